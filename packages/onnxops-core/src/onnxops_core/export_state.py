@@ -1,0 +1,55 @@
+"""Whether the running code is being exported to ONNX.
+
+Exporters run a model's Python code inside :func:`onnx_export`. A model asks :func:`is_in_onnx_export` (or
+torch's own
+``torch.onnx.is_in_onnx_export``) to take another path while it is exported::
+
+    if onnxops_core.is_in_onnx_export():
+        y = onnxops_core.symbolic("com.example::Fused", (x,), dtype=x.dtype, shape=x.shape)
+    else:
+        y = fused(x)
+
+The state belongs to the context (thread, asyncio task), not to the process: an export in one thread is not
+seen by a model that runs in another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from onnxops_core import _torch_export_flag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["is_in_onnx_export", "onnx_export"]
+
+_EXPORTING: ContextVar[bool] = ContextVar("onnxops_core_exporting", default=False)
+
+
+def is_in_onnx_export() -> bool:
+    """Whether an exporter of this project, or ``torch.onnx.export``, is running the calling code.
+
+    Under Dynamo (``torch.compile``, strict ``torch.export``) the answer is a constant of the captured graph.
+    """
+    return _EXPORTING.get() or _torch_export_flag.torch_is_exporting()
+
+
+@contextlib.contextmanager
+def onnx_export() -> Iterator[None]:
+    """Marks the body as being exported: ours and torch's ``is_in_onnx_export()`` are true inside.
+
+    Contexts nest. Exporters enter it around the capture of a model; a test may enter it to take a model's
+    export path.
+    """
+    token = _EXPORTING.set(True)
+    try:
+        with _torch_export_flag.answer_also(_EXPORTING.get):
+            yield
+    finally:
+        _EXPORTING.reset(token)
+
+
+_torch_export_flag.mark_constant_for_dynamo(is_in_onnx_export)
