@@ -1,0 +1,177 @@
+"""Every task of the repository. `nox` alone runs what a change must pass; `nox -l` lists the rest."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+
+ROOT = Path(__file__).parent
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml"))
+SOURCES = [f"packages/{name}/src" for name in PACKAGES]
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+
+# Pinned exactly: an open range lets pip take the newest torch, on Linux a CUDA build of several GB.
+TORCH = {"2.13": "torch==2.13.0", "2.14": "torch==2.14.1", "2.15": "torch==2.15.0"}
+DEFAULT_TORCH = "2.13"
+
+nox.options.default_venv_backend = "venv"
+nox.options.error_on_missing_interpreters = True
+nox.options.sessions = [
+    "lint",
+    "wheels",
+    "tooling",
+    *(f"tests(package='{name}', torch='{DEFAULT_TORCH}')" for name in PACKAGES),
+]
+
+
+def group(name: str) -> list[str]:
+    """The requirements of a dependency group of the root pyproject.toml."""
+    return list(nox.project.dependency_groups(PYPROJECT, name))
+
+
+@functools.cache
+def interpreter(directory: Path) -> str:
+    """The interpreter of a virtual environment at `directory`, created with a current pip if it is new."""
+    scripts, suffix = ("Scripts", ".exe") if sys.platform == "win32" else ("bin", "")
+    return str(directory / scripts / f"python{suffix}")
+
+
+def create_env(session: nox.Session, directory: Path) -> str:
+    """A virtual environment of the running interpreter; returns the path of its python."""
+    python = interpreter(directory)
+    if not Path(python).exists():
+        session.run(sys.executable, "-m", "venv", str(directory), external=True, silent=True)
+        pip_install(session, python, "--upgrade", "pip")
+    return python
+
+
+def pip_install(session: nox.Session, python: str, *arguments: str) -> None:
+    session.run(python, "-m", "pip", "install", "--quiet", *arguments, external=True)
+
+
+prepared: dict[str, str] = {}
+
+
+def torch_env(session: nox.Session, torch: str = DEFAULT_TORCH) -> str:
+    """The environment that the sessions of one torch release share; returns the path of its python.
+
+    It holds the wheels of the packages as they are now, never the source tree. That a package needs no more
+    than it declares is what `wheels` proves, so sharing loses nothing and saves a torch per package.
+    """
+    if torch not in prepared:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        python = create_env(session, session.cache_dir / f"py{version}-torch-{torch}")
+        groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
+        local = [f"./packages/{name}" for name in PACKAGES]
+        pip_install(session, python, TORCH[torch], *group("test"), *groups, *local)
+        # Again, because pip keeps what is installed as long as the version number is the same.
+        pip_install(session, python, "--no-deps", "--force-reinstall", "--no-build-isolation", *local)
+        prepared[torch] = python
+    return prepared[torch]
+
+
+def pytest(session: nox.Session, python: str, *arguments: str) -> None:
+    """Runs pytest on one core per process, from the root, with the root's configuration."""
+    command = [python, "-m", "pytest", "-c", "pyproject.toml", *arguments]
+    session.run(*command, external=True, env={"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")})
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("torch", list(TORCH))
+@nox.parametrize("package", PACKAGES)
+def tests(session: nox.Session, package: str, torch: str) -> None:
+    """Test one package against one torch release; `-- -k name` and other arguments go to pytest."""
+    arguments = session.posargs or ["-m", "not wide"]
+    pytest(session, torch_env(session, torch), f"packages/{package}/tests", *arguments)
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("torch", list(TORCH))
+@nox.parametrize("package", PACKAGES)
+def wide(session: nox.Session, package: str, torch: str) -> None:
+    """Run the wide sweeps of one package against one torch release."""
+    # 5: the package has no sweep
+    command = [torch_env(session, torch), "-m", "pytest", "-c", "pyproject.toml", f"packages/{package}/tests"]
+    session.run(*command, "-m", "wide", *session.posargs, external=True, success_codes=[0, 5])
+
+
+@nox.session
+def tooling(session: nox.Session) -> None:
+    """Test the repository's own tools: the release pipeline, the CI matrix, the checks."""
+    session.install(*group("release"), *group("test"))
+    session.run("python", "-m", "pytest", "-c", "pyproject.toml", "tests", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, types, import contracts, workflows and the house rules."""
+    session.install(*group("lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports", "--config", "pyproject.toml", env={"PYTHONPATH": os.pathsep.join(SOURCES)})
+    session.run("python", "-m", "tools.house")
+    session.run("vulture", "--config", "pyproject.toml")
+    lint_workflows(session)
+    session.run("mypy", "noxfile.py", "tools", "tests")
+    session.run("mypy", "--python-executable", torch_env(session), *SOURCES)
+
+
+def lint_workflows(session: nox.Session) -> None:
+    """Check the GitHub files against their schemas, and the workflows for unsafe patterns, offline."""
+    for schema, pattern in {
+        "github-workflows": "workflows/*.yml",
+        "github-issue-forms": "ISSUE_TEMPLATE/[!c]*.yml",
+        "github-issue-config": "ISSUE_TEMPLATE/config.yml",
+        "dependabot": "dependabot.yml",
+    }.items():
+        files = [str(path) for path in sorted(ROOT.glob(f".github/{pattern}"))]
+        session.run("check-jsonschema", "--builtin-schema", f"vendor.{schema}", *files)
+    session.run("zizmor", "--offline", "--quiet", ".github/workflows")
+
+
+@nox.session(venv_backend="none")
+def wheels(session: nox.Session) -> None:
+    """Build every package and prove each one alone, from its wheel, with only what it declares."""
+    scratch = Path(session.create_tmp())
+    shutil.rmtree(scratch / "dist", ignore_errors=True)
+    builder = create_env(session, scratch / "build")
+    local = [f"./packages/{name}" for name in PACKAGES]
+    build = [builder, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(scratch / "dist")]
+    session.run(*build, *local, external=True)
+    built = {path.name.split("-")[0].replace("_", "-"): path for path in (scratch / "dist").glob("*.whl")}
+    constraints = scratch / "constraints.txt"
+    # By address, so that nothing of the same name on an index can take a wheel's place.
+    pins = [f"{name} @ {path.resolve().as_uri()}" for name, path in built.items()]
+    constraints.write_text("\n".join([TORCH[DEFAULT_TORCH], *pins]) + "\n")
+    for package in session.posargs or PACKAGES:
+        prove_wheel(session, package, scratch / f"env-{package}", constraints)
+
+
+def prove_wheel(session: nox.Session, package: str, directory: Path, constraints: Path) -> None:
+    """Run the smoke test of `package` with its own dependencies, then again with each of its extras."""
+    shutil.rmtree(directory, ignore_errors=True)
+    python = create_env(session, directory)
+    metadata = nox.project.load_toml(ROOT / "packages" / package / "pyproject.toml")["project"]
+    for extra in [None, *metadata.get("optional-dependencies", {})]:
+        requirement = f"{package}[{extra}]" if extra else package
+        pip_install(session, python, "--constraint", str(constraints), requirement)
+        session.run(python, "-m", "pip", "check", external=True)
+        smoke = f"packages/{package}/tests/smoke.py"
+        session.run(python, "-I", smoke, *([extra] if extra else []), external=True)
+    shutil.rmtree(directory)
+
+
+@nox.session
+def quickstart(session: nox.Session) -> None:
+    """Export two real pretrained models, check them against PyTorch and print what came out."""
+    session.install(TORCH[DEFAULT_TORCH], *group("quickstart"), *(f"./packages/{name}" for name in PACKAGES))
+    # Its torchaudio has no CPU build, and the model file is all that is needed.
+    session.install("--no-deps", "silero-vad")
+    session.run("python", "examples/quickstart.py", *session.posargs)
