@@ -1,5 +1,44 @@
 """Compares ONNX models with their reference and finds the first wrong node."""
 
 from onnx_verify._version import __version__
+from onnx_verify.compare import compare
+from onnx_verify.errors import (
+    InputError,
+    MismatchError,
+    MissingDependencyError,
+    ModelLoadError,
+    ModelRunError,
+    OnnxVerifyError,
+    SubgraphExportError,
+    UnsafeModelError,
+)
+from onnx_verify.inputs import InputSet, input_sets
+from onnx_verify.model import LoadedModel, load_model
+from onnx_verify.runtimes import Backend, OnnxBackend, Runtime
+from onnx_verify.tolerance import Tolerance, default_tolerance
+from onnx_verify.verdict import CaseReport, OutputReport, Verdict
 
-__all__ = ["__version__"]
+__all__ = [
+    "Backend",
+    "CaseReport",
+    "InputError",
+    "InputSet",
+    "LoadedModel",
+    "MismatchError",
+    "MissingDependencyError",
+    "ModelLoadError",
+    "ModelRunError",
+    "OnnxBackend",
+    "OnnxVerifyError",
+    "OutputReport",
+    "Runtime",
+    "SubgraphExportError",
+    "Tolerance",
+    "UnsafeModelError",
+    "Verdict",
+    "__version__",
+    "compare",
+    "default_tolerance",
+    "input_sets",
+    "load_model",
+]

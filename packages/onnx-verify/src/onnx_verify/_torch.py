@@ -1,0 +1,140 @@
+"""Everything that touches torch, which is optional: nothing here imports it unless the caller already has."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from onnx_verify.dtypes import onnx_dtype
+from onnx_verify.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    import torch
+
+Array = npt.NDArray[Any]
+
+_BITS = {"bfloat16": 16, "float8": 8}
+
+
+def loaded_torch() -> ModuleType | None:
+    """Returns torch if the program has imported it; an object of torch cannot exist otherwise."""
+    return sys.modules.get("torch")
+
+
+def require_torch(purpose: str) -> ModuleType:
+    """Imports torch.
+
+    Raises:
+        MissingDependencyError: if it is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{purpose} needs PyTorch; install it with: pip install 'onnx-verify[torch]'"
+        ) from error
+    return torch
+
+
+def is_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    """Tells whether the value is a torch tensor."""
+    torch = loaded_torch()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_module(value: object) -> TypeGuard[torch.nn.Module]:
+    """Tells whether the value is a torch module (script modules included)."""
+    torch = loaded_torch()
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def is_exported_program(value: object) -> TypeGuard[torch.export.ExportedProgram]:
+    """Tells whether the value is a torch ExportedProgram."""
+    export = sys.modules.get("torch.export")
+    return export is not None and isinstance(value, export.ExportedProgram)
+
+
+def is_torch_callable(value: object) -> bool:
+    """Tells whether the value is a function made by torch that wants tensors."""
+    torch = loaded_torch()
+    return torch is not None and isinstance(value, (torch.jit.ScriptFunction, torch.nn.Module))
+
+
+def to_numpy(tensor: torch.Tensor) -> Array:
+    """Copies a tensor of any device and dtype to an array.
+
+    Raises:
+        InputError: if it is sparse, or of a dtype that ONNX does not have.
+    """
+    torch = require_torch("reading a tensor")
+    if tensor.layout != torch.strided and tensor.layout != torch._mkldnn:
+        raise InputError(
+            f"a tensor of layout {tensor.layout} has no ONNX counterpart; pass tensor.to_dense()"
+        )
+    plain = tensor.detach()
+    if plain.is_quantized:
+        plain = plain.dequantize()
+    plain = plain.cpu().resolve_conj().resolve_neg()
+    name = str(plain.dtype).removeprefix("torch.")
+    bits = next((bits for prefix, bits in _BITS.items() if name.startswith(prefix)), None)
+    if bits is None:
+        return np.array(plain.numpy(), copy=True)
+    raw = plain.contiguous().view(torch.uint16 if bits == 16 else torch.uint8)
+    return np.array(raw.numpy(), copy=True).view(_ml_dtype(name))
+
+
+def _ml_dtype(name: str) -> np.dtype[np.generic]:
+    import ml_dtypes
+
+    known = name if hasattr(ml_dtypes, name) else f"{name}fn"
+    if not hasattr(ml_dtypes, known):
+        raise InputError(f"torch.{name} has no numpy counterpart")
+    found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, known))
+    return found
+
+
+def to_tensor(array: Array) -> torch.Tensor:
+    """Copies an array to a CPU tensor.
+
+    Raises:
+        InputError: if torch has no such dtype.
+    """
+    module = require_torch("running a torch model")
+    if array.dtype.kind in "OSU":
+        raise InputError("torch has no string tensors")
+    if array.dtype.kind in "biufc":
+        return cast("torch.Tensor", module.from_numpy(np.array(array, copy=True)))
+    dtype = getattr(module, array.dtype.name, None)
+    if dtype is None:
+        raise InputError(f"torch has no dtype for {array.dtype}")
+    raw = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
+    return cast("torch.Tensor", module.from_numpy(np.array(raw, copy=True)).view(dtype))
+
+
+def tensor_code(tensor: torch.Tensor) -> int:
+    """Returns the ONNX element type of a tensor."""
+    return onnx_dtype(to_numpy(tensor.new_empty(0)).dtype)
+
+
+@contextmanager
+def unchanged(module: torch.nn.Module) -> Iterator[None]:
+    """Restores the module's buffers afterwards, so that a stateful model gives the same result again.
+
+    Parameters are not copied: a forward pass does not write to them.
+    """
+    torch = require_torch("running a torch model")
+    saved = [(buffer, buffer.detach().clone(), buffer._version) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value, version in saved:
+                if buffer._version != version:
+                    buffer.copy_(value)

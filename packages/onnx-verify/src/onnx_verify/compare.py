@@ -1,0 +1,184 @@
+"""Comparing two runtimes on the same inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnx_verify.dtypes import is_float
+from onnx_verify.errors import InputError
+from onnx_verify.inputs import InputSet, InputsLike, input_sets
+from onnx_verify.metrics import TensorMetrics, measure
+from onnx_verify.runtimes import Backend, OnnxRuntime, Outputs, Runtime, as_runtime
+from onnx_verify.tolerance import Tolerance, ToleranceLike, resolve_tolerance
+from onnx_verify.verdict import CaseReport, OutputReport, Verdict
+
+Array = npt.NDArray[Any]
+
+
+def compare(
+    reference: Any,
+    candidate: Any,
+    inputs: InputsLike,
+    tolerance: ToleranceLike = None,
+    *,
+    check_dtype: bool = True,
+    check_shape: bool = True,
+    check_names: bool = False,
+    backend: Backend | None = None,
+) -> Verdict:
+    """Runs both on every input set and compares all outputs.
+
+    Args:
+        reference: what is right: a torch module, ExportedProgram or ScriptModule, any callable, a
+            :class:`Runtime`, or an ONNX model (ModelProto, ir.Model, path, ONNXProgram).
+        candidate: what is to be proved right, in any of these forms; a plain callable takes the flat inputs.
+        inputs: one input set or a list of them, see :func:`onnx_verify.input_sets`. Nested torch inputs and
+            outputs are flattened with pytree; inputs are copied before each run.
+        tolerance: one tolerance for all outputs, or one by output name or index; chosen by dtype otherwise.
+        check_dtype: whether outputs of another dtype fail.
+        check_shape: whether outputs of another shape fail even if they broadcast to the same values.
+        check_names: whether two ONNX models must call their outputs the same; they pair up by position
+            otherwise.
+        backend: how ONNX models are run.
+
+    Returns:
+        A verdict, true only if every output of every run agrees.
+
+    Raises:
+        InputError: if the inputs do not fit, or there are none.
+        ModelLoadError: if a model is broken or unsafe.
+        ModelRunError: if one side cannot be run; nothing can be said about its correctness then.
+    """
+    right = as_runtime(reference, backend)
+    both_onnx = isinstance(right, OnnxRuntime)
+    if isinstance(right, OnnxRuntime):
+        right.by_name_only = True
+    left = as_runtime(candidate, backend, flat=True, by_name_only=both_onnx)
+    options = _Options(tolerance, check_dtype, check_shape, check_names)
+    sets = resolve_inputs(inputs, right, left)
+    cases = [compare_outputs(right.run(each), left.run(each), options, each.label) for each in sets]
+    return Verdict(right.name, left.name, cases)
+
+
+def resolve_inputs(inputs: InputsLike, *runtimes: Runtime) -> list[InputSet]:
+    """Reads input sets, and generates them from a model's signature for ``inputs="random"``.
+
+    Raises:
+        InputError: if they must be generated and no side declares its inputs.
+    """
+    del runtimes
+    return input_sets(inputs)
+
+
+class _Options:
+    """What counts as a disagreement."""
+
+    def __init__(self, tolerance: ToleranceLike, dtype: bool, shape: bool, names: bool) -> None:
+        self.tolerance = tolerance
+        self.dtype = dtype
+        self.shape = shape
+        self.names = names
+
+
+def compare_outputs(reference: Outputs, candidate: Outputs, options: _Options, label: str) -> CaseReport:
+    """Compares the outputs of one run, pair by pair."""
+    case = CaseReport(label, [])
+    if len(reference) != len(candidate):
+        case.reasons.append(f"the reference has {len(reference)} outputs, the candidate {len(candidate)}")
+    if not reference:
+        case.reasons.append("the reference has no outputs; there is nothing to compare")
+    if options.names and [name for name, _ in reference] != [name for name, _ in candidate]:
+        case.reasons.append(
+            f"output names differ: {[name for name, _ in reference]} and {[name for name, _ in candidate]}"
+        )
+    unknown = _unknown_keys(options.tolerance, reference, candidate)
+    if unknown:
+        raise InputError(f"tolerances are given for {unknown}, which are no outputs")
+    for index, ((_, expected), (name, actual)) in enumerate(zip(reference, candidate, strict=False)):
+        tolerance = resolve_tolerance(options.tolerance, name, index, expected.dtype, actual.dtype)
+        case.outputs.append(
+            compare_arrays(
+                name, expected, actual, tolerance, check_dtype=options.dtype, check_shape=options.shape
+            )
+        )
+    return case
+
+
+def _unknown_keys(tolerance: ToleranceLike, reference: Outputs, candidate: Outputs) -> list[str | int]:
+    if tolerance is None or isinstance(tolerance, Tolerance):
+        return []
+    known = {name for name, _ in candidate} | set(range(max(len(candidate), len(reference))))
+    return [key for key in tolerance if key not in known]
+
+
+def compare_arrays(
+    name: str,
+    reference: Array,
+    candidate: Array,
+    tolerance: Tolerance,
+    *,
+    check_dtype: bool = True,
+    check_shape: bool = True,
+) -> OutputReport:
+    """Compares two arrays: dtype, shape and values.
+
+    A complex reference agrees with a real candidate that has its real and imaginary parts in a last
+    dimension of
+    two, which is how complex numbers are written in ONNX.
+    """
+    report = OutputReport(
+        name, True, [], reference.dtype.name, candidate.dtype.name, reference.shape, candidate.shape
+    )
+    reference = _as_real(reference, candidate, report)
+    if check_dtype and reference.dtype != candidate.dtype and not _both_text(reference, candidate):
+        report.reasons.append(f"dtype is {candidate.dtype.name}, should be {reference.dtype.name}")
+    if reference.shape != candidate.shape:
+        if check_shape or not _broadcasts(reference, candidate):
+            report.reasons.append(f"shape is {list(candidate.shape)}, should be {list(reference.shape)}")
+            report.ok = False
+            return report
+        reference, candidate = np.broadcast_arrays(reference, candidate)
+    report.tolerance = tolerance
+    report.metrics = measure(reference, candidate, tolerance)
+    allowed = tolerance.max_mismatch_ratio * report.metrics.elements
+    if report.metrics.mismatches > allowed:
+        report.reasons.append(_describe(report.metrics, tolerance))
+    report.ok = not report.reasons
+    return report
+
+
+def _as_real(reference: Array, candidate: Array, report: OutputReport) -> Array:
+    if reference.dtype.kind != "c" or not is_float(candidate.dtype):
+        return reference
+    if candidate.shape != (*reference.shape, 2):
+        return reference
+    report.notes.append("complex reference compared as real and imaginary parts")
+    return np.stack([reference.real, reference.imag], axis=-1)
+
+
+def _both_text(reference: Array, candidate: Array) -> bool:
+    return reference.dtype.kind in "OSUT" and candidate.dtype.kind in "OSUT"
+
+
+def _broadcasts(reference: Array, candidate: Array) -> bool:
+    try:
+        np.broadcast_shapes(reference.shape, candidate.shape)
+    except ValueError:
+        return False
+    return reference.size == candidate.size
+
+
+def _describe(metrics: TensorMetrics, tolerance: Tolerance) -> str:
+    text = (
+        f"{metrics.mismatches} of {metrics.elements} elements differ (rtol={tolerance.rtol:g}, "
+        f"atol={tolerance.atol:g}); worst at {list(metrics.worst_index or ())}: "
+        f"{metrics.worst_candidate!r}, should be {metrics.worst_reference!r}"
+    )
+    if metrics.nan_mismatches:
+        text += f"; {metrics.nan_mismatches} NaN on one side only"
+    if metrics.inf_mismatches:
+        text += f"; {metrics.inf_mismatches} infinities differ"
+    return text

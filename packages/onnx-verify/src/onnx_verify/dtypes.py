@@ -1,0 +1,82 @@
+"""ONNX element types as numpy dtypes, and how precise each of them is."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto
+
+BITS4 = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1})
+"""Element types of which two share one byte in raw data."""
+
+_NUMPY: dict[int, np.dtype[np.generic]] = {
+    TensorProto.FLOAT: np.dtype(np.float32),
+    TensorProto.DOUBLE: np.dtype(np.float64),
+    TensorProto.FLOAT16: np.dtype(np.float16),
+    TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    TensorProto.FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    TensorProto.FLOAT4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
+    TensorProto.INT4: np.dtype(ml_dtypes.int4),
+    TensorProto.UINT4: np.dtype(ml_dtypes.uint4),
+    TensorProto.INT8: np.dtype(np.int8),
+    TensorProto.INT16: np.dtype(np.int16),
+    TensorProto.INT32: np.dtype(np.int32),
+    TensorProto.INT64: np.dtype(np.int64),
+    TensorProto.UINT8: np.dtype(np.uint8),
+    TensorProto.UINT16: np.dtype(np.uint16),
+    TensorProto.UINT32: np.dtype(np.uint32),
+    TensorProto.UINT64: np.dtype(np.uint64),
+    TensorProto.BOOL: np.dtype(np.bool_),
+    TensorProto.COMPLEX64: np.dtype(np.complex64),
+    TensorProto.COMPLEX128: np.dtype(np.complex128),
+    TensorProto.STRING: np.dtype(object),
+}
+_ONNX = {dtype: code for code, dtype in _NUMPY.items()}
+
+
+def numpy_dtype(code: int) -> np.dtype[np.generic]:
+    """Returns the numpy dtype of an ONNX element type.
+
+    Raises:
+        KeyError: if the code is none of the tensor element types known here.
+    """
+    return _NUMPY[code]
+
+
+def onnx_dtype(dtype: np.dtype[np.generic]) -> int:
+    """Returns the ONNX element type of a numpy dtype; every text dtype is STRING.
+
+    Raises:
+        KeyError: if ONNX has no such element type.
+    """
+    if dtype.kind in "OSU" or dtype.kind == "T":
+        return int(TensorProto.STRING)
+    return _ONNX[dtype]
+
+
+def is_known(code: int) -> bool:
+    """Tells whether an ONNX element type has a numpy dtype here."""
+    return code in _NUMPY
+
+
+@cache
+def is_float(dtype: np.dtype[np.generic]) -> bool:
+    """Tells whether a dtype is a real floating type, the ml_dtypes ones included."""
+    if dtype.kind == "f":
+        return True
+    try:
+        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError):
+        return False
+    return dtype.kind not in "c"
+
+
+def is_int(dtype: np.dtype[np.generic]) -> bool:
+    """Tells whether a dtype is an integer type (bool is not), the 4-bit ones included."""
+    return dtype.kind in "iu" or dtype in (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
