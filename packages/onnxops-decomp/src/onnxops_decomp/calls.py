@@ -1,0 +1,146 @@
+"""One ATen call through the table: arguments in schema order, the right entry, the result checked against torch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+
+from onnxops_decomp.dtypes import is_complex, to_ir
+from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
+from onnxops_decomp.inference import Dims, dims_of
+from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Lowering, LoweringTable
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+__all__ = ["apply_lowering", "bind_arguments", "check_result", "find_lowering", "functional_overload"]
+
+
+@functools.cache
+def functional_overload(overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """Return the form of ``overload`` that returns a new tensor: ``aten.relu`` for ``aten.relu_``.
+
+    An overload that mutates nothing, or has no such form, is returned as it is.
+    """
+    schema = overload._schema
+    if not schema.is_mutable:
+        return overload
+    namespace, name = schema.name.split("::")
+    wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    if packet is None:
+        return overload
+    for candidate in (getattr(packet, overload_name) for overload_name in packet.overloads()):
+        found = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+        if not candidate._schema.is_mutable and found == wanted:
+            return candidate  # type: ignore[no-any-return]
+    return overload
+
+
+def find_lowering(
+    table: LoweringTable, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Lowering | None:
+    """Return the entry for a call, the complex one if an operand is complex; None if there is none."""
+    operands = [*args, *kwargs.values()]
+    complex = any(
+        is_complex(operand) or (isinstance(operand, list | tuple) and any(is_complex(x) for x in operand))
+        for operand in operands
+    )
+    found = table.find(overload.name(), complex=complex)
+    if found is None:
+        functional = functional_overload(overload)
+        found = None if functional is overload else table.find(functional.name(), complex=complex)
+    return found
+
+
+def bind_arguments(
+    overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Split the arguments of a call as its schema does, defaults filled in and ``out`` left away."""
+    positional: list[Any] = []
+    keyword: dict[str, Any] = {}
+    for index, argument in enumerate(overload._schema.arguments):
+        if argument.is_out:
+            continue
+        if index < len(args):
+            value = args[index]
+        elif argument.name in kwargs:
+            value = kwargs[argument.name]
+        elif argument.has_default_value():
+            value = argument.default_value
+        else:
+            raise LoweringError(f"{overload.name()} is called without its argument {argument.name!r}.")
+        if argument.kwarg_only:
+            keyword[argument.name] = value
+        else:
+            positional.append(value)
+    return positional, keyword
+
+
+def apply_lowering(
+    op: OpBuilder,
+    entry: Lowering,
+    overload: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Call a lowering and return what it returns: a value, or a list or tuple of them.
+
+    Raises:
+        LoweringError: If the call cannot be expressed; the message names the operator.
+        UnsupportedOpsetError: If the opset is too low for it.
+    """
+    positional, keyword = bind_arguments(overload, args, kwargs)
+    if keyword.get("layout") not in (None, torch.strided, 0):
+        raise LoweringError(
+            f"{overload.name()} makes a tensor of layout {keyword['layout']}; ONNX has dense ones only."
+        )
+    if entry.accepted is not None:
+        keyword = {
+            name: value for name, value in keyword.items() if name in entry.accepted or name not in PLACEMENT_ARGUMENTS
+        }
+    try:
+        return entry.function(op, *positional, **keyword)
+    except UnsupportedOpsetError as error:
+        raise error.naming(overload.name()) from error
+    except LoweringError as error:
+        text = str(error)
+        raise type(error)(text if overload.name() in text else f"{overload.name()}: {text}") from error
+
+
+def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: str) -> None:
+    """Hold a lowered result against what torch says of it, and note its dimensions.
+
+    Args:
+        value: Result of the lowering.
+        expected: A real or fake tensor with torch's dtype and rank.
+        dims: Dimensions of ``expected`` as they are called in the model, without the one for complex parts.
+        operator: Name for the message.
+
+    Raises:
+        LoweringError: If dtype or rank differ. This is a defect of the lowering, never to be passed on silently.
+    """
+    wanted = to_ir(expected.dtype)
+    if expected.dtype.is_complex:
+        if not is_complex(value):
+            raise LoweringError(f"{operator} gives a complex tensor in torch, but its lowering a real one.")
+        dims = (*dims, 2)
+    elif is_complex(value):
+        raise LoweringError(f"{operator} gives a real tensor in torch, but its lowering a complex one.")
+    if value.dtype is None:
+        value.type = ir.TensorType(wanted)
+    elif value.dtype != wanted:
+        raise LoweringError(f"{operator} gives {wanted.name} in torch, but its lowering {value.dtype.name}.")
+    known = dims_of(value)
+    if known is not None and len(known) != len(dims):
+        raise LoweringError(f"{operator} gives rank {len(dims)} in torch, but its lowering rank {len(known)}.")
+    if known is not None:
+        for axis, (mine, theirs) in enumerate(zip(known, dims, strict=True)):
+            if isinstance(mine, int) and isinstance(theirs, int) and mine != theirs:
+                raise LoweringError(f"{operator} gives size {theirs} along axis {axis} in torch, its lowering {mine}.")
+    if not value.is_graph_input() and known != dims:
+        value.shape = ir.Shape(dims)

@@ -1,0 +1,77 @@
+"""Constants of a graph under construction: equal ones are one value, and their contents stay readable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+__all__ = ["ConstantPool", "natural_dtype", "to_array"]
+
+Array = npt.NDArray[Any]
+
+
+def natural_dtype(value: object) -> ir.DataType:
+    """Return the ONNX dtype of a Python scalar, or of a flat list of them, that no type variable fixes."""
+    if isinstance(value, np.ndarray | np.generic):
+        return ir.DataType.from_numpy(value.dtype)
+    if isinstance(value, list | tuple):
+        kinds = {natural_dtype(element) for element in value}
+        return ir.DataType.FLOAT if ir.DataType.FLOAT in kinds else next(iter(kinds), ir.DataType.INT64)
+    if isinstance(value, bool):
+        return ir.DataType.BOOL
+    if isinstance(value, int):
+        return ir.DataType.INT64
+    if isinstance(value, float):
+        return ir.DataType.FLOAT
+    raise TypeError(f"{value!r} is not a constant that ONNX can hold.")
+
+
+def to_array(value: object, dtype: ir.DataType) -> Array:
+    """Convert a Python scalar, list or array to an array of ``dtype``, wrapping integers as torch does."""
+    numpy_dtype = dtype.numpy()
+    if isinstance(value, np.ndarray):
+        return value.astype(numpy_dtype, copy=False)
+    if isinstance(value, list | tuple) and not value:
+        return np.zeros((0,), numpy_dtype)
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(numpy_dtype)
+
+
+class ConstantPool:
+    """Holds one value for each distinct constant.
+
+    A constant becomes an initializer only when a node uses it, so that asking for one costs nothing in the model.
+    """
+
+    def __init__(self, new_name: Callable[[str], str]) -> None:
+        self._new_name = new_name
+        self._by_content: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        self._arrays: dict[ir.Value, Array] = {}
+
+    def value(self, array: Array, dtype: ir.DataType) -> ir.Value:
+        """Return the value that holds ``array``, which must already have the numpy form of ``dtype``."""
+        key = (dtype, array.shape, array.tobytes())
+        found = self._by_content.get(key)
+        if found is None:
+            name = self._new_name("constant")
+            found = ir.Value(
+                name=name,
+                shape=ir.Shape(array.shape),
+                type=ir.TensorType(dtype),
+                const_value=ir.Tensor(array, dtype=dtype, name=name),
+            )
+            self._by_content[key] = found
+            self._arrays[found] = array
+        return found
+
+    def array(self, value: ir.Value) -> Array | None:
+        """Return the contents of ``value`` if it is a constant of this pool, else None."""
+        return self._arrays.get(value)
+
+    def used(self) -> Iterator[ir.Value]:
+        """Yield the constants that some node or graph output uses."""
+        return (value for value in self._arrays if value.uses() or value.is_graph_output())

@@ -1,0 +1,140 @@
+"""Dtypes on the way from torch to ONNX, and torch's type promotion over values whose dtype ONNX knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+
+from onnxops_core.dtypes import onnx_dtype, torch_dtype
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+__all__ = [
+    "is_complex",
+    "mark_complex",
+    "mark_number",
+    "promote",
+    "promoted",
+    "result_dtype",
+    "to_ir",
+    "to_torch",
+]
+
+_COMPLEX_KEY = "onnxops_decomp.complex"
+_NUMBER_KEY = "onnxops_decomp.number"
+
+Operand = ir.Value | bool | int | float
+
+
+def to_ir(dtype: torch.dtype) -> ir.DataType:
+    """Return the ONNX dtype of a torch dtype; a complex one gives that of its parts."""
+    return ir.DataType(onnx_dtype(dtype.to_real() if dtype.is_complex else dtype))
+
+
+def to_torch(dtype: ir.DataType) -> torch.dtype:
+    """Return the torch dtype of an ONNX dtype."""
+    return torch_dtype(int(dtype))
+
+
+def mark_complex(value: ir.Value) -> ir.Value:
+    """Mark a real value whose last dimension holds (real, imaginary) as a complex tensor."""
+    value.meta[_COMPLEX_KEY] = True
+    return value
+
+
+def is_complex(value: object) -> bool:
+    """Tell whether ``value`` stands for a complex tensor."""
+    return isinstance(value, ir.Value) and _COMPLEX_KEY in value.meta
+
+
+def mark_number(value: ir.Value) -> ir.Value:
+    """Mark a 0-d value as a Python number of the model, which promotes like a literal and not like a tensor."""
+    value.meta[_NUMBER_KEY] = True
+    return value
+
+
+def _category(value: Operand) -> tuple[int, torch.dtype]:
+    """Return the priority of an operand in type promotion and its dtype."""
+    if isinstance(value, ir.Value):
+        assert value.dtype is not None
+        if _NUMBER_KEY in value.meta:
+            kind = torch.get_default_dtype() if value.dtype.is_floating_point() else to_torch(value.dtype)
+            return 0, kind
+        rank_zero = value.shape is not None and len(value.shape) == 0
+        return (1 if rank_zero else 2), to_torch(value.dtype)
+    if isinstance(value, bool):
+        return 0, torch.bool
+    return 0, torch.int64 if isinstance(value, int) else torch.get_default_dtype()
+
+
+def _kind(dtype: torch.dtype) -> int:
+    if dtype.is_floating_point:
+        return 2
+    return 0 if dtype == torch.bool else 1
+
+
+def result_dtype(*operands: Operand) -> ir.DataType:
+    """Return the dtype that torch computes ``operands`` in.
+
+    Tensors with dimensions win over 0-d ones, and those over Python numbers, unless the lesser kind is of a higher
+    category (bool < integral < floating). See "Type promotion" in the PyTorch documentation of tensor attributes.
+    """
+    ranked: list[torch.dtype | None] = [None, None, None]
+    for operand in operands:
+        priority, dtype = _category(operand)
+        known = ranked[priority]
+        ranked[priority] = dtype if known is None else torch.promote_types(known, dtype)
+    number, zero_dim, dimensioned = ranked
+    result = dimensioned
+    for lesser in (zero_dim, number):
+        if lesser is None:
+            continue
+        result = (
+            lesser
+            if result is None
+            else (torch.promote_types(result, lesser) if _kind(lesser) > _kind(result) else result)
+        )
+    assert result is not None
+    return to_ir(result)
+
+
+def promote(op: OpBuilder, *operands: Operand, dtype: ir.DataType | None = None) -> list[ir.Value]:
+    """Bring operands to the dtype that torch computes them in, or to ``dtype``; numbers become 0-d constants."""
+    dtype = dtype or result_dtype(*operands)
+    return [
+        op.cast(operand, dtype) if isinstance(operand, ir.Value) else op.constant(operand, dtype)
+        for operand in operands
+    ]
+
+
+def promoted(*names: str, to_float: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that brings the named arguments of a lowering to their common dtype first.
+
+    Args:
+        names: Parameters that take part in type promotion.
+        to_float: Whether integers and bools become the default float dtype, as for ``sin`` or true division.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = list(signature(function).parameters)[1:]
+        positions = [parameters.index(name) for name in names]
+
+        @wraps(function)
+        def wrapper(op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
+            arguments = list(args)
+            dtype = result_dtype(*(arguments[position] for position in positions))
+            if to_float and not dtype.is_floating_point():
+                dtype = to_ir(torch.get_default_dtype())
+            for position in positions:
+                arguments[position] = promote(op, arguments[position], dtype=dtype)[0]
+            return function(op, *arguments, **kwargs)
+
+        return wrapper
+
+    return decorate

@@ -1,0 +1,378 @@
+"""Writes an fx graph of ATen calls in ONNX, node by node, in one pass.
+
+This is the core of the FX exporter and the way in which decomposed operators are lowered in both exporters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+import sympy
+import torch
+
+from onnxops_decomp.calls import apply_lowering, check_result, find_lowering
+from onnxops_decomp.decompose import Decomposer
+from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
+from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
+from onnxops_decomp.expressions import emit_expression, is_computable
+from onnxops_decomp.inference import Dim, Dims
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.lowerings.registry import LoweringTable
+
+__all__ = ["Failure", "GraphLowering", "SymbolNames"]
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+NodeHandler = Callable[["GraphLowering", torch.fx.Node], Any]
+
+
+class SymbolNames:
+    """Names and expressions of symbolic dimensions, from torch's symbols to those of the model."""
+
+    def __init__(self, op: OpBuilder, renamed: Mapping[sympy.Symbol, sympy.Symbol] | None = None) -> None:
+        self._op = op
+        self._renamed = dict(renamed or {})
+        self._dims: dict[sympy.Expr, ir.SymbolicDim] = {}
+
+    def rename(self, symbol: sympy.Symbol, name: str) -> None:
+        """Call ``symbol`` ``name`` from now on."""
+        self._renamed[symbol] = sympy.Symbol(name, integer=True, nonnegative=True)
+        self._dims.clear()
+
+    def expression(self, size: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Expr:
+        """Return the expression of a symbolic number in the model's symbols."""
+        return size.node.expr.xreplace(self._renamed)
+
+    def dim(self, size: int | torch.SymInt) -> Dim:
+        """Return what a size is called in the model's shapes."""
+        if isinstance(size, int):
+            return size
+        raw = size.node.expr
+        known = self._dims.get(raw)
+        if known is None:
+            expression = raw.xreplace(self._renamed)
+            if expression.is_Integer:
+                return int(expression)
+            known = self._dims[raw] = ir.SymbolicDim(str(expression))
+            self._op.context.expressions[str(expression)] = expression
+        return known
+
+    def dims(self, value: torch.Tensor) -> Dims:
+        """Return the dimensions of a fake tensor in the model's names."""
+        return tuple(self.dim(size) for size in value.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A node that could not be lowered.
+
+    Attributes:
+        node: The fx node.
+        error: Why.
+    """
+
+    node: torch.fx.Node
+    error: LoweringError
+
+
+class GraphLowering:
+    """Lowers the nodes of fx graphs into one builder.
+
+    Args:
+        op: Builder to write to.
+        table: Lowerings to use.
+        symbols: Names of the symbolic dimensions.
+        decomposer: Source of decompositions; pass one along to share its results between graphs.
+        handlers: What to do with call targets that are no ATen overloads, such as higher-order operators.
+        origin: Called with a node, returns the metadata to stamp its ONNX nodes with.
+    """
+
+    def __init__(
+        self,
+        op: OpBuilder,
+        table: LoweringTable,
+        symbols: SymbolNames,
+        *,
+        decomposer: Decomposer | None = None,
+        handlers: Mapping[Any, NodeHandler] | None = None,
+        origin: Callable[[torch.fx.Node], dict[str, str]] | None = None,
+    ) -> None:
+        self.op, self.table, self.symbols = op, table, symbols
+        self.decomposer = decomposer or Decomposer()
+        self.handlers = dict(handlers or {})
+        self.origin = origin
+        self.env: dict[torch.fx.Node, Any] = {}
+        self.failures: list[Failure] = []
+        self.assumptions: list[str] = []
+        self._depth = 0
+
+    def nested(self, op: OpBuilder | None = None) -> GraphLowering:
+        """Return a lowering for a graph inside this one, into ``op`` or the same builder, with its own values."""
+        inner = GraphLowering(
+            op or self.op, self.table, self.symbols, decomposer=self.decomposer, handlers=self.handlers
+        )
+        inner.origin, inner.failures, inner.assumptions = self.origin, self.failures, self.assumptions
+        inner._depth = self._depth
+        return inner
+
+    def run(self, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Lower all nodes of a graph.
+
+        Args:
+            graph_module: Module whose graph is lowered; its attributes are the graph's constants and subgraphs.
+            inputs: For each placeholder, the value or static argument that it stands for.
+
+        Returns:
+            What the output node returns, fx nodes replaced by values or static results.
+        """
+        remaining = iter(inputs)
+        for node in graph_module.graph.nodes:
+            if node.op == "placeholder":
+                self.env[node] = next(remaining)
+            elif node.op == "get_attr":
+                self.env[node] = self.attribute(graph_module, str(node.target))
+            elif node.op == "call_function":
+                self._lower_node(node)
+            elif node.op == "output":
+                return self.resolve(node.args[0])
+            else:
+                raise LoweringError(
+                    f"fx node {node.format_node()} is not an ATen call; capture the model with torch.export."
+                )
+        return None
+
+    def resolve(self, argument: Any) -> Any:
+        """Replace the fx nodes inside an argument by what they were lowered to."""
+        return torch.fx.node.map_arg(argument, lambda node: self.env[node])
+
+    def attribute(self, graph_module: torch.fx.GraphModule, target: str) -> Any:
+        """Return an attribute of the graph module: a tensor as a constant value, anything else as it is."""
+        found: Any = graph_module
+        for part in target.split("."):
+            found = getattr(found, part)
+        return self.tensor_constant(found) if isinstance(found, torch.Tensor) else found
+
+    def tensor_constant(self, tensor: torch.Tensor) -> ir.Value:
+        """Return a value that holds a real tensor."""
+        array = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        numpy = ir.tensor_adapters.TorchTensor(array.detach().resolve_conj().resolve_neg().contiguous()).numpy()
+        value = self.op.constant(np.asarray(numpy), to_ir(tensor.dtype))
+        return mark_complex(value) if tensor.is_complex() else value
+
+    # ---- nodes
+
+    def _lower_node(self, node: torch.fx.Node) -> None:
+        outer = self.op.context.origin
+        if self.origin is not None and self._depth == 0:
+            self.op.context.origin = self.origin(node)
+        try:
+            self.env[node] = self._result(node)
+            if self._depth == 0:
+                self._name(node)
+        except LoweringError as error:
+            self.failures.append(Failure(node, error))
+            self.env[node] = self._stand_in(node.meta.get("val"))
+        finally:
+            self.op.context.origin = outer
+
+    def _result(self, node: torch.fx.Node) -> Any:
+        val = node.meta.get("val")
+        target = node.target
+        if isinstance(val, _SYMBOLIC) and is_computable(self.op, expression := self.symbols.expression(val)):
+            return self.number(val, expression)
+        if target is operator.getitem:
+            container, index = self.resolve(node.args)
+            return container[index]
+        handler = self.handlers.get(target)
+        if handler is not None:
+            return handler(self, node)
+        if isinstance(target, torch._ops.OpOverload):
+            return self._call(node, target)
+        scalar = _SCALAR_FUNCTIONS.get(target)
+        if scalar is not None:
+            return scalar(self, *self.resolve(node.args))
+        raise UnsupportedOperatorError(f"{target} has no ONNX form.", operator=str(target))
+
+    def number(self, val: Any, expression: sympy.Expr) -> Any:
+        """Return a symbolic number as a 0-d value that promotes like a Python number, or the number itself."""
+        if isinstance(val, torch.SymInt):
+            size = self.op.size_of_expression(expression, self._dim_or_unknown(val))
+            return mark_number(size) if isinstance(size, ir.Value) else size
+        return mark_number(self.op.Squeeze(emit_expression(self.op, expression), [0]))
+
+    def _dim_or_unknown(self, val: torch.SymInt) -> ir.SymbolicDim:
+        dim = self.symbols.dim(val)
+        assert isinstance(dim, ir.SymbolicDim)
+        return dim
+
+    def _call(self, node: torch.fx.Node, overload: torch._ops.OpOverload) -> Any:
+        args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
+        entry = find_lowering(self.table, overload, args, kwargs)
+        if entry is not None:
+            result = apply_lowering(self.op, entry, overload, args, kwargs)
+        else:
+            result = self._decomposed(node, overload, args, kwargs)
+        self._check(result, node.meta.get("val"), overload.name())
+        self._bind_unbacked(node, result)
+        return result
+
+    def _decomposed(self, node: torch.fx.Node, overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        fake_args = torch.fx.node.map_arg(node.args, _meta_value)
+        fake_kwargs = torch.fx.node.map_arg(node.kwargs, _meta_value)
+        pieces = self.decomposer.decompose(overload, fake_args, fake_kwargs) if self._depth < 16 else None
+        if pieces is None:
+            raise UnsupportedOperatorError(f"{overload.name()} has no ONNX lowering.", operator=overload.name())
+        self.assumptions.extend(pieces.assumptions)
+        fakes, _ = torch.utils._pytree.tree_flatten((tuple(fake_args), dict(fake_kwargs)))
+        values, _ = torch.utils._pytree.tree_flatten((tuple(args), dict(kwargs)))
+        operands = [
+            value
+            for fake, value in zip(fakes, values, strict=True)
+            if isinstance(fake, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
+        ]
+        inner = self.nested()
+        inner._depth, inner.failures = self._depth + 1, []
+        result = inner.run(pieces.graph_module, operands)
+        if inner.failures:
+            error = inner.failures[0].error
+            raise (
+                type(error)(f"{overload.name()} decomposes, but {error}")
+                if type(error)
+                in (
+                    LoweringError,
+                    UnsupportedOperatorError,
+                )
+                else error
+            )
+        return result
+
+    def _check(self, result: Any, val: Any, name: str) -> None:
+        if isinstance(val, torch.Tensor):
+            if not isinstance(result, ir.Value):
+                raise LoweringError(f"{name} gives a tensor in torch, but its lowering {type(result).__name__}.")
+            check_result(result, val, self.symbols.dims(val), name)
+        elif isinstance(val, list | tuple):
+            if not isinstance(result, list | tuple) or len(result) < len(val):
+                raise LoweringError(f"{name} gives {len(val)} results in torch, its lowering fewer.")
+            for part, expected in zip(result, val, strict=False):
+                if isinstance(expected, torch.Tensor) and part is not None:
+                    self._check(part, expected, name)
+
+    def _bind_unbacked(self, node: torch.fx.Node, result: Any) -> None:
+        """Let later size expressions find the sizes that only this node's data decides."""
+        for symbol, path in (node.meta.get("unbacked_bindings") or {}).items():
+            source: Any = result
+            axis: int | None = None
+            for key in path:
+                index = getattr(key, "idx", None)
+                if index is not None and isinstance(source, ir.Value):
+                    axis = index
+                elif index is not None:
+                    source = source[index]
+            if isinstance(source, ir.Value):
+                self.op.context.symbols[str(symbol)] = partial(_size_source, source, axis)
+
+    def _name(self, node: torch.fx.Node) -> None:
+        """Call the result like the fx node, unless it is a value that has its name already."""
+        value = self.env[node]
+        if isinstance(value, ir.Value) and value.producer() is not None and (value.name or "").startswith("val_"):
+            value.name = self.op.context.names.reserve(node.name)
+
+    def _stand_in(self, val: Any) -> Any:
+        """Return values of the right dtype and shape for a node that failed, so that the others can be tried."""
+        if isinstance(val, torch.Tensor):
+            dims = self.symbols.dims(val)
+            value = ir.Value(
+                type=ir.TensorType(to_ir(val.dtype)), shape=ir.Shape((*dims, 2) if val.is_complex() else dims)
+            )
+            return mark_complex(value) if val.is_complex() else value
+        if isinstance(val, list | tuple):
+            return [self._stand_in(part) for part in val]
+        if isinstance(val, _SYMBOLIC):
+            return ir.Value(type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(()))
+        return val
+
+
+def _size_source(value: ir.Value, axis: int | None, op: OpBuilder) -> ir.Value:
+    """Return one size of ``value``, or ``value`` itself where it is a number, as a vector of one element."""
+    if axis is None:
+        return op.Reshape(op.cast(value, ir.DataType.INT64), [1])
+    return op.Shape(value, start=axis, end=axis + 1)
+
+
+def _meta_value(node: torch.fx.Node) -> Any:
+    return node.meta["val"]
+
+
+def _binary(op_type: str) -> Callable[..., Any]:
+    """A Python operator on numbers that the model computes."""
+
+    def emit(lowering: GraphLowering, a: Any, b: Any) -> Any:
+        left, right = promote(lowering.op, a, b)
+        return mark_number(lowering.op.emit(op_type, left, right))
+
+    return emit
+
+
+def _floor_div(lowering: GraphLowering, a: Any, b: Any) -> Any:
+    left, right = promote(lowering.op, a, b)
+    return mark_number(lowering.op.floor_div(left, right))
+
+
+def _true_div(lowering: GraphLowering, a: Any, b: Any) -> Any:
+    left, right = promote(lowering.op, a, b, dtype=ir.DataType.DOUBLE)
+    return mark_number(lowering.op.Div(left, right))
+
+
+def _cast_to(dtype: ir.DataType, rounding: str | None = None) -> Callable[..., Any]:
+    def emit(lowering: GraphLowering, a: Any) -> Any:
+        if not isinstance(a, ir.Value):
+            return {ir.DataType.INT64: int, ir.DataType.DOUBLE: float, ir.DataType.BOOL: bool}[dtype](a)
+        value = lowering.op.emit(rounding, a) if rounding and a.dtype is not None and a.dtype.is_floating_point() else a
+        return mark_number(lowering.op.cast(value, dtype))
+
+    return emit
+
+
+def _not(lowering: GraphLowering, a: Any) -> Any:
+    return mark_number(lowering.op.Not(a)) if isinstance(a, ir.Value) else not a
+
+
+def _ignore(lowering: GraphLowering, *args: Any) -> None:
+    """An assertion: the exporter checks it at the boundary, the graph computes nothing for it."""
+
+
+_SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    operator.add: _binary("Add"),
+    operator.sub: _binary("Sub"),
+    operator.mul: _binary("Mul"),
+    operator.mod: _binary("Mod"),
+    operator.floordiv: _floor_div,
+    operator.truediv: _true_div,
+    operator.eq: _binary("Equal"),
+    operator.lt: _binary("Less"),
+    operator.gt: _binary("Greater"),
+    operator.le: _binary("LessOrEqual"),
+    operator.ge: _binary("GreaterOrEqual"),
+    operator.and_: _binary("And"),
+    operator.or_: _binary("Or"),
+    torch.sym_max: _binary("Max"),
+    torch.sym_min: _binary("Min"),
+    torch.sym_int: _cast_to(ir.DataType.INT64),
+    torch.sym_float: _cast_to(ir.DataType.DOUBLE),
+    torch.sym_not: _not,
+    math.floor: _cast_to(ir.DataType.INT64, "Floor"),
+    math.ceil: _cast_to(ir.DataType.INT64, "Ceil"),
+    math.trunc: _cast_to(ir.DataType.INT64),
+    round: _cast_to(ir.DataType.INT64, "Round"),
+    torch._check: _ignore,
+}

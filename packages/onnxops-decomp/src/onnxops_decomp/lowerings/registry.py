@@ -1,0 +1,135 @@
+"""The table from ATen operators to the functions that write them in ONNX."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["Lowering", "LoweringTable", "builtin_table", "lowering", "operator_name"]
+
+Function = Callable[..., Any]
+Operator = torch._ops.OpOverload | torch._ops.OpOverloadPacket | str
+
+# Keyword-only arguments that say where or how a tensor is stored, which ONNX has no notion of. A lowering that
+# cares about one of them names it in its signature; the others never see it.
+PLACEMENT_ARGUMENTS = frozenset(
+    ("device", "generator", "layout", "memory_format", "non_blocking", "pin_memory", "requires_grad")
+)
+
+
+def operator_name(operator: Operator) -> str:
+    """Return the qualified name under which an operator is listed, such as ``aten::add.Tensor``.
+
+    Args:
+        operator: An overload; a packet, which stands for its default overload; or the name itself, where the
+            operator belongs to a library that need not be installed.
+    """
+    if isinstance(operator, str):
+        return operator
+    overload = operator.default if isinstance(operator, torch._ops.OpOverloadPacket) else operator
+    return str(overload.name())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lowering:
+    """One entry of the table.
+
+    Attributes:
+        operator: Qualified ATen name.
+        function: Called as ``function(op, *args, **kwargs)`` with the arguments named as in native_functions.yaml.
+        accepted: Names of the keyword arguments that the function takes; None if it takes any.
+    """
+
+    operator: str
+    function: Function
+    accepted: frozenset[str] | None
+
+
+def _accepted(function: Function) -> frozenset[str] | None:
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL)
+
+
+class LoweringTable(Mapping[str, Lowering]):
+    """Lowerings by operator name, real and complex ones apart.
+
+    A table is a plain mapping of the real ones. Derived tables (:meth:`extended`) leave the one they come from as it
+    is, so that a user's own lowerings hold for one export and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._real: dict[str, Lowering] = {}
+        self._complex: dict[str, Lowering] = {}
+
+    def register(self, *operators: Operator, complex: bool = False) -> Callable[[Function], Function]:
+        """Return a decorator that enters a function for ``operators``.
+
+        Args:
+            operators: What the function lowers.
+            complex: Whether the function is for calls with a complex operand. It then sees such operands as real
+                tensors with a trailing dimension of size 2.
+
+        Raises:
+            ValueError: If one of the operators has an entry already.
+        """
+        table = self._complex if complex else self._real
+
+        def enter(function: Function) -> Function:
+            accepted = _accepted(function)
+            for operator in operators:
+                name = operator_name(operator)
+                if name in table:
+                    raise ValueError(f"{name} has a lowering already: {table[name].function.__qualname__}.")
+                table[name] = Lowering(name, function, accepted)
+            return function
+
+        return enter
+
+    def find(self, name: str, *, complex: bool = False) -> Lowering | None:
+        """Return the entry for ``name``, or None."""
+        return (self._complex if complex else self._real).get(name)
+
+    def extended(self, functions: Mapping[Operator, Function]) -> LoweringTable:
+        """Return a copy in which ``functions`` take the place of the entries for the same operators."""
+        table = LoweringTable()
+        table._real, table._complex = dict(self._real), dict(self._complex)
+        for operator, function in functions.items():
+            name = operator_name(operator)
+            table._real[name] = table._complex[name] = Lowering(name, function, _accepted(function))
+        return table
+
+    def __getitem__(self, name: str) -> Lowering:
+        return self._real[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._real)
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+
+_BUILTIN = LoweringTable()
+_loaded = False
+
+lowering = _BUILTIN.register
+
+
+def builtin_table() -> LoweringTable:
+    """Return the table of the project. It is loaded on first use and must not be changed: derive from it."""
+    global _loaded
+    if not _loaded:
+        import onnxops_decomp.lowerings as package
+
+        for module in pkgutil.iter_modules(package.__path__):
+            if module.name != "registry":
+                importlib.import_module(f"{package.__name__}.{module.name}")
+        _loaded = True
+    return _BUILTIN

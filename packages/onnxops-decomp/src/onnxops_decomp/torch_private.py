@@ -1,0 +1,68 @@
+"""The places where the tables need something of torch that it does not offer publicly.
+
+Each function names what it relies on; ``tests/test_torch_private.py`` notices when torch changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+__all__ = ["fake_mode_of", "is_composite", "recorded_guards", "table_decomposition", "trace"]
+
+
+def table_decomposition(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """Return torch's own decomposition of an operator, or None (``torch._decomp.decomposition_table``)."""
+    from torch._decomp import get_decompositions
+
+    found: dict[torch._ops.OperatorBase, Callable[..., Any]] = get_decompositions([overload])
+    return found.get(overload)
+
+
+@contextmanager
+def recorded_guards(fake_mode: Any) -> Iterator[list[str]]:
+    """Collect what is assumed about symbolic sizes inside (``ShapeEnv.guards`` and ``ShapeEnv.frozen``).
+
+    torch.export freezes its ShapeEnv, after which further assumptions are dropped; here they are caught instead.
+    """
+    shape_env = getattr(fake_mode, "shape_env", None)
+    found: list[str] = []
+    if shape_env is None:
+        yield found
+        return
+    frozen, count = shape_env.frozen, len(shape_env.guards)
+    shape_env.frozen = False
+    try:
+        yield found
+    finally:
+        found.extend(str(guard.expr) for guard in shape_env.guards[count:])
+        del shape_env.guards[count:]
+        shape_env.frozen = frozen
+
+
+def fake_mode_of(value: object) -> Any:
+    """Return the fake mode of a fake tensor, else None (``FakeTensor.fake_mode``)."""
+    return getattr(value, "fake_mode", None)
+
+
+def trace(function: Callable[..., Any], args: Sequence[Any], *, whole: bool) -> torch.fx.GraphModule:
+    """Record the ATen calls that ``function`` makes on fake tensors (``make_fx``).
+
+    Args:
+        function: What is traced.
+        args: Its arguments.
+        whole: Whether composite operators are recorded as they are called, rather than taken apart.
+    """
+    with torch.no_grad():
+        traced: torch.fx.GraphModule = make_fx(function, pre_dispatch=whole)(*args)
+    return traced
+
+
+def is_composite(overload: torch._ops.OpOverload) -> bool:
+    """Tell whether an operator is defined by other operators (CompositeImplicitAutograd)."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return key in overload.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)

@@ -1,0 +1,173 @@
+"""Runs a torch function through the table and ONNX Runtime, without any capture of torch.export.
+
+A function of tensors is recorded by ``make_fx`` as the ATen calls that it makes, composite ones left whole, lowered
+node by node, and compared with eager PyTorch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.dtypes import mark_complex, to_ir
+from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
+from onnxops_decomp.lowerings import builtin_table
+from onnxops_decomp.model import build_model
+
+ORT_NEWEST_OPSET = 26
+TOLERANCE = {
+    torch.float64: (1e-6, 1e-8),
+    torch.float32: (1e-4, 1e-5),
+    torch.float16: (1e-2, 1e-2),
+    torch.bfloat16: (2e-2, 2e-2),
+}
+
+
+@dataclasses.dataclass
+class Lowered:
+    proto: onnx.ModelProto
+
+    def op_types(self) -> list[str]:
+        return [node.op_type for node in self.proto.graph.node]
+
+
+def lower(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    opset: int = 20,
+    dynamic: bool = False,
+    whole: bool = True,
+) -> Lowered:
+    """Lower ``function(*args)``; with ``dynamic`` every size of every tensor other than 0 and 1 is symbolic."""
+    mode = "symbolic" if dynamic else "fake"
+    with torch.no_grad():
+        traced = make_fx(function, tracing_mode=mode, pre_dispatch=whole)(*args)
+    op = OpBuilder(opset)
+    symbols = SymbolNames(op)
+    values = [_input(op, symbols, node) for node in traced.graph.nodes if node.op == "placeholder"]
+    lowering = GraphLowering(op, builtin_table(), symbols)
+    results = pytree.tree_leaves(lowering.run(traced, values))
+    if lowering.failures:
+        raise lowering.failures[0].error
+    outputs = [value for value in results if isinstance(value, ir.Value)]
+    proto = ir.to_proto(build_model(op, outputs, name="test"))
+    onnx.checker.check_model(proto)
+    return Lowered(proto)
+
+
+def _input(op: OpBuilder, symbols: SymbolNames, node: torch.fx.Node) -> Any:
+    val = node.meta.get("val")
+    if not isinstance(val, torch.Tensor):
+        return val
+    dims = symbols.dims(val)
+    value = op.input(node.name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
+    for axis, dim in enumerate(dims):
+        if isinstance(dim, ir.SymbolicDim):
+            op.context.symbols.setdefault(str(dim.value), lambda b, a=axis: b.Shape(value, start=a, end=a + 1))
+    return mark_complex(value) if val.is_complex() else value
+
+
+def _feed(tensor: torch.Tensor) -> Any:
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor).contiguous()
+    return ir.tensor_adapters.TorchTensor(tensor).numpy()
+
+
+def run(proto: onnx.ModelProto, args: Sequence[Any]) -> list[torch.Tensor]:
+    """Run a model, in ONNX Runtime if it knows the opset, else in ONNX's own evaluator."""
+    tensors = [arg for arg in pytree.tree_leaves(list(args)) if isinstance(arg, torch.Tensor)]
+    feeds = {i.name: _feed(t) for i, t in zip(proto.graph.input, tensors, strict=True)}
+    opset = next(o.version for o in proto.opset_import if o.domain in ("", "ai.onnx"))
+    if opset > ORT_NEWEST_OPSET:
+        results = ReferenceEvaluator(proto).run(None, feeds)
+        return [_to_torch(np.asarray(result)) for result in results]
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    kept = {i.name for i in session.get_inputs()}
+    values = {
+        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            np.ascontiguousarray(array).view(np.uint16), onnx.TensorProto.BFLOAT16
+        )
+        if array.dtype.name == "bfloat16"
+        else ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+        for name, array in feeds.items()
+        if name in kept
+    }
+    outputs = session.run_with_ort_values(None, values)
+    return [_ort_to_torch(output) for output in outputs]
+
+
+def _to_torch(array: np.ndarray) -> torch.Tensor:
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))
+
+
+def _ort_to_torch(value: ort.OrtValue) -> torch.Tensor:
+    if value.element_type() == onnx.TensorProto.BFLOAT16:
+        return torch.from_dlpack(value._ortvalue.to_dlpack()) if value.numel() else torch.empty(0, dtype=torch.bfloat16)
+    return torch.from_numpy(np.array(value.numpy()))
+
+
+def expected_of(function: Callable[..., Any], args: Sequence[Any]) -> list[torch.Tensor]:
+    copies = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, list(args))
+    leaves = pytree.tree_leaves(function(*copies))
+    tensors = [leaf.detach().resolve_conj().resolve_neg() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+
+
+def compare(
+    actual: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    *,
+    values: bool = True,
+    tolerance: Any = None,
+) -> None:
+    assert len(actual) == len(expected), f"{len(actual)} outputs for {len(expected)}"
+    for mine, theirs in zip(actual, expected, strict=True):
+        assert mine.dtype == theirs.dtype, f"dtype {mine.dtype}, expected {theirs.dtype}"
+        assert tuple(mine.shape) == tuple(theirs.shape), f"shape {tuple(mine.shape)}, expected {tuple(theirs.shape)}"
+        if values:
+            rtol, atol = tolerance or TOLERANCE.get(theirs.dtype, (0, 0))
+            torch.testing.assert_close(mine, theirs, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def check(
+    function: Callable[..., Any],
+    *args: Any,
+    opset: int = 20,
+    others: Sequence[Sequence[Any]] = (),
+    tolerance: Any = None,
+    values: bool = True,
+) -> Lowered:
+    """Assert that the lowered function equals eager torch.
+
+    Args:
+        function: Function of tensors; Python arguments are baked in.
+        args: Example arguments.
+        opset: Opset to lower to.
+        others: Further arguments of other sizes; given these, the function is lowered with symbolic sizes.
+        tolerance: (rtol, atol) in place of that of the dtype; say why at the call.
+        values: Whether values are compared, not only dtypes and shapes (random operators).
+    """
+    torch.manual_seed(0)
+    lowered = lower(function, args, opset=opset, dynamic=bool(others))
+    declared = {o.domain: o.version for o in lowered.proto.opset_import}
+    assert declared[""] == opset
+    for example in (args, *others):
+        compare(run(lowered.proto, example), expected_of(function, example), values=values, tolerance=tolerance)
+    return lowered
