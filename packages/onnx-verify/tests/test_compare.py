@@ -98,9 +98,7 @@ def test_python_scalars_that_the_exporter_made_constants_are_dropped():
 
 
 def test_python_scalars_take_the_dtype_of_the_input_they_fill():
-    model = build(
-        [helper.make_node("Mul", ["x", "f"], ["y"])], [info("x", ["n"]), info("f", [])], [info("y", ["n"])]
-    )
+    model = build([helper.make_node("Mul", ["x", "f"], ["y"])], [info("x", ["n"]), info("f", [])], [info("y", ["n"])])
     assert compare(lambda x, f: x * f, model, (torch.randn(3), 2))
 
 

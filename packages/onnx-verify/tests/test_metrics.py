@@ -64,9 +64,7 @@ def test_ulp_counts_representable_steps(dtype):
 
 
 @given(
-    hnp.arrays(
-        np.float32, hnp.array_shapes(max_dims=3, max_side=5, min_side=0), elements=st.floats(width=32)
-    ),
+    hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=5, min_side=0), elements=st.floats(width=32)),
     st.randoms(use_true_random=False),
 )
 def test_agreement_equals_numpys_isclose(reference, random):

@@ -12,6 +12,7 @@ from onnx_verify.errors import (
     SubgraphExportError,
     UnsafeModelError,
 )
+from onnx_verify.generate import RandomInputs, generate_inputs
 from onnx_verify.inputs import InputSet, input_sets
 from onnx_verify.model import LoadedModel, load_model
 from onnx_verify.runtimes import Backend, OnnxBackend, Runtime
@@ -31,6 +32,7 @@ __all__ = [
     "OnnxBackend",
     "OnnxVerifyError",
     "OutputReport",
+    "RandomInputs",
     "Runtime",
     "SubgraphExportError",
     "Tolerance",
@@ -39,6 +41,7 @@ __all__ = [
     "__version__",
     "compare",
     "default_tolerance",
+    "generate_inputs",
     "input_sets",
     "load_model",
 ]

@@ -75,9 +75,7 @@ def to_numpy(tensor: torch.Tensor) -> Array:
     """
     torch = require_torch("reading a tensor")
     if tensor.layout != torch.strided and tensor.layout != torch._mkldnn:
-        raise InputError(
-            f"a tensor of layout {tensor.layout} has no ONNX counterpart; pass tensor.to_dense()"
-        )
+        raise InputError(f"a tensor of layout {tensor.layout} has no ONNX counterpart; pass tensor.to_dense()")
     plain = tensor.detach()
     if plain.is_quantized:
         plain = plain.dequantize()

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from onnx_verify.dtypes import is_float
 from onnx_verify.errors import InputError
+from onnx_verify.generate import RandomInputs, generate_inputs
 from onnx_verify.inputs import InputSet, InputsLike, input_sets
 from onnx_verify.metrics import TensorMetrics, measure
 from onnx_verify.runtimes import Backend, OnnxRuntime, Outputs, Runtime, as_runtime
@@ -35,8 +36,9 @@ def compare(
         reference: what is right: a torch module, ExportedProgram or ScriptModule, any callable, a
             :class:`Runtime`, or an ONNX model (ModelProto, ir.Model, path, ONNXProgram).
         candidate: what is to be proved right, in any of these forms; a plain callable takes the flat inputs.
-        inputs: one input set or a list of them, see :func:`onnx_verify.input_sets`. Nested torch inputs and
-            outputs are flattened with pytree; inputs are copied before each run.
+        inputs: one input set or a list of them, see :func:`onnx_verify.input_sets`; ``"random"`` or a
+            :class:`RandomInputs` generates them. Nested torch inputs and outputs are flattened with pytree;
+            inputs are copied before each run.
         tolerance: one tolerance for all outputs, or one by output name or index; chosen by dtype otherwise.
         check_dtype: whether outputs of another dtype fail.
         check_shape: whether outputs of another shape fail even if they broadcast to the same values.
@@ -64,13 +66,19 @@ def compare(
 
 
 def resolve_inputs(inputs: InputsLike, *runtimes: Runtime) -> list[InputSet]:
-    """Reads input sets, and generates them from a model's signature for ``inputs="random"``.
+    """Reads input sets, and generates them for ``"random"`` or a :class:`RandomInputs`.
+
+    They are generated from the signature of the last of the runtimes that is an ONNX model.
 
     Raises:
-        InputError: if they must be generated and no side declares its inputs.
+        InputError: if they must be generated and none is an ONNX model.
     """
-    del runtimes
-    return input_sets(inputs)
+    if not isinstance(inputs, RandomInputs) and not (isinstance(inputs, str) and inputs == "random"):
+        return input_sets(inputs)
+    models = [runtime.model for runtime in runtimes if isinstance(runtime, OnnxRuntime)]
+    if not models:
+        raise InputError("inputs can only be generated for an ONNX model; give some, or a model")
+    return generate_inputs(models[-1], inputs if isinstance(inputs, RandomInputs) else None)
 
 
 class _Options:
@@ -100,9 +108,7 @@ def compare_outputs(reference: Outputs, candidate: Outputs, options: _Options, l
     for index, ((_, expected), (name, actual)) in enumerate(zip(reference, candidate, strict=False)):
         tolerance = resolve_tolerance(options.tolerance, name, index, expected.dtype, actual.dtype)
         case.outputs.append(
-            compare_arrays(
-                name, expected, actual, tolerance, check_dtype=options.dtype, check_shape=options.shape
-            )
+            compare_arrays(name, expected, actual, tolerance, check_dtype=options.dtype, check_shape=options.shape)
         )
     return case
 
@@ -129,9 +135,7 @@ def compare_arrays(
     dimension of
     two, which is how complex numbers are written in ONNX.
     """
-    report = OutputReport(
-        name, True, [], reference.dtype.name, candidate.dtype.name, reference.shape, candidate.shape
-    )
+    report = OutputReport(name, True, [], reference.dtype.name, candidate.dtype.name, reference.shape, candidate.shape)
     reference = _as_real(reference, candidate, report)
     if check_dtype and reference.dtype != candidate.dtype and not _both_text(reference, candidate):
         report.reasons.append(f"dtype is {candidate.dtype.name}, should be {reference.dtype.name}")

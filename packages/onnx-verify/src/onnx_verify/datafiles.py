@@ -123,10 +123,13 @@ def read_value(path: Path) -> Any:
 def _parse_value(data: bytes) -> Any:
     """Parses a TensorProto, else a SequenceProto, else an OptionalProto; none of them says which it is."""
     tensor = onnx.TensorProto()
+    first: Exception
     try:
         tensor.ParseFromString(data)
         return tensor_values(tensor)
     except (DecodeError, ModelLoadError) as error:
+        if tensor.HasField("raw_data"):
+            raise
         first = error
     for kind, decode in (
         (onnx.SequenceProto, numpy_helper.to_list),

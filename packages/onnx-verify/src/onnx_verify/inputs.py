@@ -92,9 +92,7 @@ def _one_set(inputs: Any) -> Iterator[InputSet]:
     elif is_leaf(inputs):
         yield InputSet((inputs,))
     else:
-        raise InputError(
-            f"cannot read inputs from {type(inputs).__name__}; give a tuple, a dict or an InputSet"
-        )
+        raise InputError(f"cannot read inputs from {type(inputs).__name__}; give a tuple, a dict or an InputSet")
 
 
 def is_leaf(value: object) -> bool:
@@ -152,8 +150,7 @@ def _assign(inputs: InputSet, by_name: Mapping[str, ValueSpec], by_name_only: bo
         rest = [leaf for leaf in rest if not isinstance(leaf, (bool, int, float, complex, str))]
     if len(rest) != len(free):
         raise InputError(
-            f"the model takes {len(by_name)} inputs ({', '.join(by_name)}), "
-            f"{len(rest) + len(named)} were given"
+            f"the model takes {len(by_name)} inputs ({', '.join(by_name)}), {len(rest) + len(named)} were given"
         )
     named.update(zip(free, rest, strict=True))
     return {name: named[name] for name in by_name}

@@ -181,15 +181,12 @@ def _detach_owned(loaded: LoadedModel, tensor: onnx.TensorProto, base: Path) -> 
             data = tensor.raw_data
             if len(data) != size:
                 raise ModelLoadError(
-                    f"tensor {tensor.name!r} of shape {list(tensor.dims)} needs {size} bytes "
-                    f"and has {len(data)}"
+                    f"tensor {tensor.name!r} of shape {list(tensor.dims)} needs {size} bytes and has {len(data)}"
                 )
             weight = BytesWeight(data, int(tensor.data_type), tuple(tensor.dims))
         else:
             values = tensor_values(tensor)
-            weight = BytesWeight(
-                numpy_helper.from_array(values).raw_data, int(tensor.data_type), tuple(tensor.dims)
-            )
+            weight = BytesWeight(numpy_helper.from_array(values).raw_data, int(tensor.data_type), tuple(tensor.dims))
     loaded.weights[tensor.name] = weight
     tensor.CopyFrom(header(tensor.name, weight))
 
@@ -270,10 +267,7 @@ def _add_ir_weight(loaded: LoadedModel, name: str, value: ir.Value) -> None:
     if isinstance(tensor, ir.ExternalTensor):
         resolve_external(Path(tensor.base_dir or "."), str(tensor.location), name)
     weight = IrWeight(tensor)
-    if (
-        weight.code == onnx.TensorProto.STRING
-        or payload_size(name, weight.code, weight.shape) <= INLINE_LIMIT
-    ):
+    if weight.code == onnx.TensorProto.STRING or payload_size(name, weight.code, weight.shape) <= INLINE_LIMIT:
         written = ir.to_proto(tensor)
         if written.data_location == onnx.TensorProto.EXTERNAL:
             written = numpy_helper.from_array(weight.load())
@@ -387,9 +381,7 @@ def _check_functions(proto: onnx.ModelProto, source: str) -> None:
                 pending.extend(list(body.node) for body in subgraphs(node))
     settled: set[tuple[str, str]] = set()
     while len(settled) < len(calls):
-        ready = {
-            key for key, called in calls.items() if key not in settled and called & calls.keys() <= settled
-        }
+        ready = {key for key, called in calls.items() if key not in settled and called & calls.keys() <= settled}
         if not ready:
             names = ", ".join(sorted(name for key in calls.keys() - settled for name in key[1:]))
             raise ModelLoadError(f"{source}: the local functions {names} call each other in a cycle")

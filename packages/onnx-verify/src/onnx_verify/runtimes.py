@@ -124,9 +124,7 @@ class Backend:
         """
         name, _, level = text.partition(":")
         if name not in _SHORT:
-            raise InputError(
-                f"unknown runtime {text!r}; write one of {', '.join(_SHORT)}, with :LEVEL after ort"
-            )
+            raise InputError(f"unknown runtime {text!r}; write one of {', '.join(_SHORT)}, with :LEVEL after ort")
         return cls(_SHORT[name], level or "all")
 
     @property
@@ -213,9 +211,7 @@ class OrtRuntime(OnnxRuntime):
         if backend.kind is not OnnxBackend.ONNX_RUNTIME_CPU:
             providers.append(OnnxBackend.ONNX_RUNTIME_CPU.value)
         try:
-            self._session = ort.InferenceSession(
-                model.proto.SerializeToString(), options, providers=providers
-            )
+            self._session = ort.InferenceSession(model.proto.SerializeToString(), options, providers=providers)
         except Exception as error:
             raise ModelRunError(f"{self.name} cannot be loaded: {_first_lines(error)}") from error
 
@@ -263,9 +259,7 @@ class ReferenceRuntime(OnnxRuntime):
 class CallableRuntime:
     """A torch module, ExportedProgram, script function, or any other callable."""
 
-    def __init__(
-        self, function: Callable[..., Any], flat: bool = False, output_names: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], flat: bool = False, output_names: Sequence[str] = ()) -> None:
         """Keeps the callable.
 
         Args:
@@ -342,9 +336,7 @@ def _map_tensors(tree: Any) -> Any:
         return tree
 
 
-def as_runtime(
-    model: Any, backend: Backend | None = None, flat: bool = False, by_name_only: bool = False
-) -> Runtime:
+def as_runtime(model: Any, backend: Backend | None = None, flat: bool = False, by_name_only: bool = False) -> Runtime:
     """Returns the runtime for anything that can be compared.
 
     Args:
@@ -369,9 +361,7 @@ def as_runtime(
         return (backend or Backend()).load(inner, by_name_only)
     if callable(model):
         return CallableRuntime(model, flat)
-    raise InputError(
-        f"cannot run a {type(model).__name__}; give an ONNX model, its path, or something callable"
-    )
+    raise InputError(f"cannot run a {type(model).__name__}; give an ONNX model, its path, or something callable")
 
 
 def to_ort_value(array: Array) -> Any:

@@ -71,9 +71,7 @@ def coarser(first: Tolerance, second: Tolerance) -> Tolerance:
     return first if (first.rtol, first.atol) >= (second.rtol, second.atol) else second
 
 
-def resolve_tolerance(
-    tolerance: ToleranceLike, name: str, index: int, *dtypes: np.dtype[np.generic]
-) -> Tolerance:
+def resolve_tolerance(tolerance: ToleranceLike, name: str, index: int, *dtypes: np.dtype[np.generic]) -> Tolerance:
     """Picks the tolerance of one output: by name, then by index, then the default of the coarsest dtype."""
     if isinstance(tolerance, Tolerance):
         return tolerance

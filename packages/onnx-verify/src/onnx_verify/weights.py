@@ -186,8 +186,7 @@ def tensor_values(proto: onnx.TensorProto) -> Array:
     expected = payload_size(proto.name, proto.data_type, proto.dims)
     if proto.HasField("raw_data") and len(proto.raw_data) != expected:
         raise ModelLoadError(
-            f"tensor {proto.name!r} of shape {list(proto.dims)} needs {expected} bytes "
-            f"and has {len(proto.raw_data)}"
+            f"tensor {proto.name!r} of shape {list(proto.dims)} needs {expected} bytes and has {len(proto.raw_data)}"
         )
     if not proto.HasField("raw_data") and expected > 64 * (proto.ByteSize() + 8):
         raise ModelLoadError(f"tensor {proto.name!r} of shape {list(proto.dims)} holds too little data")
@@ -218,8 +217,7 @@ def external_weight(proto: onnx.TensorProto, base: Path | None) -> FileWeight:
     length = parse_offset(entries.get("length") or str(expected), "length", proto.name)
     if length != expected:
         raise ModelLoadError(
-            f"tensor {proto.name!r} of shape {list(proto.dims)} needs {expected} bytes, "
-            f"its entry says {length}"
+            f"tensor {proto.name!r} of shape {list(proto.dims)} needs {expected} bytes, its entry says {length}"
         )
     size = path.stat().st_size
     if offset + expected > size:

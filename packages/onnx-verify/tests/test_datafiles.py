@@ -1,0 +1,66 @@
+"""Inputs from files, the ONNX test data layout among them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import mlp, mlp_numpy, normal
+from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+import onnx_verify
+from onnx_verify import compare, input_sets
+from onnx_verify.datafiles import read_expected, read_value
+
+# ONNX Runtime has no kernels for the old opset of some of the others (PRelu 6, AveragePool 1).
+RUN_BY_ORT = ("test_Conv2d", "test_Linear", "test_Softmax", "test_Embedding")
+ONNX_CASES = [
+    *(case for case in load_model_tests(kind="pytorch-converted") if case.name.startswith(RUN_BY_ORT)),
+    *(case for case in load_model_tests(kind="simple") if "sequence" in case.name),
+]
+
+
+def test_npz_npy_and_pb_are_read(tmp_path):
+    x = normal(2, 8)
+    np.savez(tmp_path / "x.npz", x=x)
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "x.pb").write_bytes(numpy_helper.from_array(x).SerializeToString())
+    for name in ("x.npz", "x.npy", "x.pb"):
+        verdict = compare(mlp_reference, mlp(), str(tmp_path / name))
+        assert verdict
+        assert verdict.cases[0].label == name
+
+
+def mlp_reference(x):
+    return mlp_numpy(mlp(), x)
+
+
+@pytest.mark.parametrize("case", ONNX_CASES, ids=lambda case: case.name)
+def test_onnx_test_folders_are_read_and_their_outputs_agree(case):
+    sets = input_sets(case.model_dir)
+    model = Path(case.model_dir) / "model.onnx"
+    for each, expected in zip(sets, read_expected(Path(case.model_dir)), strict=True):
+        assert compare(lambda *_, values=expected: [value for _, value in values], model, each)
+
+
+def test_a_gap_in_the_numbers_is_an_error(tmp_path):
+    for number in (0, 2):
+        np.save(tmp_path / f"input_{number}.npy", normal(1))
+    with pytest.raises(onnx_verify.InputError, match="once each"):
+        input_sets(tmp_path)
+
+
+def test_pickled_data_is_never_read(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    np.savez(tmp_path / "x.npz", x=np.array([{"a": 1}], object))
+    for name in ("x.npy", "x.npz"):
+        with pytest.raises(onnx_verify.InputError):
+            input_sets(str(tmp_path / name))
+
+
+def test_a_tensor_with_too_little_data_is_an_error(tmp_path):
+    tensor = helper.make_tensor("t", TensorProto.FLOAT, [2], np.zeros(2, np.float32).tobytes(), raw=True)
+    tensor.dims[0] = 10**9
+    (tmp_path / "t.pb").write_bytes(tensor.SerializeToString())
+    with pytest.raises(onnx_verify.InputError, match="needs 4000000000 bytes"):
+        read_value(tmp_path / "t.pb")
