@@ -175,3 +175,25 @@ def quickstart(session: nox.Session) -> None:
     # Its torchaudio has no CPU build, and the model file is all that is needed.
     session.install("--no-deps", "silero-vad")
     session.run("python", "examples/quickstart.py", *session.posargs)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Release one package up to its commit and tag: `nox -s release -- onnxops-core minor`."""
+    session.install(*group("release"))
+    constraint = f"--constraint={TORCH[DEFAULT_TORCH]}"
+    session.run("python", "-m", "tools.release", "release", constraint, *session.posargs)
+
+
+@nox.session
+def publish(session: nox.Session) -> None:
+    """Upload the newest release of a package to the index in $TWINE_REPOSITORY_URL."""
+    session.install(*group("release"))
+    session.run("python", "-m", "tools.release", "publish", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the files of a release from its tag: `nox -s build -- onnxops-core-v0.2.0`."""
+    session.install(*group("release"))
+    session.run("python", "-m", "tools.release", "build", *session.posargs)

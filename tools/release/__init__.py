@@ -1,0 +1,1 @@
+"""Releasing one distribution: version, changelog, files, rehearsal, commit, tag, upload."""
