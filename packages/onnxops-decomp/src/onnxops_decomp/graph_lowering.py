@@ -23,6 +23,7 @@ from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
 from onnxops_decomp.expressions import emit_expression, is_computable
 from onnxops_decomp.inference import Dim, Dims
+from onnxops_decomp.mutation import written_arguments
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -111,6 +112,7 @@ class GraphLowering:
         self.handlers = dict(handlers or {})
         self.origin = origin
         self.env: dict[torch.fx.Node, Any] = {}
+        self._written: dict[torch.fx.Node, torch.fx.Node] = {}
         self.failures: list[Failure] = []
         self.assumptions: list[str] = []
         self._depth = 0
@@ -152,7 +154,11 @@ class GraphLowering:
 
     def resolve(self, argument: Any) -> Any:
         """Replace the fx nodes inside an argument by what they were lowered to."""
-        return torch.fx.node.map_arg(argument, lambda node: self.env[node])
+        return torch.fx.node.map_arg(argument, self.value_of)
+
+    def value_of(self, node: torch.fx.Node) -> Any:
+        """Return what a node stands for now: in-place operators give the node that they write to a new value."""
+        return self.env[self._written.get(node, node)]
 
     def attribute(self, graph_module: torch.fx.GraphModule, target: str) -> Any:
         """Return an attribute of the graph module: a tensor as a constant value, anything else as it is."""
@@ -223,6 +229,9 @@ class GraphLowering:
             result = self._decomposed(node, overload, args, kwargs)
         self._check(result, node.meta.get("val"), overload.name())
         self._bind_unbacked(node, result)
+        for operand in written_arguments(node):
+            self._written[node] = root = self._written.get(operand, operand)
+            self.env[root] = result
         return result
 
     def _decomposed(self, node: torch.fx.Node, overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:

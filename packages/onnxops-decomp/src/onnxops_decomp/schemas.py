@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any, cast
 
 import onnx
 import onnx_ir as ir
@@ -100,7 +101,7 @@ def op_spec(op_type: str, opset: int, domain: str = "") -> OpSpec | None:
         since_version=schema.since_version,
         inputs=tuple(_formal(parameter) for parameter in schema.inputs),
         outputs=tuple(_formal(parameter) for parameter in schema.outputs),
-        attributes={name: ir.AttributeType[a.type.name] for name, a in schema.attributes.items()},
+        attributes={name: ir.AttributeType[str(cast(Any, a.type).name)] for name, a in schema.attributes.items()},
         defaults={name: _default(a) for name, a in schema.attributes.items()},
         required=frozenset(name for name, a in schema.attributes.items() if a.required),
         min_inputs=schema.min_input,

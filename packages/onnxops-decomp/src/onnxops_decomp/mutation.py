@@ -1,0 +1,114 @@
+"""In-place operators of an fx graph: whether rebinding names is all that they need.
+
+``y = x + 1; y.add_(2); z = y * 3`` needs no more than letting ``y`` stand for the sum from then on. As soon as another
+view of the same memory is read later, the graph has to be functionalized first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from onnxops_decomp.torch_private import is_composite
+
+__all__ = ["needs_functionalization", "written_arguments"]
+
+# Operators that write to an argument without saying so in their schema: position of the argument that, when true,
+# makes them update the running statistics.
+_HIDDEN_WRITES = {
+    "aten::batch_norm": 5,
+    "aten::_batch_norm_impl_index": 5,
+    "aten::cudnn_batch_norm": 5,
+    "aten::miopen_batch_norm": 5,
+    "aten::native_batch_norm": 5,
+    "aten::instance_norm": 5,
+}
+
+
+def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return the operands of a call that it writes to, in schema order."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return []
+    found: list[torch.fx.Node] = []
+    for index, argument in enumerate(target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        operand = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+        operands = operand if isinstance(operand, list | tuple) else [operand]
+        found.extend(item for item in operands if isinstance(item, torch.fx.Node))
+    return found
+
+
+def _writes_silently(node: torch.fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    position = _HIDDEN_WRITES.get(node.target._schema.name)
+    if position is None or len(node.args) <= position or not node.args[position]:
+        return False
+    # Without running statistics there is nothing to write to.
+    return any(isinstance(statistic, torch.fx.Node) for statistic in node.args[3:5])
+
+
+def _aliased_operands(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yield the operands whose memory the result may share."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        yield from node.all_input_nodes
+        return
+    schema = target._schema
+    if any(result.alias_info is not None for result in schema.returns):
+        for index, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None and index < len(node.args):
+                yield from _nodes_in(node.args[index])
+    elif is_composite(target):
+        # A composite operator may hand an operand through, as dropout does in evaluation.
+        yield from node.all_input_nodes
+
+
+def _nodes_in(argument: object) -> Iterator[torch.fx.Node]:
+    items = argument if isinstance(argument, list | tuple) else [argument]
+    return (item for item in items if isinstance(item, torch.fx.Node))
+
+
+def needs_functionalization(graph_module: torch.fx.GraphModule) -> bool:
+    """Tell whether the graph writes to memory that is read later under another name, in it or in a nested graph."""
+    for name, child in graph_module.named_modules():
+        if name and isinstance(child, torch.fx.GraphModule) and any(map(_writes, child.graph.nodes)):
+            return True
+    nodes = list(graph_module.graph.nodes)
+    if not any(map(_writes, nodes)):
+        return False
+    order = {node: position for position, node in enumerate(nodes)}
+    group: dict[torch.fx.Node, set[torch.fx.Node]] = {}
+    same: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in nodes:
+        group[node] = {node}
+        if _writes_silently(node):
+            return True
+        written = written_arguments(node)
+        for operand in written:
+            root = same.get(operand, operand)
+            others = (other for other in group[root] if same.get(other, other) is not root)
+            if any(order[user] > order[node] for other in others for user in other.users):
+                return True
+        if len(written) > 1 or (written and not _returns_itself(node)):
+            return True
+        for operand in _aliased_operands(node):
+            group[operand] |= group[node]
+            for member in list(group[operand]):
+                group[member] = group[operand]
+        if written:
+            same[node] = same.get(written[0], written[0])
+    return False
+
+
+def _returns_itself(node: torch.fx.Node) -> bool:
+    """Tell whether the call returns the one tensor that it writes to, as ``add_`` does."""
+    returns = node.target._schema.returns  # type: ignore[union-attr]
+    return len(returns) == 1 and returns[0].alias_info is not None and bool(returns[0].alias_info.is_write)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    return bool(written_arguments(node)) or _writes_silently(node)
