@@ -14,9 +14,7 @@ def test_every_onnx_dtype_has_its_name():
 
 
 def test_table_covers_all_onnx_dtypes_but_those_torch_lacks():
-    missing = {
-        name for name, number in onnx.TensorProto.DataType.items() if number not in dtypes.ONNX_TO_TORCH
-    }
+    missing = {name for name, number in onnx.TensorProto.DataType.items() if number not in dtypes.ONNX_TO_TORCH}
 
     assert missing == {"UNDEFINED", "STRING", "FLOAT6E2M3", "FLOAT6E3M2"}
 
@@ -29,9 +27,7 @@ def test_conversion_round_trips(dtype):
     assert dtypes.onnx_dtype(number) == number
 
 
-@pytest.mark.parametrize(
-    "dtype", [d for d in dtypes.TORCH_TO_ONNX if d not in (torch.float4_e2m1fn_x2,)], ids=str
-)
+@pytest.mark.parametrize("dtype", [d for d in dtypes.TORCH_TO_ONNX if d not in (torch.float4_e2m1fn_x2,)], ids=str)
 def test_numbers_agree_with_onnx_for_sizes_and_kinds(dtype):
     array_dtype = onnx.helper.tensor_dtype_to_np_dtype(dtypes.onnx_dtype(dtype))
 
@@ -54,9 +50,7 @@ def test_dtype_unknown_to_onnx_is_refused_by_name(dtype):
         dtypes.onnx_dtype(dtype)
 
 
-@pytest.mark.parametrize(
-    ("number", "message"), [(8, "STRING"), (0, "UNDEFINED"), (99, "99 is no ONNX dtype")]
-)
+@pytest.mark.parametrize(("number", "message"), [(8, "STRING"), (0, "UNDEFINED"), (99, "99 is no ONNX dtype")])
 def test_number_without_torch_dtype_is_refused(number, message):
     with pytest.raises(ValueError, match=message):
         dtypes.torch_dtype(number)

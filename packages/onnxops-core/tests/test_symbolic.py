@@ -151,9 +151,7 @@ def test_operators_pass_opcheck():
     encoded = (["a"], ["i"], [1], [4], [], [], [], ["k"], ["v"])
     x = torch.ones(2)
 
-    torch.library.opcheck(
-        torch.ops.onnxops_symbolic.call.default, ([x, None], "d", "Op", 1, 1, [2, 3], *encoded)
-    )
+    torch.library.opcheck(torch.ops.onnxops_symbolic.call.default, ([x, None], "d", "Op", 1, 1, [2, 3], *encoded))
     torch.library.opcheck(
         torch.ops.onnxops_symbolic.call_multi_out.default,
         ([x], "d", "Op", None, [1, 7], [2, 3, 4], [2, 1], *encoded),

@@ -20,15 +20,15 @@ class OperatorLibrary:
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        self._library = torch.library.Library(namespace, "DEF")  # type: ignore[no-untyped-call]
+        self._library = torch.library.Library(namespace, "DEF")
 
     def define(self, schema: str) -> None:
         """Defines an operator from ``name.overload(arguments) -> returns``."""
-        self._library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+        self._library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
     def kernel(self, name: str, kernel: Callable[..., object], dispatch_key: str) -> None:
         """Registers a kernel for a dispatch key."""
-        self._library.impl(name, kernel, dispatch_key)  # type: ignore[no-untyped-call]
+        self._library.impl(name, kernel, dispatch_key)
 
     def fake(self, name: str, kernel: Callable[..., object]) -> None:
         """Registers what computes the outputs' shapes, dtypes and strides alone."""

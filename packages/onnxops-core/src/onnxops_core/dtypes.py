@@ -57,9 +57,7 @@ _NAMES = {
 }
 
 # torch's type stubs do not list its sub-byte integers.
-_UINT4, _INT4, _UINT2, _INT2 = (
-    cast(torch.dtype, getattr(torch, name)) for name in ("uint4", "int4", "uint2", "int2")
-)
+_UINT4, _INT4, _UINT2, _INT2 = (cast(torch.dtype, getattr(torch, name)) for name in ("uint4", "int4", "uint2", "int2"))
 
 TORCH_TO_ONNX: dict[torch.dtype, int] = {
     torch.float32: 1,
@@ -126,11 +124,7 @@ def torch_dtype(number: int) -> torch.dtype:
     dtype = ONNX_TO_TORCH.get(number)
     if dtype is None:
         known = _NAMES.get(number)
-        what = (
-            f"ONNX dtype {number} ({known}) has no torch counterpart"
-            if known
-            else f"{number} is no ONNX dtype"
-        )
+        what = f"ONNX dtype {number} ({known}) has no torch counterpart" if known else f"{number} is no ONNX dtype"
         raise ValueError(f"{what}; expected one of {sorted(ONNX_TO_TORCH)}")
     return dtype
 

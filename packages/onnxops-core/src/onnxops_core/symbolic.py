@@ -162,9 +162,7 @@ def symbolic_multi_out(
     """
     domain, op_type = _split_name(domain_op)
     if len(dtypes) != len(shapes):
-        raise ValueError(
-            f"{domain_op}: {len(dtypes)} dtypes but {len(shapes)} shapes; expected one of each per output"
-        )
+        raise ValueError(f"{domain_op}: {len(dtypes)} dtypes but {len(shapes)} shapes; expected one of each per output")
     result: list[torch.Tensor] = torch.ops.onnxops_symbolic.call_multi_out(
         _checked_inputs(domain_op, inputs),
         domain,
@@ -184,9 +182,7 @@ def is_symbolic_overload(op: object) -> bool:
     return op in (torch.ops.onnxops_symbolic.call.default, torch.ops.onnxops_symbolic.call_multi_out.default)
 
 
-def decode_symbolic_call(
-    op: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
-) -> SymbolicCall:
+def decode_symbolic_call(op: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> SymbolicCall:
     """Reads back the arguments of a symbolic operator, as they stand in a captured graph.
 
     Args:
@@ -198,13 +194,9 @@ def decode_symbolic_call(
         ValueError: ``op`` is not a symbolic operator.
     """
     if not is_symbolic_overload(op):
-        raise ValueError(
-            f"{op} is no symbolic ONNX operator; expected an overload of torch.ops.onnxops_symbolic"
-        )
+        raise ValueError(f"{op} is no symbolic ONNX operator; expected an overload of torch.ops.onnxops_symbolic")
     assert isinstance(op, torch._ops.OpOverload)
-    call = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | dict(
-        kwargs or {}
-    )
+    call = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | dict(kwargs or {})
     multi_out = op is torch.ops.onnxops_symbolic.call_multi_out.default
     return SymbolicCall(
         domain=call["domain"],
@@ -229,9 +221,7 @@ def _split_name(domain_op: str) -> tuple[str, str]:
 def _checked_inputs(name: str, inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     for position, value in enumerate(inputs):
         if value is not None and not isinstance(value, torch.Tensor):
-            raise ValueError(
-                f"{name}: input {position} is a {type(value).__name__}; expected a tensor or None"
-            )
+            raise ValueError(f"{name}: input {position} is a {type(value).__name__}; expected a tensor or None")
     return list(inputs)
 
 

@@ -1,0 +1,74 @@
+"""The few places where native operators need what torch offers only under private names.
+
+``tests/test_torch_private.py`` fails when torch changes one of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import forward_ad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["below_autograd", "differentiates", "forward_mode_is_active", "has_values", "is_plain_eager"]
+
+# torch.library's own kernels use this guard to call the next kernel below autograd.
+below_autograd = torch._C._AutoDispatchBelowAutograd
+
+_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
+_tracing = torch._C._get_tracing_state
+
+
+def forward_mode_is_active() -> bool:
+    """Whether some forward-mode derivative is being computed, of whatever tensors."""
+    return forward_ad._current_level >= 0
+
+
+def is_plain_eager(arguments: Iterable[object]) -> bool:
+    """Whether a call need not go through the dispatcher: nothing records, transforms or differentiates it."""
+    if _modes() or _function_modes() or _tracing() is not None or _functorch_level() is not None:
+        return False
+    if forward_mode_is_active():
+        return False
+    grad = torch.is_grad_enabled()
+    for value in arguments:
+        kind = type(value)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            if (grad and value.requires_grad) or value.is_meta:  # type: ignore[attr-defined]
+                return False
+        elif isinstance(value, torch.Tensor):
+            return False
+    return True
+
+
+def differentiates(arguments: Iterable[object]) -> bool:
+    """Whether the call is part of a reverse-mode or forward-mode derivative."""
+    tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return True
+    if not forward_mode_is_active():
+        return False
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def has_values(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor's elements may be looked at without a device round trip: plain, on the CPU, not
+    wrapped."""
+    return (
+        tensor is not None
+        and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.device.type == "cpu"
+        and _modes() == 0
+        and not is_wrapped(tensor)
+    )
+
+
+def is_wrapped(tensor: torch.Tensor) -> bool:
+    """Whether a functorch transform (vmap, grad, jvp) wraps the tensor."""
+    wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return bool(wrapped)

@@ -1,0 +1,226 @@
+"""ONNX's Attention as its specification states it, in differentiable ATen operators.
+
+Source: https://onnx.ai/onnx/operators/onnx__Attention.html (opsets 23 to 25).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from onnxops_core._torch_private import forward_mode_is_active
+from onnxops_core.dtypes import torch_dtype
+
+__all__ = ["AttentionCall", "attention_composite", "attention_reference", "finish_outputs", "split_heads"]
+
+Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclasses.dataclass
+class AttentionCall:
+    """One call, with heads split and the past joined.
+
+    Attributes:
+        q: queries ``(batch, q_num_heads, q_sequence, head_size)``.
+        k: keys, the past included, ``(batch, kv_num_heads, total_sequence, head_size)``.
+        v: values, the past included, ``(batch, kv_num_heads, total_sequence, v_head_size)``.
+        mask: a boolean or float mask that broadcasts to the scores, padded to ``total_sequence``, or None.
+        past_length: how many keys come from the past.
+        nonpad: the number of valid keys of each batch row, or None.
+        flat: whether the inputs were 3-D.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    mask: torch.Tensor | None
+    past_length: int
+    nonpad: torch.Tensor | None
+    flat: bool
+    causal: bool
+    left: int
+    right: int
+    scale: float
+    softcap: float
+    precision: int | None
+    mode: int
+    num_outputs: int
+
+    @property
+    def group(self) -> int:
+        """How many query heads share a key head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+
+def split_heads(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    past_key: torch.Tensor | None,
+    past_value: torch.Tensor | None,
+    nonpad: torch.Tensor | None,
+    *,
+    is_causal: bool,
+    kv_num_heads: int,
+    q_num_heads: int,
+    qk_matmul_output_mode: int,
+    scale: float | None,
+    softcap: float,
+    softmax_precision: int | None,
+    left: int,
+    right: int,
+    num_outputs: int,
+) -> AttentionCall:
+    """Brings a call's inputs to 4-D, with the past in front of the keys and values."""
+    flat = q.dim() == 3
+    if flat:
+        q = q.unflatten(2, (q_num_heads, q.shape[2] // q_num_heads)).transpose(1, 2)
+        k = k.unflatten(2, (kv_num_heads, k.shape[2] // kv_num_heads)).transpose(1, 2)
+        v = v.unflatten(2, (kv_num_heads, v.shape[2] // kv_num_heads)).transpose(1, 2)
+    past_length = 0
+    if past_key is not None and past_value is not None:
+        past_length = past_key.shape[2]
+        k = torch.cat((past_key, k), 2)
+        v = torch.cat((past_value, v), 2)
+    if attn_mask is not None:
+        missing = k.shape[2] - attn_mask.shape[-1]
+        if missing != 0:
+            outside = False if attn_mask.dtype == torch.bool else -math.inf
+            attn_mask = torch.nn.functional.pad(attn_mask, (0, missing), value=outside)
+    return AttentionCall(
+        q=q,
+        k=k,
+        v=v,
+        mask=attn_mask,
+        past_length=past_length,
+        nonpad=nonpad,
+        flat=flat,
+        causal=is_causal,
+        left=left,
+        right=right,
+        scale=1.0 / math.sqrt(q.shape[3]) if scale is None else scale,
+        softcap=softcap,
+        precision=softmax_precision,
+        mode=qk_matmul_output_mode,
+        num_outputs=num_outputs,
+    )
+
+
+def finish_outputs(call: AttentionCall, y: torch.Tensor, qk: torch.Tensor | None, copy_present: bool) -> Outputs:
+    """Merges heads again where the inputs were 3-D, and leaves out what was not asked for."""
+    if call.flat:
+        y = y.transpose(1, 2).flatten(2)
+    key = call.k if call.num_outputs > 1 else call.k.new_empty(0)
+    value = call.v if call.num_outputs > 2 else call.v.new_empty(0)
+    if copy_present:
+        key = key.clone(memory_format=torch.contiguous_format)
+        value = value.clone(memory_format=torch.contiguous_format)
+    return y.to(call.q.dtype), key, value, call.q.new_empty(0) if qk is None else qk
+
+
+def allowed_keys(call: AttentionCall) -> torch.Tensor | None:
+    """Returns which keys each query may attend by position alone, broadcastable to the scores; None for
+    all."""
+    bounded = call.causal or call.left >= 0 or call.right >= 0
+    if not bounded and call.nonpad is None:
+        return None
+    device = call.q.device
+    keys = torch.arange(call.k.shape[2], device=device)
+    allowed = None
+    if bounded:
+        queries = torch.arange(call.q.shape[2], device=device).unsqueeze(1)
+        position = queries + call.past_length
+        if call.nonpad is not None:
+            position = queries + (call.nonpad - call.q.shape[2])[:, None, None, None]
+        rules = []
+        if call.causal:
+            rules.append(keys <= position)
+        if call.left >= 0:
+            rules.append(keys >= position - call.left)
+        if call.right >= 0:
+            rules.append(keys <= position + call.right)
+        allowed = rules[0]
+        for rule in rules[1:]:
+            allowed = allowed & rule
+    if call.nonpad is not None:
+        valid = keys < call.nonpad[:, None, None, None]
+        allowed = valid if allowed is None else allowed & valid
+    return allowed
+
+
+def _bias(call: AttentionCall, dtype: torch.dtype) -> torch.Tensor | None:
+    allowed = allowed_keys(call)
+    mask = call.mask
+    if mask is not None and mask.dtype == torch.bool:
+        allowed = mask if allowed is None else allowed & mask
+        mask = None
+    if allowed is None:
+        return None if mask is None else mask.to(dtype)
+    bias = torch.zeros((), dtype=dtype, device=allowed.device) if mask is None else mask.to(dtype)
+    return torch.where(allowed, bias, -math.inf)
+
+
+def attention_reference(call: AttentionCall) -> Outputs:
+    """Computes all outputs through the whole score matrix; float16 and bfloat16 are accumulated in
+    float32."""
+    dtype = torch.promote_types(call.q.dtype, torch.float32)
+    root = math.sqrt(call.scale)
+    k = call.k.repeat_interleave(call.group, 1) if call.group != 1 else call.k
+    v = call.v.repeat_interleave(call.group, 1) if call.group != 1 else call.v
+    scores = (call.q.to(dtype) * root) @ (k.to(dtype) * root).transpose(2, 3)
+    stages = [scores]
+    if call.softcap > 0:
+        scores = torch.tanh(scores / call.softcap) * call.softcap
+    stages.append(scores)
+    bias = _bias(call, dtype)
+    if bias is not None:
+        scores = scores + bias
+    stages.append(scores)
+    probabilities = _softmax(scores, bias, call.precision)
+    stages.append(probabilities)
+    y = probabilities.to(dtype) @ v.to(dtype)
+    qk = stages[call.mode].to(call.q.dtype) if call.num_outputs > 3 else None
+    return finish_outputs(call, y, qk, call.past_length == 0)
+
+
+def _softmax(scores: torch.Tensor, bias: torch.Tensor | None, precision: int | None) -> torch.Tensor:
+    if precision is not None:
+        scores = scores.to(torch_dtype(precision))
+    if bias is None:
+        return torch.softmax(scores, -1)
+    # A row whose keys are all masked has probability zero everywhere, and zero gradients: softmax must not
+    # see it.
+    dead = (bias == -math.inf).all(-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(dead, 0.0), -1).masked_fill(dead, 0.0)
+
+
+def sdpa_expresses(call: AttentionCall) -> bool:
+    """Whether one call of scaled_dot_product_attention computes Y, and Y and the present are all that is
+    wanted."""
+    if call.softcap or call.num_outputs > 3 or call.nonpad is not None or call.left >= 0 or call.right >= 0:
+        return False
+    if call.precision not in (None, 1) or (call.precision == 1 and call.q.dtype == torch.float64):
+        return False
+    if call.v.dtype != call.q.dtype:
+        return False
+    # torch's is_causal counts positions from the first key on and cannot be combined with a mask.
+    return not call.causal or (call.past_length == 0 and call.mask is None)
+
+
+def attention_composite(call: AttentionCall) -> Outputs:
+    """The reference, or scaled_dot_product_attention where that says the same."""
+    if not sdpa_expresses(call) or forward_mode_is_active():  # fused attention has no forward-mode derivative
+        return attention_reference(call)
+    y = torch.nn.functional.scaled_dot_product_attention(
+        call.q,
+        call.k,
+        call.v,
+        call.mask,
+        is_causal=call.causal,
+        scale=call.scale,
+        enable_gqa=bool(call.group != 1),
+    )
+    return finish_outputs(call, y, None, call.past_length == 0)

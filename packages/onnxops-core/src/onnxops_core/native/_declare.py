@@ -1,0 +1,249 @@
+"""One declaration per native operator.
+
+:func:`declare` turns a torch schema and a few functions into an operator
+``torch.ops.onnxops.<OpType>.opset<N>`` with all
+that torch expects of one, and records how a call maps to an ONNX node:
+
+``check``      raises :class:`ValueError` for shapes, dtypes and attributes that the ONNX specification
+forbids; it looks
+               at metadata alone and runs in eager and fake mode.
+``check_values``  the same for what needs the elements (positions out of range); it runs on CPU tensors only.
+``reference``  the operator as the specification states it, in plain ATen operators; tests compare everything
+with it.
+``composite``  what is used where the operator has to be seen through: reverse- and forward-mode derivatives,
+vmap, and
+               export below the operator's opset. It is the reference unless a faster composition exists.
+``kernel``     the fast implementation for plain tensors; the composite unless given.
+``fake``       output metadata; derived by running the composite on fake tensors unless given.
+
+Outputs are contiguous and never alias an input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from onnxops_core import _torch_private
+from onnxops_core._library import OperatorLibrary
+
+__all__ = ["NativeOp", "OnnxCall", "ScalarInput", "declare", "find_native_op", "native_ops"]
+
+_LIBRARY = OperatorLibrary("onnxops")
+_REGISTRY: dict[torch._ops.OpOverload, NativeOp] = {}
+
+Function = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalarInput:
+    """A Python number (or list of numbers) of a torch call that is a tensor input of the ONNX node.
+
+    Attributes:
+        value: what the torch call holds: a number, a list of numbers, or symbolic integers.
+        dtype: the ONNX dtype integer of the input.
+    """
+
+    value: Any
+    dtype: int
+
+
+@dataclasses.dataclass(frozen=True)
+class OnnxCall:
+    """The ONNX node that a call of a native operator stands for.
+
+    Attributes:
+        domain: the operator's domain; ``""`` is ONNX's own.
+        op_type: the operator's name.
+        min_opset: the lowest opset of ``domain`` at which this call may be written as this node.
+        inputs: the node's inputs in order: what the call held (tensors, graph nodes), :class:`ScalarInput`,
+            or None where absent; trailing absent inputs are dropped.
+        attributes: the attributes that differ from ONNX's defaults, booleans as integers.
+        num_outputs: how many outputs the torch operator returns, in the order of the ONNX outputs.
+    """
+
+    domain: str
+    op_type: str
+    min_opset: int
+    inputs: tuple[Any, ...]
+    attributes: dict[str, Any]
+    num_outputs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class NativeOp:
+    """An ONNX operator that is a torch operator; see :func:`find_native_op`.
+
+    Calling it runs the operator: directly on plain tensors, through torch's dispatcher otherwise.
+
+    Attributes:
+        domain: the ONNX domain; ``""`` is ONNX's own.
+        op_type: the ONNX operator.
+        since_version: the opset of the domain that the overload is named after.
+        overload: ``torch.ops.onnxops.<op_type>.opset<since_version>``.
+        decomposition: the same computation in ATen operators, with the overload's signature: what an exporter
+            lowers at an opset below :attr:`OnnxCall.min_opset`.
+    """
+
+    domain: str
+    op_type: str
+    since_version: int
+    overload: torch._ops.OpOverload
+    reference: Function
+    decomposition: Function
+    kernel: Function
+    check: Function
+    check_values: Function | None
+    scalar_inputs: Mapping[str, int]
+    not_attributes: frozenset[str]
+    opset_of_call: Callable[[Mapping[str, Any]], int] | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling() and _torch_private.is_plain_eager(args):
+            return self.run(*args, **kwargs)
+        return self.overload(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Checks the arguments and runs the kernel."""
+        self.check(*args, **kwargs)
+        if self.check_values is not None:
+            self.check_values(*args, **kwargs)
+        return self.kernel(*args, **kwargs)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns all arguments of a call by name, defaults filled in."""
+        schema = self.overload._schema.arguments
+        bound = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+        bound.update(zip((argument.name for argument in schema), args, strict=False))
+        bound.update(kwargs)
+        return bound
+
+    def onnx_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OnnxCall:
+        """Returns the ONNX node that a call stands for.
+
+        Args:
+            args: the positional arguments of the overload, as they stand in a graph or as tensors.
+            kwargs: its keyword arguments.
+        """
+        bound = self.bind(args, kwargs)
+        schema = self.overload._schema
+        inputs: list[Any] = []
+        attributes: dict[str, Any] = {}
+        for argument in schema.arguments:
+            value = bound[argument.name]
+            if argument.name in self.scalar_inputs:
+                inputs.append(None if value is None else ScalarInput(value, self.scalar_inputs[argument.name]))
+            elif not argument.kwarg_only:
+                inputs.append(value)
+            elif argument.name not in self.not_attributes and not _is_default(argument, value):
+                attributes[argument.name] = int(value) if isinstance(value, bool) else value
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        opset = self.since_version if self.opset_of_call is None else self.opset_of_call(bound)
+        return OnnxCall(self.domain, self.op_type, opset, tuple(inputs), attributes, len(schema.returns))
+
+
+def _is_default(argument: torch.Argument, value: object) -> bool:
+    if not argument.has_default_value():
+        return False
+    default: object = argument.default_value
+    return value == default and type(value) is type(default)
+
+
+def _contiguous(outputs: Any) -> Any:
+    if isinstance(outputs, torch.Tensor):
+        return outputs.contiguous()
+    return tuple(output.contiguous() for output in outputs)
+
+
+def _values_are_visible(args: tuple[Any, ...]) -> bool:
+    return all(_torch_private.has_values(value) for value in args if isinstance(value, torch.Tensor))
+
+
+def _no_check(*args: Any, **kwargs: Any) -> None:
+    """For operators whose schema says all there is to check."""
+
+
+def declare(
+    op_type: str,
+    since_version: int,
+    schema: str,
+    *,
+    reference: Function,
+    check: Function = _no_check,
+    check_values: Function | None = None,
+    composite: Function | None = None,
+    kernel: Function | None = None,
+    fake: Function | None = None,
+    domain: str = "",
+    scalar_inputs: Mapping[str, int] | None = None,
+    not_attributes: tuple[str, ...] = (),
+    opset_of_call: Callable[[Mapping[str, Any]], int] | None = None,
+) -> NativeOp:
+    """Defines a native operator; the module's docstring explains the parts.
+
+    Args:
+        op_type: the ONNX operator.
+        since_version: the opset at which ONNX has the operator with this signature.
+        schema: the torch schema after the name: positional arguments are the ONNX inputs in order,
+            keyword-only ones the ONNX attributes under their own names.
+        domain: the ONNX domain.
+        scalar_inputs: positional arguments that are numbers in torch and tensors in ONNX, with their ONNX
+            dtype.
+        not_attributes: keyword-only arguments that the ONNX node does not have.
+        opset_of_call: the lowest opset for a call with given arguments, where that depends on them.
+    """
+    name = f"{op_type}.opset{since_version}"
+    decomposition = composite or reference
+    _LIBRARY.define(name + schema)
+    overload: torch._ops.OpOverload = getattr(getattr(torch.ops.onnxops, op_type), f"opset{since_version}")
+    op = NativeOp(
+        domain=domain,
+        op_type=op_type,
+        since_version=since_version,
+        overload=overload,
+        reference=reference,
+        decomposition=decomposition,
+        kernel=kernel or (lambda *args, **kwargs: _contiguous(decomposition(*args, **kwargs))),
+        check=check,
+        check_values=check_values,
+        scalar_inputs=dict(scalar_inputs or {}),
+        not_attributes=frozenset(not_attributes),
+        opset_of_call=opset_of_call,
+    )
+
+    def seen_through(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        if check_values is not None and _values_are_visible(args):
+            check_values(*args, **kwargs)
+        return _contiguous(decomposition(*args, **kwargs))
+
+    def autograd(*args: Any, **kwargs: Any) -> Any:
+        if _torch_private.differentiates(args):
+            return seen_through(*args, **kwargs)
+        with _torch_private.below_autograd():
+            return overload(*args, **kwargs)
+
+    def on_fake(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        return (fake or (lambda *a, **k: _contiguous(decomposition(*a, **k))))(*args, **kwargs)
+
+    _LIBRARY.kernel(name, op.run, "CompositeExplicitAutograd")
+    _LIBRARY.kernel(name, autograd, "Autograd")
+    _LIBRARY.kernel(name, seen_through, "FuncTorchBatched")
+    _LIBRARY.fake(name, on_fake)
+    _REGISTRY[overload] = op
+    return op
+
+
+def find_native_op(overload: object) -> NativeOp | None:
+    """Returns the native operator behind a graph node's target, or None if it is no native operator."""
+    return _REGISTRY.get(overload) if isinstance(overload, torch._ops.OpOverload) else None
+
+
+def native_ops() -> Mapping[torch._ops.OpOverload, NativeOp]:
+    """Returns all native operators by overload."""
+    return dict(_REGISTRY)

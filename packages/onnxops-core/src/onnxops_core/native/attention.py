@@ -1,0 +1,256 @@
+"""Attention (opsets 23, 24, 25) as a torch operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from onnxops_core.native._attention_checks import check_attention, check_attention_values
+from onnxops_core.native._attention_kernel import attention_kernel
+from onnxops_core.native._attention_reference import (
+    AttentionCall,
+    Outputs,
+    attention_composite,
+    attention_reference,
+    split_heads,
+)
+from onnxops_core.native._declare import NativeOp, declare
+
+__all__ = ["attention"]
+
+_INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? attn_mask=None, Tensor? past_key=None, Tensor? past_value=None"
+_ATTRIBUTES = (
+    "bool is_causal=False, int kv_num_heads=0, int q_num_heads=0, int qk_matmul_output_mode=0, float? scale=None, "
+    "float softcap=0.0, int? softmax_precision=None"
+)
+_RETURNS = "int num_outputs=4) -> (Tensor Y, Tensor present_key, Tensor present_value, Tensor qk_matmul_output)"
+
+
+def _run_on_call(implementation: Callable[[AttentionCall], Outputs]) -> Callable[..., Outputs]:
+    """Gives an implementation the signature of the operator."""
+
+    def run(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        past_key: torch.Tensor | None = None,
+        past_value: torch.Tensor | None = None,
+        nonpad_kv_seqlen: torch.Tensor | None = None,
+        *,
+        is_causal: bool = False,
+        kv_num_heads: int = 0,
+        q_num_heads: int = 0,
+        qk_matmul_output_mode: int = 0,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        softmax_precision: int | None = None,
+        left_window_size: int = -1,
+        right_window_size: int = -1,
+        num_outputs: int = 4,
+    ) -> Outputs:
+        call = split_heads(
+            q,
+            k,
+            v,
+            attn_mask,
+            past_key,
+            past_value,
+            nonpad_kv_seqlen,
+            is_causal=is_causal,
+            kv_num_heads=kv_num_heads,
+            q_num_heads=q_num_heads,
+            qk_matmul_output_mode=qk_matmul_output_mode,
+            scale=scale,
+            softcap=softcap,
+            softmax_precision=softmax_precision,
+            left=left_window_size,
+            right=right_window_size,
+            num_outputs=num_outputs,
+        )
+        return implementation(call)
+
+    return run
+
+
+def _checker(version: int) -> Callable[..., None]:
+    def check(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        past_key: torch.Tensor | None = None,
+        past_value: torch.Tensor | None = None,
+        nonpad_kv_seqlen: torch.Tensor | None = None,
+        *,
+        is_causal: bool = False,
+        kv_num_heads: int = 0,
+        q_num_heads: int = 0,
+        qk_matmul_output_mode: int = 0,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        softmax_precision: int | None = None,
+        left_window_size: int = -1,
+        right_window_size: int = -1,
+        num_outputs: int = 4,
+    ) -> None:
+        check_attention(
+            q,
+            k,
+            v,
+            attn_mask,
+            past_key,
+            past_value,
+            nonpad_kv_seqlen,
+            kv_num_heads=kv_num_heads,
+            q_num_heads=q_num_heads,
+            qk_matmul_output_mode=qk_matmul_output_mode,
+            scale=scale,
+            softcap=softcap,
+            softmax_precision=softmax_precision,
+            windows=(left_window_size, right_window_size),
+            num_outputs=num_outputs,
+            strict_heads=version >= 25,
+        )
+
+    return check
+
+
+def _check_values(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    past_key: torch.Tensor | None = None,
+    past_value: torch.Tensor | None = None,
+    nonpad_kv_seqlen: torch.Tensor | None = None,
+    **attributes: object,
+) -> None:
+    check_attention_values(k, nonpad_kv_seqlen)
+
+
+def _fake(call: AttentionCall) -> Outputs:
+    batch, heads, length, _ = call.q.shape
+    size = call.v.shape[3]
+    total = call.k.shape[2]
+    y = call.q.new_empty((batch, length, heads * size) if call.flat else (batch, heads, length, size))
+    key = call.k.new_empty(call.k.shape if call.num_outputs > 1 else (0,))
+    value = call.v.new_empty(call.v.shape if call.num_outputs > 2 else (0,))
+    qk = call.q.new_empty((batch, heads, length, total) if call.num_outputs > 3 else (0,))
+    return y, key, value, qk
+
+
+def _declare_version(version: int, inputs: str, attributes: str, **options: Any) -> NativeOp:
+    return declare(
+        "Attention",
+        version,
+        f"({inputs}, *, {attributes}, {_RETURNS}",
+        reference=_run_on_call(attention_reference),
+        composite=_run_on_call(attention_composite),
+        kernel=_run_on_call(attention_kernel),
+        fake=_run_on_call(_fake),
+        check=_checker(version),
+        not_attributes=("num_outputs",),
+        **options,
+    )
+
+
+_WINDOWS = "int left_window_size=-1, int right_window_size=-1"
+_ATTENTION_23 = _declare_version(23, _INPUTS, _ATTRIBUTES)
+_ATTENTION_24 = _declare_version(
+    24, f"{_INPUTS}, Tensor? nonpad_kv_seqlen=None", _ATTRIBUTES, check_values=_check_values
+)
+_ATTENTION_25 = _declare_version(
+    25, f"{_INPUTS}, Tensor? nonpad_kv_seqlen=None", f"{_ATTRIBUTES}, {_WINDOWS}", check_values=_check_values
+)
+
+
+def attention(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    past_key: torch.Tensor | None = None,
+    past_value: torch.Tensor | None = None,
+    nonpad_kv_seqlen: torch.Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    kv_num_heads: int = 0,
+    q_num_heads: int = 0,
+    qk_matmul_output_mode: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    left_window_size: int = -1,
+    right_window_size: int = -1,
+    num_outputs: int = 4,
+) -> Any:
+    """ONNX Attention: scaled dot product attention with caches, grouped heads, masks, windows and a soft cap.
+
+    The oldest operator version that has the given arguments is called: opset 25 for windows, 24 for
+    ``nonpad_kv_seqlen``, 23 otherwise. A query at position ``p`` (after the past, or the last ``q_sequence``
+    of
+    ``nonpad_kv_seqlen`` keys) attends, if causal, no key behind ``p``. A query that may attend no key gives
+    zeros.
+
+    Args:
+        Q: ``(batch, q_num_heads, q_sequence, head_size)`` or ``(batch, q_sequence, q_num_heads *
+            head_size)``; float16, bfloat16, float32 or float64.
+        K: ``(batch, kv_num_heads, kv_sequence, head_size)``, or 3-D as Q.
+        V: ``(batch, kv_num_heads, kv_sequence, v_head_size)``, or 3-D as Q.
+        attn_mask: broadcastable to ``(batch, q_num_heads, q_sequence, total_sequence)``, the last dimension
+            may be shorter (the rest is masked); boolean, True to attend, or of Q's dtype, added to the
+            scores.
+        past_key: ``(batch, kv_num_heads, past_sequence, head_size)``; together with ``past_value``.
+        past_value: ``(batch, kv_num_heads, past_sequence, v_head_size)``.
+        nonpad_kv_seqlen: ``(batch,)`` int64, how many keys of each batch row are valid; not together with a
+            past.
+        is_causal: whether a query may not attend keys behind its own position.
+        kv_num_heads: the number of key heads; required for 3-D inputs.
+        q_num_heads: the number of query heads, a multiple of ``kv_num_heads``; required for 3-D inputs.
+        qk_matmul_output_mode: what the fourth output holds: 0 the scaled scores, 1 those after the soft cap,
+            2 those after the masks, 3 the probabilities.
+        scale: factor of the scores; ``1 / sqrt(head_size)`` by default.
+        softcap: scores become ``softcap * tanh(scores / softcap)`` if it is positive.
+        softmax_precision: the ONNX dtype integer (1, 10, 11, 16) in which the softmax is computed.
+        left_window_size: how many keys before its position a query attends; -1 for all.
+        right_window_size: how many keys behind its position a query attends; -1 for all.
+        num_outputs: how many outputs are wanted. With up to 3 no score matrix is kept.
+
+    Returns:
+        ``(Y, present_key, present_value, qk_matmul_output)``, or the first ``num_outputs`` of them; Y alone
+        for 1. Y has Q's rank and dtype, the present has the past joined with K and V, the fourth output is
+        ``(batch, q_num_heads, q_sequence, total_sequence)``.
+
+    Raises:
+        ValueError: shapes, dtypes or attributes that the specification forbids.
+
+    Source: https://onnx.ai/onnx/operators/onnx__Attention.html
+    """
+    op = _ATTENTION_23
+    inputs: tuple[torch.Tensor | None, ...] = (Q, K, V, attn_mask, past_key, past_value)
+    attributes: dict[str, Any] = {}
+    if left_window_size != -1 or right_window_size != -1:
+        op = _ATTENTION_25
+        inputs = (*inputs, nonpad_kv_seqlen)
+        attributes = {"left_window_size": left_window_size, "right_window_size": right_window_size}
+    elif nonpad_kv_seqlen is not None:
+        op = _ATTENTION_24
+        inputs = (*inputs, nonpad_kv_seqlen)
+    outputs = op(
+        *inputs,
+        is_causal=bool(is_causal),
+        kv_num_heads=kv_num_heads,
+        q_num_heads=q_num_heads,
+        qk_matmul_output_mode=qk_matmul_output_mode,
+        scale=scale,
+        softcap=softcap,
+        softmax_precision=softmax_precision,
+        num_outputs=num_outputs,
+        **attributes,
+    )
+    if num_outputs == 4:
+        return outputs
+    return outputs[0] if num_outputs == 1 else outputs[:num_outputs]

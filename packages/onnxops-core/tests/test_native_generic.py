@@ -1,0 +1,171 @@
+"""What holds for every native operator, checked on the calls of core_samples.
+
+The yardstick is the operator's reference (checked against ONNX's own cases and ONNX Runtime elsewhere) or
+torch itself.
+"""
+
+import pytest
+import torch
+from core_samples import SAMPLES
+
+from onnxops_core.native import find_native_op, native_ops
+
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-5, torch.float64: 1e-10}
+
+_each = pytest.mark.parametrize("sample", SAMPLES, ids=str)
+_differentiable = pytest.mark.parametrize("sample", [s for s in SAMPLES if s.differentiable], ids=str)
+
+
+def _outputs(result):
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def _assert_equal(actual, expected, dtype):
+    for one, other in zip(_outputs(actual), _outputs(expected), strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], equal_nan=True)
+
+
+def _default_dtype(sample):
+    return torch.float32 if torch.float32 in sample.dtypes else sample.dtypes[0]
+
+
+def test_every_operator_has_a_sample():
+    assert {(s.op_type, s.version) for s in SAMPLES} == {(op.op_type, op.since_version) for op in native_ops().values()}
+
+
+@_each
+def test_kernel_equals_reference_in_every_dtype(sample):
+    for dtype in sample.dtypes:
+        args, kwargs = sample.make(dtype)
+        _assert_equal(sample.op(*args, **kwargs), sample.op.reference(*args, **kwargs), dtype)
+
+
+@_each
+def test_half_precision_is_rounded_once(sample):
+    for dtype in {torch.float16, torch.bfloat16} & set(sample.dtypes):
+        args, kwargs = sample.make(dtype)
+        wide = [a.double() if isinstance(a, torch.Tensor) and a.dtype == dtype else a for a in args]
+        exact = _outputs(sample.op.reference(*wide, **kwargs))
+        for one, other in zip(_outputs(sample.op(*args, **kwargs)), exact, strict=True):
+            unit = torch.finfo(dtype).eps if one.is_floating_point() else 0
+            torch.testing.assert_close(one.double(), other.double(), rtol=unit, atol=unit, equal_nan=True)
+
+
+@_each
+def test_dispatcher_and_direct_call_agree(sample):
+    dtype = _default_dtype(sample)
+    args, kwargs = sample.make(dtype)
+
+    _assert_equal(sample.op.overload(*args, **kwargs), sample.op(*args, **kwargs), dtype)
+
+
+@_each
+def test_outputs_are_contiguous_and_new(sample):
+    args, kwargs = sample.make(_default_dtype(sample))
+
+    outputs = _outputs(sample.op(*args, **kwargs))
+
+    storages = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
+    assert all(output.is_contiguous() for output in outputs)
+    assert all(output.numel() == 0 or output.untyped_storage().data_ptr() not in storages for output in outputs)
+
+
+@_each
+def test_strided_inputs_give_the_same(sample):
+    dtype = _default_dtype(sample)
+    args, kwargs = sample.make(dtype)
+    strided = [
+        a.unsqueeze(-1).expand(*a.shape, 2).clone().select(-1, 0) if isinstance(a, torch.Tensor) else a for a in args
+    ]
+
+    _assert_equal(sample.op(*strided, **kwargs), sample.op(*args, **kwargs), dtype)
+
+
+@_each
+def test_opcheck(sample):
+    args, kwargs = sample.make(_default_dtype(sample))
+    if sample.differentiable:
+        args = tuple(a.requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args)
+
+    torch.library.opcheck(sample.op.overload, args, kwargs)
+
+
+@_differentiable
+def test_gradients_are_exact_in_both_modes(sample):
+    args, kwargs = sample.make(torch.float64)
+    places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.is_floating_point()]
+
+    def function(*tensors):
+        full = list(args)
+        for place, tensor in zip(places, tensors, strict=True):
+            full[place] = tensor
+        outputs = _outputs(sample.op(*full, **kwargs))
+        return tuple(o for o in outputs if o.dtype == torch.float64 and o.numel())
+
+    tensors = [args[i].clone().requires_grad_() for i in places]
+
+    assert torch.autograd.gradcheck(function, tensors, check_forward_ad=True)
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.vmap], ids=str)
+def test_vmap_equals_a_loop(sample):
+    dtype = _default_dtype(sample)
+    calls = [sample.make(dtype)[0] for _ in range(3)]
+    kwargs = sample.make(dtype)[1]
+    mapped = [
+        isinstance(a, torch.Tensor) and i not in sample.unbatched and a.is_floating_point()
+        for i, a in enumerate(calls[0])
+    ]
+    args = [torch.stack([c[i] for c in calls]) if m else calls[0][i] for i, m in enumerate(mapped)]
+
+    result = torch.vmap(lambda *a: sample.op(*a, **kwargs), in_dims=tuple(0 if m else None for m in mapped))(*args)
+
+    loop = [_outputs(sample.op(*(c[i] if m else calls[0][i] for i, m in enumerate(mapped)), **kwargs)) for c in calls]
+    _assert_equal(result, [torch.stack(outputs) for outputs in zip(*loop, strict=True)], dtype)
+
+
+@_each
+def test_compiles_without_graph_breaks(sample):
+    dtype = _default_dtype(sample)
+    args, kwargs = sample.make(dtype)
+    torch.compiler.reset()
+
+    compiled = torch.compile(lambda *a: sample.op(*a, **kwargs), backend="aot_eager", fullgraph=True)
+
+    _assert_equal(compiled(*args), sample.op(*args, **kwargs), dtype)
+
+
+@_each
+def test_export_keeps_the_operator(sample):
+    args, kwargs = sample.make(_default_dtype(sample))
+
+    class Model(torch.nn.Module):
+        def forward(self, *inputs):
+            return sample.op(*inputs, **kwargs)
+
+    program = torch.export.export(Model(), args)
+
+    targets = [node.target for node in program.graph.nodes if find_native_op(node.target)]
+    assert targets == [sample.op.overload]
+    functional = [node.target for node in program.run_decompositions({}).graph.nodes if find_native_op(node.target)]
+    assert functional == [sample.op.overload]
+
+
+@_each
+def test_node_attributes_and_inputs_match_the_schema_of_onnx(sample):
+    import onnx
+
+    args, kwargs = sample.make(_default_dtype(sample))
+
+    call = sample.op.onnx_call(args, kwargs)
+
+    if call.domain == "com.microsoft":
+        pytest.skip("not an operator of the onnx package")
+    schema = onnx.defs.get_schema(call.op_type, call.min_opset, call.domain)
+    assert schema.since_version <= call.min_opset
+    assert len(call.inputs) <= len(schema.inputs)
+    assert set(call.attributes) <= set(schema.attributes)
+    assert call.num_outputs <= len(schema.outputs)
+    required = {name for name, attribute in schema.attributes.items() if attribute.required}
+    assert required <= set(call.attributes)
