@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -20,6 +21,7 @@ PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # Pinned exactly: an open range lets pip take the newest torch, on Linux a CUDA build of several GB.
 TORCH = {"2.13": "torch==2.13.0", "2.14": "torch==2.14.1", "2.15": "torch==2.15.0"}
 DEFAULT_TORCH = "2.13"
+TORCH_PARAMETERS = [nox.param(release, tags=[f"torch-{release}"]) for release in TORCH]
 
 nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = True
@@ -77,14 +79,14 @@ def torch_env(session: nox.Session, torch: str = DEFAULT_TORCH) -> str:
     return prepared[torch]
 
 
-def pytest(session: nox.Session, python: str, *arguments: str) -> None:
-    """Runs pytest on one core per process, from the root, with the root's configuration."""
+def pytest(session: nox.Session, python: str, *arguments: str, success_codes: Sequence[int] = (0,)) -> None:
+    """Runs pytest from the root with the root's configuration."""
     command = [python, "-m", "pytest", "-c", "pyproject.toml", *arguments]
-    session.run(*command, external=True, env={"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")})
+    session.run(*command, external=True, success_codes=success_codes)
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("torch", list(TORCH))
+@nox.parametrize("torch", TORCH_PARAMETERS)
 @nox.parametrize("package", PACKAGES)
 def tests(session: nox.Session, package: str, torch: str) -> None:
     """Test one package against one torch release; `-- -k name` and other arguments go to pytest."""
@@ -93,20 +95,51 @@ def tests(session: nox.Session, package: str, torch: str) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("torch", list(TORCH))
 @nox.parametrize("package", PACKAGES)
-def wide(session: nox.Session, package: str, torch: str) -> None:
-    """Run the wide sweeps of one package against one torch release."""
-    # 5: the package has no sweep
-    command = [torch_env(session, torch), "-m", "pytest", "-c", "pyproject.toml", f"packages/{package}/tests"]
-    session.run(*command, "-m", "wide", *session.posargs, external=True, success_codes=[0, 5])
+def wide(session: nox.Session, package: str) -> None:
+    """Run the wide sweeps of one package, which are too long for `tests`."""
+    nothing_selected = 5
+    pytest(
+        session,
+        torch_env(session),
+        *(f"packages/{package}/tests", "-m", "wide", *session.posargs),
+        success_codes=[0, nothing_selected],
+    )
+
+
+@nox.session
+def minimums(session: nox.Session) -> None:
+    """Test every package with the lowest versions it declares."""
+    session.install(*group("test"))
+    lowest = session.run("python", "-m", "tools.minimums", silent=True)
+    constraints = Path(session.create_tmp()) / "minimums.txt"
+    constraints.write_text(str(lowest))
+    groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
+    session.install(f"--constraint={constraints}", *groups, *(f"./packages/{name}" for name in PACKAGES))
+    for name in PACKAGES:
+        pytest(session, "python", f"packages/{name}/tests", "-m", "not wide", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def coverage(session: nox.Session) -> None:
+    """Measure the coverage of each package; it must not fall. `-- --raise` records what was gained."""
+    python = torch_env(session)
+    pip_install(session, python, *group("coverage"))
+    reports = ROOT / "build" / "coverage"
+    shutil.rmtree(reports, ignore_errors=True)
+    reports.mkdir(parents=True)
+    for name in PACKAGES:
+        measured = [f"--cov={name.replace('-', '_')}", "--cov-branch", "--cov-report="]
+        report = f"--cov-report=json:{reports / name}.json"
+        pytest(session, python, f"packages/{name}/tests", "-m", "not wide", *measured, report)
+    session.run(python, "-m", "tools.coverage_floor", str(reports), *session.posargs, external=True)
 
 
 @nox.session
 def tooling(session: nox.Session) -> None:
     """Test the repository's own tools: the release pipeline, the CI matrix, the checks."""
     session.install(*group("release"), *group("test"))
-    session.run("python", "-m", "pytest", "-c", "pyproject.toml", "tests", *session.posargs)
+    pytest(session, "python", "tests", *session.posargs)
 
 
 @nox.session

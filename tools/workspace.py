@@ -96,9 +96,7 @@ class Workspace:
         """The distributions that need `of`, directly or not, itself left out."""
         return self._reach(of, lambda here: [other for other in self if other.requirements_on(here)])
 
-    def _reach(
-        self, start: Distribution, step: Callable[[Distribution], list[Distribution]]
-    ) -> list[Distribution]:
+    def _reach(self, start: Distribution, step: Callable[[Distribution], list[Distribution]]) -> list[Distribution]:
         found: dict[str, Distribution] = {}
         waiting = [start]
         while waiting:

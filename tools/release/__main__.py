@@ -31,9 +31,7 @@ def parser() -> argparse.ArgumentParser:
 
     release = commands.add_parser("release", help="bump, build, check, rehearse, commit and tag")
     release.add_argument("name", help="the distribution")
-    release.add_argument(
-        "part", help="major, minor, patch, rc, a version, or `current` for the first release"
-    )
+    release.add_argument("part", help="major, minor, patch, rc, a version, or `current` for the first release")
     release.add_argument("--move-dependents", action="store_true", help="widen ranges that keep it out")
     release.add_argument("--constraint", action="append", default=[], help="such as torch==2.13.0")
     release.add_argument("--target", type=Path, default=Path("dist"), help="where the built files go")

@@ -13,11 +13,7 @@ from tools.workspace import Distribution
 
 
 def git(root: Path, *arguments: str | Path, epoch: int | None = None) -> str:
-    date = (
-        {}
-        if epoch is None
-        else {"GIT_AUTHOR_DATE": f"@{epoch} +0000", "GIT_COMMITTER_DATE": f"@{epoch} +0000"}
-    )
+    date = {} if epoch is None else {"GIT_AUTHOR_DATE": f"@{epoch} +0000", "GIT_COMMITTER_DATE": f"@{epoch} +0000"}
     return run(["git", *arguments], cwd=root, env=date).strip()
 
 

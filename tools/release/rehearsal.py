@@ -49,9 +49,7 @@ def rehearse(
         ToolError: Something does not resolve, does not install, or fails its smoke test.
     """
     candidate = Candidate.of(released)
-    dependents = [
-        as_published(workspace, candidate, other, scratch) for other in workspace.dependents(released)
-    ]
+    dependents = [as_published(workspace, candidate, other, scratch) for other in workspace.dependents(released)]
     needed = {need.name: need for user in [released, *workspace.dependents(released)]
               for need in workspace.dependencies(user)}  # fmt: skip
     taking_part = {each.distribution.name: each for each in dependents}
@@ -61,9 +59,7 @@ def rehearse(
     local = scratch / "index"
     index.add(local, released.name, files)
     for other in taking_part.values():
-        index.add(
-            local, other.distribution.name, artifacts.build_wheel(other.distribution, scratch / "dist")
-        )
+        index.add(local, other.distribution.name, artifacts.build_wheel(other.distribution, scratch / "dist"))
 
     pins = [each.pin() for each in [candidate, *taking_part.values()]]
     environment = Environment.create(scratch / "env", local, [*constraints, *pins])

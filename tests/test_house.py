@@ -1,0 +1,68 @@
+"""The house check sees what it is meant to see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools import house
+from tools.workspace import Workspace
+
+
+def test_a_file_of_more_than_600_lines_is_reported() -> None:
+    assert list(house.file_faults("a.py", "x = 1\n" * 600)) == []
+    [fault] = house.file_faults("a.py", "x = 1\n" * 601)
+    assert fault.startswith("a.py:601: the file is longer")
+
+
+def test_a_long_function_is_reported_by_its_body_without_the_docstring() -> None:
+    docstring = '    """Summary.\n' + "\n    Text." * 50 + '\n    """\n'
+    short = "def short():\n" + docstring + "    x = 1\n" * house.MAX_FUNCTION_LINES
+    long = "def long():\n" + docstring + "    x = 1\n" * (house.MAX_FUNCTION_LINES + 1)
+
+    assert list(house.file_faults("a.py", short)) == []
+    [fault] = house.file_faults("a.py", long)
+    assert "body of long" in fault
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch._C._jit_pass_onnx(graph)",
+        "from onnxscript._internal import param",
+        "import torch.onnx._internal.exporter",
+        "x = torch.onnx._internal",
+        "from onnx_ir._core import Value",
+    ],
+)
+def test_private_parts_of_other_projects_are_reported(line: str) -> None:
+    faults = list(house.forbidden_names("a.py", line))
+
+    assert faults
+    assert all("private" in fault for fault in faults)
+
+
+@pytest.mark.parametrize("line", ["import onnx_ir as ir", "'torch.onnx._internal'", "from onnxscript import ir"])
+def test_public_parts_and_mere_mentions_are_not(line: str) -> None:
+    assert list(house.forbidden_names("a.py", line)) == []
+
+
+def test_new_and_committed_files_are_checked_and_ignored_ones_are_not(sample: Workspace) -> None:
+    (sample.root / "new.py").write_text("x = 1\n")
+    (sample.root / "build").mkdir()
+    (sample.root / "build" / "made.py").write_text("x = 1\n")
+
+    listed = house.python_files(sample.root)
+
+    assert "new.py" in listed
+    assert "packages/sample-alpha/tests/smoke.py" in listed
+    assert "build/made.py" not in listed
+
+
+def test_a_breach_gives_an_exit_status(sample: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert house.main(sample.root) == 0
+    (sample.root / "long.py").write_text("x = 1\n" * 700)
+
+    assert house.main(Path(sample.root)) == 1
+    assert "long.py" in capsys.readouterr().out

@@ -1,0 +1,76 @@
+"""The house rules that no ready-made tool checks; `python -m tools.house` prints what breaks them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.commands import run
+
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 45
+# The internals that go away with TorchScript. The import bans of ruff cannot see attribute chains or prefixes.
+FORBIDDEN = re.compile(r"\b_jit_pass_onnx\w*|\btorch\.onnx\._internal\b|\bonnx_ir\._\w+|\bonnxscript\._\w+")
+
+
+def file_faults(name: str, text: str) -> Iterator[str]:
+    """What is wrong with one Python file, as `path:line: fault`."""
+    lines = text.splitlines()
+    if len(lines) > MAX_FILE_LINES:
+        yield f"{name}:{len(lines)}: the file is longer than {MAX_FILE_LINES} lines; split it by topic"
+    yield from function_faults(name, text)
+
+
+def function_faults(name: str, text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        length = (node.end_lineno or node.lineno) - node.body[0].lineno + 1 - docstring_lines(node)
+        if length > MAX_FUNCTION_LINES:
+            yield f"{name}:{node.lineno}: the body of {node.name} has {length} lines, over {MAX_FUNCTION_LINES}"
+
+
+def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    if ast.get_docstring(node, clean=False) is None:
+        return 0
+    first = node.body[0]
+    return (first.end_lineno or first.lineno) - first.lineno + 1
+
+
+def forbidden_names(name: str, text: str) -> Iterator[str]:
+    """Uses, in code, of private parts of other projects that this one must not rest on."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute | ast.ImportFrom | ast.Import):
+            found = FORBIDDEN.search(ast.unparse(node).replace("from ", "").replace("import ", ""))
+            if found:
+                yield f"{name}:{node.lineno}: {found.group()} is private to another project"
+
+
+def python_files(root: Path) -> list[str]:
+    """The hand-written Python files under version control, new ones included."""
+    listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"], cwd=root)
+    return [name for name in listed.splitlines() if (root / name).exists()]
+
+
+def faults(root: Path) -> list[str]:
+    """Every breach of the rules in the repository at `root`."""
+    found: list[str] = []
+    for name in python_files(root):
+        text = (root / name).read_text(encoding="utf-8")
+        found += file_faults(name, text)
+        if "/src/" in name:
+            found += forbidden_names(name, text)
+    return sorted(set(found))
+
+
+def main(root: Path) -> int:
+    found = faults(root)
+    print("\n".join(found) or "house rules kept")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path.cwd()))

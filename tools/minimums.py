@@ -1,0 +1,46 @@
+"""The lowest versions that the packages say they work with, as pip constraints.
+
+`python -m tools.minimums` prints them; the `minimums` session of nox installs and tests exactly these.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tools.commands import ToolError
+from tools.workspace import Workspace
+
+
+def lowest(requirement: Requirement) -> Version:
+    """The lowest version a requirement admits.
+
+    Raises:
+        ToolError: It has no lower bound, so there is nothing to test.
+    """
+    bounds = [Version(each.version) for each in requirement.specifier if each.operator in (">=", "~=", "==")]
+    if not bounds:
+        raise ToolError(f"{requirement} has no lower bound")
+    return max(bounds)
+
+
+def minimums(workspace: Workspace) -> dict[str, Version]:
+    """The version of each foreign dependency at which every package's declared bound is just met."""
+    found: dict[str, Version] = {}
+    for package in workspace:
+        for requirement in package.requirements:
+            if requirement.name not in workspace.distributions:
+                bound = lowest(requirement)
+                found[requirement.name] = max(bound, found.get(requirement.name, bound))
+    return dict(sorted(found.items()))
+
+
+def main(root: Path) -> None:
+    for name, version in minimums(Workspace(root)).items():
+        print(f"{name}=={version}")
+
+
+if __name__ == "__main__":
+    main(Path.cwd())
