@@ -230,3 +230,37 @@ def build(session: nox.Session) -> None:
     """Build the files of a release from its tag: `nox -s build -- onnxops-core-v0.2.0`."""
     session.install(*group("release"))
     session.run("python", "-m", "tools.release", "build", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, warnings being errors, and run every example in it and in the READMEs."""
+    python = torch_env(session)
+    pip_install(session, python, *group("docs"))
+    pages = ["README.md", "docs", *(f"packages/{name}/README.md" for name in PACKAGES)]
+    pytest(session, python, "-p", "tools.doc_examples", *pages, *session.posargs)
+    session.run(python, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", "docs/_build/html", external=True)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure the packages beside torch.onnx; figures go to bench-output/."""
+    session.install(TORCH[DEFAULT_TORCH], *group("bench"), *(f"./packages/{name}" for name in PACKAGES))
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def dev(session: nox.Session) -> None:
+    """Make .venv: all packages editable, with everything that tests, lint and docs need."""
+    python = create_env(session, ROOT / ".venv")
+    requirements = {each for name in ("lint", "docs", "coverage", "dev") for each in group(name)}
+    groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
+    editable = [argument for name in PACKAGES for argument in ("--editable", f"./packages/{name}")]
+    pip_install(session, python, TORCH[DEFAULT_TORCH], *sorted(requirements), *groups, *editable)
+
+
+@nox.session(name="new-package")
+def new_package(session: nox.Session) -> None:
+    """Start a package: `nox -s new-package -- onnx-something "What it is for"`."""
+    session.install(*group("release"))
+    session.run("python", "-m", "tools.new_package", *session.posargs)
