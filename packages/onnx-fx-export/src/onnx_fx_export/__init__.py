@@ -1,5 +1,33 @@
 """The torch.export based ONNX exporter."""
 
 from onnx_fx_export._version import __version__
+from onnx_fx_export.errors import (
+    CaptureError,
+    ConversionError,
+    DynamicShapeError,
+    InvalidArgumentError,
+    MutationError,
+    OnnxExporterError,
+    SaveError,
+    UnsupportedOperatorError,
+    UnsupportedOpsetError,
+    VerificationError,
+)
+from onnx_fx_export.export import export
+from onnx_fx_export.program import ONNXProgram
 
-__all__ = ["__version__"]
+__all__ = [
+    "CaptureError",
+    "ConversionError",
+    "DynamicShapeError",
+    "InvalidArgumentError",
+    "MutationError",
+    "ONNXProgram",
+    "OnnxExporterError",
+    "SaveError",
+    "UnsupportedOperatorError",
+    "UnsupportedOpsetError",
+    "VerificationError",
+    "__version__",
+    "export",
+]

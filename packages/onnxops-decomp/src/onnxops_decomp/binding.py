@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
 __all__ = [
+    "NEGATIVE_AXES_OPSET",
     "bind_attributes",
     "bind_inputs",
-    "dtypes_like",
     "free_attribute",
     "merge_key",
     "natural_dtype",
@@ -28,7 +28,12 @@ __all__ = [
     "to_array",
     "type_bindings",
     "widened_dtypes",
+    "with_positive_axes",
 ]
+
+# Opset 11 let axes count from the end, everywhere but in the few operators that always did.
+NEGATIVE_AXES_OPSET = 11
+_ALWAYS_NEGATIVE = frozenset(("Gather", "LpNormalization", "OneHot", "TopK"))
 
 _INT64 = frozenset((ir.DataType.INT64,))
 # Where an operator lacks a dtype at an opset, the first of these that it has stands in; every step is exact.
@@ -210,6 +215,33 @@ def spec_for_opset(
     return target
 
 
+def with_positive_axes(
+    opset: int, spec: OpSpec, values: Sequence[ir.Value | None], attributes: dict[str, Any]
+) -> dict[str, Any]:
+    """Count axes from the front, as attributes have to below opset 11.
+
+    Raises:
+        UnsupportedOpsetError: If an axis counts from the end of a tensor of unknown rank.
+    """
+    if spec.op_type in _ALWAYS_NEGATIVE:
+        return attributes
+    axis, axes = attributes.get("axis", 0), attributes.get("axes", ())
+    if axis >= 0 and all(a >= 0 for a in axes):
+        return attributes
+    shape = None if values[0] is None else values[0].shape
+    if shape is None:
+        raise UnsupportedOpsetError(
+            spec.op_type, opset, lowest=NEGATIVE_AXES_OPSET, reason="a negative axis of a tensor of unknown rank"
+        )
+    rank = len(shape) + (len(axes) if spec.op_type == "Unsqueeze" else 0)
+    changed = dict(attributes)
+    if axis < 0:
+        changed["axis"] = axis + rank
+    if axes:
+        changed["axes"] = [a + rank if a < 0 else a for a in axes]
+    return changed
+
+
 def widened_dtypes(opset: int, spec: OpSpec, values: Sequence[ir.Value | None]) -> dict[str, ir.DataType]:
     """Return, for each type variable whose dtype cannot be used as it is, the dtype to compute in.
 
@@ -288,11 +320,6 @@ def _dtype_from_attributes(
     first = values[0] if values else None
     same_kind = ("EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
     return first.dtype if first is not None and spec.op_type in same_kind else None
-
-
-def dtypes_like(value: ir.Value) -> list[ir.DataType | None]:
-    """Return the dtype of ``value`` as the list that a one-output node needs."""
-    return [value.dtype]
 
 
 def merge_key(

@@ -71,10 +71,21 @@ class OpBuilder(SizeOperations):
         self.dialect = dialect
         self.context = context or ModelContext(opset)
         self.scope = scope or Scope()
+        self._views: dict[int, OpBuilder] = {dialect: self}
 
     def at(self, dialect: int) -> OpBuilder:
         """Return a view on this builder that takes calls in the forms of opset ``dialect``."""
-        return OpBuilder(self.opset, context=self.context, scope=self.scope, dialect=dialect)
+        view = self._views.get(dialect)
+        if view is None:
+            view = OpBuilder(self.opset, context=self.context, scope=self.scope, dialect=dialect)
+            view._views = self._views
+            self._views[dialect] = view
+        return view
+
+    @property
+    def newest(self) -> OpBuilder:
+        """The view on this builder that takes calls in their newest forms, whatever this one takes."""
+        return self.at(NEWEST_OPSET)
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
         if not op_type[:1].isupper():
@@ -117,6 +128,12 @@ class OpBuilder(SizeOperations):
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Cast ``value`` to ``dtype``; nothing is emitted if it has that dtype already."""
         return value if value.dtype == dtype else self.Cast(value, to=dtype)
+
+    def copy(self, value: ir.Value) -> ir.Value:
+        """Return a value of its own that equals ``value``, where one value cannot stand in two places."""
+        result = self._node("", "Identity", [value], {}, 1, [value.dtype])[0]
+        result.shape, result.type = value.shape, value.type
+        return result
 
     def input(self, name: str, dtype: ir.DataType | None, dims: inference.Dims | None) -> ir.Value:
         """Add an input to the graph that is written.
@@ -170,7 +187,7 @@ class OpBuilder(SizeOperations):
         own = {output for node in self.scope.nodes for output in node.outputs}
         for value in outputs:
             if value not in own or value in results:
-                value = self._node("", "Identity", [value], {}, 1, binding.dtypes_like(value))[0]
+                value = self.copy(value)
             results.append(value)
         used = set(results)
         nodes = list(remove_unused(self.scope.nodes, used))
@@ -239,6 +256,8 @@ class OpBuilder(SizeOperations):
             result = function(self.at(below - 1), *values, **attributes, **wanted)
             return (result,) if isinstance(result, ir.Value) else tuple(result)
         target = binding.spec_for_opset(self, spec, values, attributes)
+        if self.opset < binding.NEGATIVE_AXES_OPSET:
+            attributes = binding.with_positive_axes(self.opset, spec, values, attributes)
         return self._merged(target, values, attributes, count)
 
     def emit_custom(
@@ -276,8 +295,8 @@ class OpBuilder(SizeOperations):
         return outputs
 
     def _known_result(self, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any]) -> ir.Value | None:
-        newest = op_spec(op_type, NEWEST_OPSET)
-        if newest is None or newest.since_version > self.dialect:
+        if find_adapter(op_type, self.dialect, NEWEST_OPSET) is not None:
+            # The call stands in an older form, which folding and simplification do not read.
             return None
         arrays = [self.static(value) for value in values]
         if values and all(value is None or array is not None for value, array in zip(values, arrays, strict=True)):

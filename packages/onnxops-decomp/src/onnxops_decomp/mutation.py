@@ -90,7 +90,10 @@ def needs_functionalization(graph_module: torch.fx.GraphModule) -> bool:
         written = written_arguments(node)
         for operand in written:
             root = same.get(operand, operand)
-            others = (other for other in group[root] if same.get(other, other) is not root)
+            others = [other for other in group[root] if same.get(other, other) is not root]
+            # Inputs and attributes are read once more when the model is called again.
+            if any(other.op != "call_function" for other in others):
+                return True
             if any(order[user] > order[node] for other in others for user in other.users):
                 return True
         if len(written) > 1 or (written and not _returns_itself(node)):

@@ -1,0 +1,100 @@
+"""From a model and its example arguments to an ExportedProgram."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from onnx_fx_export import dynamic_shapes as shapes
+from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError
+from onnxops_core.export_state import onnx_export
+
+__all__ = ["CaptureRequest", "capture"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptureRequest:
+    """What is to be captured.
+
+    Attributes:
+        model: The module.
+        args: Positional example arguments.
+        kwargs: Keyword example arguments.
+        arguments: Both, by parameter name.
+        dynamic_shapes: Declared dynamic dimensions by parameter name, or None.
+    """
+
+    model: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    arguments: Mapping[str, Any]
+    dynamic_shapes: Mapping[str, Any] | None
+
+    @classmethod
+    def of(
+        cls,
+        model: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        *,
+        dynamic_shapes: Any,
+        dynamic_axes: Any,
+        input_names: Sequence[str] | None,
+    ) -> CaptureRequest:
+        """Check the example arguments and bring the declared dimensions to one form.
+
+        Raises:
+            InvalidArgumentError: If the arguments do not fit the model or the declarations contradict each other.
+        """
+        if dynamic_shapes is not None and dynamic_axes is not None:
+            raise InvalidArgumentError("Give dynamic_shapes or dynamic_axes, not both.")
+        arguments = shapes.bound_arguments(model.forward, args, kwargs or {})
+        if dynamic_axes is not None:
+            dynamic_shapes = shapes.from_dynamic_axes(dynamic_axes, arguments, input_names)
+        declared = shapes.normalized(dynamic_shapes, arguments, input_names)
+        return cls(model, tuple(args), dict(kwargs or {}), arguments, declared)
+
+
+def capture(request: CaptureRequest) -> torch.export.ExportedProgram:
+    """Capture a model with torch.export: first without, then with Dynamo.
+
+    Raises:
+        DynamicShapeError: If a declared dimension turned out to be fixed by the model.
+        CaptureError: If the model cannot be captured for another reason.
+    """
+    declared = None if request.dynamic_shapes is None else shapes.with_torch_dims(request.dynamic_shapes)
+    first: Exception | None = None
+    for strict in (False, True):
+        try:
+            with onnx_export(), torch.no_grad():
+                return torch.export.export(
+                    request.model, request.args, request.kwargs, dynamic_shapes=declared, strict=strict
+                )
+        except Exception as error:
+            first = first or error
+            if _is_dimension_error(error):
+                break
+    assert first is not None
+    raise _translated(first) from first
+
+
+def _is_dimension_error(error: Exception) -> bool:
+    text = str(error)
+    return "Constraints violated" in text or ("marked" in text and "dynamic" in text)
+
+
+def _translated(error: Exception) -> CaptureError | DynamicShapeError:
+    text = str(error)
+    if _is_dimension_error(error):
+        facts = [line.strip(" -") for line in text.splitlines() if re.search(r"L\[|marked|inferred|constant", line)]
+        return DynamicShapeError(
+            "A dimension declared dynamic is fixed by the model.\n"
+            + "\n".join(f"  {fact}" for fact in facts[:8])
+            + "\nDeclare it static, or change the code that needs the fixed size (TORCH_LOGS=dynamic shows the line)."
+        )
+    head = "\n".join(text.splitlines()[:12])
+    return CaptureError(f"torch.export cannot capture the model ({type(error).__name__}):\n{head}")

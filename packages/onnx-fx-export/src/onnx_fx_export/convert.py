@@ -1,0 +1,321 @@
+"""From an ExportedProgram to an ONNX model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from onnx_fx_export._version import __version__
+from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
+from onnx_fx_export.higher_order import HANDLERS
+from onnx_fx_export.origin import origin_of
+from onnx_fx_export.weights import WeightStore
+from onnxops_decomp import LoweringTable, OpBuilder
+from onnxops_decomp.dtypes import mark_complex, mark_number, to_ir
+from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
+from onnxops_decomp.model import build_model
+from onnxops_decomp.mutation import needs_functionalization, written_arguments
+
+__all__ = ["Conversion", "ModelNames", "convert"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelNames:
+    """What the values at the model's boundary are called.
+
+    Attributes:
+        inputs: Name of each user input in flat order, from the structure of the arguments.
+        outputs: Name of each user output in flat order.
+        dims: For each user input, the names of its dimensions by axis.
+        input_overrides: Names given by the user for the model's inputs, in order.
+        output_overrides: Names given by the user for the model's outputs, in order.
+    """
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    dims: Sequence[Mapping[int, str]]
+    input_overrides: Sequence[str] = ()
+    output_overrides: Sequence[str] = ()
+
+
+@dataclasses.dataclass
+class Conversion:
+    """A converted program.
+
+    Attributes:
+        model: The ONNX model.
+        input_positions: For each model input that is a user input, its place among the flat user inputs.
+        outputs: For each flat user output, the name of the model output that holds it, or its constant value.
+        state: Names of the state inputs, each with the name of the output that holds its next value.
+        initial_state: First value of each state input.
+        assumptions: Facts about sizes that decompositions relied on.
+    """
+
+    model: ir.Model
+    input_positions: list[int]
+    outputs: list[Any]
+    state: dict[str, str]
+    initial_state: dict[str, torch.Tensor]
+    assumptions: list[str]
+
+
+class _Converter:
+    def __init__(
+        self, program: torch.export.ExportedProgram, opset: int, table: LoweringTable, names: ModelNames, state: str
+    ) -> None:
+        self.program, self.names, self.state_mode = program, names, state
+        self.op = OpBuilder(opset)
+        self.symbols = SymbolNames(self.op)
+        self.weights = WeightStore(self.op)
+        self.lowering = GraphLowering(self.op, table, self.symbols, handlers=HANDLERS, origin=origin_of)
+        self.input_positions: list[int] = []
+        self.model_inputs: list[str] = []
+        self.initial_state: dict[str, torch.Tensor] = {}
+        self.state: dict[str, str] = {}
+
+    # ---- inputs
+
+    def inputs(self) -> list[Any]:
+        """Create the values of all placeholders, in order."""
+        placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
+        user = iter(range(len(self.names.inputs)))
+        values: list[Any] = []
+        self._name_dims(placeholders)
+        for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                values.append(self._user_input(node, spec.arg, next(user)))
+            elif spec.kind is InputKind.TOKEN or spec.target is None:
+                values.append(None)
+            else:
+                values.append(self._weight(node, spec.target))
+        return values
+
+    def _user_input(self, node: torch.fx.Node, argument: Any, position: int) -> Any:
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
+            return getattr(argument, "value", val)
+        overrides = self.names.input_overrides
+        index = len(self.input_positions)
+        name = overrides[index] if index < len(overrides) else self.names.inputs[position]
+        self.input_positions.append(position)
+        self.model_inputs.append(name)
+        if not isinstance(val, torch.Tensor):
+            return self._number_input(name, val)
+        dims = self.symbols.dims(val)
+        value = self.op.input(name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
+        for axis, size in enumerate(val.shape):
+            if isinstance(size, torch.SymInt):
+                self._define_symbol(self.symbols.expression(size), partial(_shape_entry, value, axis))
+        return mark_complex(value) if val.is_complex() else value
+
+    def _number_input(self, name: str, val: Any) -> ir.Value:
+        dtype = {torch.SymInt: ir.DataType.INT64, torch.SymBool: ir.DataType.BOOL}.get(type(val), ir.DataType.DOUBLE)
+        value = mark_number(self.op.input(name, dtype, ()))
+        self._define_symbol(self.symbols.expression(val), lambda op: op.Reshape(value, [1]))
+        return value
+
+    def _define_symbol(self, expression: sympy.Expr, source: Any) -> None:
+        """Note how a symbol is computed from a size that depends on it alone and linearly."""
+        symbols = list(expression.free_symbols)
+        if len(symbols) != 1 or str(symbols[0]) in self.op.context.symbols:
+            return
+        symbol = symbols[0]
+        slope = sympy.diff(expression, symbol) if expression.is_polynomial(symbol) else None
+        if slope is None or not slope.is_Integer or slope == 0:
+            return
+        offset = int(expression.subs(symbol, 0))
+        self.op.context.symbols[str(symbol)] = partial(_solved, source, offset, int(slope))
+
+    def _name_dims(self, placeholders: Sequence[torch.fx.Node]) -> None:
+        """Give symbols the names that the user gave the dimensions."""
+        specs = self.program.graph_signature.input_specs
+        user = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
+        taken: dict[str, Any] = {}
+        for node, dims in zip(user, self.names.dims, strict=False):
+            val = node.meta.get("val")
+            for axis, name in dims.items():
+                size = val.shape[axis] if isinstance(val, torch.Tensor) else None
+                if not isinstance(size, torch.SymInt) or not size.node.expr.is_Symbol:
+                    continue
+                symbol = size.node.expr
+                if taken.setdefault(name, symbol) is symbol:
+                    self.symbols.rename(symbol, name)
+
+    def _weight(self, node: torch.fx.Node, target: str) -> Any:
+        tensor = self.program.state_dict.get(target)
+        if tensor is None:
+            tensor = self.program.constants.get(target)
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        if target in self.mutated_buffers:
+            self.initial_state[target] = tensor
+            return self.op.input(target, to_ir(tensor.dtype), tuple(tensor.shape))
+        # Small constants take part in folding; parameters and buffers stay exchangeable.
+        if target in self.program.constants and tensor.numel() <= 16 and not tensor.is_complex():
+            return self.lowering.tensor_constant(tensor)
+        return self.weights.value(target, tensor)
+
+    # ---- mutation
+
+    @property
+    def mutated_buffers(self) -> frozenset[str]:
+        """Targets of the buffers that the model writes to."""
+        return self._mutated
+
+    def find_mutations(self) -> None:
+        """Functionalize if rebinding is not enough, and hold what is mutated against what the user wants.
+
+        Raises:
+            MutationError: If something is mutated and the user did not ask for state inputs and outputs.
+        """
+        if needs_functionalization(self.program.graph_module):
+            self.program = self.program.run_decompositions({})
+        self.rebound = _written_placeholders(self.program)
+        signature = self.program.graph_signature
+        kinds = {spec.arg.name: spec for spec in signature.input_specs if hasattr(spec.arg, "name")}
+        buffers = set(signature.buffers_to_mutate.values())
+        inputs = set(signature.user_inputs_to_mutate.values())
+        for node in self.rebound:
+            spec = kinds[node.name]
+            (inputs if spec.kind is InputKind.USER_INPUT else buffers).add(
+                node.name if spec.kind is InputKind.USER_INPUT else str(spec.target)
+            )
+        self._mutated = frozenset(buffers)
+        if (buffers or inputs) and self.state_mode != "io":
+            raise MutationError(
+                f"The model changes {_listed(buffers, 'buffer')}{' and ' if buffers and inputs else ''}"
+                f"{_listed(inputs, 'input')} in place. An ONNX model has no memory of its own: pass "
+                'state="io" to make each of them an input and an output, or put the model in eval() mode.'
+            )
+
+    # ---- outputs
+
+    def outputs(self, results: Sequence[Any]) -> tuple[list[ir.Value], list[Any]]:
+        """Return the model's outputs, and for each flat user output its model output's name or constant."""
+        values: list[tuple[ir.Value, str]] = []
+        user: list[Any] = []
+        overrides = iter(self.names.output_overrides)
+        names = iter(self.names.outputs)
+        for spec, result in zip(self.program.graph_signature.output_specs, results, strict=True):
+            if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+                values.append((result, self._state_name(str(spec.target), spec.kind is OutputKind.BUFFER_MUTATION)))
+            elif spec.kind is OutputKind.USER_OUTPUT:
+                name = next(names)
+                if isinstance(result, ir.Value):
+                    user.append(_Named(len(values)))
+                    values.append((result, next(overrides, name)))
+                else:
+                    user.append(getattr(spec.arg, "value", result))
+        specs = {getattr(spec.arg, "name", ""): spec for spec in self.program.graph_signature.input_specs}
+        for node in self.rebound:
+            buffer = specs[node.name].kind is not InputKind.USER_INPUT
+            source = str(specs[node.name].target) if buffer else node.name
+            values.append((self.lowering.value_of(node), self._state_name(source, buffer)))
+        if (extra := next(overrides, None)) is not None:
+            raise InvalidArgumentError(f"output_names has {extra!r} and more, but the model has no output for it.")
+        final = self._named(values)
+        return final, [final[entry.index].name if isinstance(entry, _Named) else entry for entry in user]
+
+    def _state_name(self, source: str, buffer: bool) -> str:
+        """Return the name of the output that holds the next value of a buffer, or of a mutated input."""
+        if not buffer:
+            user = [s.arg.name for s in self.program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
+            index = self.input_positions.index(user.index(source))
+            source = self.model_inputs[index]
+        self.state[source] = f"{source}.next"
+        return f"{source}.next"
+
+    def _named(self, values: Sequence[tuple[ir.Value, str]]) -> list[ir.Value]:
+        """Give each output a value of its own that carries its name."""
+        result: list[ir.Value] = []
+        for value, name in values:
+            shared = value.producer() is None or value in result
+            output = self.op.copy(value) if shared else value
+            output.name = self.op.context.names.reserve(name)
+            result.append(output)
+        return result
+
+    def run(self) -> Conversion:
+        """Convert the program.
+
+        Raises:
+            ConversionError: If some operators cannot be converted.
+        """
+        self.find_mutations()
+        values = self.inputs()
+        results = self.lowering.run(self.program.graph_module, values)
+        if self.lowering.failures:
+            raise conversion_error(self.lowering.failures, self.op.opset)
+        outputs, user = self.outputs(results)
+        if len(self.names.input_overrides) > len(self.input_positions):
+            raise InvalidArgumentError(
+                f"input_names has {len(self.names.input_overrides)} names for {len(self.input_positions)} inputs."
+            )
+        model = build_model(
+            self.op,
+            outputs,
+            name="main_graph",
+            initializers=self.weights.values,
+            producer=("onnx-fx-export", __version__),
+        )
+        return Conversion(model, self.input_positions, user, self.state, self.initial_state, self.lowering.assumptions)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Named:
+    index: int
+
+
+def _shape_entry(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
+    return op.Shape(value, start=axis, end=axis + 1)
+
+
+def _solved(source: Any, offset: int, slope: int, op: OpBuilder) -> ir.Value:
+    """Return the symbol s for which ``slope * s + offset`` is the size that ``source`` gives."""
+    size = source(op)
+    shifted = op.Sub(size, [offset]) if offset else size
+    return shifted if slope == 1 else op.Div(shifted, [slope])
+
+
+def _written_placeholders(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    root: dict[torch.fx.Node, torch.fx.Node] = {}
+    found: dict[torch.fx.Node, None] = {}
+    for node in program.graph.nodes:
+        for operand in written_arguments(node):
+            root[node] = root.get(operand, operand)
+            if root[node].op == "placeholder":
+                found[root[node]] = None
+    return list(found)
+
+
+def _listed(names: set[str], kind: str) -> str:
+    if not names:
+        return ""
+    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(sorted(names))}"
+
+
+def convert(
+    program: torch.export.ExportedProgram, *, opset: int, table: LoweringTable, names: ModelNames, state: str = "error"
+) -> Conversion:
+    """Convert a captured program to an ONNX model at ``opset``.
+
+    Args:
+        program: What torch.export captured.
+        opset: Opset of the model.
+        table: Lowerings to use.
+        names: Names at the model's boundary.
+        state: ``"error"`` to refuse programs that mutate buffers or inputs, ``"io"`` to make each of those an input
+            and an output.
+
+    Raises:
+        MutationError: If the program mutates state and ``state`` is ``"error"``.
+        ConversionError: If operators cannot be converted; it lists all of them.
+    """
+    return _Converter(program, opset, table, names, state).run()

@@ -1,0 +1,89 @@
+"""Exceptions of the exporter; all of them are :class:`OnnxExporterError`."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+from onnx_fx_export.origin import source_line
+from onnxops_core.errors import OnnxExporterError
+from onnxops_decomp.errors import UnsupportedOperatorError, UnsupportedOpsetError
+from onnxops_decomp.graph_lowering import Failure
+
+__all__ = [
+    "CaptureError",
+    "ConversionError",
+    "DynamicShapeError",
+    "InvalidArgumentError",
+    "MutationError",
+    "OnnxExporterError",
+    "SaveError",
+    "UnsupportedOperatorError",
+    "UnsupportedOpsetError",
+    "VerificationError",
+]
+
+
+class InvalidArgumentError(OnnxExporterError, ValueError):
+    """An argument of the exporter, or of the model's call, does not fit."""
+
+
+class CaptureError(OnnxExporterError):
+    """torch.export could not capture the model."""
+
+
+class DynamicShapeError(OnnxExporterError):
+    """A dimension that was declared dynamic is not dynamic in the model."""
+
+
+class MutationError(OnnxExporterError):
+    """The model changes a buffer or an input, and the export does not say what to do about it."""
+
+
+class SaveError(OnnxExporterError, OSError):
+    """The model could not be written; nothing was left behind."""
+
+
+class VerificationError(OnnxExporterError):
+    """The exported model does not agree with PyTorch."""
+
+
+class ConversionError(OnnxExporterError):
+    """Some operators of the model cannot be converted.
+
+    Attributes:
+        failures: Every node that failed, with its error.
+    """
+
+    def __init__(self, failures: Sequence[Failure], opset: int) -> None:
+        self.failures = tuple(failures)
+        super().__init__(_table(failures, opset))
+
+
+class UnsupportedOpsetConversionError(ConversionError):
+    """The requested opset cannot express some operators of the model."""
+
+
+def conversion_error(failures: Sequence[Failure], opset: int) -> ConversionError:
+    """Return the error for a conversion in which ``failures`` occurred."""
+    low = all(isinstance(failure.error, UnsupportedOpsetError) for failure in failures)
+    return (UnsupportedOpsetConversionError if low else ConversionError)(failures, opset)
+
+
+def _table(failures: Sequence[Failure], opset: int) -> str:
+    groups: dict[str, list[Failure]] = collections.defaultdict(list)
+    for failure in failures:
+        groups[str(failure.error)].append(failure)
+    lines = [f"{len(failures)} call(s) of {len(groups)} kind(s) cannot be converted to opset {opset}:"]
+    for message, group in groups.items():
+        places = sorted({line for failure in group if (line := source_line(failure.node))})
+        where = f" at {', '.join(places[:3])}{', ...' if len(places) > 3 else ''}" if places else ""
+        lines.append(f"  {len(group)}x {message}{where}")
+    lowest = [f.error.lowest for f in failures if isinstance(f.error, UnsupportedOpsetError) and f.error.lowest]
+    if lowest and len(lowest) == len(failures):
+        lines.append(f"Export with opset_version={max(lowest)} or newer.")
+    elif any(isinstance(f.error, UnsupportedOperatorError) for f in failures):
+        lines.append(
+            "Give a lowering for such an operator in custom_translation_table={torch.ops.ns.name.default: function}."
+        )
+    return "\n".join(lines)

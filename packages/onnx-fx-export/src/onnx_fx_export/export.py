@@ -1,0 +1,177 @@
+"""The entry point: :func:`export`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+from onnx_fx_export import dynamic_shapes as shapes
+from onnx_fx_export.capture import CaptureRequest, capture
+from onnx_fx_export.convert import ModelNames, convert
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.naming import input_paths, output_paths
+from onnx_fx_export.program import CallStructure, ONNXProgram
+from onnx_fx_export.verification import verify_program
+from onnxops_decomp import builtin_table
+
+__all__ = ["DEFAULT_OPSET", "export"]
+
+DEFAULT_OPSET = 20
+
+
+def export(
+    model: torch.nn.Module | torch.export.ExportedProgram | Callable[..., Any],
+    args: Sequence[Any] | torch.Tensor = (),
+    f: str | os.PathLike[str] | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    verbose: bool | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    opset_version: int | None = None,
+    dynamic_shapes: Any = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
+    custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None,
+    external_data: bool | None = None,
+    export_params: bool = True,
+    keep_initializers_as_inputs: bool = False,
+    state: Literal["error", "io"] = "error",
+    verify: bool = False,
+) -> ONNXProgram:
+    """Export a PyTorch model to ONNX.
+
+    Args:
+        model: A module, a function of tensors, or what torch.export captured of one.
+        args: Positional example arguments; a single tensor may stand alone.
+        f: Path to save the model to.
+        kwargs: Keyword example arguments.
+        verbose: Whether stages and their times are printed.
+        input_names: Names of the model's inputs, in order; the others keep theirs.
+        output_names: Names of the model's outputs, in order.
+        opset_version: Opset of the model, 7 to 28; default 20. It is delivered exactly or the export fails.
+        dynamic_shapes: Dynamic dimensions as torch.export takes them; keys may be names from ``input_names``, and a
+            string stands for a dynamic dimension of that name.
+        dynamic_axes: Dynamic dimensions as the TorchScript exporter takes them.
+        custom_translation_table: Lowerings of your own by operator overload; they win over the built-in ones.
+        external_data: Whether the weights are saved beside the model; by default if they exceed 1 GiB.
+        export_params: Whether ``f`` contains the weights.
+        keep_initializers_as_inputs: Whether ``f`` lists weights as inputs too.
+        state: What to do about buffers and inputs that the model changes in place: ``"error"`` refuses, ``"io"``
+            makes each an input and an output named ``<name>.next``.
+        verify: Whether the result is compared with PyTorch on the example arguments (needs onnx-verify).
+
+    Returns:
+        The program; it runs itself in ONNX Runtime when called like the model.
+
+    Raises:
+        OnnxExporterError: Some subclass of it, whatever fails. No file is left behind then.
+
+    Example:
+        >>> program = export(torch.nn.Linear(3, 2), (torch.randn(4, 3),))
+        >>> program(torch.randn(4, 3)).shape
+        torch.Size([4, 2])
+    """
+    positional = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+    opset = DEFAULT_OPSET if opset_version is None else opset_version
+    if state not in ("error", "io"):
+        raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
+    timer = _Timer(bool(verbose))
+    table = builtin_table()
+    if custom_translation_table:
+        table = table.extended(custom_translation_table)
+    with timer.stage("capture"):
+        program, dims = _captured(model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names)
+    structure = CallStructure(program.call_spec.in_spec, program.call_spec.out_spec)
+    names = ModelNames(
+        inputs=input_paths(structure.inputs, _parameter_names(model)),
+        outputs=output_paths(structure.outputs),
+        dims=dims,
+        input_overrides=input_names or (),
+        output_overrides=output_names or (),
+    )
+    with timer.stage("convert"):
+        conversion = convert(program, opset=opset, table=table, names=names, state=state)
+    result = ONNXProgram(conversion, program, structure, timer.seconds)
+    if verify:
+        with timer.stage("verify"):
+            verify_program(result, program, positional, dict(kwargs or {}))
+    if f is not None:
+        with timer.stage("save"):
+            result.save(
+                f,
+                include_initializers=export_params,
+                keep_initializers_as_inputs=keep_initializers_as_inputs,
+                external_data=external_data,
+            )
+    result.timings = dict(timer.seconds)
+    return result
+
+
+def _captured(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    dynamic_axes: Any,
+    input_names: Sequence[str] | None,
+) -> tuple[torch.export.ExportedProgram, list[dict[int, str]]]:
+    """Return the captured program, and the names of the dimensions of each flat input."""
+    if isinstance(model, torch.export.ExportedProgram):
+        if dynamic_shapes is not None or dynamic_axes is not None:
+            raise InvalidArgumentError(
+                "An ExportedProgram has its dynamic shapes already; declare them at its capture."
+            )
+        return model, []
+    module = model if isinstance(model, torch.nn.Module) else _Function(model)
+    request = CaptureRequest.of(
+        module, args, kwargs, dynamic_shapes=dynamic_shapes, dynamic_axes=dynamic_axes, input_names=input_names
+    )
+    program = capture(request)
+    declared = request.dynamic_shapes or {}
+    specs = [spec for name, value in request.arguments.items() for spec in shapes.leaf_specs(value, declared.get(name))]
+    return program, [
+        {axis: name for axis, dim in spec.items() if (name := shapes.dim_name(dim)) is not None} for spec in specs
+    ]
+
+
+class _Function(torch.nn.Module):
+    """Gives a function the form that torch.export captures."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        if not callable(function):
+            raise InvalidArgumentError(
+                f"A model is a module, an ExportedProgram or a function, not {type(function).__name__}."
+            )
+        self.function = function
+        self.forward = function
+
+
+def _parameter_names(model: Any) -> list[str]:
+    import inspect
+
+    if isinstance(model, torch.export.ExportedProgram):
+        return []
+    forward = model.forward if isinstance(model, torch.nn.Module) else model
+    return [name for name in inspect.signature(forward).parameters if name != "self"]
+
+
+class _Timer:
+    """Times the stages of an export and prints them if asked to."""
+
+    def __init__(self, verbose: bool) -> None:
+        self.seconds: dict[str, float] = {}
+        self._verbose = verbose
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+        if self._verbose:
+            print(f"{name:>8}  {self.seconds[name]:.2f} s", flush=True)

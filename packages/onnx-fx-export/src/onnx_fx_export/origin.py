@@ -1,0 +1,39 @@
+"""Where in the user's code a node of the captured graph comes from."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+__all__ = ["module_path", "origin_of", "source_line"]
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def source_line(node: torch.fx.Node) -> str:
+    """Return ``file:line`` of the innermost user frame of a node, or an empty string."""
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return ""
+    frames = _FRAME.findall(trace)
+    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """Return the dotted path of the module in whose forward a node was recorded, or an empty string."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path = str(next(reversed(stack.values()))[0])
+    return path.removeprefix("L['self'].").removeprefix("L__self__.").removeprefix("L['self']")
+
+
+def origin_of(node: torch.fx.Node) -> dict[str, str]:
+    """Return the metadata that the ONNX nodes of an fx node carry."""
+    metadata = {"onnxops.fx_node": node.name}
+    if source := source_line(node):
+        metadata["onnxops.source"] = source
+    if path := module_path(node):
+        metadata["onnxops.module"] = path
+    return metadata

@@ -1,0 +1,219 @@
+"""The result of an export."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_fx_export.convert import Conversion
+from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
+from onnx_fx_export.saving import MAX_SINGLE_FILE_BYTES, save_model
+
+__all__ = ["CallStructure", "ONNXProgram"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CallStructure:
+    """How the model is called in torch.
+
+    Attributes:
+        inputs: Structure of ``(args, kwargs)``.
+        outputs: Structure of the result.
+    """
+
+    inputs: pytree.TreeSpec
+    outputs: pytree.TreeSpec
+
+
+class ONNXProgram:
+    """An exported model that can be saved, run and verified.
+
+    Attributes:
+        model: The model as onnx_ir sees it; its weights are views of the torch tensors.
+        exported_program: What torch.export captured, or None once released.
+        initial_state: First value of each state input (see ``state="io"`` of :func:`onnx_fx_export.export`).
+        state: Name of the output that holds the next value of each state input.
+        timings: Seconds spent in each stage of the export.
+    """
+
+    def __init__(
+        self,
+        conversion: Conversion,
+        exported_program: torch.export.ExportedProgram | None,
+        structure: CallStructure,
+        timings: dict[str, float] | None = None,
+    ) -> None:
+        self.model = conversion.model
+        self.exported_program = exported_program
+        self.initial_state = dict(conversion.initial_state)
+        self.state = dict(conversion.state)
+        self.timings = dict(timings or {})
+        self._conversion = conversion
+        self._structure = structure
+        self._session: Any = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def model_proto(self) -> onnx.ModelProto:
+        """The model as a protobuf message; this copies the weights."""
+        return ir.to_proto(self.model)
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the model's inputs, in order."""
+        return [str(value.name) for value in self.model.graph.inputs]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the model's outputs, in order."""
+        return [str(value.name) for value in self.model.graph.outputs]
+
+    def __repr__(self) -> str:
+        graph = self.model.graph
+        return (
+            f"ONNXProgram(opset {graph.opset_imports['']}, {len(graph)} nodes, "
+            f"inputs {self.input_names}, outputs {self.output_names})"
+        )
+
+    def save(
+        self,
+        destination: str | os.PathLike[str],
+        *,
+        include_initializers: bool = True,
+        keep_initializers_as_inputs: bool = False,
+        external_data: bool | None = None,
+    ) -> None:
+        """Write the model to a file, whole or not at all.
+
+        Args:
+            destination: Path of the file.
+            include_initializers: Whether the weights are written; without them the model is a skeleton.
+            keep_initializers_as_inputs: Whether weights are listed as inputs too, as IR version 3 wanted it.
+            external_data: Whether weights go to ``<destination>.data``; by default above 1 GiB.
+
+        Raises:
+            SaveError: If the file cannot be written; nothing is left behind.
+        """
+        save_model(
+            self.model,
+            destination,
+            include_initializers=include_initializers,
+            keep_initializers_as_inputs=keep_initializers_as_inputs,
+            external_data=external_data,
+        )
+
+    # ---- running
+
+    def initialize_inference_session(self, **session_arguments: Any) -> None:
+        """Create the ONNX Runtime session that calls use.
+
+        Args:
+            session_arguments: Passed to ``onnxruntime.InferenceSession``.
+
+        Raises:
+            OnnxExporterError: If ONNX Runtime is not installed.
+        """
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise OnnxExporterError("Running the model needs ONNX Runtime: pip install onnxruntime.") from error
+        session_arguments.setdefault("providers", ["CPUExecutionProvider"])
+        size = sum(v.const_value.nbytes for v in self.model.graph.initializers.values() if v.const_value is not None)
+        if size < MAX_SINGLE_FILE_BYTES:
+            self._session = onnxruntime.InferenceSession(self.model_proto.SerializeToString(), **session_arguments)
+            return
+        self._folder = tempfile.TemporaryDirectory(prefix="onnx_fx_export_")
+        path = Path(self._folder.name) / "model.onnx"
+        self.save(path)
+        self._session = onnxruntime.InferenceSession(str(path), **session_arguments)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model in ONNX Runtime.
+
+        Args:
+            args: What the torch model takes.
+            kwargs: What the torch model takes by keyword.
+
+        Returns:
+            What the torch model returns, in the same structure. With ``state="io"``, state inputs start from
+            :attr:`initial_state`, and :attr:`initial_state` is left as it is: use :meth:`run` to carry state along.
+
+        Raises:
+            InvalidArgumentError: If the arguments have another structure than the exported ones.
+        """
+        outputs = self.run(self.flat_inputs(*args, **kwargs))
+        leaves = [
+            outputs[entry] if isinstance(entry, str) and entry in outputs else entry
+            for entry in self._conversion.outputs
+        ]
+        return pytree.tree_unflatten(leaves, self._structure.outputs)
+
+    def flat_inputs(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        """Return the model's inputs by name for a call in torch's form; state inputs get their initial values."""
+        order = list(self._structure.inputs.unflatten(range(self._structure.inputs.num_leaves))[1])
+        if set(order) == set(kwargs):
+            kwargs = {name: kwargs[name] for name in order}
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        if structure != self._structure.inputs:
+            raise InvalidArgumentError(
+                f"The call has another structure than the exported one: {structure} instead of {self._structure.inputs}."
+            )
+        names = [name for name in self.input_names if name not in self.initial_state]
+        feeds = {n: leaves[p] for n, p in zip(names, self._conversion.input_positions, strict=True)}
+        return {**feeds, **self.initial_state}
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Run the model on named inputs and return its outputs by name, state outputs included."""
+        if self._session is None:
+            self.initialize_inference_session()
+        wanted = {value.name for value in self._session.get_inputs()}
+        feeds = {name: _to_ort(value) for name, value in inputs.items() if name in wanted}
+        values = self._session.run_with_ort_values(None, feeds)
+        return {name: _from_ort(value) for name, value in zip(self.output_names, values, strict=True)}
+
+    def release(self) -> None:
+        """Give the session and the captured program back to memory."""
+        self._session = None
+        self.exported_program = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def _to_ort(value: Any) -> Any:
+    import onnxruntime
+
+    tensor = value.detach() if isinstance(value, torch.Tensor) else _number(value)
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = tensor.cpu().contiguous()
+    array = ir.tensor_adapters.TorchTensor(tensor).numpy()
+    if array.dtype.kind == "V" or array.dtype.name in ("bfloat16",) or "float8" in array.dtype.name:
+        carrier = np.uint16 if array.dtype.itemsize == 2 else np.uint8
+        onnx_type = int(ir.tensor_adapters.from_torch_dtype(tensor.dtype))
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(carrier), onnx_type)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _number(value: Any) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+
+
+def _from_ort(value: Any) -> torch.Tensor:
+    dtype = ir.tensor_adapters.to_torch_dtype(ir.DataType(value.element_type()))
+    if dtype is not torch.bfloat16 and dtype.itemsize > 1:
+        return torch.from_numpy(np.array(value.numpy()))
+    # NumPy has no such element type; the bytes are read where they lie.
+    result = torch.empty(value.shape(), dtype=dtype)
+    ctypes.memmove(result.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
+    return result

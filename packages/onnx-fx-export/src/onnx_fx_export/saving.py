@@ -1,0 +1,77 @@
+"""Writes models to disk: whole or not at all, weights streamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_fx_export.errors import SaveError
+
+__all__ = ["MAX_SINGLE_FILE_BYTES", "save_model"]
+
+MAX_SINGLE_FILE_BYTES = 1 << 30
+_EXTERNAL_THRESHOLD_BYTES = 1024
+
+
+def save_model(
+    model: ir.Model,
+    destination: str | os.PathLike[str],
+    *,
+    include_initializers: bool = True,
+    keep_initializers_as_inputs: bool = False,
+    external_data: bool | None = None,
+) -> None:
+    """Write ``model`` to ``destination``; see :meth:`onnx_fx_export.ONNXProgram.save`.
+
+    The files are written to a folder beside the destination and moved into place when they are complete.
+
+    Raises:
+        SaveError: If the destination cannot be written.
+    """
+    path = Path(destination)
+    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    external = size >= MAX_SINGLE_FILE_BYTES if external_data is None else external_data
+    try:
+        with (
+            tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder,
+            _adjusted(model, include_initializers, keep_initializers_as_inputs),
+        ):
+            data = f"{path.name}.data"
+            if external and include_initializers:
+                ir.save(
+                    model, Path(folder) / path.name, external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD_BYTES
+                )
+            else:
+                ir.save(model, Path(folder) / path.name)
+            # The data goes first: a model file never stands beside data that is not its own.
+            for name in (data, path.name):
+                if (Path(folder) / name).exists():
+                    os.replace(Path(folder) / name, path.parent / name)
+    except OSError as error:
+        raise SaveError(f"The model cannot be written to {path}: {error.strerror or error}.") from error
+
+
+@contextlib.contextmanager
+def _adjusted(model: ir.Model, include_initializers: bool, keep_initializers_as_inputs: bool) -> Iterator[None]:
+    """Show the model's weights as inputs, or leave their data out, while it is written."""
+    graph = model.graph
+    initializers = list(graph.initializers.values())
+    inputs = len(graph.inputs)
+    data = [value.const_value for value in initializers]
+    if keep_initializers_as_inputs or not include_initializers:
+        graph.inputs.extend(value for value in initializers if not value.is_graph_input())
+    if not include_initializers:
+        graph.initializers.clear()
+    try:
+        yield
+    finally:
+        if not include_initializers:
+            for value, tensor in zip(initializers, data, strict=True):
+                value.const_value = tensor
+                graph.initializers.add(value)
+        del graph.inputs[inputs:]

@@ -1,0 +1,50 @@
+"""Parameters, buffers and constants of an ExportedProgram as initializers that share torch's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.dtypes import mark_complex, to_ir
+
+__all__ = ["WeightStore"]
+
+
+class WeightStore:
+    """Makes one initializer for each distinct tensor, so that tied weights are stored once."""
+
+    def __init__(self, op: OpBuilder) -> None:
+        self._op = op
+        self._by_storage: dict[Any, ir.Value] = {}
+        self.values: list[ir.Value] = []
+
+    def value(self, name: str, tensor: torch.Tensor) -> ir.Value:
+        """Return the initializer that holds ``tensor``; its data is a view of torch's storage, never a copy."""
+        key = _identity(tensor)
+        found = self._by_storage.get(key) if key is not None else None
+        if found is not None:
+            return found
+        real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+        name = self._op.context.names.reserve(name)
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(to_ir(real.dtype)),
+            shape=ir.Shape(real.shape),
+            const_value=ir.tensor_adapters.TorchTensor(real, name=name),
+        )
+        if tensor.is_complex():
+            mark_complex(value)
+        if key is not None:
+            self._by_storage[key] = value
+        self.values.append(value)
+        return value
+
+
+def _identity(tensor: torch.Tensor) -> Any:
+    """Return what two tensors share exactly if they are the same view of the same memory; None for empty ones."""
+    if tensor.numel() == 0 or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), str(tensor.device))
