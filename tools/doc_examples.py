@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from sybil import Sybil
@@ -27,6 +28,7 @@ def leave_scratch_folder(namespace: dict[str, Any]) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser()],
+    path=str(Path(__file__).parents[1]),
     patterns=["*.md"],
     setup=enter_scratch_folder,
     teardown=leave_scratch_folder,
