@@ -110,6 +110,11 @@ def apply_lowering(
     except LoweringError as error:
         text = str(error)
         raise type(error)(text if overload.name() in text else f"{overload.name()}: {text}") from error
+    except Exception as error:
+        raise LoweringError(
+            f"{overload.name()}: its lowering failed with {type(error).__name__}: {error}. This is a defect of the "
+            "lowering, please report it with the call's arguments."
+        ) from error
 
 
 def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: str) -> None:

@@ -301,13 +301,15 @@ class GraphLowering:
         if isinstance(val, torch.Tensor):
             dims = self.symbols.dims(val)
             value = ir.Value(
+                name=self.op.context.names.new("failed"),
                 type=ir.TensorType(to_ir(val.dtype)), shape=ir.Shape((*dims, 2) if val.is_complex() else dims)
             )
             return mark_complex(value) if val.is_complex() else value
         if isinstance(val, list | tuple):
             return [self._stand_in(part) for part in val]
         if isinstance(val, _SYMBOLIC):
-            return ir.Value(type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(()))
+            name = self.op.context.names.new("failed")
+            return ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(()))
         return val
 
 
