@@ -238,7 +238,7 @@ def docs(session: nox.Session) -> None:
     python = torch_env(session)
     pip_install(session, python, *group("docs"))
     pages = ["README.md", "docs", *(f"packages/{name}/README.md" for name in PACKAGES)]
-    pytest(session, python, "-p", "tools.doc_examples", *pages, *session.posargs)
+    pytest(session, python, "-p", "tools.doc_examples", "--tb=short", *pages, *session.posargs)
     session.run(python, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", "docs/_build/html", external=True)
 
 
