@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import torch
 
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError
+from onnx_fx_export.recurrent_capture import RecurrentCalls, restored
 from onnxops_core.export_state import onnx_export
 
 __all__ = ["CaptureRequest", "capture"]
@@ -70,10 +72,11 @@ def capture(request: CaptureRequest) -> torch.export.ExportedProgram:
     first: Exception | None = None
     for strict in (False, True):
         try:
-            with onnx_export(), torch.no_grad():
-                return torch.export.export(
+            with onnx_export(), torch.no_grad(), contextlib.nullcontext() if strict else RecurrentCalls():
+                program = torch.export.export(
                     request.model, request.args, request.kwargs, dynamic_shapes=declared, strict=strict
                 )
+            return restored(program)
         except Exception as error:
             first = first or error
             if _is_dimension_error(error):

@@ -63,7 +63,7 @@ class Conversion:
     outputs: list[Any]
     state: dict[str, str]
     initial_state: dict[str, torch.Tensor]
-    assumptions: list[str]
+    assumptions: list[sympy.Basic]
 
 
 class _Converter:

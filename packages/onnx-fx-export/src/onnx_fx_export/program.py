@@ -152,10 +152,7 @@ class ONNXProgram:
             InvalidArgumentError: If the arguments have another structure than the exported ones.
         """
         outputs = self.run(self.flat_inputs(*args, **kwargs))
-        leaves = [
-            outputs[entry] if isinstance(entry, str) and entry in outputs else entry
-            for entry in self._conversion.outputs
-        ]
+        leaves = [outputs[e] if isinstance(e, str) and e in outputs else e for e in self._conversion.outputs]
         return pytree.tree_unflatten(leaves, self._structure.outputs)
 
     def flat_inputs(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
@@ -166,7 +163,7 @@ class ONNXProgram:
         leaves, structure = pytree.tree_flatten((args, kwargs))
         if structure != self._structure.inputs:
             raise InvalidArgumentError(
-                f"The call has another structure than the exported one: {structure} instead of {self._structure.inputs}."
+                f"The call has structure {structure}, the exported model takes {self._structure.inputs}."
             )
         names = [name for name in self.input_names if name not in self.initial_state]
         feeds = {n: leaves[p] for n, p in zip(names, self._conversion.input_positions, strict=True)}

@@ -10,9 +10,11 @@ import contextlib
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch.utils import _pytree as pytree
 
+from onnxops_decomp.errors import UnsupportedOperatorError
 from onnxops_decomp.torch_private import (
     fake_mode_of,
     is_composite,
@@ -29,10 +31,10 @@ class Decomposition:
 
     Attributes:
         graph_module: Graph of ATen calls; its placeholders are the tensor and symbolic operands in order.
-        assumptions: What was assumed of symbolic sizes on the way, such as ``Ne(s0, 0)``.
+        assumptions: What was assumed of symbolic sizes on the way, such as ``Ne(s0, 0)``; nothing in it fixes a size.
     """
 
-    def __init__(self, graph_module: torch.fx.GraphModule, assumptions: list[str]) -> None:
+    def __init__(self, graph_module: torch.fx.GraphModule, assumptions: list[sympy.Basic]) -> None:
         self.graph_module = graph_module
         self.assumptions = assumptions
 
@@ -102,8 +104,22 @@ class Decomposer:
         mode = next((found for leaf in leaves if (found := fake_mode_of(leaf)) is not None), None)
         with recorded_guards(mode) as assumptions, mode or contextlib.nullcontext():
             operands = [_fresh(leaves[position]) for position in positions]
-            graph_module = trace(call, operands, whole=definition is not None)
+            try:
+                graph_module = trace(call, operands, whole=definition is not None)
+            except Exception as error:
+                raise UnsupportedOperatorError(
+                    f"{overload.name()} has no ONNX lowering, and its decomposition cannot be traced "
+                    f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}).",
+                    operator=overload.name(),
+                ) from error
         calls = [node.target for node in graph_module.graph.nodes if node.op == "call_function"]
         if calls == [overload]:
             return None
+        for fact in assumptions:
+            if isinstance(fact, sympy.Eq) and all(part.is_Symbol or part.is_Integer for part in fact.args):
+                raise UnsupportedOperatorError(
+                    f"{overload.name()} has no ONNX lowering, and its decomposition holds only where "
+                    f"{fact.lhs} = {fact.rhs}, which was declared dynamic.",
+                    operator=overload.name(),
+                )
         return Decomposition(graph_module, assumptions)

@@ -114,7 +114,7 @@ class GraphLowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self._written: dict[torch.fx.Node, torch.fx.Node] = {}
         self.failures: list[Failure] = []
-        self.assumptions: list[str] = []
+        self.assumptions: list[sympy.Basic] = []
         self._depth = 0
 
     def nested(self, op: OpBuilder | None = None) -> GraphLowering:
@@ -302,7 +302,8 @@ class GraphLowering:
             dims = self.symbols.dims(val)
             value = ir.Value(
                 name=self.op.context.names.new("failed"),
-                type=ir.TensorType(to_ir(val.dtype)), shape=ir.Shape((*dims, 2) if val.is_complex() else dims)
+                type=ir.TensorType(to_ir(val.dtype)),
+                shape=ir.Shape((*dims, 2) if val.is_complex() else dims),
             )
             return mark_complex(value) if val.is_complex() else value
         if isinstance(val, list | tuple):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import sympy
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -24,13 +25,13 @@ def table_decomposition(overload: torch._ops.OpOverload) -> Callable[..., Any] |
 
 
 @contextmanager
-def recorded_guards(fake_mode: Any) -> Iterator[list[str]]:
+def recorded_guards(fake_mode: Any) -> Iterator[list[sympy.Basic]]:
     """Collect what is assumed about symbolic sizes inside (``ShapeEnv.guards`` and ``ShapeEnv.frozen``).
 
     torch.export freezes its ShapeEnv, after which further assumptions are dropped; here they are caught instead.
     """
     shape_env = getattr(fake_mode, "shape_env", None)
-    found: list[str] = []
+    found: list[sympy.Basic] = []
     if shape_env is None:
         yield found
         return
@@ -39,7 +40,7 @@ def recorded_guards(fake_mode: Any) -> Iterator[list[str]]:
     try:
         yield found
     finally:
-        found.extend(str(guard.expr) for guard in shape_env.guards[count:])
+        found.extend(guard.expr for guard in shape_env.guards[count:])
         del shape_env.guards[count:]
         shape_env.frozen = frozen
 
