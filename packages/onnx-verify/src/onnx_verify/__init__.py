@@ -1,7 +1,7 @@
 """Compares ONNX models with their reference and finds the first wrong node."""
 
 from onnx_verify._version import __version__
-from onnx_verify.compare import compare
+from onnx_verify.comparison import compare
 from onnx_verify.errors import (
     InputError,
     MismatchError,
@@ -12,6 +12,8 @@ from onnx_verify.errors import (
     SubgraphExportError,
     UnsafeModelError,
 )
+from onnx_verify.find import SearchOptions, find_mismatch
+from onnx_verify.findings import MismatchReport, NodeLabel, NodeMismatch
 from onnx_verify.generate import RandomInputs, generate_inputs
 from onnx_verify.inputs import InputSet, input_sets
 from onnx_verify.model import LoadedModel, load_model
@@ -26,14 +28,18 @@ __all__ = [
     "InputSet",
     "LoadedModel",
     "MismatchError",
+    "MismatchReport",
     "MissingDependencyError",
     "ModelLoadError",
     "ModelRunError",
+    "NodeLabel",
+    "NodeMismatch",
     "OnnxBackend",
     "OnnxVerifyError",
     "OutputReport",
     "RandomInputs",
     "Runtime",
+    "SearchOptions",
     "SubgraphExportError",
     "Tolerance",
     "UnsafeModelError",
@@ -41,6 +47,7 @@ __all__ = [
     "__version__",
     "compare",
     "default_tolerance",
+    "find_mismatch",
     "generate_inputs",
     "input_sets",
     "load_model",

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort  # type: ignore[import-untyped]
+import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 
 from onnx_verify._pytree import flatten
@@ -167,20 +167,32 @@ class OnnxRuntime:
         return self.run_feeds(bind_feeds(inputs, self.inputs or (), self.by_name_only))
 
     def run_feeds(self, feeds: Mapping[str, Any]) -> Outputs:
-        """Runs on inputs by name."""
+        """Runs on inputs by name; the parts of a sequence become outputs of their own."""
+        outputs: Outputs = []
+        for name, value in zip(self.output_names, self.run_values(feeds), strict=True):
+            if isinstance(value, list):
+                outputs.extend((f"{name}[{index}]", item) for index, item in enumerate(value))
+            elif value is not None:
+                outputs.append((name, value))
+        return outputs
+
+    def run_values(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Runs on inputs by name.
+
+        Returns:
+            One value per graph output: an array, a list of arrays for a sequence, None for an absent
+            optional.
+
+        Raises:
+            ModelRunError: if the run fails.
+        """
         try:
             values = self._execute(feeds)
         except (MemoryError, KeyboardInterrupt):
             raise
         except Exception as error:
             raise ModelRunError(f"{self.name} failed: {_first_lines(error)}") from error
-        outputs: Outputs = []
-        for name, value in zip(self.output_names, values, strict=True):
-            if isinstance(value, list):
-                outputs.extend((f"{name}[{index}]", np.asarray(item)) for index, item in enumerate(value))
-            elif value is not None:
-                outputs.append((name, np.asarray(value)))
-        return outputs
+        return [_as_arrays(value) for value in values]
 
     def _execute(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
         raise NotImplementedError
@@ -402,6 +414,12 @@ def from_ort_value(value: Any) -> Any:
     shape = tuple(value.shape())
     raw = np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), np.uint8)
     return unpack4(raw, code, shape) if code in BITS4 else raw.view(dtype).reshape(shape)
+
+
+def _as_arrays(value: Any) -> Any:
+    if isinstance(value, list):
+        return [np.asarray(item) for item in value]
+    return None if value is None else np.asarray(value)
 
 
 def _first_lines(error: BaseException) -> str:

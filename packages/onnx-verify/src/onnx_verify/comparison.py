@@ -12,6 +12,7 @@ from onnx_verify.errors import InputError
 from onnx_verify.generate import RandomInputs, generate_inputs
 from onnx_verify.inputs import InputSet, InputsLike, input_sets
 from onnx_verify.metrics import TensorMetrics, measure
+from onnx_verify.model import LoadedModel
 from onnx_verify.runtimes import Backend, OnnxRuntime, Outputs, Runtime, as_runtime
 from onnx_verify.tolerance import Tolerance, ToleranceLike, resolve_tolerance
 from onnx_verify.verdict import CaseReport, OutputReport, Verdict
@@ -65,20 +66,21 @@ def compare(
     return Verdict(right.name, left.name, cases)
 
 
-def resolve_inputs(inputs: InputsLike, *runtimes: Runtime) -> list[InputSet]:
+def resolve_inputs(inputs: InputsLike, *models: Runtime | LoadedModel) -> list[InputSet]:
     """Reads input sets, and generates them for ``"random"`` or a :class:`RandomInputs`.
 
-    They are generated from the signature of the last of the runtimes that is an ONNX model.
+    They are generated from the signature of the last of the models that is an ONNX model.
 
     Raises:
         InputError: if they must be generated and none is an ONNX model.
     """
     if not isinstance(inputs, RandomInputs) and not (isinstance(inputs, str) and inputs == "random"):
         return input_sets(inputs)
-    models = [runtime.model for runtime in runtimes if isinstance(runtime, OnnxRuntime)]
-    if not models:
+    loaded = [each.model if isinstance(each, OnnxRuntime) else each for each in models]
+    known = [each for each in loaded if isinstance(each, LoadedModel)]
+    if not known:
         raise InputError("inputs can only be generated for an ONNX model; give some, or a model")
-    return generate_inputs(models[-1], inputs if isinstance(inputs, RandomInputs) else None)
+    return generate_inputs(known[-1], inputs if isinstance(inputs, RandomInputs) else None)
 
 
 class _Options:
