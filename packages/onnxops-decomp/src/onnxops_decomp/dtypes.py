@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import onnx_ir as ir
 import torch
@@ -30,6 +30,7 @@ _COMPLEX_KEY = "onnxops_decomp.complex"
 _NUMBER_KEY = "onnxops_decomp.number"
 
 Operand = ir.Value | bool | int | float
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def to_ir(dtype: torch.dtype) -> ir.DataType:
@@ -113,7 +114,7 @@ def promote(op: OpBuilder, *operands: Operand, dtype: ir.DataType | None = None)
     ]
 
 
-def promoted(*names: str, to_float: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def promoted(*names: str, to_float: bool = False) -> Callable[[F], F]:
     """Return a decorator that brings the named arguments of a lowering to their common dtype first.
 
     Args:
@@ -121,7 +122,7 @@ def promoted(*names: str, to_float: bool = False) -> Callable[[Callable[..., Any
         to_float: Whether integers and bools become the default float dtype, as for ``sin`` or true division.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: F) -> F:
         parameters = list(signature(function).parameters)[1:]
         positions = [parameters.index(name) for name in names]
 
@@ -135,6 +136,6 @@ def promoted(*names: str, to_float: bool = False) -> Callable[[Callable[..., Any
                 arguments[position] = promote(op, arguments[position], dtype=dtype)[0]
             return function(op, *arguments, **kwargs)
 
-        return wrapper
+        return cast(F, wrapper)
 
     return decorate
