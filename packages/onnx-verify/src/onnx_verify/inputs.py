@@ -67,7 +67,7 @@ def input_sets(inputs: InputsLike) -> list[InputSet]:
                 "a list holds several input sets; write (x, y) for one set of two inputs, and [(x,), (y,)] "
                 "for two sets of one"
             )
-        sets = [found for item in inputs for found in input_sets(item)]
+        sets = [found for item in inputs for found in _one_set(item)]
     else:
         sets = list(_one_set(inputs))
     if not sets:

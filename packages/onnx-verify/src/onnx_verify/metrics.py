@@ -29,7 +29,7 @@ class TensorMetrics:
     values; it is None where the dtypes differ or are no floats. ``cosine`` and ``snr_db`` (10 log10 of signal
     power over error power; infinite without an error) are None where they are undefined.
 
-    ``worst_index`` is the index of the element that exceeds its tolerance most (or comes nearest to it), with
+    ``worst_index`` is the index of the element whose error is the largest multiple of its tolerance, with
     its two values; ``histogram`` counts the finite elements by the decade of their absolute error, with the
     key
     ``"0"`` for exact ones and ``"1e-06"`` for errors from 1e-6 up to 1e-5.
@@ -101,20 +101,21 @@ class _Sums:
                 else equal
             )
             difference = np.where(equal, 0.0, np.maximum(difference, 1.0))
-        excess = np.asarray(
-            difference - (tolerance.atol + tolerance.rtol * np.abs(np.where(finite, wide_reference, 0.0)))
-        )
-        wrong = (excess > 0) & ~equal
+        allowed = tolerance.atol + tolerance.rtol * np.abs(np.where(finite, wide_reference, 0.0))
+        wrong = (difference > allowed) & ~equal
         agree = equal | (both_nan if tolerance.equal_nan else False)
         wrong |= ~finite & ~agree
-        excess = np.where(~finite, np.where(agree, -math.inf, math.inf), excess)
+        # Where nothing is allowed the differences still rank among themselves, above all that something
+        # allows.
+        ratio = np.where(allowed > 0, difference / allowed, difference * 1e30)
+        ratio = np.where(finite, ratio, np.where(agree, 0.0, math.inf))
         metrics = self.metrics
         metrics.mismatches += int(np.count_nonzero(wrong))
         metrics.nan_mismatches += int(np.count_nonzero((nan_reference | nan_candidate) & ~agree))
         metrics.inf_mismatches += int(np.count_nonzero(~finite & ~nan_reference & ~nan_candidate & ~equal))
         self._add_maxima(difference, wide_reference, finite)
         self._add_powers(wide_reference[finite], wide_candidate[finite], difference[finite])
-        self._add_worst(excess, reference, candidate, start)
+        self._add_worst(ratio, reference, candidate, start)
         if self.ulp:
             distance = _ulp_distance(reference[finite], candidate[finite])
             metrics.max_ulp = max(metrics.max_ulp or 0, distance)
@@ -136,10 +137,10 @@ class _Sums:
         self.candidate_power += float((np.abs(candidate) ** 2).sum())
         self.dot += float((np.conj(reference) * candidate).real.sum())
 
-    def _add_worst(self, excess: Array, reference: Array, candidate: Array, start: int) -> None:
-        position = int(np.argmax(excess))
-        if excess[position] > self.worst or self.metrics.worst_index is None:
-            self.worst = float(excess[position])
+    def _add_worst(self, ratio: Array, reference: Array, candidate: Array, start: int) -> None:
+        position = int(np.argmax(ratio))
+        if ratio[position] > self.worst:
+            self.worst = float(ratio[position])
             index = np.unravel_index(start + position, self.shape)
             self.metrics.worst_index = tuple(int(i) for i in index)
             self.metrics.worst_reference = _scalar(reference[position])
