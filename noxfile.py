@@ -138,7 +138,7 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 def tooling(session: nox.Session) -> None:
     """Test the repository's own tools: the release pipeline, the CI matrix, the checks."""
-    session.install(*group("release"), *group("test"))
+    session.install(*group("tooling"))
     pytest(session, "python", "tests", *session.posargs)
 
 
@@ -150,7 +150,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("lint-imports", "--config", "pyproject.toml", env={"PYTHONPATH": os.pathsep.join(SOURCES)})
     session.run("python", "-m", "tools.house")
-    session.run("vulture", "--config", "pyproject.toml")
+    session.run("python", "-m", "tools.dead_code")
     lint_workflows(session)
     session.run("mypy", "noxfile.py", "tools", "tests")
     session.run("mypy", "--python-executable", torch_env(session), *SOURCES)

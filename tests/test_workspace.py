@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tools.commands import ToolError
-from tools.workspace import Workspace
+from tools.workspace import Distribution, Workspace
 
 ROOT = Path(__file__).parents[1]
 
 
-def names(distributions: list) -> list[str]:
+def names(distributions: list[Distribution]) -> list[str]:
     return [distribution.name for distribution in distributions]
 
 
