@@ -73,6 +73,7 @@ def torch_env(session: nox.Session, torch: str = DEFAULT_TORCH) -> str:
         groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
         local = [f"./packages/{name}" for name in PACKAGES]
         pip_install(session, python, TORCH[torch], *group("test"), *groups, *local)
+        pip_install(session, python, "--no-deps", *group("model-files"))
         # Again, because pip keeps what is installed as long as the version number is the same.
         pip_install(session, python, "--no-deps", "--force-reinstall", "--no-build-isolation", *local)
         prepared[torch] = python
@@ -205,8 +206,7 @@ def prove_wheel(session: nox.Session, package: str, directory: Path, constraints
 def quickstart(session: nox.Session) -> None:
     """Export two real pretrained models, check them against PyTorch and print what came out."""
     session.install(TORCH[DEFAULT_TORCH], *group("quickstart"), *(f"./packages/{name}" for name in PACKAGES))
-    # Its torchaudio has no CPU build, and the model file is all that is needed.
-    session.install("--no-deps", "silero-vad")
+    session.install("--no-deps", *group("model-files"))
     session.run("python", "examples/quickstart.py", *session.posargs)
 
 
