@@ -45,15 +45,15 @@ def find_lowering(
     table: LoweringTable, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Lowering | None:
     """Return the entry for a call, the complex one if an operand is complex; None if there is none."""
-    operands = [*args, *kwargs.values()]
-    complex = any(
-        is_complex(operand) or (isinstance(operand, list | tuple) and any(is_complex(x) for x in operand))
-        for operand in operands
+    of_complex = any(
+        is_complex(leaf) or isinstance(leaf, complex)
+        for operand in (*args, *kwargs.values())
+        for leaf in (operand if isinstance(operand, list | tuple) else (operand,))
     )
-    found = table.find(overload.name(), complex=complex)
+    found = table.find(overload.name(), complex=of_complex)
     if found is None:
         functional = functional_overload(overload)
-        found = None if functional is overload else table.find(functional.name(), complex=complex)
+        found = None if functional is overload else table.find(functional.name(), complex=of_complex)
     return found
 
 

@@ -23,6 +23,7 @@ from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
 from onnxops_decomp.expressions import emit_expression, is_computable
 from onnxops_decomp.inference import Dim, Dims
+from onnxops_decomp.torch_private import grad_mode_switch
 from onnxops_decomp.mutation import written_arguments
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ def _not(lowering: GraphLowering, a: Any) -> Any:
 
 
 def _ignore(lowering: GraphLowering, *args: Any) -> None:
-    """An assertion: the exporter checks it at the boundary, the graph computes nothing for it."""
+    """An assertion or a switch of the autograd mode: the graph computes nothing for it."""
 
 
 _SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -387,4 +388,5 @@ _SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     math.trunc: _cast_to(ir.DataType.INT64),
     round: _cast_to(ir.DataType.INT64, "Round"),
     torch._check: _ignore,
+    grad_mode_switch: _ignore,
 }

@@ -97,10 +97,9 @@ def div(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
 
 
 @lowering(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_mode(op: OpBuilder, self: Operand, other: Operand, rounding_mode: str | None = None) -> ir.Value:
+def div_mode(op: OpBuilder, self: ir.Value, other: ir.Value, rounding_mode: str | None = None) -> ir.Value:
     if rounding_mode is None:
-        result: ir.Value = div(op, self, other)
-        return result
+        return div(op, self, other)
     left, right = promote(op, self, other)
     if rounding_mode == "floor":
         return floor_divided(op, left, right)
