@@ -262,7 +262,7 @@ def widened_dtypes(opset: int, spec: OpSpec, values: Sequence[ir.Value | None]) 
                 casts[formal.type_key] = wanted
             continue
         stand_in = next((wide for wide in _WIDER.get(dtype, ()) if wide in formal.dtypes), None)
-        if stand_in is None:
+        if stand_in is None or spec.op_type == "Cast":
             raise UnsupportedOpsetError(
                 spec.op_type,
                 opset,

@@ -37,12 +37,12 @@ class SizeOperations:
         Raises:
             LoweringError: If the rank is not known.
         """
-        op = cast("OpBuilder", self)
+        op = cast("OpBuilder", self).newest
         return [self.size(value, axis) for axis in range(op.rank(value))]
 
     def size(self, value: ir.Value, axis: int) -> Size:
         """Return the size of ``value`` along ``axis``, which may be negative."""
-        op = cast("OpBuilder", self)
+        op = cast("OpBuilder", self).newest
         dims = dims_of(value)
         if dims is None:
             if axis < 0:
@@ -61,11 +61,11 @@ class SizeOperations:
         """Return the size that a SymPy expression of the model's input dimensions gives."""
         if isinstance(expression, sympy.Integer):
             return int(expression)
-        return self.as_size(emit_expression(cast("OpBuilder", self), expression), dim)
+        return self.as_size(emit_expression(cast("OpBuilder", self).newest, expression), dim)
 
     def as_size(self, vector: ir.Value, dim: Dim = UNKNOWN) -> Size:
         """Turn a 1-D value of one element into a size; ``dim`` is what it is called in shapes."""
-        op = cast("OpBuilder", self)
+        op = cast("OpBuilder", self).newest
         array = op.static(vector)
         if array is not None:
             return int(array.item())
@@ -84,7 +84,7 @@ class SizeOperations:
         Args:
             sizes: Ints, or INT64 values of rank 0 or of one element.
         """
-        op = cast("OpBuilder", self)
+        op = cast("OpBuilder", self).newest
         if all(isinstance(size, int | np.integer) for size in sizes):
             return op.constant([int(size) for size in sizes], ir.DataType.INT64)
         parts: list[ir.Value] = []
@@ -106,7 +106,7 @@ class SizeOperations:
 
     def _append_size(self, parts: list[ir.Value], size: ir.Value) -> None:
         """Append ``size`` as a vector, joining it with the slice of the same Shape that stands before it."""
-        op = cast("OpBuilder", self)
+        op = cast("OpBuilder", self).newest
         size = op.cast(size, ir.DataType.INT64)
         dims = dims_of(size)
         vector: ir.Value = op.Unsqueeze(size, [0]) if dims == () else op.Reshape(size, [1]) if dims is None else size
@@ -118,7 +118,7 @@ class SizeOperations:
 
     def reshape(self, value: ir.Value, sizes: Sequence[Size]) -> ir.Value:
         """Reshape ``value`` to ``sizes``, with at most one -1 among them, in the shortest form that ONNX has."""
-        op = cast("OpBuilder", self)
+        op = cast("OpBuilder", self).newest
         dims = dims_of(value)
         wanted = [self.dim(size) for size in sizes]
         if dims is not None and len(dims) == len(wanted) and all(map(same_dim, dims, wanted)):
@@ -142,7 +142,7 @@ class SizeOperations:
 
     def expand(self, value: ir.Value, sizes: Sequence[Size]) -> ir.Value:
         """Broadcast ``value`` to ``sizes``; -1 keeps the size it has."""
-        op = cast("OpBuilder", self)
+        op = cast("OpBuilder", self).newest
         dims = dims_of(value)
         if dims is not None:
             lead = len(sizes) - len(dims)
@@ -217,12 +217,12 @@ class SizeOperations:
         return min(a, b) if isinstance(a, int) and isinstance(b, int) else self._size("Min", a, b)
 
     def _size(self, op_type: str, a: Size, b: Size) -> Size:
-        op = cast("OpBuilder", self)
+        op = cast("OpBuilder", self).newest
         return self.as_size(op.emit(op_type, self.vector([a]), self.vector([b])))
 
     def floor_div(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """Divide integers and round down, where ONNX's Div rounds towards zero."""
-        op = cast("OpBuilder", self)
+        op = cast("OpBuilder", self).newest
         if a.dtype is not None and a.dtype.is_floating_point():
             return op.Floor(op.Div(a, b))
         # a - (a mod b) is a multiple of b, so rounding no longer matters; ONNX's Mod has the sign of b.

@@ -1,0 +1,220 @@
+"""Arithmetic whose dtypes, bounds or very operator came later: Clip, Pow, Mod, Round, bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxops_decomp.adapters.registry import Adapter, adapter
+from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.inference import dims_of
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+_BOOL, _INT64, _DOUBLE = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.DOUBLE
+
+
+# ---- Clip
+
+
+def _bounded(op: OpBuilder, x: ir.Value, low: ir.Value | None, high: ir.Value | None) -> ir.Value:
+    newest = op.newest
+    if low is not None:
+        x = newest.Max(x, low)
+    return x if high is None else newest.Min(x, high)
+
+
+@adapter("Clip", below=12)
+def clip_of_floats(
+    op: OpBuilder, input: ir.Value, min: ir.Value | None = None, max: ir.Value | None = None
+) -> ir.Value:
+    return op.Clip(input, min, max) if op.dtype(input).is_floating_point() else _bounded(op, input, min, max)
+
+
+@adapter("Clip", below=11)
+def clip_with_attributes(
+    op: OpBuilder, input: ir.Value, min: ir.Value | None = None, max: ir.Value | None = None
+) -> ir.Value:
+    low, high = _attribute(op, min, -np.inf), _attribute(op, max, np.inf)
+    if low is None or high is None or not low <= high:
+        return _bounded(op, input, min, max)
+    # The attributes default to the largest finite numbers, which would clip infinities.
+    return op.Clip(input, min=low, max=high)
+
+
+def _attribute(op: OpBuilder, bound: ir.Value | None, absent: float) -> float | None:
+    """Return a bound as the 32-bit float that an attribute is, or None if it is none."""
+    if bound is None:
+        return absent
+    array = op.static(bound)
+    if array is None or array.size != 1:
+        return None
+    number = float(array.item())
+    with np.errstate(over="ignore"):
+        return number if float(np.float32(number)) == number else None
+
+
+# ---- Pow, Mod, Round
+
+
+@adapter("Pow", below=12)
+def pow_of_one_dtype(op: OpBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    newest, base, exponent = op.newest, op.dtype(x), op.dtype(y)
+    power = op.static(y)
+    if power is not None and power.size == 1 and base.is_integer():
+        n = float(power.item())
+        if n == int(n) and 1 <= n <= 64:
+            return _broadcast_like(op, _power(newest, x, int(n)), power)
+    if base == exponent and base.is_floating_point():
+        return op.Pow(x, y)
+    if base in (_INT64, ir.DataType.UINT64):
+        raise UnsupportedOpsetError("Pow", op.opset, lowest=12, reason=f"{base.name} to a power that is not constant")
+    return newest.cast(op.Pow(newest.cast(x, _DOUBLE), newest.cast(y, _DOUBLE)), base)
+
+
+def _power(op: OpBuilder, x: ir.Value, n: int) -> ir.Value:
+    """Return x to the power n >= 1 by repeated squaring, which wraps like any product of integers."""
+    result: ir.Value | None = None
+    while n:
+        if n & 1:
+            result = x if result is None else op.Mul(result, x)
+        n >>= 1
+        if n:
+            x = op.Mul(x, x)
+    assert result is not None
+    return result
+
+
+def _broadcast_like(op: OpBuilder, x: ir.Value, other: np.ndarray) -> ir.Value:
+    dims = dims_of(x)
+    if dims is not None and other.ndim <= len(dims):
+        return x
+    return op.newest.Mul(x, op.constant(np.ones(other.shape), op.dtype(x)))
+
+
+@adapter("Mod", below=28)
+def mod_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value, *, fmod: int = 0) -> ir.Value:
+    if fmod or not op.dtype(a).is_floating_point():
+        return op.Mod(a, b, fmod=fmod)
+    newest = op.newest
+    rest = op.Mod(a, b, fmod=1)
+    # The rest has the sign of a; where b has the other one, one more b leads over to its side.
+    other_side = newest.Less(newest.Mul(newest.Sign(rest), newest.Sign(b)), 0)
+    return newest.Where(other_side, newest.Add(rest, b), rest)
+
+
+@adapter("Mod", below=10)
+def mod(op: OpBuilder, a: ir.Value, b: ir.Value, *, fmod: int = 0) -> ir.Value:
+    newest, dtype = op.newest, op.dtype(a)
+    if dtype.is_floating_point():
+        raise UnsupportedOpsetError("Mod", op.opset, lowest=10, reason="the exact remainder of floats")
+    rest = newest.Sub(a, newest.Mul(newest.Div(a, b), b))
+    if fmod or not dtype.is_signed():
+        return rest
+    wrong = newest.And(newest.cast(rest, _BOOL), newest.Xor(newest.Less(rest, 0), newest.Less(b, 0)))
+    return newest.Add(rest, newest.Mul(newest.cast(wrong, dtype), b))
+
+
+@adapter("Round", below=11)
+def round_half_to_even(op: OpBuilder, x: ir.Value) -> ir.Value:
+    newest = op.newest
+    size = newest.Abs(x)
+    low = newest.Floor(size)
+    rest = newest.Sub(size, low)
+    half_low = newest.Mul(low, 0.5)
+    odd = newest.Greater(half_low, newest.Floor(half_low))
+    up = newest.Or(newest.Greater(rest, 0.5), newest.And(odd, newest.Not(newest.Less(rest, 0.5))))
+    # An infinity has the rest NaN, which the comparisons must not take for a half.
+    up = newest.And(up, newest.Less(rest, 1))
+    rounded = newest.Add(low, newest.cast(up, op.dtype(x)))
+    return newest.Mul(rounded, newest.Sign(x))
+
+
+# ---- Gemm
+
+
+@adapter("Gemm", below=11)
+def gemm_with_bias(op: OpBuilder, a: ir.Value, b: ir.Value, c: ir.Value | None = None, **attributes: float) -> ir.Value:
+    return op.Gemm(a, b, op.constant(0, op.dtype(a)) if c is None else c, **attributes)
+
+
+# ---- bits
+
+
+def _bitwise(op_type: str, logical: str) -> Adapter:
+    """Bits of both operands along a new last axis, combined as 0 and 1, and weighted back."""
+
+    def combine(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+        newest, dtype = op.newest, op.dtype(a)
+        x, y = (_bits(newest, newest.cast(value, _INT64), dtype) for value in (a, b))
+        bits = newest.cast(newest.emit(logical, x, y), _INT64)
+        return newest.cast(newest.ReduceSum(newest.Mul(bits, _weights(dtype)), [-1], keepdims=0), dtype)
+
+    return combine
+
+
+def _weights(dtype: ir.DataType) -> np.ndarray:
+    weights = [2**bit for bit in range(63)][: min(dtype.bitwidth, 63)]
+    return np.array([*weights, -(2**63)] if dtype.bitwidth == 64 else weights, np.int64)
+
+
+def _bits(op: OpBuilder, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Return the bits of INT64 values as BOOL along a new last axis, the lowest ones first."""
+    negative = op.Less(x, 0)
+    # With all bits of a negative number flipped, what remains is not negative and divides without rounding.
+    magnitude = op.Where(negative, op.Sub(-1, x), x)
+    rank = op.rank(x)
+    column, sign = op.Unsqueeze(magnitude, [rank]), op.Unsqueeze(negative, [rank])
+    shifted = op.Div(column, np.array([2**bit for bit in range(min(dtype.bitwidth, 63))], np.int64))
+    half = op.Mul(op.Div(shifted, 2), 2)
+    bits = op.Xor(op.cast(op.Sub(shifted, half), _BOOL), sign)
+    return op.Concat(bits, sign, axis=-1) if dtype.bitwidth == 64 else bits
+
+
+for _name, _logical in {"BitwiseAnd": "And", "BitwiseOr": "Or", "BitwiseXor": "Xor"}.items():
+    adapter(_name, below=18)(_bitwise(_name, _logical))
+
+
+@adapter("BitwiseNot", below=18)
+def bitwise_not(op: OpBuilder, x: ir.Value) -> ir.Value:
+    dtype = op.dtype(x)
+    ones = -1 if dtype.is_signed() else 2**dtype.bitwidth - 1
+    return op.newest.Sub(op.constant(np.array(ones, dtype.numpy()), dtype), x)
+
+
+@adapter("BitShift", below=28)
+def shift_of_signed(op: OpBuilder, x: ir.Value, y: ir.Value, *, direction: str) -> ir.Value:
+    newest, dtype = op.newest, op.dtype(x)
+    if not dtype.is_signed():
+        return op.BitShift(x, y, direction=direction)
+    unsigned = ir.DataType[f"U{dtype.name}"]
+    amount = newest.cast(y, unsigned)
+    if direction == "LEFT":
+        return newest.cast(op.BitShift(newest.cast(x, unsigned), amount, direction=direction), dtype)
+    # A negative number shifts in ones: flip its bits, shift in zeros, flip them back.
+    negative = newest.Less(x, 0)
+    magnitude = newest.Where(negative, newest.Sub(-1, x), x)
+    shifted = newest.cast(op.BitShift(newest.cast(magnitude, unsigned), amount, direction=direction), dtype)
+    return newest.Where(negative, newest.Sub(-1, shifted), shifted)
+
+
+@adapter("BitShift", below=11)
+def shift_by_product(op: OpBuilder, x: ir.Value, y: ir.Value, *, direction: str) -> ir.Value:
+    newest, dtype, amount = op.newest, op.dtype(x), op.static(y)
+    if amount is None or (amount >= dtype.bitwidth - 1).any():
+        raise UnsupportedOpsetError("BitShift", op.opset, lowest=11, reason="an amount that is not constant")
+    factor = op.constant(2 ** amount.astype(np.uint64), dtype)
+    return newest.Mul(x, factor) if direction == "LEFT" else newest.Div(x, factor)
+
+
+@adapter("BitCast", below=26)
+def bit_cast(op: OpBuilder, input: ir.Value, *, to: int) -> ir.Value:
+    source, target = op.dtype(input), ir.DataType(to)
+    if source == target:
+        return input
+    if source.is_integer() and target.is_integer() and source.bitwidth == target.bitwidth:
+        return op.newest.cast(input, target)
+    raise UnsupportedOpsetError("BitCast", op.opset, lowest=26, reason=f"{source.name} as {target.name}")

@@ -1,0 +1,37 @@
+"""Loops and branches: what their older forms ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxops_decomp.adapters.registry import adapter
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+
+@adapter("Loop", below=13)
+def loop_with_carried_value(
+    op: OpBuilder,
+    trip_count: ir.Value | None,
+    condition: ir.Value | None = None,
+    *carried: ir.Value | None,
+    body: ir.Graph,
+    _outputs: int = 1,
+) -> Sequence[ir.Value]:
+    if carried:
+        return op.emit_many("Loop", _outputs, trip_count, condition, *carried, body=body)
+    # The older operator carries at least one value. The condition, which the body hands on, serves as one.
+    true = op.constant(True)
+    names = op.context.names
+    before = ir.Value(name=names.new("val"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape(()))
+    keep = ir.Node("", "Identity", [before], name=names.new("Identity"))
+    keep.outputs[0].name = names.new("val")
+    keep.outputs[0].type, keep.outputs[0].shape = before.type, before.shape
+    body.append(keep)
+    body.inputs.append(before)
+    body.outputs.insert(1, keep.outputs[0])
+    return op.emit_many("Loop", _outputs + 1, trip_count, condition, true, body=body)[1:]
