@@ -94,6 +94,10 @@ def normalized(dynamic_shapes: Any, arguments: Mapping[str, Any], input_names: S
     if dynamic_shapes is None:
         return None
     if isinstance(dynamic_shapes, tuple | list):
+        # An optional argument that the call leaves out needs no entry, but may have an empty one.
+        dynamic_shapes = list(dynamic_shapes)
+        while len(dynamic_shapes) > len(arguments) and not dynamic_shapes[-1]:
+            dynamic_shapes.pop()
         if len(dynamic_shapes) != len(arguments):
             raise InvalidArgumentError(
                 f"dynamic_shapes describes {len(dynamic_shapes)} arguments, the call has {len(arguments)}."

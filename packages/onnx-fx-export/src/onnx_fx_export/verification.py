@@ -39,7 +39,7 @@ def verify_program(
     def candidate(*_: Any) -> list[torch.Tensor]:
         return _tensors(program(*example[0], **example[1]))
 
-    verdict = onnx_verify.compare(reference, candidate, [_tensors(example)])
+    verdict = onnx_verify.compare(reference, candidate, [tuple(_tensors(example))])
     if not verdict:
         raise VerificationError(f"The exported model does not agree with PyTorch:\n{verdict}")
 

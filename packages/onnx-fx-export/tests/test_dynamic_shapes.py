@@ -1,0 +1,102 @@
+"""A dimension declared dynamic is dynamic, carries its name, and is computed from the inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import Dim
+
+import onnx_fx_export
+from onnx_fx_export import export
+
+
+class Scorer(torch.nn.Module):
+    def forward(self, x, y):
+        return x.flatten(1) @ y.flatten(1).transpose(0, 1), x.reshape(-1, 2)
+
+
+def example():
+    return torch.randn(3, 2, 4), torch.randn(5, 2, 4)
+
+
+def dims_of(program, name):
+    values = [*program.model.graph.inputs, *program.model.graph.outputs]
+    return [str(dim) for dim in next(value for value in values if value.name == name).shape]
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"dynamic_shapes": {"x": {0: Dim("rows")}, "y": {0: Dim("columns")}}},
+        {"dynamic_shapes": {"x": {0: "rows"}, "y": {0: "columns"}}},
+        {"dynamic_shapes": ({0: "rows"}, {0: "columns"})},
+        {"dynamic_axes": {"x": {0: "rows"}, "y": {0: "columns"}}},
+        {"dynamic_axes": {"left": {0: "rows"}, "right": {0: "columns"}}, "input_names": ["left", "right"]},
+        {"dynamic_shapes": {"left": {0: "rows"}, "right": {0: "columns"}}, "input_names": ["left", "right"]},
+    ],
+    ids=["dims", "strings", "by position", "dynamic_axes", "dynamic_axes by input name", "by input name"],
+)
+def test_declared_dimensions_keep_their_names(declared) -> None:
+    program = export(Scorer(), example(), output_names=["scores", "pairs"], **declared)
+    assert dims_of(program, "scores") == ["rows", "columns"]
+    assert dims_of(program, "pairs") == ["4*rows", "2"]
+    x, y = torch.randn(7, 2, 4), torch.randn(2, 2, 4)
+    for actual, expected in zip(program(x, y), Scorer()(x, y), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_dynamic_axes_as_a_list() -> None:
+    program = export(Scorer(), example(), dynamic_axes={"x": [0], "y": [0]})
+    x, y = torch.randn(7, 2, 4), torch.randn(2, 2, 4)
+    torch.testing.assert_close(program(x, y)[0], Scorer()(x, y)[0])
+
+
+def test_sizes_come_from_the_inputs_and_not_from_intermediates() -> None:
+    def function(x):
+        y = (x * 2).relu()
+        return torch.zeros(y.shape[0] * 3 + 1)
+
+    program = export(function, (torch.randn(4),), dynamic_shapes={"x": {0: "n"}})
+    assert program(torch.randn(6)).shape == (19,)
+    assert not {"Relu"} & {node.op_type for node in program.model.graph}
+
+
+def test_a_fixed_dimension_fails_with_its_name() -> None:
+    class Fixed(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.ones(3, 2)
+
+    with pytest.raises(onnx_fx_export.DynamicShapeError, match="fixed by the model"):
+        export(Fixed(), (torch.randn(3, 2),), dynamic_shapes={"x": {0: Dim("rows")}})
+
+
+def test_an_unknown_input_is_refused() -> None:
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="'z'"):
+        export(Scorer(), example(), dynamic_shapes={"z": {0: "rows"}})
+
+
+def test_an_axis_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="axis 5"):
+        export(Scorer(), example(), dynamic_axes={"x": {5: "rows"}})
+
+
+def test_both_declarations_at_once_are_refused() -> None:
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="not both"):
+        export(Scorer(), example(), dynamic_axes={"x": [0]}, dynamic_shapes={"x": {0: "n"}, "y": None})
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_networks_keep_a_dynamic_length(kind: str) -> None:
+    model = getattr(torch.nn, kind)(5, 6, num_layers=2, bidirectional=True, batch_first=True).eval()
+    program = export(model, (torch.randn(2, 7, 5),), dynamic_shapes=({0: "batch", 1: "time"}, None))
+    x = torch.randn(3, 11, 5)
+    torch.testing.assert_close(program(x)[0], model(x)[0])
+
+
+def test_sizes_that_data_decides() -> None:
+    def function(x):
+        return x[x > 0] * 2
+
+    program = export(function, (torch.tensor([1.0, -1.0, 2.0]),), dynamic_shapes={"x": {0: "n"}})
+    for x in (torch.tensor([-1.0, 3.0, 4.0, 5.0]), torch.tensor([-1.0, -2.0])):
+        torch.testing.assert_close(program(x), function(x))

@@ -1,0 +1,135 @@
+"""Bad input gives one clear exception of the exporter's tree and leaves no file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import onnx_fx_export
+from onnx_fx_export import export
+
+
+@torch.library.custom_op("onnx_fx_export_tests::mystery", mutates_args=())
+def mystery(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@mystery.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Unsupported(torch.nn.Module):
+    def forward(self, x):
+        y = mystery(x)
+        z = mystery(y) + 1
+        return mystery(z)
+
+
+def test_unsupported_operators_are_reported_together(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with pytest.raises(onnx_fx_export.ConversionError) as caught:
+        export(Unsupported(), (torch.ones(2),), path)
+    message = str(caught.value)
+    assert "3x" in message
+    assert "onnx_fx_export_tests::mystery" in message
+    assert "test_errors.py:" in message
+    assert "custom_translation_table" in message
+    assert isinstance(caught.value, onnx_fx_export.OnnxExporterError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_opset_that_cannot_express_an_operator_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+
+    def function(x):
+        return torch.nonzero(x)
+
+    with pytest.raises(onnx_fx_export.OnnxExporterError) as caught:
+        export(function, (torch.ones(3),), path, opset_version=7)
+    message = str(caught.value)
+    assert "aten::nonzero" in message
+    assert "opset 7" in message
+    assert "opset_version=9" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dimension_that_became_static_leaves_no_file(tmp_path: Path) -> None:
+    def function(x):
+        return x + torch.ones(3)
+
+    with pytest.raises(onnx_fx_export.DynamicShapeError):
+        export(function, (torch.ones(3),), tmp_path / "model.onnx", dynamic_shapes={"x": {0: "n"}})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), None), ((torch.ones(2, 6), 1, 2), None), ((torch.ones(2, 6),), {"y": 1})]
+)
+def test_arguments_that_do_not_fit_are_refused(args, kwargs) -> None:
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="do not fit"):
+        export(torch.nn.Linear(6, 2), args, kwargs=kwargs)
+
+
+def test_an_unwritable_path_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "model.onnx"
+    with pytest.raises(onnx_fx_export.SaveError, match=r"model\.onnx"):
+        export(torch.nn.Linear(6, 2), (torch.ones(2, 6),), path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_cannot_be_captured_says_why() -> None:
+    class Branch(torch.nn.Module):
+        def forward(self, x):
+            if x.sum() > 0:
+                return x
+            return -x
+
+    with pytest.raises(onnx_fx_export.CaptureError):
+        export(Branch(), (torch.ones(2),))
+
+
+def test_something_that_is_no_model_is_refused() -> None:
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="int"):
+        export(3, ())
+
+
+def test_a_call_of_another_structure_is_refused() -> None:
+    program = export(torch.nn.Linear(6, 2), (torch.ones(2, 6),))
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="structure"):
+        program(torch.ones(2, 6), torch.ones(2))
+
+
+def test_a_defective_translation_is_found_by_its_dtype() -> None:
+    def wrong(op, self):
+        return op.Shape(self)
+
+    with pytest.raises(onnx_fx_export.ConversionError, match="INT64"):
+        export(torch.nn.ReLU(), (torch.ones(2),), custom_translation_table={torch.ops.aten.relu.default: wrong})
+
+
+def test_verification_finds_a_wrong_translation() -> None:
+    def wrong(op, self):
+        return op.Abs(self)
+
+    table = {torch.ops.aten.relu.default: wrong}
+    with pytest.raises(onnx_fx_export.VerificationError, match="does not agree"):
+        export(torch.nn.ReLU(), (-torch.ones(2),), custom_translation_table=table, verify=True)
+    export(torch.nn.ReLU(), (-torch.ones(2),), verify=True)
+
+
+def test_a_refused_save_keeps_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"before")
+    program = export(torch.nn.Linear(6, 2), (torch.ones(2, 6),))
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("onnx_fx_export.saving.ir.save", full)
+    with pytest.raises(onnx_fx_export.SaveError, match="No space left"):
+        program.save(path)
+    assert path.read_bytes() == b"before"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]

@@ -1,0 +1,126 @@
+"""State that a model changes becomes inputs and outputs, or the export fails; in-place operators keep their meaning."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import onnx_fx_export
+from onnx_fx_export import export
+
+
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x):
+        self.total.add_(x)
+        return self.total * 2
+
+
+class Window(torch.nn.Module):
+    """Writes through a view, so that the graph has to be functionalized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("history", torch.zeros(3, 2))
+
+    def forward(self, x):
+        self.history[:-1] = self.history[1:].clone()
+        self.history[-1] = x
+        return self.history.sum(0)
+
+
+@pytest.mark.parametrize("model", [Counter, Window])
+def test_mutated_buffers_are_refused_by_default(model) -> None:
+    with pytest.raises(onnx_fx_export.MutationError, match='state="io"'):
+        export(model(), (torch.ones(2),))
+
+
+@pytest.mark.parametrize(("model", "name"), [(Counter, "total"), (Window, "history")])
+def test_mutated_buffers_become_state(model, name: str) -> None:
+    program = export(model(), (torch.ones(2),), state="io")
+    assert program.state == {name: f"{name}.next"}
+    eager = model()
+    state = program.initial_state
+    for step in range(5):
+        x = torch.tensor([1.0 + step, -2.0 * step])
+        outputs = program.run({"x": x, **state})
+        torch.testing.assert_close(outputs["output"], eager(x))
+        state = {source: outputs[following] for source, following in program.state.items()}
+
+
+def test_mutated_inputs_become_state() -> None:
+    def function(x, cache):
+        cache.mul_(2)
+        return x + cache
+
+    with pytest.raises(onnx_fx_export.MutationError, match="input cache"):
+        export(function, (torch.ones(2), torch.ones(2)))
+    program = export(function, (torch.ones(2), torch.ones(2)), state="io")
+    outputs = program.run({"x": torch.ones(2), "cache": torch.tensor([1.0, 3.0])})
+    torch.testing.assert_close(outputs["output"], torch.tensor([3.0, 7.0]))
+    torch.testing.assert_close(outputs["cache.next"], torch.tensor([2.0, 6.0]))
+
+
+def test_a_mutated_input_may_be_renamed() -> None:
+    def function(cache):
+        return cache.add_(1) * 2
+
+    program = export(function, (torch.ones(2),), state="io", input_names=["memory"])
+    assert program.state == {"memory": "memory.next"}
+
+
+def test_batch_norm_in_training_mode_is_state() -> None:
+    model = torch.nn.BatchNorm1d(3)
+    with pytest.raises(onnx_fx_export.MutationError, match="running_mean"):
+        export(model, (torch.randn(4, 3),))
+
+
+def local_inplace(x):
+    y = x + 1
+    y.mul_(2)
+    y += x
+    return y.relu_()
+
+
+def view_written(x):
+    y = x.clone()
+    y[:, 0] = 5
+    y[1].add_(1)
+    return y
+
+
+def view_read_after_write(x):
+    y = x * 1
+    view = y.view(-1)
+    y.add_(1)
+    return view * 2
+
+
+def result_of_inplace_used(x):
+    y = x + 0.5
+    z = y.add_(1)
+    y.mul_(2)
+    return z, y
+
+
+@pytest.mark.parametrize(
+    "function", [local_inplace, view_written, view_read_after_write, result_of_inplace_used], ids=lambda f: f.__name__
+)
+def test_inplace_operators_on_local_values(function) -> None:
+    program = export(function, (torch.randn(3, 4),), dynamic_shapes={"x": {0: "n"}})
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(program(x), function(x))
+
+
+def test_state_through_a_view_of_an_input_is_not_lost() -> None:
+    def function(cache):
+        cache.view(-1).add_(1)
+        return cache * 2
+
+    program = export(function, (torch.ones(2, 2),), state="io")
+    outputs = program.run({"cache": torch.zeros(2, 2)})
+    torch.testing.assert_close(outputs["cache.next"], torch.ones(2, 2))
+    torch.testing.assert_close(outputs["output"], torch.full((2, 2), 2.0))
