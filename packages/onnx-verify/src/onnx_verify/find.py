@@ -21,7 +21,7 @@ from onnx_verify.model import LoadedModel, is_model_like, load_model, subgraphs
 from onnx_verify.pairing import pair_values
 from onnx_verify.runtimes import Backend, Runtime, as_runtime
 from onnx_verify.slicing import Graph
-from onnx_verify.streaming import DEFAULT_MEMORY_LIMIT, OnnxStream, ValueStream, bind_samples
+from onnx_verify.streaming import DEFAULT_MEMORY_LIMIT, OnnxStream, ValueStream, bind_samples, bounded_runtime
 from onnx_verify.tolerance import Tolerance, ToleranceLike
 from onnx_verify.verdict import CaseReport, Verdict
 
@@ -162,7 +162,7 @@ def _whole(right: Runtime, candidate: LoadedModel, sets: list[InputSet], setting
     """Compares the whole models; a candidate that cannot be run is a disagreement, for its nodes can be
     searched."""
     try:
-        left = settings.backend.load(candidate)
+        left = bounded_runtime(candidate, settings.backend, settings.memory_limit)
         return compare(right, left, list(sets), settings.tolerance)
     except ModelRunError as error:
         for each in sets:
@@ -214,8 +214,8 @@ def _paired_outputs(candidate: Graph, outputs: Sequence[str], known: set[str]) -
 def _against_model(
     candidate: LoadedModel, reference: LoadedModel, inputs: InputsLike, settings: SearchOptions
 ) -> MismatchReport:
-    right = settings.reference_backend.load(reference)
-    sets = resolve_inputs(inputs, right)
+    right = bounded_runtime(reference, settings.reference_backend, settings.memory_limit)
+    sets = resolve_inputs(inputs, reference)
     verdict = _whole(right, candidate, sets, settings)
     search = _start(candidate, sets, verdict, settings)
     if verdict.ok and not settings.exhaustive:
@@ -260,8 +260,8 @@ def _between_runtimes(
     """Compares one model with itself, run in two ways."""
     if options is None and "reference_backend" not in changes:
         settings = replace(settings, reference_backend=Backend.parse("reference"))
-    right = settings.reference_backend.load(candidate)
-    sets = resolve_inputs(inputs, right)
+    right = bounded_runtime(candidate, settings.reference_backend, settings.memory_limit)
+    sets = resolve_inputs(inputs, candidate)
     verdict = _whole(right, candidate, sets, settings)
     search = _start(candidate, sets, verdict, settings)
     if verdict.ok and not settings.exhaustive:

@@ -12,9 +12,10 @@ from onnx import shape_inference
 
 from onnx_verify.dtypes import is_known, numpy_dtype
 from onnx_verify.inputs import InputSet, bind_feeds
-from onnx_verify.model import LoadedModel
-from onnx_verify.runtimes import Backend
+from onnx_verify.model import LoadedModel, ValueSpec
+from onnx_verify.runtimes import Backend, Outputs, Runtime
 from onnx_verify.slicing import Graph, piece
+from onnx_verify.weights import weight_bytes
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Any]
@@ -188,3 +189,39 @@ def run_piece(
 def bind_samples(model: LoadedModel, sets: Sequence[InputSet], by_name_only: bool = False) -> list[dict[str, Any]]:
     """Assigns each input set to the inputs of a model."""
     return [bind_feeds(each, model.inputs, by_name_only) for each in sets]
+
+
+class StreamedRuntime:
+    """Runs a model window by window, for models whose weights a session would copy beyond the memory limit."""
+
+    def __init__(self, model: LoadedModel, backend: Backend, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> None:
+        """Indexes the model; nothing is loaded yet."""
+        self.graph = Graph(model)
+        self.backend = backend
+        self.memory_limit = memory_limit
+        self.name = f"{model.source} in {backend.label}, in windows"
+        self.inputs: tuple[ValueSpec, ...] | None = model.inputs
+
+    def run(self, inputs: InputSet) -> Outputs:
+        """Binds the inputs by name or position and runs once."""
+        feeds = bind_feeds(inputs, self.inputs or ())
+        stream = OnnxStream(self.graph, [feeds], self.backend, self.memory_limit)
+        made = {name: values[0] for name, values in stream.values(set(self.graph.outputs))}
+        outputs: Outputs = []
+        for name in self.graph.outputs:
+            value = made.get(name, feeds.get(name))
+            if value is None:
+                value = self.graph.model.initializer_values(name)
+            if isinstance(value, list):
+                outputs.extend((f"{name}[{index}]", item) for index, item in enumerate(value))
+            elif value is not None:
+                outputs.append((name, value))
+        return outputs
+
+
+def bounded_runtime(model: LoadedModel, backend: Backend, memory_limit: int) -> Runtime:
+    """Returns one session for the whole model, or windows where its weights alone would take half of the limit."""
+    total = sum(weight_bytes(weight) for weight in model.weights.values())
+    if 2 * total > memory_limit:
+        return StreamedRuntime(model, backend, memory_limit)
+    return backend.load(model)

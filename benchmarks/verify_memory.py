@@ -1,0 +1,123 @@
+"""Peak memory of finding a planted fault in a model that is larger than 2 GB.
+
+    python benchmarks/verify_memory.py [--gib 2.5] [--limit-mib 1024]
+
+The model's weights lie in a sparse file beside it; the fault is an Abs for a Relu in the middle. Prints the peak of the
+process beyond what it held before the search: of its own memory (RssAnon) and of all resident pages (RssAnon and
+the mapped file, which the system can drop at any time).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+import onnx_verify
+
+WIDTH = 4096
+
+
+def build(folder: Path, layers: int, broken: bool) -> Path:
+    """Writes a chain of MatMul, Add, LayerNormalization, Relu and Add; returns the model's path."""
+    nodes, tensors = [], []
+    last, offset = "x", 0
+    for layer in range(layers):
+        tensor = TensorProto(name=f"w{layer}", data_type=TensorProto.FLOAT, dims=[WIDTH, WIDTH])
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "weights.bin"), ("offset", offset), ("length", 4 * WIDTH * WIDTH)):
+            tensor.external_data.add(key=key, value=str(value))
+        offset += 4 * WIDTH * WIDTH
+        tensors.append(tensor)
+        kind = "Abs" if broken and layer == layers // 2 else "Relu"
+        nodes += [
+            helper.make_node("MatMul", [last, f"w{layer}"], [f"m{layer}"], name=f"matmul{layer}"),
+            helper.make_node("Add", [f"m{layer}", last], [f"a{layer}"], name=f"add{layer}"),
+            helper.make_node(
+                "LayerNormalization", [f"a{layer}", "g"], [f"n{layer}"], name=f"norm{layer}", epsilon=1e-5
+            ),
+            helper.make_node(kind, [f"n{layer}"], [f"r{layer}"], name=f"relu{layer}"),
+            helper.make_node("Add", [f"r{layer}", last], [f"s{layer}"], name=f"skip{layer}"),
+        ]
+        last = f"s{layer}"
+    ones = np.ones(WIDTH, np.float32).tobytes()
+    tensors.append(helper.make_tensor("g", TensorProto.FLOAT, [WIDTH], ones, raw=True))
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])
+    graph = helper.make_graph(nodes, "large", [value], [onnx.ValueInfoProto(name=last)], tensors)
+    graph.output[0].CopyFrom(helper.make_tensor_value_info(last, TensorProto.FLOAT, ["n", WIDTH]))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    path = folder / ("broken.onnx" if broken else "sound.onnx")
+    path.write_bytes(model.SerializeToString())
+    weights = folder / "weights.bin"
+    if not weights.exists():
+        with weights.open("wb") as file:
+            file.truncate(offset)
+            for layer in range(layers):
+                file.seek(layer * 4 * WIDTH * WIDTH)
+                file.write(np.eye(64, WIDTH, dtype=np.float32).tobytes())
+    return path
+
+
+class Peak:
+    """Samples the resident memory of this process while it is entered."""
+
+    def __enter__(self) -> Peak:
+        self.start, self.peak, self._stop = self._read(), (0, 0), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @staticmethod
+    def _read() -> tuple[int, int]:
+        fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return tuple(int(fields[key].split()[0]) << 10 for key in ("RssAnon", "VmRSS"))  # type: ignore[return-value]
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            now = self._read()
+            self.peak = tuple(max(a, b - c) for a, b, c in zip(self.peak, now, self.start, strict=True))  # type: ignore[assignment]
+            time.sleep(0.002)
+
+
+def main() -> None:
+    """Builds, searches, prints one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gib", type=float, default=2.5)
+    parser.add_argument("--limit-mib", type=int, default=1024)
+    options = parser.parse_args()
+    layers = max(2, round(options.gib * 2**30 / (4 * WIDTH * WIDTH)))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sound, broken = build(folder, layers, False), build(folder, layers, True)
+        inputs = (np.random.default_rng(0).standard_normal((2, WIDTH)).astype(np.float32),)
+        with Peak() as peak:
+            begin = time.perf_counter()
+            report = onnx_verify.find_mismatch(broken, inputs, reference=sound, memory_limit=options.limit_mib << 20)
+            seconds = time.perf_counter() - begin
+    found = report.first.node.name if report.first else None
+    result = {
+        "model_mib": layers * 4 * WIDTH * WIDTH >> 20,
+        "nodes": 5 * layers,
+        "limit_mib": options.limit_mib,
+        "peak_own_mib": peak.peak[0] >> 20,
+        "peak_resident_mib": peak.peak[1] >> 20,
+        "seconds": round(seconds, 1),
+        "found": found,
+        "right": found == f"relu{layers // 2}",
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""A search stays within its memory limit, measured in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "verify_memory.py"
+
+
+@pytest.mark.skipif(not BENCHMARK.exists(), reason="the benchmarks are in the repository only, not in the package")
+@pytest.mark.parametrize(
+    "gib, limit", [(0.5, 256), pytest.param(2.5, 1024, marks=pytest.mark.wide)], ids=["512 MiB", "2.5 GiB"]
+)
+def test_the_fault_is_found_within_the_limit(gib, limit):
+    command = [sys.executable, BENCHMARK, "--gib", str(gib), "--limit-mib", str(limit)]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout)
+    assert result["right"], result
+    assert result["model_mib"] > limit
+    assert result["peak_own_mib"] < limit
+    assert result["peak_resident_mib"] < result["model_mib"] + limit
