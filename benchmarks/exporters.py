@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx_fx_export
 import onnxruntime
 import torch
 from rich.console import Console
 from rich.table import Table
+
+import onnx_fx_export
 
 Example = tuple[torch.nn.Module, dict[str, torch.Tensor]]
 
@@ -129,7 +130,13 @@ def export_theirs(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset
     """Export with torch.onnx."""
     with contextlib.redirect_stdout(io.StringIO()):
         program = torch.onnx.export(
-            model, (), kwargs=inputs, dynamo=True, opset_version=opset, dynamic_shapes=dynamic_batch(inputs), verbose=False
+            model,
+            (),
+            kwargs=inputs,
+            dynamo=True,
+            opset_version=opset,
+            dynamic_shapes=dynamic_batch(inputs),
+            verbose=False,
         )
     assert program is not None
     return program.model_proto

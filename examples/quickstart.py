@@ -21,12 +21,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import onnx_fx_export
-import onnx_ts_legacy
-import onnx_verify
 import torch
 from rich.console import Console
 from rich.table import Table
+
+import onnx_fx_export
+import onnx_ts_legacy
+import onnx_verify
 
 SENTENCES = [
     "A model that leaves the framework should compute what it computed inside.",

@@ -14,11 +14,13 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from onnx_fx_export._version import __version__
 from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
+from onnx_fx_export.finish import finish
 from onnx_fx_export.higher_order import HANDLERS
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.weights import WeightStore
 from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.dtypes import mark_complex, mark_number, to_ir
+from onnxops_decomp.folding import MAX_ELEMENTS
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.model import build_model
 from onnxops_decomp.mutation import needs_functionalization, written_arguments
@@ -157,8 +159,8 @@ class _Converter:
         if target in self.mutated_buffers:
             self.initial_state[target] = tensor
             return self.op.input(target, to_ir(tensor.dtype), tuple(tensor.shape))
-        # Small constants take part in folding; parameters and buffers stay exchangeable.
-        if target in self.program.constants and tensor.numel() <= 16 and not tensor.is_complex():
+        # Small constants take part in folding; parameters and persistent buffers stay exchangeable.
+        if target in self.program.constants and tensor.numel() <= MAX_ELEMENTS and not tensor.is_complex():
             return self.lowering.tensor_constant(tensor)
         return self.weights.value(target, tensor)
 
@@ -265,6 +267,7 @@ class _Converter:
             initializers=self.weights.values,
             producer=("onnx-fx-export", __version__),
         )
+        finish(model)
         return Conversion(model, self.input_positions, user, self.state, self.initial_state, self.lowering.assumptions)
 
 
