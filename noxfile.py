@@ -232,13 +232,13 @@ def build(session: nox.Session) -> None:
     session.run("python", "-m", "tools.release", "build", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
     """Build the documentation, warnings being errors, and run every example in it and in the READMEs."""
     python = torch_env(session)
     pip_install(session, python, *group("docs"))
     pages = ["README.md", "docs", *(f"packages/{name}/README.md" for name in PACKAGES)]
-    pytest(session, python, "-p", "tools.doc_examples", "--tb=short", *pages, *session.posargs)
+    pytest(session, python, "-p", "tools.doc_examples", "--tb=short", "--show-capture=no", *pages, *session.posargs)
     session.run(python, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", "docs/_build/html", external=True)
 
 
