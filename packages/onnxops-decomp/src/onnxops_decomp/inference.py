@@ -212,11 +212,24 @@ def _slice(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: 
     dims = dims_of(inputs[0])
     if dims is None:
         return None
+    if "starts" in attributes:
+        over = np.asarray(attributes.get("axes", range(len(attributes["starts"]))))
+        return _sliced(dims, np.asarray(attributes["starts"]), np.asarray(attributes["ends"]), over, None)
     starts, ends = constant(inputs[1]), constant(inputs[2])
     axes = constant(inputs[3]) if len(inputs) > 3 and inputs[3] is not None else np.arange(len(dims))
     steps = constant(inputs[4]) if len(inputs) > 4 and inputs[4] is not None else None
     if axes is None or (len(inputs) > 4 and inputs[4] is not None and steps is None):
         return (UNKNOWN,) * len(dims)
+    return _sliced(dims, starts, ends, axes, steps)
+
+
+def _sliced(
+    dims: Dims,
+    starts: npt.NDArray[Any] | None,
+    ends: npt.NDArray[Any] | None,
+    axes: npt.NDArray[Any],
+    steps: npt.NDArray[Any] | None,
+) -> Dims:
     result = list(dims)
     for position, axis in enumerate(int(axis) % len(dims) for axis in axes):
         dim = dims[axis]
@@ -253,7 +266,8 @@ def _tile(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: C
 
 
 def _pad(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
-    dims, pads = dims_of(inputs[0]), constant(inputs[1])
+    dims = dims_of(inputs[0])
+    pads = np.asarray(attributes["pads"]) if "pads" in attributes else constant(inputs[1])
     if dims is None or pads is None or (len(inputs) > 3 and inputs[3] is not None):
         return None if dims is None else (UNKNOWN,) * len(dims)
     half = len(pads) // 2

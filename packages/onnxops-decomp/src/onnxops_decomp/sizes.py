@@ -157,6 +157,12 @@ class SizeOperations:
             target = [1 if isinstance(size, int) and size == -1 else size for size in sizes]
         if lead_free(dims, target):
             return value
+        if 0 in target and value.dtype is not None and all(isinstance(size, int) for size in target):
+            # Nothing is left of the value. ONNX Runtime drops an Expand of a size 1 to a constant 0.
+            lead = len(target) - len(dims or ())
+            whole = [(dims or ())[i - lead] if i >= lead and size == 1 else size for i, size in enumerate(target)]
+            if all(isinstance(size, int) for size in whole):
+                return op.constant(np.zeros([size for size in whole if isinstance(size, int)]), value.dtype)
         result: ir.Value = op.Expand(value, self.vector(target))
         if dims is not None:
             lead = len(sizes) - len(dims)

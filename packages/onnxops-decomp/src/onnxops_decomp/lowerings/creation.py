@@ -1,0 +1,196 @@
+"""Tensors made from sizes and numbers: arange, zeros, full, eye, linspace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.lowerings.registry import Function, lowering
+from onnxops_decomp.lowerings.shapes import unsqueeze_at
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.dtypes import Operand
+    from onnxops_decomp.sizes import Size
+
+__all__ = ["filled", "scalar"]
+
+aten = torch.ops.aten
+
+_INT64 = ir.DataType.INT64
+# Static sequences up to this length become constants; longer ones are computed, so that a model never grows by them.
+_CONSTANT_LENGTH = 1024
+
+
+def _default_float() -> ir.DataType:
+    return to_ir(torch.get_default_dtype())
+
+
+def scalar(op: OpBuilder, value: Operand, dtype: ir.DataType) -> ir.Value:
+    """Return a number as a 0-d tensor of ``dtype``."""
+    if not isinstance(value, ir.Value):
+        return op.constant(value, dtype)
+    return op.cast(value if op.rank(value) == 0 else op.Reshape(value, []), dtype)
+
+
+def filled(op: OpBuilder, sizes: Sequence[Size], value: Operand, dtype: ir.DataType) -> ir.Value:
+    """Return a tensor of the given sizes with one value everywhere."""
+    return op.expand(scalar(op, value, dtype), sizes)
+
+
+# ---- one value everywhere
+
+
+def _dtype_of(value: Operand) -> ir.DataType:
+    """Return the dtype that torch.full infers from its value."""
+    if isinstance(value, ir.Value):
+        assert value.dtype is not None
+        return _default_float() if value.dtype.is_floating_point() else value.dtype
+    if isinstance(value, bool):
+        return ir.DataType.BOOL
+    return _INT64 if isinstance(value, int) else _default_float()
+
+
+@lowering(aten.full.default)
+def full(op: OpBuilder, size: Sequence[Size], fill_value: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
+    return filled(op, size, fill_value, _dtype_of(fill_value) if dtype is None else to_ir(dtype))
+
+
+@lowering(aten.full_like.default)
+def full_like(op: OpBuilder, self: ir.Value, fill_value: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
+    return filled(op, op.sizes(self), fill_value, op.dtype(self) if dtype is None else to_ir(dtype))
+
+
+@lowering(aten.new_full.default)
+def new_full(
+    op: OpBuilder, self: ir.Value, size: Sequence[Size], fill_value: Operand, *, dtype: torch.dtype | None = None
+) -> ir.Value:
+    return filled(op, size, fill_value, op.dtype(self) if dtype is None else to_ir(dtype))
+
+
+def _filled_with(number: int) -> tuple[Function, Function, Function]:
+    """Lowerings of zeros or ones, by size, like another tensor, and by size in another tensor's dtype."""
+
+    def by_size(op: OpBuilder, size: Sequence[Size], *, dtype: torch.dtype | None = None) -> ir.Value:
+        return filled(op, size, number, _default_float() if dtype is None else to_ir(dtype))
+
+    def like(op: OpBuilder, self: ir.Value, *, dtype: torch.dtype | None = None) -> ir.Value:
+        return full_like(op, self, number, dtype=dtype)
+
+    def new(op: OpBuilder, self: ir.Value, size: Sequence[Size], *, dtype: torch.dtype | None = None) -> ir.Value:
+        return new_full(op, self, size, number, dtype=dtype)
+
+    return by_size, like, new
+
+
+for _name, _number in {"zeros": 0, "ones": 1, "empty": 0}.items():
+    _by_size, _like, _new = _filled_with(_number)
+    lowering("aten::empty.memory_format" if _name == "empty" else f"aten::{_name}")(_by_size)
+    lowering(f"aten::{_name}_like")(_like)
+    lowering(f"aten::new_{_name}")(_new)
+lowering("aten::_efficientzerotensor")(_filled_with(0)[0])
+
+
+@lowering(aten.empty_strided.default)
+def empty_strided(
+    op: OpBuilder, size: Sequence[Size], stride: Sequence[Size], *, dtype: torch.dtype | None = None
+) -> ir.Value:
+    return filled(op, size, 0, _default_float() if dtype is None else to_ir(dtype))
+
+
+@lowering(aten.empty_permuted.default)
+def empty_permuted(
+    op: OpBuilder, size: Sequence[Size], physical_layout: Sequence[int], *, dtype: torch.dtype | None = None
+) -> ir.Value:
+    return filled(op, size, 0, _default_float() if dtype is None else to_ir(dtype))
+
+
+@lowering(aten.new_empty_strided.default)
+def new_empty_strided(
+    op: OpBuilder,
+    self: ir.Value,
+    size: Sequence[Size],
+    stride: Sequence[Size],
+    *,
+    dtype: torch.dtype | None = None,
+) -> ir.Value:
+    return new_full(op, self, size, 0, dtype=dtype)
+
+
+@lowering(aten.scalar_tensor.default)
+def scalar_tensor(op: OpBuilder, s: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
+    return scalar(op, s, _default_float() if dtype is None else to_ir(dtype))
+
+
+@lowering(aten.tensor.int, aten.tensor.float, aten.tensor.bool)
+def tensor(op: OpBuilder, t: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
+    return scalar(op, t, _dtype_of(t) if dtype is None else to_ir(dtype))
+
+
+# ---- sequences
+
+
+def _is_integral(value: Operand) -> bool:
+    if isinstance(value, ir.Value):
+        return value.dtype is not None and not value.dtype.is_floating_point()
+    return isinstance(value, int)
+
+
+@lowering(aten.arange.default)
+def arange(op: OpBuilder, end: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
+    return arange_step(op, 0, end, 1, dtype=dtype)
+
+
+@lowering(aten.arange.start)
+def arange_start(op: OpBuilder, start: Operand, end: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
+    return arange_step(op, start, end, 1, dtype=dtype)
+
+
+@lowering(aten.arange.start_step)
+def arange_step(
+    op: OpBuilder, start: Operand, end: Operand, step: Operand = 1, *, dtype: torch.dtype | None = None
+) -> ir.Value:
+    integral = all(_is_integral(value) for value in (start, end, step))
+    wanted = to_ir(dtype) if dtype is not None else _INT64 if integral else _default_float()
+    if not wanted.is_floating_point():
+        # torch converts the operands first where the result is integral: arange(0.5, 3.5, dtype=int64) is 0, 1, 2.
+        operands = [int(value) if not isinstance(value, ir.Value) else value for value in (start, end, step)]
+        return op.cast(op.Range(*(scalar(op, value, _INT64) for value in operands)), wanted)
+    if integral:
+        return op.cast(op.Range(*(scalar(op, value, _INT64) for value in (start, end, step))), wanted)
+    return op.cast(_float_range(op, start, end, step), wanted)
+
+
+def _float_range(op: OpBuilder, start: Operand, end: Operand, step: Operand) -> ir.Value:
+    """Compute ``start + i * step`` in DOUBLE; runtimes add up the steps in a Range of floats, and so the errors."""
+    if not any(isinstance(value, ir.Value) for value in (start, end, step)):
+        first, last, delta = (float(value) for value in (start, end, step) if not isinstance(value, ir.Value))
+        count: Size = max(math.ceil((last - first) / delta), 0)
+        if isinstance(count, int) and count <= _CONSTANT_LENGTH:
+            return op.constant(np.arange(count) * delta + first, ir.DataType.DOUBLE)
+    else:
+        values = [scalar(op, value, ir.DataType.DOUBLE) for value in (start, end, step)]
+        count = op.cast(op.Ceil(op.Div(op.Sub(values[1], values[0]), values[2])), _INT64)
+    positions = op.cast(op.Range(0, count, 1), ir.DataType.DOUBLE)
+    first_value, delta_value = (scalar(op, value, ir.DataType.DOUBLE) for value in (start, step))
+    return op.Add(op.Mul(positions, delta_value), first_value)
+
+
+@lowering(aten.eye.default)
+def eye(op: OpBuilder, n: Size, *, dtype: torch.dtype | None = None) -> ir.Value:
+    return eye_m(op, n, n, dtype=dtype)
+
+
+@lowering(aten.eye.m)
+def eye_m(op: OpBuilder, n: Size, m: Size, *, dtype: torch.dtype | None = None) -> ir.Value:
+    wanted = _default_float() if dtype is None else to_ir(dtype)
+    if isinstance(n, int) and isinstance(m, int) and n * m <= _CONSTANT_LENGTH:
+        return op.constant(np.eye(n, m), wanted)
+    rows, columns = op.Unsqueeze(op.Range(0, n, 1), [1]), unsqueeze_at(op, op.Range(0, m, 1), [0])
+    return op.cast(op.Equal(rows, columns), wanted)

@@ -1,0 +1,115 @@
+"""Views that keep every element equal eager PyTorch."""
+
+import pytest
+import torch
+from decomp_harness import check
+
+X = torch.randn(2, 3, 4, 5)
+LARGER = [(torch.randn(4, 6, 2, 7),)]
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 18, 23, 26, 28])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(6, 20),
+        lambda x: x.reshape(x.shape[0], -1),
+        lambda x: x.view(2, 3, 20),
+        lambda x: x.permute(0, -1, 1, 2),
+        lambda x: x.transpose(-1, 1),
+        lambda x: x.mT,
+        lambda x: x.flatten(1, -2),
+        lambda x: x.unflatten(-1, (5, -1)),
+        lambda x: x.unsqueeze(-1).squeeze(-1),
+        lambda x: x[:1].squeeze(0),
+        lambda x: x.movedim((0, 1), (-1, 0)),
+    ],
+)
+def test_view_at_every_opset(function, opset: int) -> None:
+    check(function, X, opset=opset)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(x.shape[0] * x.shape[1], -1),
+        lambda x: x.reshape(x.shape[0], x.shape[1], 1, x.shape[2] * x.shape[3]),
+        lambda x: x.view(x.shape[1], x.shape[0], -1),
+        lambda x: x.flatten(),
+        lambda x: x.flatten(0, 1),
+        lambda x: x.flatten(1, 2),
+        lambda x: x.unsqueeze(1).expand(-1, 3, -1, -1, -1),
+        lambda x: x[:, :1].expand(-1, x.shape[2], -1, -1),
+        lambda x: x.transpose(1, 2).contiguous().view(x.shape[0], x.shape[2], -1),
+        lambda x: x[:, 0].unflatten(0, (-1, 2)),
+        lambda x: x.ravel().reshape_as(x).movedim(0, 2),
+        lambda x: torch.broadcast_to(x[..., :1], x.shape),
+    ],
+)
+def test_view_runs_at_other_sizes(function) -> None:
+    check(function, X, others=LARGER)
+
+
+def test_consecutive_views_cost_one_node() -> None:
+    lowered = check(lambda x: x.reshape(6, 20).reshape(3, 40).view(-1, 8), X)
+    assert lowered.op_types() == ["Reshape"]
+
+
+def test_reshape_of_dynamic_sizes_needs_no_shape_arithmetic() -> None:
+    lowered = check(lambda x: x.reshape(x.shape[0], x.shape[1], -1), X, others=LARGER)
+    assert lowered.op_types() == ["Reshape"]
+
+
+def test_expand_to_the_own_size_costs_nothing() -> None:
+    lowered = check(lambda x: torch.relu(x.expand(x.shape[0], -1, -1, -1).contiguous().detach()), X, others=LARGER)
+    assert lowered.op_types() == ["Relu"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(0, 2),
+        lambda x: x.reshape(2, 0, 7),
+        lambda x: x.reshape(-1, 3),
+        lambda x: x.flatten(),
+        lambda x: x.unsqueeze(0),
+        lambda x: x.transpose(0, 1),
+        lambda x: x.expand(2, 0, 3),
+    ],
+)
+def test_view_of_an_empty_tensor(function) -> None:
+    check(function, torch.zeros(0, 3), opset=18)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(1, 1),
+        lambda x: x.flatten(),
+        lambda x: x.squeeze(),
+        lambda x: x.squeeze(0),
+        lambda x: x.squeeze(-1),
+        lambda x: x.unsqueeze(-1),
+        lambda x: x.transpose(0, -1),
+        lambda x: x.permute(()),
+        lambda x: x.t(),
+        lambda x: x.expand(2, 3),
+        lambda x: torch.atleast_3d(x),
+    ],
+)
+def test_view_of_a_zero_dim_tensor(function) -> None:
+    check(function, torch.tensor(2.5))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16, torch.int8, torch.float64])
+def test_views_keep_the_dtype(dtype: torch.dtype) -> None:
+    check(lambda x: x.permute(1, 0).unsqueeze(0).expand(2, -1, -1).reshape(-1), torch.ones(2, 3).to(dtype))
+
+
+def test_squeeze_removes_only_sizes_of_one() -> None:
+    check(lambda x: (x.squeeze(0), x.squeeze(1), x.squeeze((0, 1, -1)), x.squeeze()), torch.randn(1, 3, 1, 2))
+
+
+def test_atleast_of_several_tensors() -> None:
+    tensors = (torch.tensor(1.0), torch.randn(2), torch.randn(2, 3), torch.randn(1, 2, 3))
+    check(lambda *t: (*torch.atleast_1d(*t), *torch.atleast_2d(*t), *torch.atleast_3d(*t)), *tensors)
