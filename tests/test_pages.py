@@ -1,0 +1,88 @@
+"""What pages and workflows say about the repository is so."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tools.workspace import Workspace
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/**/*.md"),
+    *ROOT.glob("packages/*/README.md"),
+    *ROOT.glob(".github/*.md"),
+]
+WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
+PACKAGES = list(Workspace(ROOT).distributions)
+
+
+def is_session(decorator: ast.expr) -> bool:
+    return ast.unparse(decorator).startswith("nox.session")
+
+
+def session_name(function: ast.FunctionDef) -> str:
+    given = [
+        keyword.value.value
+        for decorator in function.decorator_list
+        if isinstance(decorator, ast.Call)
+        for keyword in decorator.keywords
+        if keyword.arg == "name" and isinstance(keyword.value, ast.Constant)
+    ]
+    return str(given[0]) if given else function.name
+
+
+def sessions() -> set[str]:
+    tree = ast.parse((ROOT / "noxfile.py").read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return {session_name(each) for each in functions if any(map(is_session, each.decorator_list))}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_sessions_that_a_page_mentions_exist(page: Path) -> None:
+    mentioned = set(re.findall(r"nox -s \"?([a-z-]+)", page.read_text()))
+
+    assert mentioned <= sessions()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
+
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_sessions_that_a_workflow_runs_exist(workflow: Path) -> None:
+    text = workflow.read_text()
+    named = set(re.findall(r"nox -s \"?([a-z-]+)", text))
+    for matrix in re.findall(r"session: \[(.*)\]", text):
+        named |= {name.strip() for name in matrix.split(",")}
+
+    assert named
+    assert named <= sessions()
+
+
+def test_the_ci_runs_the_test_command_of_the_readme_and_nothing_else() -> None:
+    command = "python3 -m pip install nox && python3 -m nox"
+    script = (ROOT / ".ci/run").read_text().splitlines()
+
+    lines = [line for line in script if line and not line.startswith(("#", "set ", "cd "))]
+
+    assert lines == [command]
+    assert command in (ROOT / "README.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_is_named_where_packages_are_listed(package: str) -> None:
+    assert f"/packages/{package}/" in (ROOT / ".github/CODEOWNERS").read_text()
+    assert f"(packages/{package})" in (ROOT / "README.md").read_text()
+    assert (ROOT / f"docs/packages/{package}.md").exists()
+    assert (ROOT / f"packages/{package}/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
