@@ -1,6 +1,8 @@
 """Compares ONNX models with their reference and finds the first wrong node."""
 
 from onnx_verify._version import __version__
+from onnx_verify.bench import BenchmarkReport, benchmark
+from onnx_verify.checks import Expectations, Finding, check_model, summarize
 from onnx_verify.comparison import compare
 from onnx_verify.errors import (
     InputError,
@@ -23,7 +25,10 @@ from onnx_verify.verdict import CaseReport, OutputReport, Verdict
 
 __all__ = [
     "Backend",
+    "BenchmarkReport",
     "CaseReport",
+    "Expectations",
+    "Finding",
     "InputError",
     "InputSet",
     "LoadedModel",
@@ -45,10 +50,13 @@ __all__ = [
     "UnsafeModelError",
     "Verdict",
     "__version__",
+    "benchmark",
+    "check_model",
     "compare",
     "default_tolerance",
     "find_mismatch",
     "generate_inputs",
     "input_sets",
     "load_model",
+    "summarize",
 ]

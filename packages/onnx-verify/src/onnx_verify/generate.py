@@ -174,6 +174,11 @@ class _Maker:
         return np.asarray(values).astype(dtype)
 
 
+def dimension_names(model: LoadedModel) -> list[str]:
+    """Returns the names of the dynamic dimensions of a model's inputs; an unnamed one is called ``input:axis``."""
+    return _dynamic_dims(model.inputs)
+
+
 def _dynamic_dims(inputs: Sequence[ValueSpec]) -> list[str]:
     """Returns the names of the dynamic dimensions in order; an unnamed one is called ``input:axis``."""
     names: dict[str, None] = {}
