@@ -108,17 +108,21 @@ def wide(session: nox.Session, package: str) -> None:
     )
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def minimums(session: nox.Session) -> None:
     """Test every package with the lowest versions it declares."""
-    session.install(*group("test"))
-    lowest = session.run("python", "-m", "tools.minimums", silent=True)
-    constraints = Path(session.create_tmp()) / "minimums.txt"
+    shutil.rmtree(session.cache_dir / "minimums", ignore_errors=True)
+    python = create_env(session, session.cache_dir / "minimums")
+    pip_install(session, python, *group("test"))
+    lowest = session.run(python, "-m", "tools.minimums", silent=True, external=True)
+    constraints = session.cache_dir / "minimums" / "constraints.txt"
     constraints.write_text(str(lowest))
     groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
-    session.install(f"--constraint={constraints}", *groups, *(f"./packages/{name}" for name in PACKAGES))
+    local = [f"./packages/{name}" for name in PACKAGES]
+    pip_install(session, python, f"--constraint={constraints}", *groups, *local)
+    pip_install(session, python, "--no-deps", *group("model-files"))
     for name in PACKAGES:
-        pytest(session, "python", f"packages/{name}/tests", "-m", "not wide", *session.posargs)
+        pytest(session, python, f"packages/{name}/tests", "-m", "not wide", *session.posargs)
 
 
 @nox.session(venv_backend="none")
