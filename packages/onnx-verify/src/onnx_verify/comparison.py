@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ def compare(
     check_shape: bool = True,
     check_names: bool = False,
     backend: Backend | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Verdict:
     """Runs both on every input set and compares all outputs.
 
@@ -46,6 +48,7 @@ def compare(
         check_names: whether two ONNX models must call their outputs the same; they pair up by position
             otherwise.
         backend: how ONNX models are run.
+        progress: called with the finished and the total number of runs.
 
     Returns:
         A verdict, true only if every output of every run agrees.
@@ -60,10 +63,22 @@ def compare(
     if isinstance(right, OnnxRuntime):
         right.by_name_only = True
     left = as_runtime(candidate, backend, flat=True, by_name_only=both_onnx)
-    options = _Options(tolerance, check_dtype, check_shape, check_names)
     sets = resolve_inputs(inputs, right, left)
-    cases = [compare_outputs(right.run(each), left.run(each), options, each.label) for each in sets]
-    return Verdict(right.name, left.name, cases)
+    verdict = Verdict(right.name, left.name, [])
+    for each in sets:
+        case = compare_outputs(
+            right.run(each),
+            left.run(each),
+            each.label,
+            tolerance,
+            check_dtype=check_dtype,
+            check_shape=check_shape,
+            check_names=check_names,
+        )
+        verdict.cases.append(case)
+        if progress is not None:
+            progress(len(verdict.cases), len(sets))
+    return verdict
 
 
 def resolve_inputs(inputs: InputsLike, *models: Runtime | LoadedModel) -> list[InputSet]:
@@ -83,34 +98,37 @@ def resolve_inputs(inputs: InputsLike, *models: Runtime | LoadedModel) -> list[I
     return generate_inputs(known[-1], inputs if isinstance(inputs, RandomInputs) else None)
 
 
-class _Options:
-    """What counts as a disagreement."""
+def compare_outputs(
+    reference: Outputs,
+    candidate: Outputs,
+    label: str,
+    tolerance: ToleranceLike = None,
+    *,
+    check_dtype: bool = True,
+    check_shape: bool = True,
+    check_names: bool = False,
+) -> CaseReport:
+    """Compares the outputs of one run, pair by pair; the arguments are those of :func:`compare`.
 
-    def __init__(self, tolerance: ToleranceLike, dtype: bool, shape: bool, names: bool) -> None:
-        self.tolerance = tolerance
-        self.dtype = dtype
-        self.shape = shape
-        self.names = names
-
-
-def compare_outputs(reference: Outputs, candidate: Outputs, options: _Options, label: str) -> CaseReport:
-    """Compares the outputs of one run, pair by pair."""
+    Raises:
+        InputError: if a tolerance is given for an output that does not exist.
+    """
     case = CaseReport(label, [])
     if len(reference) != len(candidate):
         case.reasons.append(f"the reference has {len(reference)} outputs, the candidate {len(candidate)}")
     if not reference:
         case.reasons.append("the reference has no outputs; there is nothing to compare")
-    if options.names and [name for name, _ in reference] != [name for name, _ in candidate]:
+    if check_names and [name for name, _ in reference] != [name for name, _ in candidate]:
         case.reasons.append(
             f"output names differ: {[name for name, _ in reference]} and {[name for name, _ in candidate]}"
         )
-    unknown = _unknown_keys(options.tolerance, reference, candidate)
+    unknown = _unknown_keys(tolerance, reference, candidate)
     if unknown:
         raise InputError(f"tolerances are given for {unknown}, which are no outputs")
     for index, ((_, expected), (name, actual)) in enumerate(zip(reference, candidate, strict=False)):
-        tolerance = resolve_tolerance(options.tolerance, name, index, expected.dtype, actual.dtype)
+        allowed = resolve_tolerance(tolerance, name, index, expected.dtype, actual.dtype)
         case.outputs.append(
-            compare_arrays(name, expected, actual, tolerance, check_dtype=options.dtype, check_shape=options.shape)
+            compare_arrays(name, expected, actual, allowed, check_dtype=check_dtype, check_shape=check_shape)
         )
     return case
 

@@ -25,7 +25,8 @@ def read_inputs(path: Path) -> list[InputSet]:
 
     Args:
         path: an ``.npz`` (inputs by name), an ``.npy`` or ``.pb`` (one positional input), a folder with
-            ``input_0.pb``, ``input_1.pb``, ..., or a folder of such folders (``test_data_set_0``, ...).
+            ``input_0.pb``, ``input_1.pb``, ..., a folder of such folders (``test_data_set_0``, ...), or one of
+            ``.npz`` files.
 
     Raises:
         InputError: if there is nothing there, or a file cannot be read. Pickled data is never read.
@@ -38,7 +39,7 @@ def read_inputs(path: Path) -> list[InputSet]:
     if numbered:
         return [InputSet(tuple(read_value(file) for file in numbered), label=path.name)]
     sets = [found for folder in _data_sets(path) for found in read_inputs(folder)]
-    sets += [_from_file(file) for file in sorted(path.glob("*.npz"))]
+    sets = sets or [_from_file(file) for file in sorted(path.glob("*.npz"))]
     if not sets:
         raise InputError(f"{path} holds neither input_0.pb, test_data_set_0 nor an .npz file")
     return sets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ class SearchOptions:
         memory_limit: bytes for intermediate values and the weights in use, beyond the models.
         max_mismatches: how many wrong pieces are reported.
         exhaustive: whether nodes are checked even if the outputs agree.
+        progress: called with the checked and the total number of nodes.
     """
 
     tolerance: ToleranceLike = None
@@ -55,6 +56,7 @@ class SearchOptions:
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     max_mismatches: int = 1
     exhaustive: bool = False
+    progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self) -> None:
         """Refuses an unknown strategy and limits that allow nothing."""
@@ -150,6 +152,7 @@ class _Search:
             self.settings.local,
             self.settings.memory_limit,
             self.settings.max_mismatches,
+            self.settings.progress,
         ).run()
         self.report.runs += 2
         self.report.checked += len(result.profile)

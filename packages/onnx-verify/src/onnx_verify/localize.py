@@ -7,7 +7,7 @@ error shows where it is made and nowhere else: it neither adds up nor spreads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,6 +51,7 @@ class Localizer:
         tolerance: one for all values, or None for the defaults by dtype; see :func:`local_tolerance`.
         memory_limit: bytes for values and weights.
         max_mismatches: after this many the run stops; the arrays of each are kept for a repro.
+        progress: called with the checked and the total number of nodes.
     """
 
     candidate: Graph
@@ -62,6 +63,7 @@ class Localizer:
     tolerance: ToleranceLike = None
     memory_limit: int = 1 << 30
     max_mismatches: int = 1
+    progress: Callable[[int, int], None] | None = None
 
     def run(self) -> LocalResult:
         """Runs once through both models.
@@ -80,6 +82,8 @@ class Localizer:
             stop = self._window(start)
             self._check(start, stop)
             self._release(stop)
+            if self.progress is not None:
+                self.progress(stop, len(self.candidate.nodes))
             start = stop
         return self._result
 
