@@ -1,0 +1,221 @@
+"""Attention in the opsets before it became an operator."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxops_decomp.adapters.common import arange
+from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.inference import dims_of, same_dim
+from onnxops_decomp.sizes import Size
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+__all__ = ["attended", "causal_mask", "grouped", "masked", "scaled_query"]
+
+
+def causal_mask(op: OpBuilder, length: Size, total: Size, past: Size = 0) -> ir.Value:
+    """Return a bool matrix (length, total): may query i see key j, that is ``j <= i + past``."""
+    rows = arange(op, length)
+    if not isinstance(past, int) or past:
+        rows = op.Add(rows, past)
+    return op.LessOrEqual(arange(op, total), op.Unsqueeze(rows, [1]))
+
+
+def scaled_query(op: OpBuilder, query: ir.Value, scale: float | None) -> ir.Value:
+    """Return ``scale * query``; the scale is 1 / sqrt(E) if left out."""
+    if scale is not None:
+        return query if scale == 1.0 else op.Mul(query, scale)
+    width = op.size(query, -1)
+    if isinstance(width, int):
+        return op.Mul(query, 1.0 / math.sqrt(width)) if width else query
+    return op.Div(query, op.Sqrt(op.cast(width, op.dtype(query))))
+
+
+def masked(op: OpBuilder, scores: ir.Value, mask: ir.Value | None) -> ir.Value:
+    """Apply a bool or additive mask to scores."""
+    if mask is None:
+        return scores
+    if op.dtype(mask) == ir.DataType.BOOL:
+        return op.Where(mask, scores, op.constant(-math.inf, op.dtype(scores)))
+    return op.Add(scores, mask)
+
+
+def _without_empty_rows(op: OpBuilder, weights: ir.Value, mask: ir.Value | None) -> ir.Value:
+    """Give a query that may see no key weights of 0, where softmax has NaN."""
+    if mask is None:
+        return weights
+    zero = op.constant(0.0, op.dtype(weights))
+    if op.dtype(mask) == ir.DataType.BOOL:
+        return op.Where(mask, weights, zero)
+    # A property of the mask alone, which the layers of a model share.
+    empty = op.Equal(op.ReduceMax(mask, [-1]), op.constant(-math.inf, op.dtype(mask)))
+    return op.Where(empty, zero, weights)
+
+
+def attended(
+    op: OpBuilder,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    mask: ir.Value | None = None,
+    *,
+    always_sees: bool = False,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+) -> ir.Value:
+    """Write softmax(scale * Q K^T) V from single operators; batch dimensions broadcast.
+
+    Args:
+        op: Builder in the newest dialect.
+        query: (..., L, E).
+        key: (..., S, E).
+        value: (..., S, Ev).
+        mask: Bool (true = may see) or additive, broadcastable to (..., L, S).
+        always_sees: Whether the mask is known to let each query see some key.
+        scale: Factor of the products; 1 / sqrt(E) if left out.
+        softcap: Bound of the products, applied by tanh before the mask; 0 for none.
+        dropout_p: Probability of dropping a weight.
+    """
+    rank = op.rank(key)
+    turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scores = op.MatMul(scaled_query(op, query, scale), turned)
+    if softcap:
+        scores = op.Mul(op.Tanh(op.Div(scores, softcap)), softcap)
+    weights = op.Softmax(masked(op, scores, mask), axis=-1)
+    if not always_sees:
+        weights = _without_empty_rows(op, weights, mask)
+    if dropout_p > 0:
+        weights = op.Dropout(weights, dropout_p, True)
+    return op.MatMul(weights, value)
+
+
+def grouped(
+    op: OpBuilder, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value | None
+) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value | None]:
+    """Give query (B, H, L, E) and key (B, G, S, E) a common axis of groups, over which MatMul broadcasts."""
+    batch, heads, length, width = op.sizes(query)
+    groups = op.size(key, 1)
+    query = op.reshape(query, [batch, groups, op.size_floordiv(heads, groups), length, width])
+    if mask is not None and op.rank(mask) >= 3:
+        sizes = op.sizes(mask)
+        if op.rank(mask) == 3 or (isinstance(sizes[-3], int) and sizes[-3] == 1):
+            mask = op.Unsqueeze(mask, [op.rank(mask) - 2])
+        else:
+            mask = op.reshape(mask, [sizes[0], groups, op.size_floordiv(heads, groups), *sizes[2:]])
+    return query, op.Unsqueeze(key, [2]), op.Unsqueeze(value, [2]), mask
+
+
+def _split_heads(op: OpBuilder, x: ir.Value, heads: int) -> ir.Value:
+    """Bring (B, S, H * D) to (B, H, S, D)."""
+    return op.Transpose(op.Reshape(x, [0, 0, heads, -1]), perm=[0, 2, 1, 3])
+
+
+def _both(op: OpBuilder, mask: ir.Value | None, causal: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Join a mask with the causal one, a bool matrix."""
+    if mask is None:
+        return causal
+    if op.dtype(mask) == ir.DataType.BOOL:
+        return op.And(mask, causal)
+    return op.Where(causal, mask, op.constant(-math.inf, dtype))
+
+
+@adapter("Attention", below=23)
+def attention(
+    op: OpBuilder,
+    Q: ir.Value,
+    K: ir.Value,
+    V: ir.Value,
+    attn_mask: ir.Value | None = None,
+    past_key: ir.Value | None = None,
+    past_value: ir.Value | None = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int = 0,
+    q_num_heads: int = 0,
+    qk_matmul_output_mode: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    _outputs: int = 1,
+) -> ir.Value | tuple[ir.Value, ...]:
+    newest = op.newest
+    if _outputs > 3 or softmax_precision is not None:
+        raise UnsupportedOpsetError(
+            "Attention", op.opset, lowest=23, reason="qk_matmul_output and softmax_precision came with the operator"
+        )
+    flat = op.rank(Q) == 3
+    if flat:
+        Q = _split_heads(newest, Q, q_num_heads)
+        K, V = (_split_heads(newest, x, kv_num_heads) for x in (K, V))
+    past: Size = 0
+    if past_key is not None and past_value is not None:
+        past = newest.size(past_key, 2)
+        K, V = newest.Concat(past_key, K, axis=2), newest.Concat(past_value, V, axis=2)
+    mask = attn_mask
+    if is_causal:
+        visible = causal_mask(newest, newest.size(Q, 2), newest.size(K, 2), past)
+        mask = _both(newest, mask, visible, op.dtype(Q))
+    result = _with_groups(newest, Q, K, V, mask, always_sees=attn_mask is None, scale=scale, softcap=softcap)
+    if flat:
+        result = newest.Reshape(newest.Transpose(result, perm=[0, 2, 1, 3]), [0, 0, -1])
+    return result if _outputs == 1 else (result, K, V)[:_outputs]
+
+
+def _with_groups(
+    op: OpBuilder,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    mask: ir.Value | None,
+    *,
+    always_sees: bool,
+    scale: float | None,
+    softcap: float,
+) -> ir.Value:
+    q, k = dims_of(query), dims_of(key)
+    if q is None or k is None or same_dim(q[1], k[1]):
+        return attended(op, query, key, value, mask, always_sees=always_sees, scale=scale, softcap=softcap)
+    sizes = [*op.sizes(query)[:3], op.size(value, 3)]
+    operands = grouped(op, query, key, value, mask)
+    result = attended(op, *operands, always_sees=always_sees, scale=scale, softcap=softcap)
+    return op.reshape(result, sizes)
+
+
+@adapter("Attention", below=24)
+def attention_without_lengths(
+    op: OpBuilder,
+    Q: ir.Value,
+    K: ir.Value,
+    V: ir.Value,
+    attn_mask: ir.Value | None = None,
+    past_key: ir.Value | None = None,
+    past_value: ir.Value | None = None,
+    nonpad_kv_seqlen: ir.Value | None = None,
+    *,
+    is_causal: int = 0,
+    _outputs: int = 1,
+    **attributes: float,
+) -> ir.Value | tuple[ir.Value, ...]:
+    mask, newest = attn_mask, op.newest
+    if nonpad_kv_seqlen is not None:
+        total = newest.size(K, -2 if op.rank(K) == 4 else 1)
+        used = newest.Unsqueeze(nonpad_kv_seqlen, [1, 2, 3])
+        valid = newest.Less(arange(op, total), used)
+        if is_causal:
+            length = newest.size(Q, -2 if op.rank(Q) == 4 else 1)
+            rows = newest.Unsqueeze(arange(op, length), [1])
+            offset = newest.Sub(used, length)
+            valid = newest.And(valid, newest.LessOrEqual(arange(op, total), newest.Add(rows, offset)))
+            is_causal = 0
+        mask = _both(newest, mask, valid, op.dtype(Q))
+    inputs = (Q, K, V, mask, past_key, past_value)
+    if _outputs == 1:
+        return op.Attention(*inputs, is_causal=is_causal, **attributes)
+    return op.emit_many("Attention", _outputs, *inputs, is_causal=is_causal, **attributes)

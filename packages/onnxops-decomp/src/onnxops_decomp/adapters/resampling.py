@@ -1,0 +1,280 @@
+"""Resize in the opsets before its coordinate modes, and the resampling of one axis from single operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxops_decomp.adapters.common import arange
+from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.sizes import Size
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+__all__ = ["Ratio", "axis_ratio", "resample", "resampled_size"]
+
+Ratio = float | ir.Value
+_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+
+
+def axis_ratio(op: OpBuilder, size: Size, count: Size, *, align_corners: bool) -> Ratio:
+    """Return how far apart neighbouring outputs lie in the input: ``size / count``, or the same between corners."""
+    if align_corners:
+        size, count = op.size_sub(size, 1), op.size_sub(count, 1)
+    if isinstance(size, int) and isinstance(count, int):
+        return float(np.float32(size) / np.float32(count)) if count > 0 else 0.0
+    divisor = op.size_max(count, 1) if align_corners else count
+    return op.Div(_as_float(op, size), _as_float(op, divisor))
+
+
+def _as_float(op: OpBuilder, size: Size) -> ir.Value:
+    return op.constant(float(size), _FLOAT) if isinstance(size, int) else op.cast(size, _FLOAT)
+
+
+def _clamped(op: OpBuilder, positions: ir.Value, size: Size) -> ir.Value:
+    return op.Min(op.Max(positions, 0), op.size_sub(size, 1))
+
+
+def _positions(op: OpBuilder, count: Size, ratio: Ratio, coordinates: str) -> ir.Value:
+    """Return where each output lies in the input, as floats."""
+    index = op.cast(arange(op, count), _FLOAT)
+    if coordinates == "half_pixel":
+        return op.Sub(op.Mul(op.Add(index, 0.5), ratio), 0.5)
+    return op.Mul(index, ratio)
+
+
+def _nearest(op: OpBuilder, size: Size, positions: ir.Value, nearest_mode: str) -> ir.Value:
+    if nearest_mode == "round_prefer_ceil":
+        positions = op.Add(positions, 0.5)
+    return _clamped(op, op.cast(op.Floor(positions), _INT64), size)
+
+
+def _linear(op: OpBuilder, size: Size, positions: ir.Value) -> tuple[ir.Value, ir.Value]:
+    positions = op.Max(positions, 0.0)
+    floor = op.Floor(positions)
+    fraction = op.Unsqueeze(op.Sub(positions, floor), [1])
+    index = op.Add(op.Unsqueeze(op.cast(floor, _INT64), [1]), [0, 1])
+    return _clamped(op, index, size), op.Concat(op.Sub(1.0, fraction), fraction, axis=1)
+
+
+def _cubic_filter(op: OpBuilder, distance: ir.Value, a: float) -> ir.Value:
+    """Return Keys' convolution kernel at absolute distances; 0 from 2 on."""
+    x = op.Min(distance, 2.0)
+    near = op.Add(op.Mul(op.Mul(op.Sub(op.Mul(x, a + 2), a + 3), x), x), 1.0)
+    far = op.Sub(op.Mul(op.Add(op.Mul(op.Sub(op.Mul(x, a), 5 * a), x), 8 * a), x), 4 * a)
+    return op.Where(op.LessOrEqual(x, 1.0), near, far)
+
+
+def _cubic(op: OpBuilder, size: Size, positions: ir.Value, a: float) -> tuple[ir.Value, ir.Value]:
+    floor = op.Floor(positions)
+    fraction = op.Unsqueeze(op.Sub(positions, floor), [1])
+    offsets = [-1, 0, 1, 2]
+    index = op.Add(op.Unsqueeze(op.cast(floor, _INT64), [1]), offsets)
+    distance = op.Abs(op.Sub(fraction, [float(offset) for offset in offsets]))
+    return _clamped(op, index, size), _cubic_filter(op, distance, a)
+
+
+def _antialiased(
+    op: OpBuilder, size: Size, count: Size, ratio: Ratio, mode: str, a: float
+) -> tuple[ir.Value, ir.Value]:
+    """Return taps and weights of the filter stretched over the inputs that one output covers.
+
+    The weights outside the input are left out and the others sum to one, as in torch's ``_upsample_*_aa``.
+    """
+    reach = 1.0 if mode == "linear" else 2.0
+    stretch = op.Max(op.constant(ratio, _FLOAT) if isinstance(ratio, float) else ratio, 1.0)
+    support = op.Mul(stretch, reach)
+    center = op.Unsqueeze(op.Mul(op.Add(op.cast(arange(op, count), _FLOAT), 0.5), ratio), [1])
+    first = op.Max(op.Floor(op.Add(op.Sub(center, support), 0.5)), 0.0)
+    end = op.Min(op.Floor(op.Add(op.Add(center, support), 0.5)), _as_float(op, size))
+    taps = op.as_size(op.Unsqueeze(op.Add(op.Mul(op.cast(op.Ceil(support), _INT64), 2), 1), [0]))
+    reached = op.Add(first, op.cast(arange(op, taps), _FLOAT))
+    distance = op.Abs(op.Div(op.Add(op.Sub(reached, center), 0.5), stretch))
+    weights = op.Max(op.Sub(1.0, distance), 0.0) if mode == "linear" else _cubic_filter(op, distance, a)
+    weights = op.Where(op.Less(reached, end), weights, op.constant(0.0, _FLOAT))
+    index = _clamped(op, op.cast(reached, _INT64), size)
+    return index, op.Div(weights, op.ReduceSum(weights, [1]))
+
+
+def resample(
+    op: OpBuilder,
+    x: ir.Value,
+    axis: int,
+    count: Size,
+    ratio: Ratio,
+    *,
+    mode: str,
+    coordinates: str,
+    nearest_mode: str = "floor",
+    cubic_coeff_a: float = -0.75,
+    antialias: bool = False,
+) -> ir.Value:
+    """Resample one axis of ``x`` to ``count`` elements by gathering and weighting them.
+
+    Args:
+        op: Builder in the newest dialect.
+        x: Tensor to resample.
+        axis: Axis, not negative.
+        count: Size of the axis afterwards.
+        ratio: Distance of neighbouring outputs in the input.
+        mode: ``nearest``, ``linear`` or ``cubic``.
+        coordinates: ``half_pixel``, or anything else for ``ratio * i``.
+        nearest_mode: ``floor`` or ``round_prefer_ceil``.
+        cubic_coeff_a: Coefficient of the cubic kernel.
+        antialias: Whether the filter widens where the axis shrinks.
+    """
+    size = op.size(x, axis)
+    if antialias and mode != "nearest":
+        index, weights = _antialiased(op, size, count, ratio, mode, cubic_coeff_a)
+    else:
+        positions = _positions(op, count, ratio, coordinates)
+        if mode == "nearest":
+            return op.Gather(x, _nearest(op, size, positions, nearest_mode), axis=axis)
+        if mode == "linear":
+            index, weights = _linear(op, size, positions)
+        else:
+            index, weights = _cubic(op, size, positions, cubic_coeff_a)
+    behind = op.rank(x) - axis - 1
+    weights = op.cast(op.Unsqueeze(weights, list(range(2, 2 + behind))), op.dtype(x))
+    return op.ReduceSum(op.Mul(op.Gather(x, index, axis=axis), weights), [axis + 1], keepdims=0)
+
+
+def resampled_size(op: OpBuilder, size: Size, scale: float) -> Size:
+    """Return ``floor(size * scale)``."""
+    if isinstance(size, int):
+        return int(size * scale)
+    if scale == int(scale):
+        return op.size_mul(size, int(scale))
+    product = op.Floor(op.Mul(op.cast(size, ir.DataType.DOUBLE), scale))
+    return op.as_size(op.Unsqueeze(op.cast(product, _INT64), [0]))
+
+
+@adapter("Resize", below=18)
+def resize_without_axes(
+    op: OpBuilder,
+    X: ir.Value,
+    roi: ir.Value | None = None,
+    scales: ir.Value | None = None,
+    sizes: ir.Value | None = None,
+    *,
+    axes: Sequence[int] | None = None,
+    antialias: int = 0,
+    keep_aspect_ratio_policy: str = "stretch",
+    **attributes: Any,
+) -> ir.Value:
+    if keep_aspect_ratio_policy != "stretch":
+        raise UnsupportedOpsetError("Resize", op.opset, lowest=18, reason="keep_aspect_ratio_policy came with opset 18")
+    if antialias:
+        return _composed(op, X, scales, sizes, axes, antialias=True, **attributes)
+    if axes is not None:
+        rank = op.rank(X)
+        wanted = {axis % rank: position for position, axis in enumerate(axes)}
+        if scales is not None:
+            numbers = op.static(scales)
+            if numbers is None:
+                raise UnsupportedOpsetError("Resize", op.opset, lowest=18, reason="axes with runtime scales")
+            scales = op.constant(
+                [float(numbers[wanted[axis]]) if axis in wanted else 1.0 for axis in range(rank)], _FLOAT
+            )
+        if sizes is not None:
+            counts = _elements(op.newest, sizes, len(wanted))
+            sizes = op.vector([counts[wanted[axis]] if axis in wanted else op.size(X, axis) for axis in range(rank)])
+    return op.Resize(X, roi, scales, sizes, **attributes)
+
+
+def _elements(op: OpBuilder, vector: ir.Value, count: int) -> list[Size]:
+    static = op.static(vector)
+    if static is not None:
+        return [int(number) for number in static]
+    return [op.as_size(op.Slice(vector, [index], [index + 1])) for index in range(count)]
+
+
+@adapter("Resize", below=13)
+def resize_with_all_inputs(
+    op: OpBuilder,
+    X: ir.Value,
+    roi: ir.Value | None = None,
+    scales: ir.Value | None = None,
+    sizes: ir.Value | None = None,
+    **attributes: Any,
+) -> ir.Value:
+    nothing = op.constant([], _FLOAT)
+    return op.Resize(X, roi or nothing, scales or nothing, sizes, **attributes)
+
+
+@adapter("Resize", below=11)
+def resize_from_single_operators(
+    op: OpBuilder,
+    X: ir.Value,
+    roi: ir.Value | None = None,
+    scales: ir.Value | None = None,
+    sizes: ir.Value | None = None,
+    **attributes: Any,
+) -> ir.Value:
+    # Resize-10 and Upsample know neither coordinate modes nor sizes, and runtimes round their indices differently.
+    return _composed(op, X, scales, sizes, None, antialias=False, **attributes)
+
+
+def _composed(
+    op: OpBuilder,
+    X: ir.Value,
+    scales: ir.Value | None,
+    sizes: ir.Value | None,
+    axes: Sequence[int] | None,
+    *,
+    antialias: bool,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+) -> ir.Value:
+    newest = op.newest
+    fits_nearest = mode != "nearest" or nearest_mode in ("floor", "round_prefer_ceil")
+    known = ("half_pixel", "align_corners", "asymmetric")
+    if coordinate_transformation_mode not in known or not fits_nearest or bool(exclude_outside) != antialias:
+        raise UnsupportedOpsetError(
+            "Resize",
+            op.opset,
+            lowest=18 if antialias else 11,
+            reason=f"{mode}, {coordinate_transformation_mode}, {nearest_mode} is not composed",
+        )
+    targets = list(range(op.rank(X))) if axes is None else list(axes)
+    numbers = None if scales is None else op.static(scales)
+    if sizes is None and numbers is None:
+        raise UnsupportedOpsetError("Resize", op.opset, lowest=11, reason="scales that only the runtime knows")
+    counts = [] if sizes is None else _elements(newest, sizes, len(targets))
+    result = X
+    aligned = coordinate_transformation_mode == "align_corners"
+    for position, axis in enumerate(targets):
+        size = newest.size(X, axis)
+        if sizes is None:
+            assert numbers is not None
+            scale = float(numbers[position])
+            count = resampled_size(newest, size, scale)
+            ratio: Ratio = axis_ratio(newest, size, count, align_corners=True) if aligned else 1 / scale
+            if scale == 1.0:
+                continue
+        else:
+            count = counts[position]
+            if newest.dim(count) == newest.dim(size) and isinstance(count, int):
+                continue
+            ratio = axis_ratio(newest, size, count, align_corners=aligned)
+        result = resample(
+            newest,
+            result,
+            axis,
+            count,
+            ratio,
+            mode=mode,
+            coordinates=coordinate_transformation_mode,
+            nearest_mode=nearest_mode,
+            cubic_coeff_a=cubic_coeff_a,
+            antialias=antialias,
+        )
+    return result

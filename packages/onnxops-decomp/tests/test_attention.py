@@ -1,0 +1,141 @@
+"""Scaled dot product attention equals eager PyTorch."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from decomp_harness import check
+
+OPSETS = [9, 13, 18, 23, 24, 26]
+
+
+def _qkv(length: int = 3, total: int = 5, heads: int = 4, groups: int = 4) -> list[torch.Tensor]:
+    shapes = [(2, heads, length, 8), (2, groups, total, 8), (2, groups, total, 6)]
+    return [torch.randn(shape) for shape in shapes]
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}])
+def test_attention(options: dict[str, Any], opset: int) -> None:
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), *_qkv(), opset=opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_attention_with_fewer_key_heads(groups: int, causal: bool, opset: int) -> None:
+    check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True),
+        *_qkv(groups=groups),
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("shape", [(3, 5), (1, 5), (3, 1), (2, 1, 1, 5), (2, 1, 3, 5), (4, 3, 5), (1, 4, 3, 5)])
+def test_attention_with_an_additive_mask(shape: tuple[int, ...], opset: int) -> None:
+    check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), *_qkv(), torch.randn(shape), opset=opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("additive", [False, True])
+def test_a_query_that_may_see_no_key_gives_zero(additive: bool, opset: int) -> None:
+    mask = torch.rand(2, 1, 3, 5) > 0.5
+    mask[0, 0, 1] = False
+    mask = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if additive else mask
+    check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), *_qkv(), mask, opset=opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("shape", [(3, 5), (2, 1, 1, 5), (2, 4, 3, 5)])
+def test_a_mask_joins_fewer_key_heads(shape: tuple[int, ...], opset: int) -> None:
+    check(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m, enable_gqa=True),
+        *_qkv(groups=2),
+        torch.rand(shape) > 0.3,
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_attention_of_rank_two_and_three(opset: int) -> None:
+    check(F.scaled_dot_product_attention, *(torch.randn(3, 8) for _ in range(3)), opset=opset)
+    check(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+        *(torch.randn(2, 3, 8) for _ in range(3)),
+        torch.randn(2, 3, 3),
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_attention_over_batches_that_broadcast(opset: int) -> None:
+    check(
+        F.scaled_dot_product_attention,
+        torch.randn(2, 4, 3, 8),
+        torch.randn(1, 4, 5, 8),
+        torch.randn(4, 5, 8),
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("opset", [13, 18, 23])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_runs_at_other_sizes(causal: bool, opset: int) -> None:
+    check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
+        *_qkv(),
+        opset=opset,
+        others=[_qkv(7, 2, 3, 3)],
+    )
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_a_padding_mask_runs_at_other_sizes(opset: int) -> None:
+    def mask(total: int) -> torch.Tensor:
+        return torch.rand(2, 1, 1, total) > 0.3
+
+    check(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+        *_qkv(),
+        mask(5),
+        opset=opset,
+        others=[(*_qkv(4, 9), mask(9))],
+    )
+
+
+def test_attention_is_one_node_where_there_is_one() -> None:
+    lowered = check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
+        *_qkv(groups=2),
+        opset=23,
+    )
+    assert lowered.op_types() == ["Attention"]
+
+
+def test_composed_attention_is_five_nodes() -> None:
+    lowered = check(F.scaled_dot_product_attention, *_qkv(), opset=18)
+    assert sorted(lowered.op_types()) == ["MatMul", "MatMul", "Mul", "Softmax", "Transpose"]
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_attention_of_half_floats(opset: int) -> None:
+    check(F.scaled_dot_product_attention, *(x.half() for x in _qkv()), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_dropout_of_everything_gives_zero(opset: int) -> None:
+    # The only probability under which the result is not random is one that leaves nothing.
+    q, k, v = _qkv()
+    lowered = check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.5), q, k, torch.zeros_like(v), opset=opset
+    )
+    assert "Dropout" in lowered.op_types()
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_flash_attention_returns_the_log_of_its_denominator(opset: int) -> None:
+    function: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    q = torch.randn(2, 4, 3, 8)
+    check(lambda q, k: function(q, k, k, 0.0, True), q, torch.randn(2, 4, 3, 8), opset=opset)

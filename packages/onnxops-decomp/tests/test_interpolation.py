@@ -1,0 +1,124 @@
+"""Interpolation equals eager PyTorch."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from decomp_harness import check
+
+OPSETS = [7, 10, 11, 13, 18, 23]
+NEAREST = ["nearest", "nearest-exact"]
+
+
+def _image(*sizes: int) -> torch.Tensor:
+    return torch.randn(2, 3, *sizes)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("mode", NEAREST)
+@pytest.mark.parametrize("sizes", [(7,), (5, 7), (4, 5, 6)])
+def test_nearest_neighbours(sizes: tuple[int, ...], mode: str, opset: int) -> None:
+    check(lambda x: F.interpolate(x, scale_factor=2, mode=mode), _image(*sizes), opset=opset)
+    check(lambda x: F.interpolate(x, size=[3, 9, 4][: len(sizes)], mode=mode), _image(*sizes), opset=opset)
+
+
+@pytest.mark.parametrize("mode", NEAREST)
+@pytest.mark.parametrize(("size", "count"), [(14, 2), (14, 4), (20, 12), (4, 41), (6, 37), (1, 3), (3, 49)])
+def test_nearest_neighbours_where_rounding_decides(size: int, count: int, mode: str) -> None:
+    check(lambda x: F.interpolate(x, size=count, mode=mode), torch.arange(float(size)).reshape(1, 1, -1))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize(("mode", "sizes"), [("linear", (7,)), ("bilinear", (5, 7)), ("trilinear", (4, 5, 6))])
+def test_linear_interpolation(mode: str, sizes: tuple[int, ...], align: bool, opset: int) -> None:
+    x = _image(*sizes)
+    check(lambda x: F.interpolate(x, size=[3, 9, 1][: len(sizes)], mode=mode, align_corners=align), x, opset=opset)
+    check(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode, align_corners=align), x, opset=opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("align", [False, True])
+def test_cubic_interpolation(align: bool, opset: int) -> None:
+    x = _image(5, 7)
+    check(lambda x: F.interpolate(x, size=(3, 10), mode="bicubic", align_corners=align), x, opset=opset)
+    check(lambda x: F.interpolate(x, scale_factor=(2.5, 0.6), mode="bicubic", align_corners=align), x, opset=opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_antialiasing(mode: str, align: bool, opset: int) -> None:
+    check(
+        lambda x: F.interpolate(x, size=(3, 10), mode=mode, align_corners=align, antialias=True),
+        _image(11, 7),
+        opset=opset,
+    )
+
+
+def test_a_scale_whose_size_single_precision_rounds_differently() -> None:
+    check(lambda x: F.interpolate(x, scale_factor=0.9, mode="bilinear"), _image(20, 10))
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("scale", [2, 0.5, 1.3])
+def test_a_scale_of_dynamic_sizes(mode: str, scale: float, opset: int) -> None:
+    check(
+        lambda x: F.interpolate(x, scale_factor=scale, mode=mode), _image(6, 8), opset=opset, others=[(_image(9, 11),)]
+    )
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "nearest"},
+        {"mode": "bilinear"},
+        {"mode": "bicubic"},
+        {"mode": "bilinear", "align_corners": True},
+        {"mode": "bilinear", "antialias": True},
+    ],
+)
+def test_the_size_of_another_dynamic_tensor(options: dict[str, Any], opset: int) -> None:
+    check(
+        lambda x, y: F.interpolate(x, size=y.shape[2:], **options),
+        _image(6, 8),
+        _image(9, 7),
+        opset=opset,
+        others=[(_image(5, 5), _image(3, 12))],
+    )
+
+
+@pytest.mark.parametrize("scale", [2, 4])
+def test_upsampling_by_an_integer_is_one_node(scale: int) -> None:
+    for mode in ("nearest", "bilinear"):
+        lowered = check(
+            lambda x: F.interpolate(x, scale_factor=scale, mode=mode), _image(6, 8), others=[(_image(9, 11),)]
+        )
+        assert lowered.op_types() == ["Resize"]
+
+
+def test_area_interpolation() -> None:
+    check(lambda x: F.interpolate(x, size=(3, 5), mode="area"), _image(7, 9))
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13, 28])
+@pytest.mark.parametrize("shape", [(8, 3, 5), (2, 8, 3, 5), (2, 3, 4, 3, 5), (1, 8, 0, 3)])
+def test_pixel_shuffle(shape: tuple[int, ...], opset: int) -> None:
+    check(lambda x: F.pixel_shuffle(x, 2), torch.randn(shape), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [7, 13, 28])
+@pytest.mark.parametrize("shape", [(2, 4, 6), (2, 3, 4, 6), (2, 3, 4, 4, 6)])
+def test_pixel_unshuffle(shape: tuple[int, ...], opset: int) -> None:
+    check(lambda x: F.pixel_unshuffle(x, 2), torch.randn(shape), opset=opset)
+
+
+def test_pixel_shuffle_runs_at_other_sizes() -> None:
+    check(lambda x: F.pixel_shuffle(x, 2), torch.randn(2, 8, 3, 5), others=[(torch.randn(3, 4, 7, 2),)])
+
+
+def test_channel_shuffle() -> None:
+    check(lambda x: F.channel_shuffle(x, 3), torch.randn(2, 6, 4, 5))

@@ -1,0 +1,126 @@
+"""Matrix products equal eager PyTorch."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from decomp_harness import check
+
+OPSETS = [7, 9, 13, 18, 26]
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((2, 1, 2, 3), (5, 3, 4))],
+)
+def test_matmul_of_any_ranks(a: tuple[int, ...], b: tuple[int, ...], opset: int) -> None:
+    check(torch.matmul, torch.randn(a), torch.randn(b), opset=opset)
+
+
+def test_matmul_runs_at_other_sizes() -> None:
+    check(torch.matmul, torch.randn(2, 3, 4), torch.randn(4, 5), others=[(torch.randn(6, 2, 7), torch.randn(7, 3))])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8, torch.float64, torch.float16])
+def test_matmul_keeps_the_dtype(dtype: torch.dtype) -> None:
+    a, b = (torch.arange(6) * 30).reshape(2, 3).to(dtype), (torch.arange(6) - 3).reshape(3, 2).to(dtype)
+    check(torch.mm, a, b)
+
+
+def test_matmul_over_an_empty_dimension_is_zero() -> None:
+    check(torch.mm, torch.randn(2, 0), torch.randn(0, 3))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("shape", [(4,), (2, 4), (3, 2, 4)])
+def test_linear_of_any_rank(shape: tuple[int, ...], opset: int) -> None:
+    check(F.linear, torch.randn(shape), torch.randn(5, 4), torch.randn(5), opset=opset)
+
+
+def test_linear_of_a_matrix_is_one_gemm() -> None:
+    lowered = check(F.linear, torch.randn(2, 4), torch.randn(5, 4), torch.randn(5))
+    assert lowered.op_types() == ["Gemm"]
+
+
+def test_linear_with_a_vector_as_weight() -> None:
+    check(F.linear, torch.randn(2, 4), torch.randn(4))
+
+
+@pytest.mark.parametrize("bias", [(2, 3), (3,), (2, 1), ()])
+def test_addmm_scales_both_terms(bias: tuple[int, ...]) -> None:
+    check(
+        lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2),
+        torch.randn(bias),
+        torch.randn(2, 4),
+        torch.randn(4, 3),
+    )
+
+
+def test_addmm_with_beta_zero_ignores_nan() -> None:
+    check(lambda c, a, b: torch.addmm(c, a, b, beta=0), torch.full((3,), torch.nan), torch.ones(2, 4), torch.ones(4, 3))
+
+
+def test_addmm_of_integers() -> None:
+    check(
+        lambda c, a, b: torch.addmm(c, a, b, beta=2, alpha=3),
+        torch.tensor([2**60, 1, -5]),
+        torch.arange(8).reshape(2, 4),
+        torch.arange(12).reshape(4, 3),
+    )
+
+
+def test_addmm_over_an_empty_dimension_keeps_the_scaled_bias() -> None:
+    check(lambda c, a, b: torch.addmm(c, a, b, beta=0.5), torch.randn(3), torch.randn(2, 0), torch.randn(0, 3))
+
+
+@pytest.mark.parametrize("function", [torch.baddbmm, torch.addbmm])
+def test_batched_products_are_added(function: Any) -> None:
+    check(
+        lambda c, a, b: function(c, a, b, beta=0.5, alpha=2),
+        torch.randn(2, 3),
+        torch.randn(5, 2, 4),
+        torch.randn(5, 4, 3),
+    )
+
+
+def test_addmv_and_addr() -> None:
+    check(lambda c, a, b: torch.addmv(c, a, b, beta=3), torch.randn(2), torch.randn(2, 4), torch.randn(4))
+    check(lambda c, a, b: torch.addr(c, a, b, alpha=3), torch.randn(2, 3), torch.randn(2), torch.randn(3))
+    check(torch.addr, torch.eye(2, dtype=torch.bool), torch.tensor([True, False]), torch.tensor([False, True]))
+
+
+def test_outer_promotes() -> None:
+    check(torch.outer, torch.arange(3), torch.randn(4))
+
+
+def test_dot_and_mv() -> None:
+    check(torch.dot, torch.arange(3), torch.arange(3))
+    check(torch.mv, torch.randn(2, 3), torch.randn(3))
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]),
+        ("...ij,...kj->...ik", [(2, 3, 4), (2, 5, 4)]),
+        ("ii->i", [(3, 3)]),
+        ("ij->", [(2, 3)]),
+        ("i,j,k->kji", [(2,), (3,), (4,)]),
+        ("bA,bB", [(2, 3), (2, 4)]),
+    ],
+)
+def test_einsum(equation: str, shapes: list[tuple[int, ...]], opset: int) -> None:
+    check(lambda *x: torch.einsum(equation, *x), *(torch.randn(shape) for shape in shapes), opset=opset)
+
+
+def test_bilinear_and_tensordot() -> None:
+    check(F.bilinear, torch.randn(4, 2), torch.randn(4, 3), torch.randn(5, 2, 3), torch.randn(5))
+    check(lambda a, b: torch.tensordot(a, b, dims=([1, 0], [0, 1])), torch.randn(2, 3, 4), torch.randn(3, 2, 5))
+
+
+def test_chain_of_matrices() -> None:
+    check(torch.chain_matmul, torch.randn(2, 3), torch.randn(3, 4), torch.randn(4, 5))

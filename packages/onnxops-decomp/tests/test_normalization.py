@@ -1,0 +1,141 @@
+"""Normalization layers equal eager PyTorch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from decomp_harness import check
+
+OPSETS = [7, 9, 13, 17, 18, 21, 23, 26]
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_layer_norm(opset: int) -> None:
+    x, w, b = torch.randn(2, 3, 4), torch.randn(3, 4), torch.randn(3, 4)
+    check(lambda x, w, b: F.layer_norm(x, (3, 4), w, b, 0.1), x, w, b, opset=opset)
+
+
+def test_layer_norm_is_one_node() -> None:
+    lowered = check(lambda x, w: F.layer_norm(x, (4,), w), torch.randn(2, 4), torch.randn(4))
+    assert lowered.op_types() == ["LayerNormalization"]
+
+
+def test_layer_norm_over_a_dynamic_dimension() -> None:
+    check(lambda x: F.layer_norm(x, x.shape[-1:]), torch.randn(2, 4), others=[(torch.randn(5, 9),)])
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_layer_norm_of_half_floats(opset: int) -> None:
+    check(lambda x: F.layer_norm(x, (8,)), torch.randn(3, 8).half() * 100, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_native_layer_norm_returns_its_statistics(opset: int) -> None:
+    check(
+        lambda x, w: torch.native_layer_norm(x, (4,), w, None, 1e-5), torch.randn(2, 3, 4), torch.randn(4), opset=opset
+    )
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("eps", [None, 0.1])
+def test_rms_norm(opset: int, eps: float | None) -> None:
+    check(lambda x, w: F.rms_norm(x, (4,), w, eps), torch.randn(2, 3, 4) * 1e-3, torch.randn(4), opset=opset)
+
+
+def test_rms_norm_is_one_node_where_there_is_one() -> None:
+    lowered = check(lambda x, w: F.rms_norm(x, (4,), w), torch.randn(2, 4), torch.randn(4), opset=23)
+    assert lowered.op_types() == ["RMSNormalization"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_rms_norm_without_eps_uses_that_of_the_computing_dtype(dtype: torch.dtype) -> None:
+    check(lambda x: F.rms_norm(x, (4,)), torch.full((2, 4), 1e-3, dtype=dtype), opset=18)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 5), (2, 3, 4, 5)])
+def test_batch_norm_with_running_statistics(shape: tuple[int, ...], opset: int) -> None:
+    mean, var, w, b = torch.randn(3), torch.rand(3) + 0.1, torch.randn(3), torch.randn(3)
+    check(lambda *args: F.batch_norm(*args), torch.randn(shape), mean, var, w, b, opset=opset)
+
+
+def test_batch_norm_runs_at_other_sizes() -> None:
+    check(
+        lambda x, m, v: F.batch_norm(x, m, v),
+        torch.randn(2, 3, 4),
+        torch.randn(3),
+        torch.rand(3),
+        others=[(torch.randn(5, 3, 7), torch.randn(3), torch.rand(3))],
+    )
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18])
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5)])
+def test_batch_norm_with_statistics_of_the_batch(shape: tuple[int, ...], opset: int) -> None:
+    check(
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        torch.randn(shape),
+        torch.randn(3),
+        torch.randn(3),
+        opset=opset,
+    )
+
+
+def test_functional_batch_norm_returns_the_new_running_statistics() -> None:
+    function = torch.ops.aten._native_batch_norm_legit_functional.default
+    check(
+        lambda x, w, b, m, v: function(x, w, b, m, v, True, 0.3, 1e-5),
+        torch.randn(4, 3, 5),
+        torch.randn(3),
+        torch.randn(3),
+        torch.randn(3),
+        torch.rand(3),
+        others=[(torch.randn(2, 3, 9), torch.randn(3), torch.randn(3), torch.randn(3), torch.rand(3))],
+    )
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("shape", [(2, 6), (2, 6, 5), (2, 6, 4, 3)])
+def test_group_norm(shape: tuple[int, ...], opset: int) -> None:
+    check(lambda x, w, b: F.group_norm(x, 3, w, b), torch.randn(shape), torch.randn(6), torch.randn(6), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [13, 18, 21])
+def test_group_norm_runs_at_other_sizes(opset: int) -> None:
+    check(lambda x: F.group_norm(x, 2), torch.randn(2, 4, 5), opset=opset, others=[(torch.randn(3, 4, 8),)])
+
+
+def test_native_group_norm_returns_its_statistics() -> None:
+    check(lambda x, w: torch.native_group_norm(x, w, None, 2, 6, 20, 3, 1e-5), torch.randn(2, 6, 4, 5), torch.randn(6))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_instance_norm(opset: int) -> None:
+    check(
+        lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
+        torch.randn(2, 3, 4, 5),
+        torch.randn(3),
+        torch.randn(3),
+        opset=opset,
+    )
+
+
+def test_instance_norm_with_running_statistics() -> None:
+    check(
+        lambda x, m, v: F.instance_norm(x, m, v, use_input_stats=False),
+        torch.randn(2, 3, 4),
+        torch.randn(3),
+        torch.rand(3),
+    )
+
+
+@pytest.mark.parametrize("opset", [9, 18])
+def test_local_response_norm(opset: int) -> None:
+    check(lambda x: F.local_response_norm(x, 3), torch.rand(2, 5, 4, 4), opset=opset)
+
+
+def test_weight_norm() -> None:
+    check(lambda v, g: torch._weight_norm(v, g, 0), torch.randn(3, 4), torch.randn(3, 1))
+
+
+def test_normalize() -> None:
+    check(lambda x: F.normalize(x, dim=-1), torch.randn(3, 4), others=[(torch.randn(2, 7),)])

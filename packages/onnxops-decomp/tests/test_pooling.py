@@ -1,0 +1,127 @@
+"""Pooling equals eager PyTorch."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from decomp_harness import check
+
+OPSETS = [7, 10, 13, 18, 22, 26]
+MAX = [F.max_pool1d, F.max_pool2d, F.max_pool3d]
+AVG = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d]
+ADAPTIVE_AVG = [F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d]
+ADAPTIVE_MAX = [F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d]
+
+
+def _input(spatial: int) -> torch.Tensor:
+    return torch.randn(2, 3, *[7, 8, 6][:spatial])
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_max_pool(spatial: int, opset: int) -> None:
+    check(lambda x: MAX[spatial - 1](x, 3, 2, 1), _input(spatial), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [10, 18])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize(("kernel", "stride", "padding", "dilation"), [(2, 3, 1, 1), (3, 2, 1, 2), (2, 4, 0, 1)])
+def test_max_pool_in_ceil_mode(
+    kernel: int, stride: int, padding: int, dilation: int, dtype: torch.dtype, opset: int
+) -> None:
+    x = (torch.randn(2, 3, 8, 9) * 100).to(dtype)
+    check(lambda x: F.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode=True), x, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [10, 18])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_max_pool_returns_indices_inside_a_channel(spatial: int, dtype: torch.dtype, opset: int) -> None:
+    x = torch.randperm(_input(spatial).numel()).reshape(_input(spatial).shape).to(dtype)
+    check(lambda x: MAX[spatial - 1](x, 3, 2, 1, return_indices=True), x, opset=opset)
+
+
+def test_max_pool_without_a_batch_runs_at_other_sizes() -> None:
+    check(
+        lambda x: F.max_pool2d(x, (3, 2), ceil_mode=True, return_indices=True),
+        torch.randn(3, 8, 9),
+        others=[(torch.randn(5, 7, 11),)],
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.float64])
+def test_max_pool_keeps_the_dtype(dtype: torch.dtype) -> None:
+    check(lambda x: F.max_pool2d(x, 2), torch.randint(0, 100, (1, 2, 4, 4)).to(dtype))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_avg_pool(spatial: int, opset: int) -> None:
+    check(lambda x: AVG[spatial - 1](x, 3, 2, 1), _input(spatial), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [10, 18])
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("divisor", [None, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_avg_pool_counts_padding_as_asked(dtype: torch.dtype, divisor: int | None, include: bool, opset: int) -> None:
+    x = (torch.randn(2, 3, 8, 9) * 100).to(dtype)
+    check(lambda x: F.avg_pool2d(x, 3, 2, 1, True, include, divisor), x, opset=opset)
+
+
+def test_avg_pool_runs_at_other_sizes() -> None:
+    check(
+        lambda x: F.avg_pool2d(x, 3, 2, 1, True, False, 7),
+        torch.randn(2, 3, 8, 9),
+        others=[(torch.randn(1, 2, 5, 12),)],
+    )
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_adaptive_avg_pool_of_uneven_windows(spatial: int, opset: int) -> None:
+    check(lambda x: ADAPTIVE_AVG[spatial - 1](x, [5, 3, 4][:spatial]), _input(spatial), opset=opset)
+
+
+def test_adaptive_avg_pool_to_one_or_a_divisor_is_one_node() -> None:
+    assert check(lambda x: F.adaptive_avg_pool2d(x, 1), torch.randn(1, 2, 5, 7)).op_types() == ["GlobalAveragePool"]
+    assert check(lambda x: F.adaptive_avg_pool2d(x, 2), torch.randn(1, 2, 4, 6)).op_types() == ["AveragePool"]
+
+
+def test_adaptive_avg_pool_keeps_infinity_in_its_window() -> None:
+    x = torch.randn(1, 1, 7)
+    x[0, 0, 0] = torch.inf
+    check(lambda x: F.adaptive_avg_pool1d(x, 3), x)
+
+
+@pytest.mark.parametrize("size", [(3, 5), (1, 2), (None, 4)])
+def test_adaptive_avg_pool_runs_at_other_sizes(size: Any) -> None:
+    check(lambda x: F.adaptive_avg_pool2d(x, size), torch.randn(2, 3, 8, 9), others=[(torch.randn(4, 2, 5, 13),)])
+
+
+@pytest.mark.parametrize("opset", [9, 18])
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_adaptive_max_pool_with_indices(spatial: int, opset: int) -> None:
+    check(
+        lambda x: ADAPTIVE_MAX[spatial - 1](x, [5, 3, 4][:spatial], return_indices=True), _input(spatial), opset=opset
+    )
+
+
+def test_adaptive_max_pool_runs_at_other_sizes() -> None:
+    check(
+        lambda x: F.adaptive_max_pool2d(x, (3, 2), return_indices=True),
+        torch.randn(3, 8, 9),
+        others=[(torch.randn(5, 7, 11),)],
+    )
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+def test_max_unpool(opset: int) -> None:
+    x, indices = F.max_pool2d(torch.randn(2, 3, 6, 8), 2, return_indices=True)
+    check(lambda x, i: F.max_unpool2d(x, i, 2), x, indices, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [9, 18])
+def test_lp_pool(opset: int) -> None:
+    check(lambda x: F.lp_pool2d(x, 2.0, 3, 2), torch.randn(2, 3, 7, 8), opset=opset)
