@@ -38,7 +38,9 @@ _WIDENED = {
 class NodeCase:
     name: str
     op_type: str
+    opset: int
     inputs: list[Any]
+    numbers: list[Any]
     input_dtypes: list[int]
     attributes: dict[str, Any]
     outputs: list[Any]
@@ -57,6 +59,13 @@ def to_torch(value):
         return torch.from_numpy(np.ascontiguousarray(array).view(carrier).copy()).view(dtype).reshape(shape)
     array = array.astype(_WIDENED.get(array.dtype.name, array.dtype))
     return torch.from_numpy(np.ascontiguousarray(array).copy()).reshape(shape)
+
+
+def _numbers(tensor):
+    """A tensor's elements as Python numbers: of one element the number, else the list."""
+    if tensor is None or tensor.numel() == 1:
+        return None if tensor is None else tensor.item()
+    return tensor.tolist()
 
 
 def _attribute(attribute):
@@ -88,11 +97,14 @@ def node_cases(op_types):
         dtypes = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
         for inputs, outputs in case.data_sets:
             given, expected = iter(inputs), iter(outputs)
+            tensors = [to_torch(next(given)) if name else None for name in node.input]
             found.append(
                 NodeCase(
                     name=case.name.removeprefix("test_"),
                     op_type=node.op_type,
-                    inputs=[to_torch(next(given)) if name else None for name in node.input],
+                    opset=next(o.version for o in case.model.opset_import if o.domain == node.domain),
+                    inputs=tensors,
+                    numbers=[_numbers(tensor) for tensor in tensors],
                     input_dtypes=[dtypes.get(name, 0) for name in node.input],
                     attributes={a.name: _attribute(a) for a in node.attribute},
                     outputs=[to_torch(next(expected)) if name else None for name in node.output],
@@ -104,7 +116,7 @@ def node_cases(op_types):
     return found
 
 
-def assert_close(actual, case):
+def assert_close(actual, case, noise=0.0):
     """Compares outputs as ONNX's own test runner does: exact shape and dtype, the case's tolerance."""
     results = [actual] if isinstance(actual, torch.Tensor) else list(actual)
     for result, expected in zip(results, case.outputs, strict=False):
@@ -117,7 +129,7 @@ def assert_close(actual, case):
             result if exact else _wide(result),
             expected if exact else _wide(expected),
             rtol=0 if exact else rtol,
-            atol=0 if exact else case.atol,
+            atol=0 if exact else max(case.atol, noise),
             equal_nan=True,
         )
     assert len(results) >= len([output for output in case.outputs if output is not None])

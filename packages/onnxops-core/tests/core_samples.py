@@ -24,6 +24,7 @@ class Sample:
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     unbatched: tuple[int, ...] = ()
     vmap: bool = True
+    opcheck: bool = True
 
     @property
     def op(self) -> NativeOp:

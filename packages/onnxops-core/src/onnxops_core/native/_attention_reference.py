@@ -30,6 +30,15 @@ class AttentionCall:
         past_length: how many keys come from the past.
         nonpad: the number of valid keys of each batch row, or None.
         flat: whether the inputs were 3-D.
+        causal: whether no query attends keys behind its position.
+        left: how many keys before its position a query attends; -1 for all.
+        right: how many keys behind its position a query attends; -1 for all.
+        scale: factor of the scores.
+        softcap: bound of the scores; 0 for none.
+        precision: the ONNX dtype integer of the softmax, or None.
+        mode: which stage of the scores the fourth output holds.
+        num_outputs: how many outputs are wanted.
+        sink: ``(q_num_heads,)``, a score that takes part in the softmax without a value, or None.
     """
 
     q: torch.Tensor
@@ -47,6 +56,7 @@ class AttentionCall:
     precision: int | None
     mode: int
     num_outputs: int
+    sink: torch.Tensor | None = None
 
     @property
     def group(self) -> int:
@@ -179,16 +189,19 @@ def attention_reference(call: AttentionCall) -> Outputs:
     if bias is not None:
         scores = scores + bias
     stages.append(scores)
-    probabilities = _softmax(scores, bias, call.precision)
+    probabilities = _softmax(call, scores, bias)
     stages.append(probabilities)
     y = probabilities.to(dtype) @ v.to(dtype)
     qk = stages[call.mode].to(call.q.dtype) if call.num_outputs > 3 else None
     return finish_outputs(call, y, qk, call.past_length == 0)
 
 
-def _softmax(scores: torch.Tensor, bias: torch.Tensor | None, precision: int | None) -> torch.Tensor:
-    if precision is not None:
-        scores = scores.to(torch_dtype(precision))
+def _softmax(call: AttentionCall, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    if call.precision is not None:
+        scores = scores.to(torch_dtype(call.precision))
+    if call.sink is not None:
+        sink = call.sink.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.softmax(torch.cat((scores, sink), -1), -1)[..., :-1]
     if bias is None:
         return torch.softmax(scores, -1)
     # A row whose keys are all masked has probability zero everywhere, and zero gradients: softmax must not
@@ -204,7 +217,7 @@ def sdpa_expresses(call: AttentionCall) -> bool:
         return False
     if call.precision not in (None, 1) or (call.precision == 1 and call.q.dtype == torch.float64):
         return False
-    if call.v.dtype != call.q.dtype:
+    if call.v.dtype != call.q.dtype or call.sink is not None:
         return False
     # torch's is_causal counts positions from the first key on and cannot be combined with a mask.
     return not call.causal or (call.past_length == 0 and call.mask is None)

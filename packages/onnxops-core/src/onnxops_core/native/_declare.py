@@ -62,7 +62,7 @@ class OnnxCall:
         inputs: the node's inputs in order: what the call held (tensors, graph nodes), :class:`ScalarInput`,
             or None where absent; trailing absent inputs are dropped.
         attributes: the attributes that differ from ONNX's defaults, booleans as integers.
-        num_outputs: how many outputs the torch operator returns, in the order of the ONNX outputs.
+        outputs: for each output of the torch operator the position of the ONNX output that it is.
     """
 
     domain: str
@@ -70,7 +70,7 @@ class OnnxCall:
     min_opset: int
     inputs: tuple[Any, ...]
     attributes: dict[str, Any]
-    num_outputs: int
+    outputs: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +99,7 @@ class NativeOp:
     check_values: Function | None
     scalar_inputs: Mapping[str, int]
     not_attributes: frozenset[str]
+    output_positions: tuple[int, ...]
     opset_of_call: Callable[[Mapping[str, Any]], int] | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -143,7 +144,7 @@ class NativeOp:
         while inputs and inputs[-1] is None:
             inputs.pop()
         opset = self.since_version if self.opset_of_call is None else self.opset_of_call(bound)
-        return OnnxCall(self.domain, self.op_type, opset, tuple(inputs), attributes, len(schema.returns))
+        return OnnxCall(self.domain, self.op_type, opset, tuple(inputs), attributes, self.output_positions)
 
 
 def _is_default(argument: torch.Argument, value: object) -> bool:
@@ -181,6 +182,7 @@ def declare(
     domain: str = "",
     scalar_inputs: Mapping[str, int] | None = None,
     not_attributes: tuple[str, ...] = (),
+    output_positions: tuple[int, ...] | None = None,
     opset_of_call: Callable[[Mapping[str, Any]], int] | None = None,
 ) -> NativeOp:
     """Defines a native operator; the module's docstring explains the parts.
@@ -194,6 +196,7 @@ def declare(
         scalar_inputs: positional arguments that are numbers in torch and tensors in ONNX, with their ONNX
             dtype.
         not_attributes: keyword-only arguments that the ONNX node does not have.
+        output_positions: which ONNX output each torch output is, where they do not stand in the same order.
         opset_of_call: the lowest opset for a call with given arguments, where that depends on them.
     """
     name = f"{op_type}.opset{since_version}"
@@ -212,6 +215,7 @@ def declare(
         check_values=check_values,
         scalar_inputs=dict(scalar_inputs or {}),
         not_attributes=frozenset(not_attributes),
+        output_positions=output_positions or tuple(range(len(overload._schema.returns))),
         opset_of_call=opset_of_call,
     )
 

@@ -81,7 +81,7 @@ def _select_rows(cache: torch.Tensor, position_ids: torch.Tensor | None, rank: i
     return rows.unsqueeze(1 if rank == 4 else 2)
 
 
-def _reference(
+def rotary_reference(
     x: torch.Tensor,
     cos_cache: torch.Tensor,
     sin_cache: torch.Tensor,
@@ -123,7 +123,7 @@ def _kernel(
     rotary_embedding_dim: int = 0,
 ) -> torch.Tensor:
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return _reference(
+        return rotary_reference(
             x,
             cos_cache,
             sin_cache,
@@ -173,7 +173,7 @@ _ROTARY_EMBEDDING = declare(
     23,
     "(Tensor X, Tensor cos_cache, Tensor sin_cache, Tensor? position_ids=None, *, bool interleaved=False, "
     "int num_heads=0, int rotary_embedding_dim=0) -> Tensor",
-    reference=_reference,
+    reference=rotary_reference,
     kernel=_kernel,
     fake=_fake,
     check=_check,
