@@ -39,7 +39,9 @@ def assert_equals_eager(program, model: torch.nn.Module, inputs: dict[str, torch
     actual = pytree.tree_leaves(program(**inputs))
     assert len(actual) == len(expected)
     for mine, theirs in zip(actual, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+        # Errors of float32 sums grow with the values that are added, not with the one that results.
+        scale = max(1.0, float(theirs.abs().max()))
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5 * scale)
 
 
 @pytest.mark.parametrize("opset", [13, 20, 23])

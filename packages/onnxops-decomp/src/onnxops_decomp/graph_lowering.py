@@ -204,6 +204,8 @@ class GraphLowering:
             return handler(self, node)
         if isinstance(target, torch._ops.OpOverload):
             return self._call(node, target)
+        if isinstance(target, type) and issubclass(target, tuple):
+            return tuple(self.resolve(node.args[0] if len(node.args) == 1 else node.args))
         scalar = _SCALAR_FUNCTIONS.get(target)
         if scalar is not None:
             return scalar(self, *self.resolve(node.args))

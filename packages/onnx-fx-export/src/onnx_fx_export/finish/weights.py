@@ -1,10 +1,10 @@
-"""Passes over the finished model. Each is linear, changes the model in place and says whether it did."""
+"""How weights are stored."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-__all__ = ["FoldWeightTransposes", "finish"]
+__all__ = ["FoldWeightTransposes"]
 
 
 class FoldWeightTransposes(ir.passes.InPlacePass):
@@ -49,8 +49,3 @@ class FoldWeightTransposes(ir.passes.InPlacePass):
         graph.remove(nodes, safe=True)
         graph.initializers.pop(str(value.name))
         graph.initializers.add(transposed)
-
-
-def finish(model: ir.Model) -> None:
-    """Run all passes that every export gets."""
-    FoldWeightTransposes()(model)

@@ -1,0 +1,34 @@
+"""Passes over the finished model.
+
+Each pass is an :class:`onnx_ir.passes.InPlacePass`: one walk over the nodes, the model changed in place, the result
+says whether it was. What a pass puts in place of a group of nodes computes the same by the ONNX specification; where a
+condition cannot be proven from the graph, the group stays as it is.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnx_fx_export.finish.attention import FoldAttentionHeads, FoldRepeatedHeads
+from onnx_fx_export.finish.normalization import FuseRMSNormalization
+from onnx_fx_export.finish.rotary import FuseRotaryEmbedding
+from onnx_fx_export.finish.weights import FoldWeightTransposes
+
+__all__ = ["PASSES", "finish"]
+
+PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
+    FoldWeightTransposes,
+    FuseRMSNormalization,
+    FuseRotaryEmbedding,
+    FoldRepeatedHeads,
+    FoldAttentionHeads,
+)
+
+
+def finish(model: ir.Model) -> None:
+    """Run all passes in order. Weights come first; heads are folded once their keys and values have been."""
+    for each in PASSES:
+        each()(model)
+    initializers = model.graph.initializers
+    for name in [n for n, value in initializers.items() if not value.uses() and not value.is_graph_output()]:
+        del initializers[name]

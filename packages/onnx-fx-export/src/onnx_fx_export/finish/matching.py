@@ -1,0 +1,98 @@
+"""What the passes ask of a graph, and how they put one node in the place of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+__all__ = ["constant", "dims", "operand", "other_operand", "producer", "replace", "sole_user", "sweep"]
+
+
+def producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    """Return the node that computes ``value`` if it is an ``op_type`` of the default domain."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type == op_type and node.domain == "" else None
+
+
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input of a node; None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def other_operand(node: ir.Node, value: ir.Value) -> ir.Value | None:
+    """Return the operand of a binary node that is not ``value``, or None if neither or both are."""
+    first, second = node.inputs[:2]
+    if (first is value) == (second is value):
+        return None
+    return second if first is value else first
+
+
+def sole_user(value: ir.Value) -> ir.Node | None:
+    """Return the one node that uses ``value``, or None if there are several uses or it is an output."""
+    uses = value.uses()
+    return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def constant(value: ir.Value | None) -> npt.NDArray[Any] | None:
+    """Return the contents of a small initializer that is no weight, else None."""
+    if value is None or not value.is_initializer() or value.const_value is None or value.const_value.size > 64:
+        return None
+    if isinstance(value.const_value, ir.tensor_adapters.TorchTensor):
+        return None
+    return np.asarray(value.const_value.numpy())
+
+
+def dims(value: ir.Value | None) -> tuple[int | str | None, ...] | None:
+    """Return the dimensions of ``value``: ints, or the texts of symbolic ones."""
+    if value is None or value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape.dims)
+
+
+def replace(
+    old: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], output: ir.Value
+) -> ir.Node:
+    """Compute ``output`` by a new node, placed where ``old``, its producer, stands.
+
+    What only the replaced nodes used is left without uses and goes with :func:`sweep`.
+    """
+    graph = old.graph
+    assert graph is not None
+    new = ir.Node(
+        "",
+        op_type,
+        inputs,
+        [ir.Attr(name, _kind(value), value) for name, value in attributes.items()],
+        num_outputs=1,
+        name=f"{op_type}_of_{old.name}",
+        metadata_props=dict(old.metadata_props),
+    )
+    result = new.outputs[0]
+    result.type, result.shape, name = output.type, output.shape, output.name
+    graph.insert_after(old, new)
+    ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
+    output.name = None
+    result.name = name
+    sweep(old)
+    return new
+
+
+def sweep(node: ir.Node) -> None:
+    """Remove a node if nothing uses its results, and with it what then has no use either."""
+    pending = [node]
+    while pending:
+        candidate = pending.pop()
+        graph = candidate.graph
+        if graph is None or any(output.uses() or output.is_graph_output() for output in candidate.outputs):
+            continue
+        sources = [source for value in candidate.inputs if value is not None and (source := value.producer())]
+        graph.remove(candidate, safe=True)
+        pending.extend(sources)
+
+
+def _kind(value: Any) -> ir.AttributeType:
+    return ir.AttributeType.FLOAT if isinstance(value, float) else ir.AttributeType.INT
