@@ -248,9 +248,13 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the packages beside torch.onnx; figures go to bench-output/."""
+    """Measure beside torch.onnx; figures go to bench-output/, with `-- --publish` to README and docs too."""
     session.install(TORCH[DEFAULT_TORCH], *group("bench"), *(f"./packages/{name}" for name in PACKAGES))
-    session.run("python", "-m", "benchmarks", *session.posargs)
+    output = ROOT / "bench-output"
+    output.mkdir(exist_ok=True)
+    for name in ("exporters", "core_ops"):
+        session.run("python", f"benchmarks/{name}.py", "--json", str(output / f"{name}.json"))
+    session.run("python", "-m", "tools.bench_report", str(output), *session.posargs)
 
 
 @nox.session
