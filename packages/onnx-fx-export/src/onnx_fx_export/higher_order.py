@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from onnxops_decomp import LoweringError, OpBuilder
+from onnxops_decomp.dtypes import is_complex, mark_complex, mark_number
 from onnxops_decomp.graph_lowering import GraphLowering, NodeHandler
+from onnxops_decomp.inference import UNKNOWN, Dims, dims_of
 
 __all__ = ["HANDLERS"]
+
+_INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 
 
 def _inlined(skip: int) -> NodeHandler:
@@ -23,20 +27,41 @@ def _inlined(skip: int) -> NodeHandler:
 
     def handler(lowering: GraphLowering, node: torch.fx.Node) -> Any:
         args = lowering.resolve(node.args)
-        inner = lowering.nested()
-        return inner.run(args[skip], args[skip + 1 :])
+        return lowering.nested().run(args[skip], args[skip + 1 :])
 
     return handler
 
 
-def _branch(lowering: GraphLowering, graph_module: torch.fx.GraphModule, operands: Any, name: str) -> ir.Graph:
-    op = lowering.op.subgraph()
-    results = lowering.nested(op).run(graph_module, operands)
-    return op.graph([_value(op, result) for result in results], name=name)
-
-
 def _value(op: OpBuilder, result: Any) -> ir.Value:
     return result if isinstance(result, ir.Value) else op.constant(result)
+
+
+def _scalar(op: OpBuilder, value: ir.Value) -> ir.Value:
+    """Return a one-element value as 0-d, as If and Loop want their conditions."""
+    return value if op.rank(value) == 0 else op.Reshape(value, op.vector([]))
+
+
+def _like(op: OpBuilder, value: ir.Value, name: str, dims: Dims | None) -> ir.Value:
+    """Add an input to a nested graph that stands for ``value``."""
+    result = op.input(name, op.dtype(value), dims)
+    result.meta.update(value.meta)
+    return result
+
+
+def _results(outputs: Sequence[ir.Value], like: Sequence[ir.Value], shapes: Sequence[Dims | None]) -> list[ir.Value]:
+    """Give the outputs of a control flow node the types of the values that they take in the nested graph."""
+    for output, inner, dims in zip(outputs, like, shapes, strict=True):
+        output.type = inner.type
+        output.shape = None if dims is None else ir.Shape(dims)
+        if is_complex(inner):
+            mark_complex(output)
+    return list(outputs)
+
+
+def _check_dtypes(what: str, first: Sequence[ir.Value], second: Sequence[ir.Value]) -> None:
+    for index, (a, b) in enumerate(zip(first, second, strict=True)):
+        if a.dtype != b.dtype:
+            raise LoweringError(f"{what} {index} has dtype {a.dtype} on one side and {b.dtype} on the other.")
 
 
 def _cond(lowering: GraphLowering, node: torch.fx.Node) -> Any:
@@ -44,21 +69,94 @@ def _cond(lowering: GraphLowering, node: torch.fx.Node) -> Any:
     if not isinstance(predicate, ir.Value):
         return lowering.nested().run(true_graph if predicate else false_graph, operands)
     names = lowering.op.context.names
-    then_branch = _branch(lowering, true_graph, operands, names.new("then"))
-    else_branch = _branch(lowering, false_graph, operands, names.new("else"))
-    condition = lowering.op.Reshape(predicate, lowering.op.vector([])) if lowering.op.rank(predicate) else predicate
+    branches = []
+    for graph_module, name in ((true_graph, "then"), (false_graph, "else")):
+        op = lowering.op.subgraph()
+        results = lowering.nested(op).run(graph_module, operands)
+        branches.append(op.graph([_value(op, result) for result in results], name=names.new(name)))
+    then_branch, else_branch = branches
+    _check_dtypes("Result of torch.cond", then_branch.outputs, else_branch.outputs)
     outputs = lowering.op.emit_many(
-        "If", len(then_branch.outputs), condition, then_branch=then_branch, else_branch=else_branch
+        "If",
+        len(then_branch.outputs),
+        _scalar(lowering.op, predicate),
+        then_branch=then_branch,
+        else_branch=else_branch,
     )
-    for output, branch in zip(outputs, then_branch.outputs, strict=True):
-        output.type = branch.type
-    if any(x.dtype != y.dtype for x, y in zip(then_branch.outputs, else_branch.outputs, strict=True)):
-        raise LoweringError("The branches of torch.cond return different dtypes.")
-    return list(outputs)
+    return _results(outputs, then_branch.outputs, [_common_dims(*pair) for pair in _pairs(then_branch, else_branch)])
+
+
+def _pairs(first: ir.Graph, second: ir.Graph) -> list[tuple[ir.Value, ir.Value]]:
+    return list(zip(first.outputs, second.outputs, strict=True))
+
+
+def _common_dims(first: ir.Value, second: ir.Value) -> Dims | None:
+    a, b = dims_of(first), dims_of(second)
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y and x != UNKNOWN else UNKNOWN for x, y in zip(a, b, strict=True))
+
+
+def _while_loop(lowering: GraphLowering, node: torch.fx.Node) -> Any:
+    condition_graph, body_graph, carried, extra = lowering.resolve(node.args)
+    op = lowering.op
+    initial = [_value(op, value) for value in carried]
+    start = _scalar(op, _value(op, lowering.nested().run(condition_graph, [*carried, *extra])))
+    body = op.subgraph()
+    body.input("iteration", _INT64, ())
+    body.input("condition", _BOOL, ())
+    inner = [_like(body, value, "carried", dims_of(value)) for value in initial]
+    for before, value in zip(carried, inner, strict=True):
+        if not isinstance(before, ir.Value):
+            mark_number(value)
+    following = [_value(body, v) for v in lowering.nested(body).run(body_graph, [*inner, *extra])]
+    _check_dtypes("Carried value of while_loop", initial, following)
+    again = _scalar(body, _value(body, lowering.nested(body).run(condition_graph, [*following, *extra])))
+    graph = body.graph([again, *following], name=op.context.names.new("while_body"))
+    outputs = op.emit_many("Loop", len(initial), None, start, *initial, body=graph)
+    return _results(outputs, following, [dims_of(value) for value in inner])
+
+
+def _scan(lowering: GraphLowering, node: torch.fx.Node) -> Any:
+    combine_graph, carried, scanned, *rest = lowering.resolve(node.args)
+    return _scanned(lowering, combine_graph, carried, scanned, rest[-1] if rest else ())
+
+
+def _map(lowering: GraphLowering, node: torch.fx.Node) -> Any:
+    body_graph, scanned, extra = lowering.resolve(node.args)
+    return _scanned(lowering, body_graph, [], scanned, extra)
+
+
+def _scanned(
+    lowering: GraphLowering,
+    graph_module: torch.fx.GraphModule,
+    carried: Sequence[Any],
+    scanned: Sequence[ir.Value],
+    extra: Sequence[Any],
+) -> list[ir.Value]:
+    """Run a graph over the first dimension of ``scanned``: ONNX's Scan."""
+    op = lowering.op
+    initial = [_value(op, value) for value in carried]
+    body = op.subgraph()
+    inner = [_like(body, value, "carried", dims_of(value)) for value in initial]
+    slices = [_like(body, value, "slice", (dims_of(value) or ())[1:]) for value in scanned]
+    results = [_value(body, v) for v in lowering.nested(body).run(graph_module, [*inner, *slices, *extra])]
+    _check_dtypes("Carried value of scan", initial, results[: len(initial)])
+    graph = body.graph(results, name=op.context.names.new("scan_body"))
+    outputs = op.emit_many("Scan", len(results), *initial, *scanned, body=graph, num_scan_inputs=len(scanned))
+    length = (dims_of(scanned[0]) or (UNKNOWN,))[0]
+    shapes: list[Dims | None] = [dims_of(value) for value in inner]
+    for value in results[len(initial) :]:
+        dims = dims_of(value)
+        shapes.append(None if dims is None else (length, *dims))
+    return _results(outputs, results, shapes)
 
 
 HANDLERS: Mapping[Any, NodeHandler] = {
     torch.ops.higher_order.wrap_with_set_grad_enabled: _inlined(1),
     torch.ops.higher_order.wrap_with_autocast: _inlined(4),
     torch.ops.higher_order.cond: _cond,
+    torch.ops.higher_order.while_loop: _while_loop,
+    torch.ops.higher_order.scan: _scan,
+    torch.ops.higher_order.map_impl: _map,
 }
