@@ -130,16 +130,16 @@ def atan2(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
 @lowering(aten.logaddexp.default)
 @promoted("self", "other")
 def logaddexp(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
-    return _log_of_sum(op, self, other, 1.0)
+    return log_of_sum(op, self, other, 1.0)
 
 
 @lowering(aten.logaddexp2.default)
 @promoted("self", "other")
 def logaddexp2(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
-    return _log_of_sum(op, self, other, math.log(2))
+    return log_of_sum(op, self, other, math.log(2))
 
 
-def _log_of_sum(op: OpBuilder, a: ir.Value, b: ir.Value, unit: float) -> ir.Value:
+def log_of_sum(op: OpBuilder, a: ir.Value, b: ir.Value, unit: float) -> ir.Value:
     """Return ``log(exp(a) + exp(b))`` for exponents and logarithm in multiples of ``unit``."""
     large = op.Max(a, b)
     distance = op.Abs(op.Sub(a, b))
