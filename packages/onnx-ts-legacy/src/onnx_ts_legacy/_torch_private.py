@@ -1,0 +1,101 @@
+"""The places where the exporter needs something of torch that it does not offer publicly.
+
+Each function names what it relies on; ``tests/test_torch_private.py`` notices when torch changes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+from torch._guards import Source
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, statically_known_true
+
+__all__ = [
+    "FakeTensor",
+    "FakeTensorMode",
+    "ShapeEnv",
+    "fake_mode",
+    "hidden_deprecations",
+    "inline_calls",
+    "new_dimension",
+    "overload_of_schema",
+    "same_storage",
+    "statically_known_true",
+]
+
+
+class _InputDimension(Source):
+    """Where a symbolic dimension comes from: an input of the model (``torch._guards.Source``)."""
+
+    def __init__(self, text: str) -> None:
+        object.__setattr__(self, "_text", text)
+
+    @property
+    def _name_template(self) -> str:
+        return str(self.__dict__["_text"])
+
+    @functools.cached_property
+    def name(self) -> str:
+        return str(self.__dict__["_text"])
+
+    @property
+    def guard_source(self) -> Any:
+        from torch._guards import GuardSource
+
+        return GuardSource.CONSTANT
+
+
+def fake_mode() -> FakeTensorMode:
+    """Return a mode for tensors without data whose sizes may be symbols."""
+    return FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
+
+
+def new_dimension(shape_env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
+    """Return a new symbolic size (``ShapeEnv.create_symbol``, ``ShapeEnv.create_symintnode``)."""
+    source = _InputDimension(name)
+    symbol = shape_env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
+    return cast(torch.SymInt, shape_env.create_symintnode(symbol, hint=hint, source=source))
+
+
+def same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Tell whether two tensors share memory (``UntypedStorage._cdata``)."""
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+@functools.cache
+def overload_of_schema(text: str) -> torch._ops.OpOverload | None:
+    """Return the operator that a node's schema names (``torch._C.parse_schema``), or None if there is none."""
+    try:
+        schema = torch._C.parse_schema(text)
+    except RuntimeError:
+        return None
+    namespace, name = schema.name.split("::")
+    try:
+        packet = getattr(getattr(torch.ops, namespace), name)
+        return getattr(packet, schema.overload_name or "default")  # type: ignore[no-any-return]
+    except AttributeError:
+        return None
+
+
+def inline_calls(graph: Any) -> None:
+    """Replace calls of methods, functions and forked tasks by what they do (``torch._C._jit_pass_inline``)."""
+    torch._C._jit_pass_inline(graph)
+    torch._C._jit_pass_inline_fork_wait(graph)
+
+
+@contextlib.contextmanager
+def hidden_deprecations() -> Iterator[None]:
+    """Keep torch from telling the user of this exporter that TorchScript is deprecated."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*torch\.jit\..*(deprecated|not supported).*")
+        yield
+
+
+Function = Callable[..., Any]

@@ -1,0 +1,268 @@
+"""From a model and example arguments to a TorchScript graph: scripted programs as they are, others by tracing."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.errors import ArgumentsError, CaptureError
+from onnxops_core.export_state import onnx_export
+
+__all__ = ["Captured", "ExampleInput", "capture", "split_arguments"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleInput:
+    """An argument of the graph.
+
+    Attributes:
+        name: Name of the parameter.
+        value: Example: a tensor, a number, or a container of them.
+    """
+
+    name: str
+    value: Any
+
+
+@dataclasses.dataclass
+class Captured:
+    """A TorchScript graph and what is needed to run it.
+
+    Attributes:
+        graph: The graph, all calls inlined.
+        root: The module that its first input is, or None.
+        prefix: Start of attribute names that the user's model does not have.
+        inputs: Its other inputs.
+        output_names: Names of the flat outputs, where the structure of the result says them; else None.
+        reference: Given the model or a copy of it, calls it on the flat tensor inputs and returns its flat outputs.
+    """
+
+    graph: Any
+    root: Any
+    prefix: str
+    inputs: list[ExampleInput]
+    output_names: list[str] | None
+    reference: Callable[..., list[torch.Tensor]]
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors among the example inputs, flat."""
+        leaves = pytree.tree_leaves([example.value for example in self.inputs])
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def split_arguments(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments; a dict at the end of ``args`` holds keyword arguments, as in torch."""
+    positional = tuple(args) if isinstance(args, tuple) else (args,)
+    named = dict(kwargs or {})
+    if positional and isinstance(positional[-1], dict) and all(isinstance(key, str) for key in positional[-1]):
+        named = {**positional[-1], **named}
+        positional = positional[:-1]
+    return positional, named
+
+
+def capture(model: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> Captured:
+    """Capture a model.
+
+    Args:
+        model: A ScriptModule or ScriptFunction, which is taken as it is; a module or function, which is traced.
+        args: Example arguments, a tuple or a single one; a dict at the end holds keyword arguments.
+        kwargs: Further keyword arguments.
+
+    Raises:
+        ArgumentsError: If the arguments do not fit the model's signature.
+        CaptureError: If the model cannot be traced.
+    """
+    positional, named = split_arguments(args, kwargs)
+    with private.hidden_deprecations():
+        if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+            return _scripted(model, positional, named)
+        if not callable(model):
+            raise ArgumentsError(f"A model to export is a module or function, got {type(model).__name__}.")
+        return _traced(model, positional, named)
+
+
+# ---- scripted programs
+
+
+def _scripted(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
+    is_module = isinstance(model, torch.jit.ScriptModule)
+    schema = model._c._get_method("forward").schema if is_module else model.schema
+    parameters = schema.arguments[1:] if is_module else schema.arguments
+    inputs = _bound(schema.name, parameters, args, kwargs)
+    # The graph is changed while it is prepared, and the model must not be.
+    graph = model.graph.copy()
+    private.inline_calls(graph)
+    structure = pytree.tree_structure([example.value for example in inputs])
+    leaves = pytree.tree_leaves([example.value for example in inputs])
+
+    def reference(program: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        given = iter(tensors)
+        filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        result = program(*pytree.tree_unflatten(filled, structure))
+        return [_as_tensor(leaf) for leaf in pytree.tree_leaves(result) if leaf is not None]
+
+    return Captured(graph, model._c if is_module else None, "", inputs, None, reference)
+
+
+def _bound(name: str, parameters: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ExampleInput]:
+    """Match arguments with the parameters of a schema.
+
+    Raises:
+        ArgumentsError: If they do not fit.
+    """
+    names = [parameter.name for parameter in parameters]
+    if len(args) > len(names):
+        raise ArgumentsError(f"{name} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}.")
+    unknown = [key for key in kwargs if key not in names[len(args) :]]
+    if unknown:
+        raise ArgumentsError(f"{name} has no further argument {unknown[0]!r}; it takes {', '.join(names)}.")
+    bound: list[ExampleInput] = []
+    for index, parameter in enumerate(parameters):
+        if index < len(args):
+            value = args[index]
+        elif parameter.name in kwargs:
+            value = kwargs[parameter.name]
+        elif parameter.has_default_value():
+            value = parameter.default_value
+        else:
+            raise ArgumentsError(f"{name} needs argument {parameter.name!r} ({parameter.type}).")
+        if not _fits(parameter.type, value):
+            raise ArgumentsError(
+                f"Argument {parameter.name!r} of {name} is a {parameter.type}, got {type(value).__name__}."
+            )
+        bound.append(ExampleInput(parameter.name, value))
+    return bound
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    if str(kind) == "Tensor":
+        return isinstance(value, torch.Tensor)
+    return str(kind) not in ("int", "float", "bool", "str") or not isinstance(value, torch.Tensor)
+
+
+# ---- traced programs
+
+
+class _FlatModel(torch.nn.Module):
+    """Takes the tensors of nested arguments, and returns those of a nested result, one by one."""
+
+    def __init__(self, model: Any, leaves: list[Any], structure: pytree.TreeSpec) -> None:
+        super().__init__()
+        self._hidden = [model]
+        if isinstance(model, torch.nn.Module):
+            self.model = model
+            self.training = model.training
+        self._leaves, self._structure = leaves, structure
+        self.result_paths: list[tuple[Any, ...]] = []
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = iter(tensors)
+        filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        args, kwargs = pytree.tree_unflatten(filled, self._structure)
+        result = (self.model if hasattr(self, "model") else self._hidden[0])(*args, **kwargs)
+        leaves, _ = pytree.tree_flatten_with_path(result)
+        self.result_paths = [path for path, leaf in leaves if leaf is not None]
+        return tuple(_as_tensor(leaf) for _, leaf in leaves if leaf is not None)
+
+
+def _as_tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    if isinstance(leaf, bool | int | float):
+        return torch.tensor(leaf)
+    raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has tensors, and numbers as such, only.")
+
+
+def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    names = _leaf_names(model, args, kwargs)
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    flat = _FlatModel(model, leaves, structure)
+    with _kept_buffers(model), onnx_export():
+        try:
+            traced = torch.jit.trace(flat, tuple(_copies(tensors)), check_trace=False, strict=False)
+        except Exception as error:
+            text = str(error).strip().splitlines()
+            raise CaptureError(
+                f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
+            ) from error
+    graph = traced.graph.copy()
+    private.inline_calls(graph)
+    inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
+
+    def reference(program: Any, *given: torch.Tensor) -> list[torch.Tensor]:
+        return list(_FlatModel(program, leaves, structure)(*given))
+
+    return Captured(graph, traced._c, "model", inputs, _names_of_paths(flat.result_paths), reference)
+
+
+def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in tensors]
+
+
+@contextmanager
+def _kept_buffers(model: Any) -> Iterator[None]:
+    """Undo what a run of the model does to its buffers."""
+    buffers = list(model.buffers()) if isinstance(model, torch.nn.Module) else []
+    before = [buffer.detach().clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, saved in zip(buffers, before, strict=True):
+                buffer.copy_(saved)
+
+
+def _leaf_names(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Return a name for each tensor among the arguments, after the parameter that it belongs to.
+
+    Raises:
+        ArgumentsError: If the arguments do not fit the signature.
+    """
+    function = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        signature = inspect.signature(lambda *args, **kwargs: None)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", "the model")
+        raise ArgumentsError(f"The arguments do not fit {name}{signature}: {error}.") from None
+    found: list[str] = []
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            for key, item in value.items():
+                found.extend(nested_names(key, item))
+        else:
+            found.extend(nested_names(name, value))
+    return found
+
+
+def nested_names(name: str, value: Any) -> list[str]:
+    """Return a name for each tensor inside a nested value."""
+    leaves, _ = pytree.tree_flatten_with_path(value)
+    return ["_".join([name, *map(_key, path)]) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _key(entry: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def _names_of_paths(paths: Sequence[tuple[Any, ...]]) -> list[str] | None:
+    """Return output names from the keys of a result; None where it has none."""
+    keyed = [any(hasattr(entry, "key") or hasattr(entry, "name") for entry in path) for path in paths]
+    if not any(keyed):
+        return None
+    return ["_".join(map(_key, path)) for path in paths]

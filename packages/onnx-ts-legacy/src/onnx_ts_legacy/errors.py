@@ -1,0 +1,94 @@
+"""Exceptions of the TorchScript exporter, all below :class:`OnnxExporterError`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from onnxops_core.errors import OnnxExporterError
+
+__all__ = [
+    "ArgumentsError",
+    "CaptureError",
+    "ControlFlowError",
+    "DynamicDimensionError",
+    "OnnxExporterError",
+    "SaveError",
+    "ScriptValueError",
+    "StateError",
+    "TorchScriptExportError",
+    "UnsupportedCall",
+    "UnsupportedOperatorsError",
+    "VerificationError",
+]
+
+
+class TorchScriptExportError(OnnxExporterError):
+    """Root of what this package raises."""
+
+
+class ArgumentsError(TorchScriptExportError):
+    """The arguments of the export, or those for the model, do not fit."""
+
+
+class CaptureError(TorchScriptExportError):
+    """The model could not be traced."""
+
+
+class ScriptValueError(TorchScriptExportError):
+    """A value of the program cannot be expressed in ONNX where it is needed."""
+
+
+class ControlFlowError(ScriptValueError):
+    """An if or a loop cannot be expressed in ONNX."""
+
+
+class DynamicDimensionError(TorchScriptExportError):
+    """A dimension that was declared dynamic is fixed by the program."""
+
+
+class StateError(TorchScriptExportError):
+    """The model changes an attribute or an input, and the export was not told to keep that."""
+
+
+class SaveError(TorchScriptExportError):
+    """The model could not be written to its file."""
+
+
+class VerificationError(TorchScriptExportError):
+    """The exported model does not compute what the original does."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnsupportedCall:
+    """An operator that could not be converted.
+
+    Attributes:
+        operator: Qualified name, such as ``aten::foo.default``.
+        reason: Why.
+        sources: Lines of the user's program that call it.
+        count: How many calls there are.
+    """
+
+    operator: str
+    reason: str
+    sources: tuple[str, ...]
+    count: int
+
+
+class UnsupportedOperatorsError(TorchScriptExportError):
+    """Some operators of the model could not be converted; all of them are listed.
+
+    Attributes:
+        calls: One entry per operator and reason.
+    """
+
+    def __init__(self, calls: list[UnsupportedCall]) -> None:
+        self.calls = calls
+        total = sum(call.count for call in calls)
+        lines = [f"{total} call(s) of {len(calls)} operator form(s) cannot be converted:"]
+        for call in calls:
+            lines.append(f"  {call.operator} ({call.count}x): {call.reason}")
+            lines.extend(f"      at {source}" for source in call.sources[:3])
+        lines.append("Give a conversion with register_custom_op_symbolic, raise opset_version where it says so, ")
+        lines[-1] += "or rewrite the lines above."
+        super().__init__("\n".join(lines))

@@ -1,0 +1,287 @@
+"""Puts the parts together: capture, convert until the state is settled, close the model, check it, save it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from onnx_ts_legacy._version import __version__
+from onnx_ts_legacy.capture import Captured, ExampleInput
+from onnx_ts_legacy.conversion import Interpreter
+from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError
+from onnx_ts_legacy.program import TSProgram
+from onnx_ts_legacy.state import StateSlot, interface_value
+from onnx_ts_legacy.values import DictRef, ListRef, Poison, SequenceState, Tensor
+from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.model import build_model
+
+__all__ = ["Options", "convert"]
+
+_ROUNDS = 8
+DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What an export was asked for; see :func:`onnx_ts_legacy.export`."""
+
+    opset_version: int
+    input_names: Sequence[str] = ()
+    output_names: Sequence[str] = ()
+    dynamic_axes: DynamicAxes = dataclasses.field(default_factory=dict)
+    state: str = "error"
+    custom: Callable[[str], Callable[..., Any] | None] | None = None
+    name: str = "main_graph"
+
+
+def convert(captured: Captured, options: Options) -> TSProgram:
+    """Convert a captured model.
+
+    Raises:
+        OnnxExporterError: If it cannot be converted; which one says why.
+    """
+    slots: dict[str, StateSlot] = {}
+    for _ in range(_ROUNDS):
+        conversion = _Conversion(captured, options, slots)
+        changed = conversion.run()
+        settled = _settled(conversion, slots, changed, options)
+        if settled:
+            return conversion.program()
+    raise StateError("The shapes of the model's state do not settle from one call to the next.")
+
+
+def _settled(conversion: _Conversion, slots: dict[str, StateSlot], changed: dict[str, Any], options: Options) -> bool:
+    """Enter what the program changes as state; tell whether everything was entered before."""
+    conversion.check_inputs()
+    if changed and options.state != "io":
+        names = ", ".join(sorted(changed))
+        raise StateError(
+            f"The model changes {names} when it runs. Pass state='io' to make that inputs and outputs of the ONNX "
+            "model, or take the change out of the model."
+        )
+    before = [(name, tuple(slot.forms)) for name, slot in slots.items()]
+    for name, value in changed.items():
+        slot = slots.get(name)
+        if slot is None:
+            slot = slots[name] = StateSlot(name, conversion.initial(name))
+            if isinstance(slot.initial, torch.Tensor):
+                slot.add(slot.initial.dtype, tuple(slot.initial.shape))
+        for form in value.forms if isinstance(value, Tensor) else ():
+            sizes = tuple(size if isinstance(size, int) else None for size in form.shape)
+            slot.add(form.dtype, sizes)
+    return before == [(name, tuple(slot.forms)) for name, slot in slots.items()]
+
+
+class _Conversion:
+    """One pass over a captured graph."""
+
+    def __init__(self, captured: Captured, options: Options, slots: Mapping[str, StateSlot]) -> None:
+        self._captured, self._options, self._slots = captured, options, slots
+        self.op = OpBuilder(options.opset_version)
+        self.interpreter = Interpreter(
+            self.op, captured.root, prefix=captured.prefix, slots=slots, custom=options.custom
+        )
+        self._inputs: list[Tensor] = []
+        self._outputs: list[tuple[str, ir.Value]] = []
+        self._state_outputs: dict[str, str] = {}
+        self._used_axes: set[str] = set()
+
+    def run(self) -> dict[str, Any]:
+        """Convert the graph; return the attributes that it changes."""
+        interpreter = self.interpreter
+        names = self._input_names()
+        for name in self._options.output_names:
+            if self.op.context.names.reserve(name) != name:
+                raise ArgumentsError(f"Output name {name!r} is given twice.")
+        variables = [self._variable(example, names) for example in self._captured.inputs]
+        for slot in self._slots.values():
+            interpreter.state_input(slot)
+        if self._captured.root is not None:
+            variables.insert(0, interpreter.attributes.root)
+        results = interpreter.run(self._captured.graph, variables)
+        changed = interpreter.attributes.changed()
+        if not interpreter.failures:
+            self._close(results, changed)
+        interpreter.raise_failures()
+        return changed
+
+    def initial(self, name: str) -> Any:
+        """Return what the module holds in an attribute."""
+        target = self._captured.root
+        path = f"{self._captured.prefix}.{name}" if self._captured.prefix else name
+        for part in path.split("."):
+            target = target.getattr(part)
+        return target.detach().clone() if isinstance(target, torch.Tensor) else target
+
+    # ---- inputs
+
+    def _input_names(self) -> list[str]:
+        count = len(self._captured.tensors())
+        given = list(self._options.input_names)
+        if len(given) > count:
+            raise ArgumentsError(f"{len(given)} input names are given for {count} tensor inputs: {given}.")
+        if len(set(given)) != len(given):
+            raise ArgumentsError(f"Input names must differ: {given}.")
+        from onnx_ts_legacy.capture import nested_names
+
+        own = [name for example in self._captured.inputs for name in nested_names(example.name, example.value)]
+        names = [*given, *own[len(given) :]]
+        unknown = set(self._options.dynamic_axes) - set(names) - set(self._options.output_names)
+        if unknown:
+            raise ArgumentsError(f"dynamic_axes names {min(unknown)!r}, which is no input ({names}) or output.")
+        self._remaining = iter(names)
+        return names
+
+    def _variable(self, example: ExampleInput, names: list[str]) -> Any:
+        return self._nested(example.value)
+
+    def _nested(self, value: Any) -> Any:
+        heap = self.interpreter.heap
+        if isinstance(value, torch.Tensor):
+            return self._tensor_input(next(self._remaining), value)
+        if isinstance(value, list):
+            return ListRef(heap, tuple(self._nested(item) for item in value))
+        if isinstance(value, tuple):
+            return tuple(self._nested(item) for item in value)
+        if isinstance(value, dict):
+            return DictRef(heap, {key: self._nested(item) for key, item in value.items()})
+        return value
+
+    def _tensor_input(self, name: str, example: torch.Tensor) -> Tensor:
+        metadata = self.interpreter.metadata
+        axes = _named_axes(name, self._options.dynamic_axes.get(name, {}), example.dim())
+        fake = metadata.input(example, axes)
+        dims = metadata.symbols.dims(fake)
+        value = self.op.input(name, to_ir(example.dtype), (*dims, 2) if example.is_complex() else dims)
+        for axis, text in axes.items():
+            self.op.context.symbols.setdefault(text, partial(_size_of, value, axis))
+        if example.is_complex():
+            from onnxops_decomp.dtypes import mark_complex
+
+            mark_complex(value)
+        variable = self.interpreter.fresh(value, fake, origin=name)
+        self._inputs.append(variable)
+        return variable
+
+    def check_inputs(self) -> None:
+        """Refuse programs that change their arguments in place.
+
+        Raises:
+            StateError: If this one does.
+        """
+        changed = [variable.storage.origin for variable in self._inputs if variable.storage.is_changed]
+        if changed and self._options.state != "io":
+            raise StateError(
+                f"The model changes its input {', '.join(map(str, changed))} in place. Pass state='io' to get the new "
+                "contents as outputs, or let the model work on a clone."
+            )
+
+    # ---- outputs
+
+    def _close(self, results: Sequence[Any], changed: Mapping[str, Any]) -> None:
+        found: list[tuple[str, Any]] = []
+        for index, result in enumerate(results):
+            found.extend(self._flat(str(index) if len(results) > 1 else "", result))
+        names = self._output_names([name for name, _ in found])
+        for name, (_, result) in zip(names, found, strict=True):
+            self._outputs.append((name, self._output_value(result)))
+        for variable in self._inputs:
+            if variable.storage.is_changed and self._options.state == "io":
+                name = f"{variable.storage.origin}_out"
+                self._outputs.append((name, self.interpreter.value(variable)))
+        for path, slot in self._slots.items():
+            if path in changed:
+                self._state_outputs[path] = f"{path}_out"
+                self._outputs.append((f"{path}_out", interface_value(self.interpreter, slot, changed[path])))
+
+    def _output_value(self, result: Any) -> ir.Value:
+        if isinstance(result, Poison):
+            raise result.error()
+        if isinstance(result, ListRef):
+            state: SequenceState = result.state
+            return state.value
+        if isinstance(result, Tensor):
+            return self.interpreter.any_value(result)
+        return self.interpreter.scalars.to_value(result)
+
+    def _flat(self, name: str, value: Any) -> list[tuple[str, Any]]:
+        if value is None:
+            return []
+        if isinstance(value, Poison):
+            raise value.error()
+        if isinstance(value, ListRef) and isinstance(value.state, SequenceState):
+            return [(name, value)]
+        items: Any = None
+        if isinstance(value, tuple):
+            items = enumerate(value)
+        elif isinstance(value, ListRef):
+            items = enumerate(value.items)
+        elif isinstance(value, DictRef):
+            items = value.items.items()
+        if items is None:
+            if isinstance(value, str):
+                raise ScriptValueError(f"The model returns the string {value!r}; ONNX models return tensors.")
+            return [(name, value)]
+        return [x for key, item in items for x in self._flat(f"{name}_{key}" if name else str(key), item)]
+
+    def _output_names(self, paths: list[str]) -> list[str]:
+        given = list(self._options.output_names)
+        if len(given) > len(paths):
+            raise ArgumentsError(f"{len(given)} output names are given for {len(paths)} outputs: {given}.")
+        own = self._captured.output_names
+        if own is None or len(own) != len(paths):
+            keyed = any(not part.isdigit() for path in paths for part in path.split("_") if part)
+            own = paths if keyed else [f"output_{i}" for i in range(len(paths))] if len(paths) > 1 else ["output"]
+        reserve = self.op.context.names.reserve
+        return [*given, *(reserve(name) for name in own[len(given) :])]
+
+    def program(self) -> TSProgram:
+        """Close the model."""
+        interpreter = self.interpreter
+        model = build_model(
+            self.op,
+            [value for _, value in self._outputs],
+            name=self._options.name,
+            initializers=interpreter.attributes.initializers,
+            producer=("onnx-ts-legacy", __version__),
+        )
+        for (name, _), value in zip(self._outputs, model.graph.outputs, strict=True):
+            value.name = name
+            self._declare(name, value)
+        initial = {name: slot.initial_tensor() for name, slot in self._slots.items()}
+        return TSProgram(model, initial, self._state_outputs)
+
+    def _declare(self, name: str, value: ir.Value) -> None:
+        """Give the dimensions of an output the names that were asked for."""
+        if value.shape is None:
+            return
+        axes = _named_axes(name, self._options.dynamic_axes.get(name, {}), len(value.shape))
+        for axis, text in axes.items():
+            dim = value.shape[axis]
+            if isinstance(dim, int) or dim.value is None or str(dim.value).startswith("u"):
+                value.shape[axis] = text
+
+
+def _size_of(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
+    return op.Shape(value, start=axis, end=axis + 1)
+
+
+def _named_axes(name: str, axes: Mapping[int, str] | Sequence[int], rank: int) -> dict[int, str]:
+    """Return the names of dynamic dimensions by axis.
+
+    Raises:
+        ArgumentsError: If there is no such axis.
+    """
+    named = dict(axes) if isinstance(axes, Mapping) else {axis: f"{name}_dim_{axis}" for axis in axes}
+    result: dict[int, str] = {}
+    for axis, text in named.items():
+        if not -rank <= axis < rank:
+            raise ArgumentsError(f"dynamic_axes names axis {axis} of {name!r}, which has rank {rank}.")
+        result[axis % rank] = str(text)
+    return result

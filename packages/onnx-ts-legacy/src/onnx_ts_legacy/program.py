@@ -1,0 +1,121 @@
+"""The result of an export."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+
+from onnx_ts_legacy.errors import ArgumentsError, SaveError
+
+__all__ = ["TSProgram"]
+
+# A protobuf message ends at 2 GiB; beyond this, weights stand in a file of their own.
+_LARGEST_FILE = 1_900_000_000
+
+
+class TSProgram:
+    """An exported model.
+
+    Attributes:
+        model: The model.
+        initial_state: For each state input, by name, what the original model holds at the start.
+        state_outputs: For each state input, by name, the output that is its value for the next call.
+    """
+
+    def __init__(self, model: ir.Model, initial_state: Mapping[str, torch.Tensor], state_outputs: Mapping[str, str]):
+        self.model = model
+        self.initial_state = dict(initial_state)
+        self.state_outputs = dict(state_outputs)
+        self._session: Any = None
+
+    @property
+    def model_proto(self) -> onnx.ModelProto:
+        """The model as a protobuf message."""
+        return ir.to_proto(self.model)
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs, those of the state last."""
+        return [str(value.name) for value in self.model.graph.inputs if value.name not in self.model.graph.initializers]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs, those of the state last."""
+        return [str(value.name) for value in self.model.graph.outputs]
+
+    def __call__(self, *inputs: Any, **named: Any) -> list[torch.Tensor]:
+        """Run the model in ONNX Runtime.
+
+        Args:
+            inputs: Tensors for the inputs in order. State inputs may be left out: they start as the model did.
+            named: Tensors by input name.
+
+        Returns:
+            All outputs, in order.
+
+        Raises:
+            ArgumentsError: If inputs are missing or unknown.
+        """
+        feeds: dict[str, Any] = dict(self.initial_state)
+        if len(inputs) > len(self.input_names):
+            raise ArgumentsError(f"The model has {len(self.input_names)} inputs, got {len(inputs)}.")
+        feeds.update(zip(self.input_names, inputs, strict=False))
+        feeds.update(named)
+        if set(feeds) != set(self.input_names):
+            odd = sorted(set(feeds) ^ set(self.input_names))
+            raise ArgumentsError(f"The model takes {self.input_names}; check {odd}.")
+        arrays = {name: _array(value) for name, value in feeds.items()}
+        return [torch.from_numpy(np.array(result)) for result in self._loaded().run(None, arrays)]
+
+    def _loaded(self) -> Any:
+        if self._session is None:
+            import onnxruntime
+
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 3
+            self._session = onnxruntime.InferenceSession(
+                self.model_proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        return self._session
+
+    def save(self, f: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Write the model; a file is written whole or not at all.
+
+        Args:
+            f: A path, or a file opened for writing bytes. Weights of more than 1.9 GB go to ``<name>.data`` beside it.
+
+        Raises:
+            SaveError: If it cannot be written.
+        """
+        if hasattr(f, "write"):
+            f.write(self.model_proto.SerializeToString())
+            return
+        path = Path(f)
+        try:
+            with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+                self._write_beside(Path(folder), path)
+        except OSError as error:
+            raise SaveError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+    def _write_beside(self, folder: Path, path: Path) -> None:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder")
+        size = sum(value.const_value.nbytes for value in self.model.graph.initializers.values() if value.const_value)
+        if size <= _LARGEST_FILE:
+            (folder / path.name).write_bytes(self.model_proto.SerializeToString())
+        else:
+            ir.save(self.model, folder / path.name, external_data=f"{path.name}.data")
+            os.replace(folder / f"{path.name}.data", path.with_name(f"{path.name}.data"))
+        os.replace(folder / path.name, path)
+
+
+def _array(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)

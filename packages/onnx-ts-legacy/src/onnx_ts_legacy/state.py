@@ -1,0 +1,132 @@
+"""State whose rank changes: an empty tensor at first, and one of a higher rank from the first call on.
+
+An ONNX input has one rank. Such a state has the higher one in the model's interface, with a first size of 0 for the
+empty tensor; inside, it has the rank that it has in the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+
+from onnx_ts_legacy.errors import StateError
+
+if TYPE_CHECKING:
+    from onnx_ts_legacy.conversion import Interpreter
+    from onnxops_decomp.builder import OpBuilder
+
+__all__ = ["Form", "StateSlot", "interface_value", "program_value", "unranked"]
+
+Form = tuple[torch.dtype, tuple[int | None, ...]]
+
+
+@dataclasses.dataclass
+class StateSlot:
+    """An attribute that is an input and an output of the model.
+
+    Attributes:
+        name: Qualified name.
+        initial: What the module holds now: a tensor, number or truth value.
+        forms: For a tensor, the dtypes and shapes (of dynamic sizes: None) that it may have between calls.
+    """
+
+    name: str
+    initial: Any
+    forms: list[Form] = dataclasses.field(default_factory=list)
+
+    def add(self, dtype: torch.dtype, sizes: tuple[int | None, ...]) -> None:
+        """Let the forms cover one more; two of the same rank become one with sizes that may change.
+
+        Raises:
+            StateError: If the dtype is another one.
+        """
+        for index, (known, old) in enumerate(self.forms):
+            if known != dtype:
+                raise StateError(f"{self.name!r} changes its dtype from {known} to {dtype} from one call to the next.")
+            if len(old) == len(sizes):
+                joined = tuple(a if a == b else None for a, b in zip(old, sizes, strict=True))
+                self.forms[index] = (dtype, joined)
+                return
+        self.forms.append((dtype, sizes))
+
+    @property
+    def empty_sizes(self) -> tuple[int, ...] | None:
+        """Sizes of the empty form where there is another one of a higher rank, else None.
+
+        Raises:
+            StateError: If there are several ranks in another way.
+        """
+        if len(self.forms) == 1:
+            return None
+        (_, lower), *others = sorted(self.forms, key=lambda form: len(form[1]))
+        sizes = tuple(size for size in lower if size is not None)
+        if len(others) != 1 or len(sizes) != len(lower) or sizes[:1] != (0,):
+            ranks = sorted(len(sizes) for _, sizes in self.forms)
+            raise StateError(
+                f"{self.name!r} changes its rank from one call to the next ({ranks}), which ONNX has only for a tensor "
+                "that is empty at first; initialize it with its final rank."
+            )
+        return sizes
+
+    @property
+    def interface(self) -> tuple[int | None, ...]:
+        """Sizes that the state has as an input and output of the model."""
+        sizes = max((sizes for _, sizes in self.forms), key=len)
+        return sizes if self.empty_sizes is None else (None, *sizes[1:])
+
+    def empty_interface(self) -> list[int]:
+        """Sizes that stand for the empty form in the interface."""
+        empty = self.empty_sizes or ()
+        return [*empty, *(1 if size is None else size for size in self.interface[len(empty) :])]
+
+    def initial_tensor(self) -> torch.Tensor:
+        """Return the initial contents as the model takes them."""
+        if not isinstance(self.initial, torch.Tensor):
+            return torch.tensor(self.initial, dtype=torch.float64 if isinstance(self.initial, float) else None)
+        if self.empty_sizes is None or self.initial.dim() == len(self.interface):
+            return self.initial
+        return self.initial.new_zeros(self.empty_interface())
+
+
+def program_value(interpreter: Interpreter, slot: StateSlot, value: ir.Value) -> ir.Value:
+    """Return the state as the program has it: of the lower rank where it is empty."""
+    empty = slot.empty_sizes
+    if empty is None:
+        return value
+    op = interpreter.main.newest
+    full = op.Not(op.Equal(op.Size(value), 0))
+    first = [axis < len(empty) for axis in range(len(slot.interface))]
+    return _reshaped(op, value, op.Or(first, full))
+
+
+def unranked(op: OpBuilder, value: ir.Value) -> ir.Value:
+    """Return the same tensor without a rank that shape inference could find."""
+    shape = op.emit_custom("", "Shape", [value], {}, [ir.DataType.INT64])[0]
+    return _reshaped(op, value, op.emit_custom("", "Equal", [shape, shape], {}, [ir.DataType.BOOL])[0])
+
+
+def _reshaped(op: OpBuilder, value: ir.Value, kept: ir.Value) -> ir.Value:
+    """Reshape to the dimensions of ``value`` that ``kept`` says; a first size of 0 is copied as such."""
+    shape = op.emit_custom("", "Shape", [value], {}, [ir.DataType.INT64])[0]
+    chosen = op.newest.Compress(shape, kept)
+    return op.emit_custom("", "Reshape", [value, chosen], {}, [value.dtype])[0]  # type: ignore[list-item]
+
+
+def interface_value(interpreter: Interpreter, slot: StateSlot, variable: Any) -> ir.Value:
+    """Return the value of a state output: of the higher rank, also where it is empty."""
+    if not isinstance(slot.initial, torch.Tensor):
+        return interpreter.value(variable)
+    rank = len(slot.interface)
+    if slot.empty_sizes is None or {form.dim() for form in variable.forms} == {rank}:
+        return interpreter.value(variable)
+    op = interpreter.main.newest
+    value = interpreter.any_value(variable)
+    # The two shapes broadcast: that of an empty tensor has one element, any other all of them. A size of 0 copies the
+    # first one of the operand, which is 0.
+    shape = op.Where(op.Equal(op.Size(value), 0), slot.empty_interface(), op.Shape(value))
+    result = op.Reshape(value, shape)
+    result.shape = ir.Shape(slot.interface)
+    return result

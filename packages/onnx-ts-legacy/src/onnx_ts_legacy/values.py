@@ -1,0 +1,350 @@
+"""What the variables of a TorchScript program stand for while it is converted.
+
+Numbers, strings and None are themselves; a size that only the runtime knows is a ``torch.SymInt``. Everything that the
+program can change in place keeps its contents in ``state``, which is written through a :class:`Heap` only: a heap can
+run the branches of an if one after the other, each from the same start, and say what each of them changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+import torch
+
+from onnx_ts_legacy.errors import ScriptValueError
+
+__all__ = [
+    "AttributeTable",
+    "Call",
+    "Changes",
+    "Content",
+    "DictRef",
+    "Heap",
+    "ListRef",
+    "Mutable",
+    "ObjectRef",
+    "Poison",
+    "RuntimeBool",
+    "RuntimeFloat",
+    "SequenceState",
+    "Storage",
+    "Tensor",
+    "Uninitialized",
+    "View",
+    "is_runtime",
+]
+
+
+class Mutable:
+    """Something whose contents the program can change.
+
+    Attributes:
+        state: The contents: never changed themselves, always replaced.
+        frame: Innermost branch in which the object was created.
+    """
+
+    __slots__ = ("frame", "state")
+
+    def __init__(self, heap: Heap, state: Any) -> None:
+        self.state = state
+        self.frame = heap.frame
+
+
+Changes = dict[Mutable, Any]
+
+
+class Heap:
+    """Writes the contents of mutable objects, and takes writes back at the end of a branch."""
+
+    def __init__(self) -> None:
+        self._frames: list[tuple[int, Changes]] = []
+        self._count = 0
+
+    @property
+    def frame(self) -> int:
+        """Number of the innermost branch that is being run; 0 outside of all."""
+        return self._frames[-1][0] if self._frames else 0
+
+    def write(self, target: Mutable, state: Any) -> None:
+        """Replace the contents of ``target``."""
+        if self._frames and target.frame != self.frame:
+            self._frames[-1][1].setdefault(target, target.state)
+        target.state = state
+
+    @contextmanager
+    def branch(self) -> Iterator[Changes]:
+        """Run a branch; afterwards its writes to older objects are undone and stand in the mapping it yields."""
+        before: Changes = {}
+        after: Changes = {}
+        self._count += 1
+        self._frames.append((self._count, before))
+        try:
+            yield after
+        finally:
+            self._frames.pop()
+            for target, state in before.items():
+                after[target] = target.state
+                target.state = state
+
+    def pending(self) -> Changes:
+        """Return what the objects that the innermost branch changed held before."""
+        return dict(self._frames[-1][1])
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Create objects that are older than all branches."""
+        frames, self._frames = self._frames, []
+        try:
+            yield
+        finally:
+            self._frames = frames
+
+    @contextmanager
+    def assuming(self, changes: Mapping[Mutable, Any]) -> Iterator[None]:
+        """Read the program as it is after ``changes``."""
+        before = {target: target.state for target in changes}
+        for target, state in changes.items():
+            target.state = state
+        try:
+            yield
+        finally:
+            for target, state in before.items():
+                target.state = state
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Content:
+    """Contents of a storage.
+
+    Attributes:
+        value: The ONNX value, or None where only ``number`` is there yet.
+        number: What a 0-d integer tensor holds, where it was made of a size or a literal.
+    """
+
+    value: ir.Value | None
+    number: Any = None
+
+
+class Storage(Mutable):
+    """Memory of a tensor that is no view of another one; ``state`` is a :class:`Content`.
+
+    Attributes:
+        fake: A fake tensor with its dtype and shape; None while that is not settled.
+        origin: Name of the input or attribute that the memory belongs to, or None.
+        aliases: Other memories that are the same as this one on some paths of the program.
+    """
+
+    __slots__ = ("aliases", "fake", "origin", "start")
+
+    def __init__(
+        self, heap: Heap, value: ir.Value | None, fake: Any, *, origin: Any = None, number: Any = None
+    ) -> None:
+        super().__init__(heap, Content(value, number))
+        self.fake, self.origin = fake, origin
+        self.aliases: set[Storage] = set()
+        self.start: Content = self.state
+
+    def link(self, other: Storage) -> None:
+        """Note that the two may be the same memory: once one is written to, the other must not be read any more."""
+        if other is not self:
+            self.aliases.add(other)
+            other.aliases.add(self)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something was written to it."""
+        return self.state is not self.start
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an operator, with the place of the tensor that its result is a view of.
+
+    Attributes:
+        overload: The operator.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        position: Index in ``args`` of the tensor that is viewed.
+        output: Index of the result, or None if there is one only.
+    """
+
+    overload: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    position: int
+    output: int | None
+
+
+class View:
+    """A tensor that shows a part of another one.
+
+    Attributes:
+        parent: What it is a view of.
+        call: The call that makes it.
+        fake: A fake tensor with its dtype and shape.
+        cached: The value that the parent had and what it gave, in which scope.
+    """
+
+    __slots__ = ("cached", "call", "fake", "parent")
+
+    def __init__(self, parent: Storage | View, call: Call, fake: Any) -> None:
+        self.parent, self.call, self.fake = parent, call, fake
+        self.cached: tuple[ir.Value, ir.Value, Any] | None = None
+
+    @property
+    def base(self) -> Storage:
+        """The memory that the view shows."""
+        node: Storage | View = self
+        while isinstance(node, View):
+            node = node.parent
+        return node
+
+
+class Tensor(Mutable):
+    """A tensor variable; ``state`` holds what it refers to and the forms that it may have.
+
+    There is one form (a fake tensor) unless the branches of an if gave tensors of different ranks.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, heap: Heap, node: Storage | View, *forms: Any) -> None:
+        super().__init__(heap, (node, forms or (node.fake,)))
+
+    @property
+    def node(self) -> Storage | View:
+        """What the variable refers to."""
+        node: Storage | View = self.state[0]
+        return node
+
+    @property
+    def storage(self) -> Storage:
+        """The memory behind it."""
+        node = self.node
+        return node.base if isinstance(node, View) else node
+
+    @property
+    def forms(self) -> tuple[Any, ...]:
+        """The dtypes and shapes that it may have."""
+        forms: tuple[Any, ...] = self.state[1]
+        return forms
+
+    @property
+    def fake(self) -> Any:
+        """Its dtype and shape, as a fake tensor.
+
+        Raises:
+            ScriptValueError: If several ranks are possible here.
+        """
+        if len(self.forms) != 1:
+            ranks = sorted({form.dim() for form in self.forms})
+            raise ScriptValueError(
+                f"A tensor has rank {' or '.join(map(str, ranks))} here, depending on an earlier condition of the "
+                "program. Test its length first (`if len(x):`), or give it one rank everywhere."
+            )
+        return self.forms[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SequenceState:
+    """Contents of a list whose length only the runtime knows.
+
+    Attributes:
+        value: An ONNX sequence.
+        element: A fake tensor that describes every element.
+    """
+
+    value: ir.Value
+    element: Any
+
+
+class ListRef(Mutable):
+    """A list; ``state`` is a tuple of its elements, or a :class:`SequenceState`."""
+
+    __slots__ = ()
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        """The elements.
+
+        Raises:
+            ScriptValueError: If the length is not known.
+        """
+        if isinstance(self.state, Poison):
+            raise self.state.error()
+        if isinstance(self.state, SequenceState):
+            raise ScriptValueError("The length of a list is known at run time only, but is needed to convert this.")
+        items: tuple[Any, ...] = self.state
+        return items
+
+
+class DictRef(Mutable):
+    """A dict; ``state`` is a dict that is never changed in place."""
+
+    __slots__ = ()
+
+    @property
+    def items(self) -> dict[Any, Any]:
+        """The entries."""
+        if isinstance(self.state, Poison):
+            raise self.state.error()
+        items: dict[Any, Any] = self.state
+        return items
+
+
+class ObjectRef(Mutable):
+    """A module, or an instance of a class of the program; ``state`` holds the attributes that were read or written.
+
+    Attributes:
+        path: Qualified name of a module, or None for another object.
+        source: The torch object that the other attributes are read from, or None.
+    """
+
+    __slots__ = ("path", "source")
+
+    def __init__(self, heap: Heap, path: str | None, source: Any) -> None:
+        super().__init__(heap, {})
+        self.path, self.source = path, source
+
+
+AttributeTable = dict[tuple[str, str], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuntimeBool:
+    """A truth value that only the runtime knows: a 0-d value, or a relation between sizes."""
+
+    value: ir.Value | None = None
+    relation: sympy.Basic | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuntimeFloat:
+    """A float that only the runtime knows, as a 0-d DOUBLE."""
+
+    value: ir.Value
+
+
+class Uninitialized:
+    """A variable on a path of the program on which it is never read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Poison:
+    """A variable that ONNX cannot hold; it matters only if it is read."""
+
+    reason: str
+
+    def error(self) -> ScriptValueError:
+        """Return the exception for reading it."""
+        return ScriptValueError(self.reason)
+
+
+def is_runtime(value: object) -> bool:
+    """Tell whether a number or truth value is known at run time only."""
+    return isinstance(value, torch.SymInt | RuntimeBool | RuntimeFloat)

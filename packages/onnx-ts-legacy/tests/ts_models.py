@@ -1,0 +1,73 @@
+"""What the tests of the exporter share: running a model, and where the scripted speech model lies."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+from torch.utils import _pytree as pytree
+
+import onnx_ts_legacy
+from onnx_ts_legacy import TSProgram
+
+__all__ = ["agree", "exported", "silero_path", "speech"]
+
+
+def silero_path() -> Path | None:
+    """The scripted model in the package silero-vad, which is read without importing the package."""
+    spec = importlib.util.find_spec("silero_vad")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "data" / "silero_vad.jit"
+    return path if path.exists() else None
+
+
+def speech(samples: int, rate: int) -> torch.Tensor:
+    """A voice-like signal: a gliding pulse train through two resonances, in bursts between noise."""
+    generator = torch.Generator().manual_seed(0)
+    time = torch.arange(samples) / rate
+    pitch = 120 + 30 * torch.sin(2 * torch.pi * 0.7 * time)
+    phase = 2 * torch.pi * torch.cumsum(pitch, 0) / rate
+    voice = sum(torch.sin(k * phase) * torch.exp(torch.tensor(-(((k * 120 - 700) / 600) ** 2))) for k in range(1, 25))
+    bursts = (torch.sin(2 * torch.pi * 1.5 * time) > -0.2).float()
+    return 0.1 * voice * bursts + 0.003 * torch.randn(samples, generator=generator)
+
+
+def run(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, dict(feeds))
+
+
+def agree(program: TSProgram, model: Any, *examples: Sequence[Any], rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    """Assert that the program computes what the model does, dtypes and shapes included, for every example."""
+    proto = program.model_proto
+    onnx.checker.check_model(proto, full_check=True)
+    for example in examples:
+        own = [x.clone() if isinstance(x, torch.Tensor) else x for x in example]
+        with torch.no_grad():
+            result = model(*own)
+        leaves = [torch.as_tensor(leaf) for leaf in pytree.tree_leaves(result) if leaf is not None]
+        tensors = [leaf for leaf in pytree.tree_leaves(list(example)) if isinstance(leaf, torch.Tensor)]
+        feeds = {name: tensor.numpy() for name, tensor in zip(program.input_names, tensors, strict=True)}
+        outputs = [torch.from_numpy(np.array(output)) for output in run(proto, feeds)]
+        assert len(outputs) == len(leaves)
+        for actual, expected in zip(outputs, leaves, strict=True):
+            assert actual.dtype == expected.dtype
+            torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def exported(model: Any, *examples: Sequence[Any], opset: int = 17, **options: Any) -> TSProgram:
+    """Export with the first example and assert that all agree."""
+    program = onnx_ts_legacy.export(model, tuple(examples[0]), opset_version=opset, **options)
+    declared = {entry.domain: entry.version for entry in program.model_proto.opset_import}
+    assert declared[""] == opset
+    agree(program, model, *examples)
+    return program
