@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
+
+import torch
 
 __all__ = ["source_line"]
 
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_LIBRARY = re.compile(r"[/\\]torch[/\\](nn|jit|_jit_internal|functional|utils|_tensor|autograd)")
+# Scripted programs may come from another machine, whose torch lies elsewhere.
+_LIBRARY = re.compile(r"[/\\]site-packages[/\\]torch[/\\]|" + re.escape(os.path.dirname(torch.__file__) + os.sep))
 
 
 def source_line(node: Any) -> str:
