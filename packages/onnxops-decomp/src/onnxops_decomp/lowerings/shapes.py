@@ -86,6 +86,7 @@ for _name in ("aten::requires_grad_", "aten::cpu", "aten::cuda", "aten::alias_co
     aten._assert_scalar.default,
     aten._assert_tensor_metadata.default,
     aten._functional_assert_async.msg,
+    aten._linalg_check_errors.default,
     aten._functional_assert_scalar.default,
     aten.sym_constrain_range.default,
     aten.sym_constrain_range_for_size.default,
