@@ -12,9 +12,18 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp import binding, inference
-from onnxops_decomp.adapters.registry import find_adapter
+from onnxops_decomp.adapters.registry import find_adapter, find_form
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
-from onnxops_decomp.folding import fold
+from onnxops_decomp.folding import fold, is_foldable
+from onnxops_decomp.planning import (
+    NEGATIVE_AXES_OPSET,
+    Dtypes,
+    Plan,
+    dtypes_of,
+    make_plan,
+    open_dtype,
+    with_positive_axes,
+)
 from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET, OpSpec, first_opset, op_spec
 from onnxops_decomp.scope import ModelContext, Scope, remove_unused
 from onnxops_decomp.simplify import simplified
@@ -131,7 +140,7 @@ class OpBuilder(SizeOperations):
 
     def copy(self, value: ir.Value) -> ir.Value:
         """Return a value of its own that equals ``value``, where one value cannot stand in two places."""
-        result = self._node("", "Identity", [value], {}, 1, [value.dtype])[0]
+        result = self._node("", "Identity", [value], (), 1, [value.dtype])[0]
         result.shape, result.type = value.shape, value.type
         return result
 
@@ -249,16 +258,16 @@ class OpBuilder(SizeOperations):
         self, spec: OpSpec, values: list[ir.Value | None], attributes: dict[str, Any], count: int
     ) -> tuple[ir.Value, ...]:
         """Emit a call in the form that the requested opset has."""
-        change = find_adapter(spec.op_type, self.opset, self.dialect)
-        if change is not None:
-            below, function = change
+        dtypes = dtypes_of(values)
+        form = find_form(spec.op_type, self.opset, self.dialect, dtypes)
+        if form is not None:
+            dialect, function = form
             wanted = {"_outputs": count} if count > 1 else {}
-            result = function(self.at(below - 1), *values, **attributes, **wanted)
+            result = function(self.at(dialect), *values, **attributes, **wanted)
             return (result,) if isinstance(result, ir.Value) else tuple(result)
-        target = binding.spec_for_opset(self, spec, values, attributes)
-        if self.opset < binding.NEGATIVE_AXES_OPSET:
-            attributes = binding.with_positive_axes(self.opset, spec, values, attributes)
-        return self._merged(target, values, attributes, count)
+        if self.opset < NEGATIVE_AXES_OPSET:
+            attributes = with_positive_axes(self.opset, spec.op_type, values, attributes)
+        return self._merged(spec.op_type, values, dtypes, attributes, count)
 
     def emit_custom(
         self,
@@ -288,74 +297,76 @@ class OpBuilder(SizeOperations):
         if domain and self.context.domains.setdefault(domain, version) != version:
             used = self.context.domains[domain]
             raise LoweringError(f"{domain}::{op_type} asks for version {version} of a domain used at version {used}.")
-        attrs = {name: binding.free_attribute(name, value) for name, value in attributes.items() if value is not None}
+        attrs = [binding.free_attribute(name, value) for name, value in attributes.items() if value is not None]
         outputs = self._node(domain, op_type, list(inputs), attrs, len(dtypes), list(dtypes))
         for output, dims in zip(outputs, shapes, strict=False):
             output.shape = None if dims is None else ir.Shape(dims)
         return outputs
 
     def _known_result(self, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any]) -> ir.Value | None:
-        if find_adapter(op_type, self.dialect, NEWEST_OPSET) is not None:
+        if self.dialect != NEWEST_OPSET and find_adapter(op_type, self.dialect, NEWEST_OPSET) is not None:
             # The call stands in an older form, which folding and simplification do not read.
             return None
-        arrays = [self.static(value) for value in values]
-        if values and all(value is None or array is not None for value, array in zip(values, arrays, strict=True)):
-            result = fold(op_type, arrays, attributes)
-            if result is not None:
-                return self.constant(result)
+        if is_foldable(op_type) and values:
+            array = self.context.constants.array
+            arrays = [None if value is None else array(value) for value in values]
+            if all(value is None or found is not None for value, found in zip(values, arrays, strict=True)):
+                result = fold(op_type, arrays, attributes)
+                if result is not None:
+                    return self.constant(result)
         return simplified(self, op_type, values, attributes)
 
     def _merged(
-        self, spec: OpSpec, values: list[ir.Value | None], attributes: dict[str, Any], count: int
+        self, op_type: str, values: list[ir.Value | None], dtypes: Dtypes, attributes: dict[str, Any], count: int
     ) -> tuple[ir.Value, ...]:
         """Emit the node, or return the outputs of an equal one."""
-        casts = binding.widened_dtypes(self.opset, spec, values)
-        if casts:
-            return self._widened(spec, values, attributes, count, casts)
+        widen_bfloat16 = self.context.widen_bfloat16
+        plan = make_plan(op_type, self.dialect, self.opset, dtypes, tuple(attributes), count, widen_bfloat16)
+        if plan.casts:
+            return self._widened(plan, values, attributes, count)
+        target = plan.target
         key = None
-        if spec.op_type not in _NEVER_MERGED:
-            key = binding.merge_key(spec.op_type, values, attributes, count)
+        if op_type not in _NEVER_MERGED:
+            key = binding.merge_key(target, values, attributes, count)
             found = self.scope.find(key) if key is not None else None
             if found is not None:
                 return found
-        dtypes = binding.output_dtypes(spec, values, attributes, count)
-        attrs = {name: ir.Attr(name, spec.attributes[name], value) for name, value in attributes.items()}
-        outputs = self._node("", spec.op_type, values, attrs, count, dtypes)
-        self._infer_shapes(spec.op_type, values, attributes, outputs)
+        outputs = plan.outputs
+        if None in outputs:
+            outputs = tuple(
+                open_dtype(target, index, self.opset, dtypes, attributes) if dtype is None else dtype
+                for index, dtype in enumerate(outputs)
+            )
+        kinds = target.attributes
+        attrs = [ir.Attr(name, kinds[name], value) for name, value in attributes.items()]
+        results = self._node("", op_type, values, attrs, count, outputs)
+        self._infer_shapes(op_type, values, attributes, results)
         if key is not None:
-            self.scope.remember(key, outputs)
-        return outputs
+            self.scope.remember(key, results)
+        return results
 
     def _widened(
-        self,
-        spec: OpSpec,
-        values: list[ir.Value | None],
-        attributes: dict[str, Any],
-        count: int,
-        casts: dict[str, ir.DataType],
+        self, plan: Plan, values: list[ir.Value | None], attributes: dict[str, Any], count: int
     ) -> tuple[ir.Value, ...]:
         """Compute in a dtype that the operator accepts at this opset, and cast back."""
-        narrow = binding.type_bindings(spec, values)
-        wide = [
-            value
-            if value is None or spec.formal_input(index).type_key not in casts
-            else self.cast(value, casts[spec.formal_input(index).type_key])
-            for index, value in enumerate(values)
-        ]
-        outputs = self._merged(spec, wide, attributes, count)
-        return tuple(
-            self.cast(output, narrow[spec.formal_output(index).type_key])
-            if spec.formal_output(index).type_key in casts
-            else output
-            for index, output in enumerate(outputs)
-        )
+        target, casts, newest = plan.target, plan.casts, self.newest
+        wide: list[ir.Value | None] = []
+        for index, value in enumerate(values):
+            key = target.formal_input(index).type_key
+            wide.append(value if value is None or key not in casts else newest.cast(value, casts[key]))
+        outputs = self._merged(target.op_type, wide, dtypes_of(wide), attributes, count)
+        narrow: list[ir.Value] = []
+        for index, output in enumerate(outputs):
+            key = target.formal_output(index).type_key
+            narrow.append(newest.cast(output, plan.narrow[key]) if key in casts else output)
+        return tuple(narrow)
 
     def _node(
         self,
         domain: str,
         op_type: str,
         values: list[ir.Value | None],
-        attributes: dict[str, ir.Attr],
+        attributes: Sequence[ir.Attr],
         count: int,
         dtypes: Sequence[ir.DataType | None],
     ) -> tuple[ir.Value, ...]:

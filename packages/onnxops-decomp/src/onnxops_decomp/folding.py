@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-__all__ = ["MAX_ELEMENTS", "fold"]
+__all__ = ["MAX_ELEMENTS", "fold", "is_foldable"]
 
 Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -208,6 +208,11 @@ _FOLDERS: dict[str, Folder] = {
 def _present(array: Array | None) -> Array:
     assert array is not None
     return array
+
+
+def is_foldable(op_type: str) -> bool:
+    """Tell whether constants of ``op_type`` can be folded at all."""
+    return op_type in _FOLDERS
 
 
 def fold(op_type: str, inputs: Sequence[Array | None], attributes: Attributes) -> Array | None:

@@ -53,6 +53,7 @@ class OpSpec:
     min_inputs: int
     max_inputs: int
     min_outputs: int
+    max_outputs: int
 
     def formal_input(self, index: int) -> Formal:
         """Return the formal that describes input ``index``; the last one is reused when it is variadic."""
@@ -107,6 +108,7 @@ def op_spec(op_type: str, opset: int, domain: str = "") -> OpSpec | None:
         min_inputs=schema.min_input,
         max_inputs=schema.max_input,
         min_outputs=schema.min_output,
+        max_outputs=schema.max_output,
     )
 
 

@@ -78,6 +78,7 @@ class ModelContext:
         domains: Opset versions of the other domains in use.
         expressions: SymPy expression behind the text of each symbolic dimension.
         symbols: For each symbol, how to compute it as a 1-D INT64 value of one element.
+        widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
     """
 
     opset: int
@@ -86,6 +87,7 @@ class ModelContext:
     domains: dict[str, int] = dataclasses.field(default_factory=dict)
     expressions: dict[str, Any] = dataclasses.field(default_factory=dict)
     symbols: dict[str, SymbolSource] = dataclasses.field(default_factory=dict)
+    widen_bfloat16: bool = False
     constants: ConstantPool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:

@@ -113,7 +113,7 @@ def _sinh(op: OpBuilder, x: ir.Value) -> ir.Value:
     return op.Mul(op.Tanh(x), _cosh(op, x))
 
 
-def _log1p(op: OpBuilder, x: ir.Value) -> ir.Value:
+def log1p(op: OpBuilder, x: ir.Value) -> ir.Value:
     """Return log(1 + x), accurate near zero: the rounding of 1 + x cancels between logarithm and divisor."""
     total = op.Add(x, 1)
     rest = op.Sub(total, 1)
@@ -132,19 +132,20 @@ def _asinh(op: OpBuilder, x: ir.Value) -> ir.Value:
     # a / max(a, 1) and 1 / max(a, 1): their squares do not overflow.
     b, c = op.Min(a, 1), op.Reciprocal(op.Max(a, 1))
     root = op.Sqrt(op.Add(op.Mul(b, b), op.Mul(c, c)))
-    return _signed(op, x, _log1p(op, op.Add(a, op.Mul(a, op.Div(b, op.Add(root, c))))))
+    return _signed(op, x, log1p(op, op.Add(a, op.Mul(a, op.Div(b, op.Add(root, c))))))
 
 
 def _acosh(op: OpBuilder, x: ir.Value) -> ir.Value:
     above = op.Sub(x, 1)
-    return _log1p(op, op.Add(above, op.Mul(op.Sqrt(above), op.Sqrt(op.Add(x, 1)))))
+    return log1p(op, op.Add(above, op.Mul(op.Sqrt(above), op.Sqrt(op.Add(x, 1)))))
 
 
 def _atanh(op: OpBuilder, x: ir.Value) -> ir.Value:
     a = op.Abs(x)
-    half = op.Mul(_log1p(op, op.Div(op.Mul(a, 2), op.Sub(1, a))), 0.5)
+    half = op.Mul(log1p(op, op.Div(op.Mul(a, 2), op.Sub(1, a))), 0.5)
     return _signed(op, x, half)
 
 
-for _name, _form in {"Acosh": _acosh, "Asinh": _asinh, "Atanh": _atanh, "Cosh": _cosh, "Sinh": _sinh}.items():
+HYPERBOLIC = {"Acosh": _acosh, "Asinh": _asinh, "Atanh": _atanh, "Cosh": _cosh, "Sinh": _sinh}
+for _name, _form in HYPERBOLIC.items():
     adapter(_name, below=9)(_function(_form))

@@ -31,7 +31,10 @@ def _bounded(op: OpBuilder, x: ir.Value, low: ir.Value | None, high: ir.Value | 
 def clip_of_floats(
     op: OpBuilder, input: ir.Value, min: ir.Value | None = None, max: ir.Value | None = None
 ) -> ir.Value:
-    return op.Clip(input, min, max) if op.dtype(input).is_floating_point() else _bounded(op, input, min, max)
+    dtype = op.dtype(input)
+    # The runtime's older kernels know FLOAT alone.
+    plain = dtype.is_floating_point() and dtype != _DOUBLE
+    return op.Clip(input, min, max) if plain else _bounded(op, input, min, max)
 
 
 @adapter("Clip", below=11)

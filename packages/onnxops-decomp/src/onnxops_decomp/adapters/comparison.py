@@ -199,7 +199,7 @@ def maximum(op: OpBuilder, *values: ir.Value) -> ir.Value:
     bounded = _bounded(op, values)
     if bounded is not None:
         return op.newest.Clip(bounded[0], bounded[1])
-    return op.Max(*_broadcast(op, values, "Max"))
+    return _fold_pairs(op, "Max", "Greater", values)
 
 
 @adapter("Min", below=8)
@@ -207,7 +207,22 @@ def minimum(op: OpBuilder, *values: ir.Value) -> ir.Value:
     bounded = _bounded(op, values)
     if bounded is not None:
         return op.newest.Clip(bounded[0], None, bounded[1])
-    return op.Min(*_broadcast(op, values, "Min"))
+    return _fold_pairs(op, "Min", "Less", values)
+
+
+def _fold_pairs(op: OpBuilder, op_type: str, comparison: str, values: Sequence[ir.Value]) -> ir.Value:
+    newest, dtype = op.newest, op.dtype(values[0])
+    if dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        return op.emit(op_type, *_broadcast(op, values, op_type))
+    # The runtime's kernel of this age knows FLOAT alone.
+    result, *others = values
+    for other in others:
+        first = newest.emit(comparison, result, other)
+        if dtype.is_floating_point():
+            number = _not_nan(newest, result)
+            first = first if number is None else newest.Or(first, newest.Not(number))
+        result = newest.Where(first, result, other)
+    return result
 
 
 def _bounded(op: OpBuilder, values: Sequence[ir.Value]) -> tuple[ir.Value, ir.Value] | None:

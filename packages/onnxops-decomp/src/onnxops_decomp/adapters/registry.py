@@ -12,14 +12,23 @@ A change that only widened the allowed dtypes needs no adapter: the builder cast
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import pkgutil
+from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["Adapter", "adapter", "find_adapter"]
+import onnx_ir as ir
+
+from onnxops_decomp.kernel_gaps import NO_KERNEL
+from onnxops_decomp.schemas import NEWEST_OPSET
+
+__all__ = ["Adapter", "adapter", "find_adapter", "find_form", "without_kernel"]
 
 Adapter = Callable[..., Any]
+Form = tuple[int, Adapter]
 
 _ADAPTERS: dict[str, dict[int, Adapter]] = {}
+_COMPOSED: dict[str, list[tuple[int, frozenset[ir.DataType], Adapter]]] = {}
+_FORMS: dict[tuple[Any, ...], Form | None] = {}
 _loaded = False
 
 
@@ -27,8 +36,12 @@ def adapter(*op_types: str, below: int) -> Callable[[Adapter], Adapter]:
     """Register a function as the form of ``op_types`` below opset ``below``.
 
     The function is called as ``function(op, *inputs, **attributes)`` with the operands of the newer form; where the
-    caller asked for more outputs than the operator always has, ``_outputs`` says how many. It returns the values that
-    stand for the node's outputs, or raises :class:`~onnxops_decomp.errors.UnsupportedOpsetError`.
+    caller asked for more than one output, ``_outputs`` says how many. It returns the values that stand for the node's
+    outputs, or raises :class:`~onnxops_decomp.errors.UnsupportedOpsetError`. ``op`` takes calls in the forms of opset
+    ``below - 1``, and ``op.newest`` in the newest ones.
+
+    Raises:
+        ValueError: If the change has an adapter already.
     """
 
     def register(function: Adapter) -> Adapter:
@@ -37,6 +50,27 @@ def adapter(*op_types: str, below: int) -> Callable[[Adapter], Adapter]:
             if below in changes:
                 raise ValueError(f"{op_type} already has an adapter below opset {below}.")
             changes[below] = function
+        _FORMS.clear()
+        return function
+
+    return register
+
+
+def without_kernel(*op_types: str, dtypes: Iterable[ir.DataType], operand: int = 0) -> Callable[[Adapter], Adapter]:
+    """Register a function that composes ``op_types`` of other operators where runtimes lack a kernel for a dtype.
+
+    It is called like an adapter, with a builder that takes the newest forms.
+
+    Args:
+        op_types: Operators that it stands for.
+        dtypes: Dtypes that have no kernel.
+        operand: Index of the input whose dtype counts.
+    """
+
+    def register(function: Adapter) -> Adapter:
+        for op_type in op_types:
+            _COMPOSED.setdefault(op_type, []).append((operand, frozenset(dtypes), function))
+        _FORMS.clear()
         return function
 
     return register
@@ -44,11 +78,8 @@ def adapter(*op_types: str, below: int) -> Callable[[Adapter], Adapter]:
 
 def find_adapter(op_type: str, opset: int, dialect: int) -> tuple[int, Adapter] | None:
     """Return the newest change between ``opset`` and ``dialect`` with its adapter, or None if there is none."""
-    global _loaded
     if not _loaded:
-        for family in _families():
-            importlib.import_module(f"onnxops_decomp.adapters.{family}")
-        _loaded = True
+        _load()
     changes = _ADAPTERS.get(op_type)
     if changes is None:
         return None
@@ -56,9 +87,42 @@ def find_adapter(op_type: str, opset: int, dialect: int) -> tuple[int, Adapter] 
     return None if below is None else (below, changes[below])
 
 
-def _families() -> tuple[str, ...]:
-    import pkgutil
+def find_form(op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...]) -> Form | None:
+    """Return the dialect and the function by which a call is written otherwise, or None if its operator serves.
 
+    Args:
+        op_type: Operator of the default domain.
+        opset: Requested opset.
+        dialect: Opset in whose form the call stands.
+        dtypes: Dtypes of its operands.
+    """
+    key = (op_type, opset, dialect, dtypes)
+    try:
+        return _FORMS[key]
+    except KeyError:
+        form = _FORMS[key] = _form(op_type, opset, dialect, dtypes)
+        return form
+
+
+def _form(op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...]) -> Form | None:
+    change = find_adapter(op_type, opset, dialect)
+    for operand, without, function in _COMPOSED.get(op_type, ()):
+        if operand < len(dtypes) and dtypes[operand] in without:
+            return NEWEST_OPSET, function
+    if change is not None:
+        return change[0] - 1, change[1]
+    first, last = NO_KERNEL.get(op_type, (1, 0))
+    if first <= opset <= last:
+        below = max(_ADAPTERS[op_type])
+        return below - 1, _ADAPTERS[op_type][below]
+    return None
+
+
+def _load() -> None:
+    global _loaded
     import onnxops_decomp.adapters as package
 
-    return tuple(m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "registry")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name != "registry":
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    _loaded = True

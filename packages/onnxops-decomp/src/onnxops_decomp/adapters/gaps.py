@@ -1,0 +1,186 @@
+"""Operators composed of others because runtimes lack a kernel for a dtype; see :mod:`onnxops_decomp.kernel_gaps`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxops_decomp.adapters import activations
+from onnxops_decomp.adapters.common import arange, dim_sizes
+from onnxops_decomp.adapters.registry import without_kernel
+from onnxops_decomp.inference import dims_of
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+_T = ir.DataType
+_INTEGERS = (_T.INT8, _T.INT16, _T.INT32, _T.INT64, _T.UINT8, _T.UINT16, _T.UINT32, _T.UINT64)
+_DOUBLE = (_T.DOUBLE,)
+
+
+# ---- booleans and integers
+
+
+@without_kernel("Where", dtypes=[_T.BOOL], operand=1)
+def where_of_booleans(op: OpBuilder, condition: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    first, second = _scalar_bool(op, x), _scalar_bool(op, y)
+    if first is not None:
+        return op.Or(condition, y) if first else op.And(op.Not(condition), y)
+    if second is not None:
+        return op.Or(op.Not(condition), x) if second else op.And(condition, x)
+    return op.Or(op.And(condition, x), op.And(op.Not(condition), y))
+
+
+def _scalar_bool(op: OpBuilder, value: ir.Value) -> bool | None:
+    array = op.static(value)
+    return bool(array) if array is not None and array.ndim == 0 else None
+
+
+@without_kernel("Gemm", dtypes=(_T.INT32, _T.INT64, _T.UINT32, _T.UINT64))
+def gemm_of_integers(
+    op: OpBuilder,
+    a: ir.Value,
+    b: ir.Value,
+    c: ir.Value | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> ir.Value:
+    left = op.Transpose(a, perm=[1, 0]) if transA else a
+    right = op.Transpose(b, perm=[1, 0]) if transB else b
+    product = op.Mul(op.MatMul(left, right), int(alpha))
+    return product if c is None else op.Add(product, op.Mul(c, int(beta)))
+
+
+@without_kernel("Relu", dtypes=(_T.INT64,))
+def relu_of_integers(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Max(x, 0)
+
+
+@without_kernel("EyeLike", dtypes=(_T.BOOL, _T.INT8, _T.INT16, _T.UINT8, _T.UINT16, _T.UINT32))
+def eye_like(op: OpBuilder, input: ir.Value, *, dtype: int | None = None, k: int = 0) -> ir.Value:
+    rows, columns = dim_sizes(op, input, "EyeLike", 9)
+    row = op.Unsqueeze(arange(op, rows), [1])
+    diagonal = op.Equal(op.Add(row, k), op.Unsqueeze(arange(op, columns), [0]))
+    return op.cast(diagonal, ir.DataType(dtype) if dtype else op.dtype(input))
+
+
+_NO_BLOCKS = (_T.BOOL, _T.INT16, _T.INT32, _T.INT64, _T.UINT16, _T.UINT32, _T.UINT64)
+
+
+@without_kernel("DepthToSpace", dtypes=_NO_BLOCKS)
+def depth_to_space(op: OpBuilder, input: ir.Value, *, blocksize: int, mode: str = "DCR") -> ir.Value:
+    n, c, h, w = dim_sizes(op, input, "DepthToSpace", 7)
+    depth = op.size_floordiv(c, blocksize * blocksize)
+    block = [blocksize, blocksize]
+    if mode == "DCR":
+        moved = op.Transpose(op.Reshape(input, op.vector([n, *block, depth, h, w])), perm=[0, 3, 4, 1, 5, 2])
+    else:
+        moved = op.Transpose(op.Reshape(input, op.vector([n, depth, *block, h, w])), perm=[0, 1, 4, 2, 5, 3])
+    return op.Reshape(moved, op.vector([n, depth, op.size_mul(h, blocksize), op.size_mul(w, blocksize)]))
+
+
+@without_kernel("SpaceToDepth", dtypes=_NO_BLOCKS)
+def space_to_depth(op: OpBuilder, input: ir.Value, *, blocksize: int, mode: str = "DCR") -> ir.Value:
+    n, c, h, w = dim_sizes(op, input, "SpaceToDepth", 7)
+    rows, columns = op.size_floordiv(h, blocksize), op.size_floordiv(w, blocksize)
+    blocks = op.Reshape(input, op.vector([n, c, rows, blocksize, columns, blocksize]))
+    moved = op.Transpose(blocks, perm=[0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4])
+    return op.Reshape(moved, op.vector([n, op.size_mul(c, blocksize * blocksize), rows, columns]))
+
+
+# ---- doubles
+
+
+@without_kernel("OneHot", dtypes=_DOUBLE, operand=2)
+def one_hot_of_doubles(
+    op: OpBuilder, indices: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int = -1
+) -> ir.Value:
+    chosen = op.OneHot(indices, depth, op.constant([0, 1], _T.INT64), axis=axis)
+    off, on = op.Squeeze(op.Slice(values, [0], [1], [0]), [0]), op.Squeeze(op.Slice(values, [1], [2], [0]), [0])
+    return op.Where(op.cast(chosen, _T.BOOL), on, off)
+
+
+@without_kernel("Tan", dtypes=_DOUBLE)
+def tan(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Div(op.Sin(x), op.Cos(x))
+
+
+for _name, _form in activations.HYPERBOLIC.items():
+    without_kernel(_name, dtypes=_DOUBLE)(_form)
+
+
+def _expm1_of_negative(op: OpBuilder, x: ir.Value) -> ir.Value:
+    """Return exp(x) - 1 for x <= 0 without losing the digits of small results."""
+    half = op.Tanh(op.Mul(x, 0.5))
+    return op.Div(op.Mul(half, 2), op.Sub(1, half))
+
+
+@without_kernel("Elu", dtypes=_DOUBLE)
+def elu(op: OpBuilder, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
+    return op.Where(op.Greater(x, 0), x, op.Mul(_expm1_of_negative(op, op.Min(x, 0)), alpha))
+
+
+@without_kernel("Selu", dtypes=_DOUBLE)
+def selu(
+    op: OpBuilder, x: ir.Value, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323
+) -> ir.Value:
+    return op.Mul(op.Elu(x, alpha=alpha), gamma)
+
+
+@without_kernel("HardSigmoid", dtypes=_DOUBLE)
+def hard_sigmoid(op: OpBuilder, x: ir.Value, *, alpha: float = 0.2, beta: float = 0.5) -> ir.Value:
+    return op.Clip(op.Add(op.Mul(x, alpha), beta), 0, 1)
+
+
+without_kernel("HardSwish", dtypes=_DOUBLE)(activations.hard_swish)
+without_kernel("Mish", dtypes=_DOUBLE)(activations.mish)
+
+
+@without_kernel("LeakyRelu", dtypes=_DOUBLE)
+def leaky_relu(op: OpBuilder, x: ir.Value, *, alpha: float = 0.01) -> ir.Value:
+    return op.Where(op.Less(x, 0), op.Mul(x, alpha), x)
+
+
+@without_kernel("PRelu", dtypes=(_T.DOUBLE, *_INTEGERS))
+def prelu(op: OpBuilder, x: ir.Value, slope: ir.Value) -> ir.Value:
+    return op.Where(op.Less(x, 0), op.Mul(x, slope), x)
+
+
+@without_kernel("Softplus", dtypes=_DOUBLE)
+def softplus(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Add(op.Max(x, 0), activations.log1p(op, op.Exp(op.Neg(op.Abs(x)))))
+
+
+@without_kernel("Softsign", dtypes=_DOUBLE)
+def softsign(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Div(x, op.Add(op.Abs(x), 1))
+
+
+without_kernel("ThresholdedRelu", dtypes=_DOUBLE)(activations.thresholded_relu)
+
+
+@without_kernel("Mean", dtypes=_DOUBLE)
+def mean(op: OpBuilder, *values: ir.Value) -> ir.Value:
+    return op.Div(op.Sum(*values), len(values))
+
+
+@without_kernel("GlobalAveragePool", dtypes=_DOUBLE)
+def global_average_pool(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.ReduceMean(x, list(range(2, op.rank(x))))
+
+
+@without_kernel("GlobalMaxPool", dtypes=_DOUBLE)
+def global_max_pool(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.ReduceMax(x, list(range(2, op.rank(x))))
+
+
+@without_kernel("Hardmax", dtypes=_DOUBLE)
+def hardmax(op: OpBuilder, x: ir.Value, *, axis: int = -1) -> ir.Value:
+    dims = dims_of(x)
+    first = op.ArgMax(x, axis=axis, keepdims=0)
+    depth = op.size(x, axis if dims is None else axis % len(dims))
+    return op.OneHot(first, depth, op.constant([0, 1], _T.DOUBLE), axis=axis)
