@@ -1,27 +1,100 @@
-"""Compares ONNX models with their reference and finds the first wrong node."""
+"""Compares ONNX models with their reference and finds the first wrong node.
+
+The public names are imported when they are first used: a test session that only loads the pytest plugin, or a command
+that only prints its help, does not have to wait for the runtimes.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from onnx_verify._version import __version__
-from onnx_verify.bench import BenchmarkReport, benchmark
-from onnx_verify.checks import Expectations, Finding, check_model, summarize
-from onnx_verify.comparison import compare
-from onnx_verify.errors import (
-    InputError,
-    MismatchError,
-    MissingDependencyError,
-    ModelLoadError,
-    ModelRunError,
-    OnnxVerifyError,
-    SubgraphExportError,
-    UnsafeModelError,
-)
-from onnx_verify.find import SearchOptions, find_mismatch
-from onnx_verify.findings import MismatchReport, NodeLabel, NodeMismatch
-from onnx_verify.generate import RandomInputs, generate_inputs
-from onnx_verify.inputs import InputSet, input_sets
-from onnx_verify.model import LoadedModel, load_model
-from onnx_verify.runtimes import Backend, OnnxBackend, Runtime
-from onnx_verify.tolerance import Tolerance, default_tolerance
-from onnx_verify.verdict import CaseReport, OutputReport, Verdict
+
+if TYPE_CHECKING:
+    from onnx_verify._arena import set_memory_limit
+    from onnx_verify.bench import BenchmarkReport, benchmark
+    from onnx_verify.checks import Expectations, Finding, check_model, summarize
+    from onnx_verify.comparison import compare
+    from onnx_verify.errors import (
+        InputError,
+        MismatchError,
+        MissingDependencyError,
+        ModelLoadError,
+        ModelRunError,
+        OnnxVerifyError,
+        SubgraphExportError,
+        UnsafeModelError,
+    )
+    from onnx_verify.find import SearchOptions, find_mismatch
+    from onnx_verify.findings import MismatchReport, NodeLabel, NodeMismatch
+    from onnx_verify.generate import RandomInputs, generate_inputs
+    from onnx_verify.inputs import InputSet, input_sets
+    from onnx_verify.model import LoadedModel, load_model
+    from onnx_verify.runtimes import Backend, OnnxBackend, Runtime
+    from onnx_verify.tolerance import Tolerance, default_tolerance
+    from onnx_verify.verdict import CaseReport, OutputReport, Verdict
+
+_MODULES = {
+    "_arena": ("set_memory_limit",),
+    "bench": (
+        "BenchmarkReport",
+        "benchmark",
+    ),
+    "checks": (
+        "Expectations",
+        "Finding",
+        "check_model",
+        "summarize",
+    ),
+    "comparison": ("compare",),
+    "errors": (
+        "InputError",
+        "MismatchError",
+        "MissingDependencyError",
+        "ModelLoadError",
+        "ModelRunError",
+        "OnnxVerifyError",
+        "SubgraphExportError",
+        "UnsafeModelError",
+    ),
+    "find": (
+        "SearchOptions",
+        "find_mismatch",
+    ),
+    "findings": (
+        "MismatchReport",
+        "NodeLabel",
+        "NodeMismatch",
+    ),
+    "generate": (
+        "RandomInputs",
+        "generate_inputs",
+    ),
+    "inputs": (
+        "InputSet",
+        "input_sets",
+    ),
+    "model": (
+        "LoadedModel",
+        "load_model",
+    ),
+    "runtimes": (
+        "Backend",
+        "OnnxBackend",
+        "Runtime",
+    ),
+    "tolerance": (
+        "Tolerance",
+        "default_tolerance",
+    ),
+    "verdict": (
+        "CaseReport",
+        "OutputReport",
+        "Verdict",
+    ),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Backend",
@@ -58,5 +131,20 @@ __all__ = [
     "generate_inputs",
     "input_sets",
     "load_model",
+    "set_memory_limit",
     "summarize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name from its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'onnx_verify' has no attribute {name!r}")
+    value = getattr(import_module(f"onnx_verify.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Lists the public names."""
+    return sorted({*globals(), *__all__})

@@ -13,11 +13,22 @@ from typing import Any
 
 from onnx_verify.findings import NodeLabel, NodeMismatch, error_score
 from onnx_verify.localize import compare_value
+from onnx_verify.model import LoadedModel
 from onnx_verify.runtimes import Backend
 from onnx_verify.slicing import Graph, piece
 from onnx_verify.streaming import Feeds, OnnxStream, Values, run_piece
 from onnx_verify.tolerance import ToleranceLike
 from onnx_verify.verdict import OutputReport
+
+
+@dataclass
+class _Test:
+    """One range as a model, what it was given, what it gave, and how that compares, by sample."""
+
+    model: LoadedModel | None
+    feeds: list[dict[str, Any]]
+    actual: dict[str, Values]
+    reports: list[list[OutputReport]]
 
 
 @dataclass
@@ -44,14 +55,15 @@ class Bisector:
     memory_limit: int = 1 << 30
     tests: int = 0
     _known: dict[int, dict[str, Values]] = field(default_factory=dict)
+    _last: dict[tuple[int, int], _Test] = field(default_factory=dict)
 
     def run(self) -> NodeMismatch | None:
         """Returns the smallest range found, None if the whole agrees.
 
-        Two binary searches, of at most log2(nodes) + 1 tests each: for the end where agreement turns into
-        disagreement, then for the latest start from which that end still disagrees. Neither assumes that an
-        error,
-        once made, stays: each keeps one agreeing and one disagreeing bound.
+        A binary search finds the end where agreement turns into disagreement, in log2(nodes) tests; from there,
+        ranges of 1, 2, 4, ... nodes back to the first that disagrees, and a binary search among the last of them,
+        find the start, in 2 * log2(length of the range) + 1 tests. Nothing assumes that an error, once made, stays:
+        each search keeps one agreeing and one disagreeing bound.
         """
         count = len(self.graph.nodes)
         if not self._differs(0, count):
@@ -63,33 +75,39 @@ class Bisector:
                 stop = middle
             else:
                 agrees = middle
-        start, beyond = 0, stop
+        return self._finding(self._start_of(stop), stop)
+
+    def _start_of(self, stop: int) -> int:
+        """Returns the latest start from which the range to ``stop`` disagrees."""
+        width, beyond = 1, stop
+        while width < stop and not self._differs(stop - width, stop):
+            beyond = stop - width
+            width *= 2
+        start = max(stop - width, 0)
         while beyond - start > 1:
             middle = (start + beyond) // 2
             if self._differs(middle, stop):
                 start = middle
             else:
                 beyond = middle
-        return self._finding(start, stop)
+        return start
 
     def _differs(self, start: int, stop: int) -> bool:
-        return any(not report.ok for each in self._reports(start, stop) for report in each)
-
-    def _reports(self, start: int, stop: int) -> list[list[OutputReport]]:
-        """Runs a range on the candidate; returns one list of reports per sample."""
+        """Runs a range on the candidate; the last range that disagreed is kept for the finding."""
         self.tests += 1
-        _, feeds, actual = self._execute(start, stop)
-        expected = self._values_at(stop)
-        names = [name for name in actual if name in expected]
-        return [
-            [compare_value(n, expected[n][s], actual[n][s], self.tolerance) for n in names] for s in range(len(feeds))
-        ]
+        test = self._execute(start, stop)
+        differs = any(not report.ok for each in test.reports for report in each)
+        if differs:
+            self._last[start, stop] = test
+            for other in [key for key in self._last if key != (start, stop) and key != (0, stop)]:
+                del self._last[other]
+        return differs
 
-    def _execute(self, start: int, stop: int) -> tuple[Any, list[dict[str, Any]], dict[str, Values]]:
+    def _execute(self, start: int, stop: int) -> _Test:
         nodes = range(start, stop)
         outputs = [name for name in self.graph.live_after(stop) if self.graph.producer[name] >= start]
         if not outputs:
-            return None, [{} for _ in self.samples], {}
+            return _Test(None, [], {}, [])
         reads = {name for index in nodes for name in self.graph.uses[index]}
         before = self._values_at(start)
         feeds = [
@@ -98,7 +116,13 @@ class Bisector:
             for s, sample in enumerate(self.samples)
         ]
         model = piece(self.graph, nodes, outputs, feeds[0])
-        return model, feeds, run_piece(model, outputs, feeds, self.candidate)
+        actual = run_piece(model, outputs, feeds, self.candidate)
+        expected = self._values_at(stop)
+        reports = [
+            [compare_value(name, expected[name][s], actual[name][s], self.tolerance) for name in outputs]
+            for s in range(len(feeds))
+        ]
+        return _Test(model, feeds, actual, reports)
 
     def _values_at(self, cut: int) -> dict[str, Values]:
         """Returns the reference's values that cross a cut; only the last few cuts are kept."""
@@ -113,23 +137,20 @@ class Bisector:
         return self._known[cut]
 
     def _finding(self, start: int, stop: int) -> NodeMismatch:
-        reports = self._reports(start, stop)
-        worst = max(range(len(reports)), key=lambda s: max(map(_rank, reports[s]), default=(False, 0.0)))
-        wrong = [report for report in reports[worst] if not report.ok]
-        model, feeds, actual = self._execute(start, stop)
+        test = self._last[start, stop]
+        worst = max(range(len(test.reports)), key=lambda s: max(map(_rank, test.reports[s])))
         expected = self._values_at(stop)
+        together = f"these {stop - start} nodes disagree only when {self.candidate.label} runs them together"
         return NodeMismatch(
             nodes=[NodeLabel.of(node) for node in self.graph.nodes[start:stop]],
-            reports=wrong,
+            reports=[report for report in test.reports[worst] if not report.ok],
             sample=self.labels[worst],
-            piece=model,
-            feeds=feeds[worst],
-            reference={name: expected[name][worst] for name in actual},
-            candidate={name: values[worst] for name, values in actual.items()},
+            piece=test.model,
+            feeds=test.feeds[worst],
+            reference={name: expected[name][worst] for name in test.actual},
+            candidate={name: values[worst] for name, values in test.actual.items()},
             optimization=self.candidate.optimization,
-            notes=[f"these {stop - start} nodes disagree only when {self.candidate.label} runs them together"]
-            if stop - start > 1
-            else [],
+            notes=[together] if stop - start > 1 else [],
         )
 
 

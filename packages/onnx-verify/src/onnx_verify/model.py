@@ -18,6 +18,7 @@ from onnx_verify.weights import (
     IrWeight,
     ProtoWeight,
     Weight,
+    check_payload,
     external_weight,
     payload_size,
     tensor_values,
@@ -116,17 +117,33 @@ def load_model(source: ModelLike | LoadedModel) -> LoadedModel:
     """
     if isinstance(source, LoadedModel):
         return source
-    if isinstance(source, ir.Model):
-        loaded = _from_ir(source)
-    elif isinstance(source, onnx.ModelProto):
-        loaded = _from_proto(source)
-    else:
-        loaded = _from_file(Path(source))
+    try:
+        loaded = _read(source)
+        _check_text(loaded.proto)
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"the model holds a name that is no UTF-8 text: {error}") from error
     if not loaded.graph.output:
         raise ModelLoadError(f"{loaded.source} has no graph outputs; it is no complete ONNX model")
     check_graph(loaded.graph, set(), loaded.source)
     _check_functions(loaded.proto, loaded.source)
     return loaded
+
+
+def _read(source: ModelLike) -> LoadedModel:
+    if isinstance(source, ir.Model):
+        return _from_ir(source)
+    if isinstance(source, onnx.ModelProto):
+        return _from_proto(source)
+    return _from_file(Path(source))
+
+
+def _check_text(message: Any) -> None:
+    """Reads every text once; protobuf decodes it only then, and raises UnicodeDecodeError if it cannot."""
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None:
+            continue
+        for part in [value] if hasattr(value, "ListFields") else value:
+            _check_text(part)
 
 
 def _from_file(path: Path) -> LoadedModel:
@@ -212,6 +229,7 @@ def _from_proto(source: onnx.ModelProto) -> LoadedModel:
             tensor_values(tensor)
             proto.graph.initializer.append(tensor)
         else:
+            check_payload(tensor)
             loaded.weights[tensor.name] = ProtoWeight(tensor)
             proto.graph.initializer.append(header(tensor.name, loaded.weights[tensor.name]))
     for tensor in _nested_tensors(proto):

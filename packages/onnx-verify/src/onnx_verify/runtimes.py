@@ -15,6 +15,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 
+from onnx_verify._arena import share_arena
 from onnx_verify._pytree import flatten
 from onnx_verify._torch import (
     is_exported_program,
@@ -29,7 +30,7 @@ from onnx_verify._torch import (
 from onnx_verify.dtypes import BITS4, numpy_dtype, onnx_dtype
 from onnx_verify.errors import InputError, ModelRunError
 from onnx_verify.inputs import InputSet, as_array, bind_feeds
-from onnx_verify.model import LoadedModel, ModelLike, ValueSpec, is_model_like, load_model
+from onnx_verify.model import LoadedModel, ModelLike, ValueSpec, is_model_like, load_model, used_names
 from onnx_verify.weights import unpack4
 
 if TYPE_CHECKING:
@@ -188,8 +189,6 @@ class OnnxRuntime:
         """
         try:
             values = self._execute(feeds)
-        except (MemoryError, KeyboardInterrupt):
-            raise
         except Exception as error:
             raise ModelRunError(f"{self.name} failed: {_first_lines(error)}") from error
         return [_as_arrays(value) for value in values]
@@ -213,17 +212,21 @@ class OrtRuntime(OnnxRuntime):
         options.log_severity_level = 4
         options.intra_op_num_threads = backend.threads
         options.inter_op_num_threads = 1
+        share_arena()
+        options.add_session_config_entry("session.use_env_allocators", "1")
         if not backend.prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
+        proto = _without_unused(model)
+        kept = {tensor.name for tensor in proto.graph.initializer} & model.weights.keys()
         # The session reads this memory as long as it lives.
-        self._weights = {name: to_ort_value(weight.load()) for name, weight in model.weights.items()}
+        self._weights = {name: to_ort_value(model.weights[name].load()) for name in sorted(kept)}
         if self._weights:
             options.add_external_initializers(list(self._weights), list(self._weights.values()))
         providers = [backend.kind.value]
         if backend.kind is not OnnxBackend.ONNX_RUNTIME_CPU:
             providers.append(OnnxBackend.ONNX_RUNTIME_CPU.value)
         try:
-            self._session = ort.InferenceSession(model.proto.SerializeToString(), options, providers=providers)
+            self._session = ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
         except Exception as error:
             raise ModelRunError(f"{self.name} cannot be loaded: {_first_lines(error)}") from error
 
@@ -294,7 +297,7 @@ class CallableRuntime:
         args, kwargs = (tuple(inputs.leaves()), {}) if self._flat else (inputs.args, dict(inputs.kwargs))
         try:
             leaves = self._call(self._own(args), self._own(kwargs))
-        except (MemoryError, InputError):
+        except InputError:
             raise
         except Exception as error:
             raise ModelRunError(f"{self.name} failed: {_first_lines(error)}") from error
@@ -414,6 +417,20 @@ def from_ort_value(value: Any) -> Any:
     shape = tuple(value.shape())
     raw = np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), np.uint8)
     return unpack4(raw, code, shape) if code in BITS4 else raw.view(dtype).reshape(shape)
+
+
+def _without_unused(model: LoadedModel) -> onnx.ModelProto:
+    """Returns the graph without large initializers that nothing reads: ONNX Runtime drops them, then misses them."""
+    read = {name for node in model.graph.node for name in used_names(node)}
+    read |= {value.name for value in model.graph.output}
+    if model.weights.keys() <= read:
+        return model.proto
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    kept = [t for t in proto.graph.initializer if t.name not in model.weights or t.name in read]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    return proto
 
 
 def _as_arrays(value: Any) -> Any:

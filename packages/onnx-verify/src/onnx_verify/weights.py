@@ -177,19 +177,29 @@ def unpack4(raw: npt.NDArray[np.uint8], code: int, shape: tuple[int, ...]) -> Ar
     return nibbles[:count].view(dtype).reshape(shape)
 
 
+def check_payload(proto: onnx.TensorProto) -> None:
+    """Checks, without reading its data, that a TensorProto with inline data can hold what it claims.
+
+    Raises:
+        ModelLoadError: if it cannot.
+    """
+    expected = payload_size(proto.name, proto.data_type, proto.dims)
+    size = proto.ByteSize()
+    # Raw data takes its bytes; a typed field packs small numbers into one byte each, of up to 16 in memory.
+    room = size if proto.HasField("raw_data") else 16 * size
+    if expected > room and proto.data_type != onnx.TensorProto.STRING:
+        raise ModelLoadError(
+            f"tensor {proto.name!r} of shape {list(proto.dims)} needs {expected} bytes and has at most {size}"
+        )
+
+
 def tensor_values(proto: onnx.TensorProto) -> Array:
     """Decodes a TensorProto with inline data.
 
     Raises:
         ModelLoadError: if its data does not fit its shape.
     """
-    expected = payload_size(proto.name, proto.data_type, proto.dims)
-    if proto.HasField("raw_data") and len(proto.raw_data) != expected:
-        raise ModelLoadError(
-            f"tensor {proto.name!r} of shape {list(proto.dims)} needs {expected} bytes and has {len(proto.raw_data)}"
-        )
-    if not proto.HasField("raw_data") and expected > 64 * (proto.ByteSize() + 8):
-        raise ModelLoadError(f"tensor {proto.name!r} of shape {list(proto.dims)} holds too little data")
+    check_payload(proto)
     try:
         return np.asarray(numpy_helper.to_array(proto))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
