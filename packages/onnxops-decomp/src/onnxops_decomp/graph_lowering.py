@@ -22,7 +22,7 @@ from onnxops_decomp.decompose import Decomposer
 from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
 from onnxops_decomp.expressions import emit_expression, is_computable
-from onnxops_decomp.inference import Dim, Dims
+from onnxops_decomp.inference import UNKNOWN, Dim, Dims
 from onnxops_decomp.torch_private import grad_mode_switch
 from onnxops_decomp.mutation import written_arguments
 
@@ -49,6 +49,10 @@ class SymbolNames:
         """Call ``symbol`` ``name`` from now on."""
         self._renamed[symbol] = sympy.Symbol(name, integer=True, nonnegative=True)
         self._dims.clear()
+
+    def renamed(self, symbol: sympy.Symbol) -> sympy.Symbol:
+        """Return what the model calls a symbol of torch's."""
+        return self._renamed.get(symbol, symbol)
 
     def expression(self, size: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Expr:
         """Return the expression of a symbolic number in the model's symbols."""
@@ -219,9 +223,9 @@ class GraphLowering:
         return mark_number(self.op.Squeeze(emit_expression(self.op, expression), [0]))
 
     def _dim_or_unknown(self, val: torch.SymInt) -> ir.SymbolicDim:
+        # A symbol that torch has since found to be a number is none of the model's dimensions.
         dim = self.symbols.dim(val)
-        assert isinstance(dim, ir.SymbolicDim)
-        return dim
+        return dim if isinstance(dim, ir.SymbolicDim) else UNKNOWN
 
     def _call(self, node: torch.fx.Node, overload: torch._ops.OpOverload) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
