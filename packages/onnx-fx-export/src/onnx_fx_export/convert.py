@@ -13,6 +13,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from onnx_fx_export._version import __version__
+from onnx_fx_export.constraints import SizeConstraints
 from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
 from onnx_fx_export.finish import finish
 from onnx_fx_export.higher_order import HANDLERS
@@ -22,6 +23,7 @@ from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.dtypes import mark_complex, mark_number, to_ir
 from onnxops_decomp.folding import MAX_ELEMENTS
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
+from onnxops_decomp.inference import Dims
 from onnxops_decomp.model import build_model
 from onnxops_decomp.mutation import needs_functionalization, written_arguments
 
@@ -57,7 +59,7 @@ class Conversion:
         outputs: For each flat user output, the name of the model output that holds it, or its constant value.
         state: Names of the state inputs, each with the name of the output that holds its next value.
         initial_state: First value of each state input.
-        assumptions: Facts about sizes that decompositions relied on.
+        constraints: What the model is right for.
     """
 
     model: ir.Model
@@ -65,7 +67,7 @@ class Conversion:
     outputs: list[Any]
     state: dict[str, str]
     initial_state: dict[str, torch.Tensor]
-    assumptions: list[sympy.Basic]
+    constraints: SizeConstraints
 
 
 class _Converter:
@@ -79,6 +81,7 @@ class _Converter:
         self.lowering = GraphLowering(self.op, table, self.symbols, handlers=HANDLERS, origin=origin_of)
         self.input_positions: list[int] = []
         self.model_inputs: list[str] = []
+        self.input_dims: dict[str, Dims] = {}
         self.initial_state: dict[str, torch.Tensor] = {}
         self.state: dict[str, str] = {}
 
@@ -110,7 +113,7 @@ class _Converter:
         self.model_inputs.append(name)
         if not isinstance(val, torch.Tensor):
             return self._number_input(name, val)
-        dims = self.symbols.dims(val)
+        dims = self.input_dims[self.names.inputs[position]] = self.symbols.dims(val)
         value = self.op.input(name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
         for axis, size in enumerate(val.shape):
             if isinstance(size, torch.SymInt):
@@ -268,7 +271,13 @@ class _Converter:
             producer=("onnx-fx-export", __version__),
         )
         finish(model)
-        return Conversion(model, self.input_positions, user, self.state, self.initial_state, self.lowering.assumptions)
+        constraints = self.constraints()
+        constraints.record(model)
+        return Conversion(model, self.input_positions, user, self.state, self.initial_state, constraints)
+
+    def constraints(self) -> SizeConstraints:
+        """Return what capture and decompositions found out about sizes."""
+        return SizeConstraints.of(self.program, self.symbols, self.input_dims, self.lowering.assumptions)
 
 
 @dataclasses.dataclass(frozen=True)

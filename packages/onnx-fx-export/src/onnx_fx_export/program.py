@@ -43,6 +43,7 @@ class ONNXProgram:
         exported_program: What torch.export captured, or None once released.
         initial_state: First value of each state input (see ``state="io"`` of :func:`onnx_fx_export.export`).
         state: Name of the output that holds the next value of each state input.
+        constraints: Sizes that the model is right for; calls outside them are refused.
         timings: Seconds spent in each stage of the export.
     """
 
@@ -57,6 +58,7 @@ class ONNXProgram:
         self.exported_program = exported_program
         self.initial_state = dict(conversion.initial_state)
         self.state = dict(conversion.state)
+        self.constraints = conversion.constraints
         self.timings = dict(timings or {})
         self._conversion = conversion
         self._structure = structure
@@ -170,7 +172,14 @@ class ONNXProgram:
         return {**feeds, **self.initial_state}
 
     def run(self, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Run the model on named inputs and return its outputs by name, state outputs included."""
+        """Run the model on named inputs and return its outputs by name, state outputs included.
+
+        Raises:
+            InvalidArgumentError: If the sizes are none that the model is right for.
+        """
+        tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        shapes = {name: (*t.shape, 2) if t.is_complex() else tuple(t.shape) for name, t in tensors.items()}
+        self.constraints.check(self.model.graph, shapes)
         if self._session is None:
             self.initialize_inference_session()
         wanted = {value.name for value in self._session.get_inputs()}

@@ -1,0 +1,14 @@
+"""What the exporter uses of torch without a public promise is still there and means the same."""
+
+import torch
+
+from onnx_fx_export.torch_private import guard_texts
+
+
+def test_guards_are_texts_over_input_sizes() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.shape[0] > 5 else x
+
+    program = torch.export.export(Model(), (torch.ones(8),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    assert "L['x'].size()[0] > 5" in guard_texts(program)
