@@ -1,0 +1,63 @@
+"""Embeddings and bags of embeddings equal eager PyTorch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from decomp_harness import check
+
+MODES = ["sum", "mean", "max"]
+
+
+@pytest.mark.parametrize("opset", [7, 13, 26])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 4), (0,)])
+def test_embedding_is_a_gather(shape: tuple[int, ...], opset: int) -> None:
+    lowered = check(lambda i, w: F.embedding(i, w, 0), torch.randint(0, 5, shape), torch.randn(5, 3), opset=opset)
+    assert lowered.op_types() == ["Gather"]
+
+
+@pytest.mark.parametrize("norm", [1.0, 2.0, 3.0, float("inf")])
+def test_renormalized_embeddings(norm: float) -> None:
+    check(
+        lambda w, i: torch.ops.aten.embedding_renorm(w, i, 1.0, norm), torch.randn(5, 3), torch.tensor([[1, 4], [1, 2]])
+    )
+
+
+@pytest.mark.parametrize("opset", [16, 18, 26])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("padding", [None, 1, -2])
+def test_embedding_bag(padding: int | None, last: bool, mode: str, opset: int) -> None:
+    check(
+        lambda i, w, o: F.embedding_bag(i, w, o, mode=mode, include_last_offset=last, padding_idx=padding),
+        torch.tensor([1, 2, 3, 4, 5, 1]),
+        torch.randn(7, 3),
+        torch.tensor([0, 2, 2, 6] if last else [0, 2, 2, 5]),
+        opset=opset,
+    )
+
+
+def test_embedding_bag_of_a_matrix_and_weights() -> None:
+    check(
+        lambda i, w, p: F.embedding_bag(i, w, mode="sum", per_sample_weights=p),
+        torch.randint(0, 7, (4, 3)),
+        torch.randn(7, 2),
+        torch.randn(4, 3),
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_embedding_bag_runs_at_other_sizes(mode: str) -> None:
+    check(
+        lambda i, w, o: F.embedding_bag(i, w, o, mode=mode),
+        torch.tensor([1, 2, 3, 4, 5, 1]),
+        torch.randn(8, 3),
+        torch.tensor([0, 2, 2, 5]),
+        others=[(torch.tensor([1, 2, 3]), torch.randn(5, 4), torch.tensor([0, 1]))],
+    )
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_an_infinite_row_stays_in_its_bag(mode: str) -> None:
+    weight = torch.randn(4, 3)
+    weight[0] = torch.inf
+    check(lambda i, w, o: F.embedding_bag(i, w, o, mode=mode), torch.arange(4), weight, torch.tensor([0, 2]))
