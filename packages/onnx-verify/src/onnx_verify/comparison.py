@@ -15,6 +15,7 @@ from onnx_verify.inputs import InputSet, InputsLike, input_sets
 from onnx_verify.metrics import TensorMetrics, measure
 from onnx_verify.model import LoadedModel
 from onnx_verify.runtimes import Backend, OnnxRuntime, Outputs, Runtime, as_runtime
+from onnx_verify.stateful import StatefulRuntime, state_of
 from onnx_verify.tolerance import Tolerance, ToleranceLike, resolve_tolerance
 from onnx_verify.verdict import CaseReport, OutputReport, Verdict
 
@@ -63,6 +64,9 @@ def compare(
     if isinstance(right, OnnxRuntime):
         right.by_name_only = True
     left = as_runtime(candidate, backend, flat=True, by_name_only=both_onnx)
+    state = state_of(candidate, right)
+    if state.outputs:
+        left = StatefulRuntime(left, state)
     sets = resolve_inputs(inputs, right, left)
     verdict = Verdict(right.name, left.name, [])
     for each in sets:
@@ -91,11 +95,15 @@ def resolve_inputs(inputs: InputsLike, *models: Runtime | LoadedModel) -> list[I
     """
     if not isinstance(inputs, RandomInputs) and not (isinstance(inputs, str) and inputs == "random"):
         return input_sets(inputs)
-    loaded = [each.model if isinstance(each, OnnxRuntime) else each for each in models]
+    inner = [each.inner if isinstance(each, StatefulRuntime) else each for each in models]
+    loaded = [each.model if isinstance(each, OnnxRuntime) else each for each in inner]
     known = [each for each in loaded if isinstance(each, LoadedModel)]
     if not known:
         raise InputError("inputs can only be generated for an ONNX model; give some, or a model")
-    return generate_inputs(known[-1], inputs if isinstance(inputs, RandomInputs) else None)
+    sets = generate_inputs(known[-1], inputs if isinstance(inputs, RandomInputs) else None)
+    states = {name for each in models if isinstance(each, StatefulRuntime) for name in each.state.outputs}
+    kept = [position for position, spec in enumerate(known[-1].inputs) if spec.name not in states]
+    return [InputSet(tuple(each.args[position] for position in kept), label=each.label) for each in sets]
 
 
 def compare_outputs(

@@ -13,7 +13,7 @@ from onnx_verify.bisect import Bisector
 from onnx_verify.bodies import CONTROL_FLOW, BodyNode, body_runs
 from onnx_verify.comparison import compare, resolve_inputs
 from onnx_verify.errors import InputError, ModelRunError
-from onnx_verify.findings import MismatchReport, NodeMismatch
+from onnx_verify.findings import MismatchReport, NodeLabel, NodeMismatch
 from onnx_verify.fxstream import FxStream
 from onnx_verify.inputs import InputSet, InputsLike
 from onnx_verify.localize import Localizer, LocalResult
@@ -21,12 +21,14 @@ from onnx_verify.model import LoadedModel, is_model_like, load_model, subgraphs
 from onnx_verify.pairing import pair_values
 from onnx_verify.runtimes import Backend, Runtime, as_runtime
 from onnx_verify.slicing import Graph
+from onnx_verify.stateful import ProgramState, StatefulRuntime, state_of
 from onnx_verify.streaming import DEFAULT_MEMORY_LIMIT, OnnxStream, ValueStream, bind_samples, bounded_runtime
 from onnx_verify.tolerance import Tolerance, ToleranceLike
 from onnx_verify.verdict import CaseReport, Verdict
 
 STRATEGIES = ("auto", "instrumented", "bisect")
 _PLAIN = Backend(prepack=False)
+_NO_STATE = ProgramState()
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def find_mismatch(
     if reference is None:
         return _between_runtimes(candidate, inputs, settings, options, changes)
     if is_exported_program(reference):
-        return _against_program(candidate, reference, inputs, settings)
+        return _against_program(candidate, reference, inputs, settings, model)
     if is_module(reference):
         raise InputError(
             "a torch module has no values inside to compare with; give its ExportedProgram (torch.export.export), "
@@ -161,11 +163,19 @@ class _Search:
         return result
 
 
-def _whole(right: Runtime, candidate: LoadedModel, sets: list[InputSet], settings: SearchOptions) -> Verdict:
+def _whole(
+    right: Runtime,
+    candidate: LoadedModel,
+    sets: list[InputSet],
+    settings: SearchOptions,
+    state: ProgramState = _NO_STATE,
+) -> Verdict:
     """Compares the whole models; a candidate that cannot be run is a disagreement, for its nodes can be
     searched."""
     try:
         left = bounded_runtime(candidate, settings.backend, settings.memory_limit)
+        if state.outputs:
+            left = StatefulRuntime(left, state)
         return compare(right, left, list(sets), settings.tolerance)
     except ModelRunError as error:
         for each in sets:
@@ -174,25 +184,34 @@ def _whole(right: Runtime, candidate: LoadedModel, sets: list[InputSet], setting
         return Verdict(right.name, candidate.source, cases)
 
 
-def _start(candidate: LoadedModel, sets: Sequence[InputSet], verdict: Verdict, settings: SearchOptions) -> _Search:
+def _start(
+    candidate: LoadedModel,
+    sets: Sequence[InputSet],
+    verdict: Verdict,
+    settings: SearchOptions,
+    state: ProgramState = _NO_STATE,
+) -> _Search:
     report = MismatchReport(verdict, runs=2)
-    search = _Search(Graph(candidate), sets, bind_samples(candidate, sets), settings, report)
+    samples = [state.bind(each, candidate.inputs) for each in sets]
+    search = _Search(Graph(candidate), sets, samples, settings, report)
     search.labels = [each.label for each in sets]
     return search
 
 
 def _against_program(
-    candidate: LoadedModel, program: Any, inputs: InputsLike, settings: SearchOptions
+    candidate: LoadedModel, program: Any, inputs: InputsLike, settings: SearchOptions, model: Any
 ) -> MismatchReport:
+    right = as_runtime(program)
+    state = state_of(model, right)
     sets = resolve_inputs(inputs, candidate)
-    verdict = _whole(as_runtime(program), candidate, sets, settings)
-    search = _start(candidate, sets, verdict, settings)
+    verdict = _whole(right, candidate, sets, settings, state)
+    search = _start(candidate, sets, verdict, settings, state)
     if verdict.ok and not settings.exhaustive:
         return search.report
     stream = FxStream(program, sets)
     graph = search.candidate
     pairs = {name: name for name in graph.producer if name in stream.names}
-    pairs |= _paired_outputs(graph, _program_outputs(program), stream.names)
+    pairs |= _paired_outputs(graph, _program_outputs(program), stream.names) | _renamed_results(graph, stream.names)
     if not pairs:
         raise InputError("no value of the model is named like an fx node of the program; they do not belong together")
     _finish(search, search.localize(stream, pairs))
@@ -201,6 +220,17 @@ def _against_program(
 
 def _program_outputs(program: Any) -> list[str]:
     return [spec.arg.name for spec in program.graph_signature.output_specs if hasattr(spec.arg, "name")]
+
+
+def _renamed_results(candidate: Graph, known: set[str]) -> dict[str, str]:
+    """Pairs a graph output that was given a name of its own with the fx node that its metadata names."""
+    pairs: dict[str, str] = {}
+    for name in candidate.outputs:
+        if name in candidate.producer and name not in known:
+            node = NodeLabel.of(candidate.nodes[candidate.producer[name]]).fx_node
+            if node in known and node not in candidate.producer:
+                pairs[name] = node
+    return pairs
 
 
 def _paired_outputs(candidate: Graph, outputs: Sequence[str], known: set[str]) -> dict[str, str]:

@@ -291,6 +291,19 @@ class CallableRuntime:
         if is_exported_program(function):
             self._module = self._function  # type: ignore[assignment]
         self._output_names = tuple(output_names)
+        self._watched: tuple[str, ...] = ()
+
+    def watch(self, names: Sequence[str]) -> dict[str, Array]:
+        """Makes each run return what these buffers of the module hold after it, behind the other outputs.
+
+        Returns:
+            What they hold now; empty, with nothing watched, if the callable is no module that has all of them.
+        """
+        held = dict(self._module.named_buffers()) if self._module is not None else {}
+        if not all(name in held for name in names):
+            return {}
+        self._watched = tuple(names)
+        return {name: to_numpy(held[name]) for name in names}
 
     def run(self, inputs: InputSet) -> Outputs:
         """Calls once, on copies of the inputs, without gradients; a module's buffers are restored."""
@@ -315,7 +328,9 @@ class CallableRuntime:
             if self._module is None:
                 return self._arrays(self._function(*args, **kwargs))
             with unchanged(self._module):
-                return self._arrays(self._function(*args, **kwargs))
+                outputs = self._arrays(self._function(*args, **kwargs))
+                held = dict(self._module.named_buffers())
+                return [*outputs, *(to_numpy(held[name]) for name in self._watched)]
 
     def _arrays(self, outputs: Any) -> list[Array]:
         # Copies: an output may be a view of a buffer that is restored, or of memory that a later call reuses.
