@@ -25,6 +25,7 @@ from onnxops_decomp.expressions import emit_expression, is_computable
 from onnxops_decomp.inference import UNKNOWN, Dim, Dims
 from onnxops_decomp.torch_private import grad_mode_switch
 from onnxops_decomp.mutation import written_arguments
+from onnxops_decomp.strided import STRIDED
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -114,7 +115,7 @@ class GraphLowering:
     ) -> None:
         self.op, self.table, self.symbols = op, table, symbols
         self.decomposer = decomposer or Decomposer()
-        self.handlers = dict(handlers or {})
+        self.handlers: dict[Any, NodeHandler] = {**STRIDED, **(handlers or {})}
         self.origin = origin
         self.env: dict[torch.fx.Node, Any] = {}
         self._written: dict[torch.fx.Node, torch.fx.Node] = {}
