@@ -33,11 +33,20 @@ def test_channels_last_memory_is_read_in_its_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [lambda x: x[1:].as_strided((2,), (1,), 0), lambda x: x[:, ::2].as_strided((2,), (1,))]
+    "function",
+    [
+        lambda x: x[1:].as_strided((2,), (1,), 0),
+        lambda x: x[:3].as_strided((20,), (1,)),
+        lambda x: x[:, ::2].as_strided((2,), (1,)),
+    ],
 )
 def test_memory_around_a_view_is_refused(function) -> None:
-    with pytest.raises(LoweringError, match="contiguous"):
+    with pytest.raises(LoweringError, match="memory"):
         lower(function, (X,))
+
+
+def test_offset_counts_from_the_start_of_the_memory() -> None:
+    check(lambda x: x[1:].as_strided((2, 2), (6, 1), 7) * 1, X)
 
 
 def test_dynamic_strides_are_refused() -> None:
