@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
 from torch._guards import Source
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, statically_known_true
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    statically_known_true,
+)
 
 __all__ = [
     "FakeTensor",
@@ -22,8 +28,10 @@ __all__ = [
     "fake_mode",
     "hidden_deprecations",
     "inline_calls",
+    "is_data_dependent",
     "new_dimension",
     "overload_of_schema",
+    "quiet_fake_tensors",
     "same_storage",
     "statically_known_true",
 ]
@@ -55,9 +63,10 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
 
 
-def new_dimension(shape_env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
-    """Return a new symbolic size (``ShapeEnv.create_symbol``, ``ShapeEnv.create_symintnode``)."""
+def new_dimension(mode: FakeTensorMode, name: str, hint: int) -> torch.SymInt:
+    """Return a new symbolic size with an example value (``ShapeEnv.create_symbol``, ``ShapeEnv.create_symintnode``)."""
     source = _InputDimension(name)
+    shape_env: Any = mode.shape_env
     symbol = shape_env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
     return cast(torch.SymInt, shape_env.create_symintnode(symbol, hint=hint, source=source))
 
@@ -65,6 +74,22 @@ def new_dimension(shape_env: ShapeEnv, name: str, hint: int) -> torch.SymInt:
 def same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Tell whether two tensors share memory (``UntypedStorage._cdata``)."""
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Tell whether torch could not go on without the value of a symbol (``GuardOnDataDependentSymNode``)."""
+    return isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException)
+
+
+@contextlib.contextmanager
+def quiet_fake_tensors() -> Iterator[None]:
+    """Keep torch from printing what it cannot tell of symbols; the caller deals with it."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 @functools.cache

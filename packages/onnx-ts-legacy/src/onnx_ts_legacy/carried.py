@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
-from onnx_ts_legacy.containers import as_sequence, common_form, sequence_state
+from onnx_ts_legacy.containers import as_sequence, common_form, own_sequence, sequence_state
 from onnx_ts_legacy.errors import ControlFlowError, ScriptValueError
 from onnx_ts_legacy.values import (
     Content,
@@ -166,7 +166,7 @@ class Sequence(Plan):
 
     def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
         holder = ListRef(interpreter.heap, value)
-        return [as_sequence(interpreter, holder, self.element).value]
+        return [own_sequence(interpreter, as_sequence(interpreter, holder, self.element))]
 
     def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
         return sequence_state(interpreter, next(values), self.element)

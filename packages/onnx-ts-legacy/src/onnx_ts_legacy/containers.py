@@ -16,7 +16,7 @@ from onnxops_decomp.dtypes import to_ir
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["CONTAINER_OPERATORS", "as_sequence", "plain"]
+__all__ = ["CONTAINER_OPERATORS", "as_sequence", "common_form", "own_sequence", "plain", "sequence_state"]
 
 Handler = Callable[..., Any]
 
@@ -66,6 +66,24 @@ def sequence_state(interpreter: Interpreter, value: ir.Value, element: Any) -> S
     value.type = ir.SequenceType(ir.TensorType(to_ir(element.dtype)))
     value.shape = None
     return SequenceState(value, element)
+
+
+def own_sequence(interpreter: Interpreter, state: SequenceState) -> ir.Value:
+    """Return the sequence as a result of the graph that is written, which is what a branch or body has to give.
+
+    Raises:
+        UnsupportedOpsetError: If the opset has no sequences there.
+    """
+    op = interpreter.op
+    interpreter.require_opset(13, "a list whose length changes in a branch or loop")
+    if op.opset >= 14 or any(state.value is output for node in op.scope.nodes for output in node.outputs):
+        return state.value
+    # Identity takes no sequences before opset 14.
+    dtype = to_ir(state.element.dtype)
+    longer = op.emit_custom("", "SequenceInsert", [state.value, op.constant([0], dtype)], {}, [dtype])[0]
+    sequence_state(interpreter, longer, state.element)
+    same = op.emit_custom("", "SequenceErase", [longer], {}, [dtype])[0]
+    return sequence_state(interpreter, same, state.element).value
 
 
 def common_form(interpreter: Interpreter, fakes: list[Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.attributes import Attributes
 from onnx_ts_legacy.containers import CONTAINER_OPERATORS, plain
 from onnx_ts_legacy.control_flow import CONTROL_FLOW
+from onnx_ts_legacy.decomposition import lower_by_pieces
 from onnx_ts_legacy.dtypes import argument_converters
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError, UnsupportedCall, UnsupportedOperatorsError
 from onnx_ts_legacy.metadata import Metadata
@@ -45,7 +47,6 @@ from onnxops_decomp.calls import apply_lowering, check_result, find_lowering, fu
 from onnxops_decomp.decompose import Decomposer
 from onnxops_decomp.dtypes import mark_complex, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
-from onnxops_decomp.graph_lowering import GraphLowering
 from onnxops_decomp.lowerings.registry import LoweringTable, builtin_table
 
 __all__ = ["Failure", "Interpreter"]
@@ -181,9 +182,17 @@ class Interpreter:
         if overload is None:
             raise UnsupportedOperatorError("it is not a torch operator", operator=kind)
         if not any(self._holds_tensor(arg) for arg in args) and not _returns_tensor(overload):
-            return self.from_python(overload(*(plain(arg) for arg in args)))
+            return self._evaluated(overload, args)
         bound, keyword = _split(overload, args)
         return self.call(overload, bound, keyword)
+
+    def _evaluated(self, overload: torch._ops.OpOverload, args: list[Any]) -> Any:
+        """Return the result of an operator on Python values that are all known."""
+        bound, keyword = _split(overload, [plain(arg) for arg in args])
+        try:
+            return self.from_python(overload(*bound, **keyword))
+        except (RuntimeError, ValueError, ArithmeticError) as error:
+            raise ScriptValueError(f"The program fails here: {str(error).splitlines()[0]}") from error
 
     def _container_call(self, kind: str, args: list[Any]) -> tuple[Any] | None:
         """Calls whose container is not the first argument, or that are meant for all kinds of them."""
@@ -385,16 +394,16 @@ class Interpreter:
 
     def _sized(self, tensor: Tensor, size: torch.SymInt, axis: int) -> torch.SymInt:
         """Give symbols that only this tensor knows a source, so that they can be computed."""
-        expression = size.node.expr
+        expression = self.metadata.symbols.expression(size)
         context = self.op.context
-        if expression.is_Symbol and str(expression) not in context.symbols and str(expression).startswith("u"):
-            value = self.value(tensor)
-            context.symbols[str(expression)] = lambda op: op.Shape(value, start=axis, end=axis + 1)
+        unknown = [str(symbol) for symbol in expression.free_symbols if str(symbol) not in context.symbols]
+        if not unknown:
             return size
-        if any(str(s).startswith("u") and str(s) not in context.symbols for s in expression.free_symbols):
-            value = self.value(tensor)
-            return self.metadata.runtime_int(self.op.Shape(value, start=axis, end=axis + 1))
-        return size
+        source = partial(_size_of, self.value(tensor), axis)
+        if expression.is_Symbol:
+            context.symbols[str(expression)] = source
+            return size
+        return self.metadata.runtime_int(source(self.op.newest))
 
     def sizes(self, tensor: Tensor) -> list[Any]:
         """Return ``tensor.size()``."""
@@ -531,18 +540,7 @@ class Interpreter:
     ) -> Any:
         fake_args = [self._fake(arg) for arg in args]
         fake_kwargs = {name: self._fake(arg) for name, arg in kwargs.items()}
-        pieces = self.decomposer.decompose(overload, fake_args, fake_kwargs)
-        if pieces is None:
-            raise UnsupportedOperatorError("it has no ONNX lowering", operator=str(overload.name()))
-        fakes, _ = pytree.tree_flatten((tuple(fake_args), fake_kwargs))
-        operands, _ = pytree.tree_flatten((tuple(values), keyword))
-        dynamic = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-        bound = [value for fake, value in zip(fakes, operands, strict=True) if isinstance(fake, dynamic)]
-        lowering = GraphLowering(self.op, self.table, self.metadata.symbols, decomposer=self.decomposer)
-        result = lowering.run(pieces.graph_module, bound)
-        if lowering.failures:
-            raise lowering.failures[0].error
-        return result
+        return lower_by_pieces(self, overload, (fake_args, fake_kwargs), (values, keyword))
 
     def _check(self, result: Any, fake: Any, name: str) -> None:
         if isinstance(fake, torch.Tensor):
@@ -610,6 +608,10 @@ class Interpreter:
             cast = self.fresh(value, self.metadata.empty(fake.dtype, source.fake.shape))
             value = self.value(self.call(aten.expand.default, [cast, self.sizes(target)], {}))
         assign(self, target, value)
+
+
+def _size_of(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
+    return op.Shape(value, start=axis, end=axis + 1)
 
 
 _NUMBER_FUNCTIONS = {

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnx_ts_legacy.containers import as_sequence, common_form, sequence_state
+from onnx_ts_legacy.containers import as_sequence, common_form, own_sequence, sequence_state
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state import unranked
 from onnx_ts_legacy.values import (
@@ -166,7 +166,8 @@ class Merge:
         for side, state in enumerate((a, b)):
             with self._sides[side]():
                 holder = ListRef(interpreter.heap, state)
-                states.append(as_sequence(interpreter, holder, element))
+                made = as_sequence(interpreter, holder, element)
+                states.append(SequenceState(own_sequence(interpreter, made), made.element))
         described = self._outer_form(common_form(interpreter, [states[0].element, states[1].element]))
         result: list[Any] = [None]
 

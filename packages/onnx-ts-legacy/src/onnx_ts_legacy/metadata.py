@@ -1,8 +1,12 @@
-"""Dtypes, ranks and sizes: every call is made on tensors without data, whose dynamic sizes are symbols."""
+"""Dtypes, ranks and sizes: every call is made on tensors without data, whose dynamic sizes are symbols.
+
+The symbols have no values ("unbacked"): what a call returns holds for every size, or torch says that it cannot tell.
+Then the call is tried with several sizes, and what came out the same every time is kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -17,9 +21,9 @@ from onnxops_decomp.graph_lowering import SymbolNames
 
 __all__ = ["Metadata"]
 
-# Sizes that stand in for symbols without an example when an operator has no symbolic form; only rank and dtype of
-# the result are taken from such a call.
-_STAND_INS = (2, 1, 0, 4, 8)
+# Values for symbols without an example, tried in this order until a call accepts one.
+_UNKNOWN = (2, 1, 0, 4, 8)
+_TRIES = 3
 
 
 class Metadata:
@@ -36,7 +40,7 @@ class Metadata:
         self._op = op
         self._declared: dict[str, tuple[torch.SymInt, int]] = {}
         self._hints: dict[str, int] = {}
-        self._stand_in_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
+        self._plain_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
 
     # ---- tensors
 
@@ -54,11 +58,10 @@ class Metadata:
                     "give dimensions that differ different names."
                 )
             return known[0]
-        size = private.new_dimension(self.shape_env, name, _generic(example))
-        symbol = size.node.expr
-        if not isinstance(symbol, sympy.Symbol):
-            raise DynamicDimensionError(f"Dimension {name!r} cannot be made dynamic for size {example}.")
-        self.symbols.rename(symbol, name)
+        # 0 and 1 are special cases to many operators, so they do not serve as examples.
+        size = self.unknown_size(hint=example if example > 1 else 5)
+        torch._check(size >= 1)
+        self.symbols.rename(size.node.expr, name)
         self._declared[name] = (size, example)
         return size
 
@@ -73,9 +76,7 @@ class Metadata:
         channels_last = example.dim() == 4 and not example.is_contiguous() and example.is_contiguous(memory_format=last)
         with self.mode:
             return torch.empty(
-                sizes,
-                dtype=example.dtype,
-                memory_format=last if channels_last else torch.contiguous_format,
+                sizes, dtype=example.dtype, memory_format=last if channels_last else torch.contiguous_format
             )
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -104,18 +105,27 @@ class Metadata:
         self._op.context.symbols[str(size.node.expr)] = lambda op: op.Reshape(op.cast(value, ir.DataType.INT64), [1])
         return size
 
-    def known_true(self, condition: Any) -> bool:
-        """Tell whether a relation between sizes holds whatever the sizes are."""
-        return condition if isinstance(condition, bool) else private.statically_known_true(condition)
-
     def unknown_float(self) -> torch.SymFloat:
         """Return a new symbol for a float of which nothing is known."""
         with self.shape_env.ignore_fresh_unbacked_symbols():
             created: torch.SymFloat = self.shape_env.create_unbacked_symfloat()
         return created
 
+    def known_true(self, condition: Any) -> bool:
+        """Tell whether a relation between sizes holds whatever the sizes are, 0 included."""
+        if isinstance(condition, bool):
+            return condition
+        if not private.statically_known_true(condition):
+            return False
+        # Calls are made on the assumption that declared sizes are not 0; decisions of the program are not.
+        relation = condition.node.expr
+        declared = [size.node.expr for size, _ in self._declared.values()]
+        zeros = [{symbol: 0} for symbol in declared if symbol in relation.free_symbols]
+        both = {symbol: 0 for found in zeros for symbol in found}
+        return all(relation.xreplace(values) == sympy.true for values in (*zeros, both)) if zeros else True
+
     def symbol_count(self) -> int:
-        """Return how many symbols without an example there are; later ones have higher numbers."""
+        """Return how many symbols there are; later ones have higher numbers."""
         return int(str(self.unknown_size().node.expr).removeprefix("u"))
 
     def is_older(self, size: int | torch.SymInt, count: int) -> bool:
@@ -125,6 +135,13 @@ class Metadata:
         names = (str(symbol) for symbol in size.node.expr.free_symbols)
         return all(not name.startswith("u") or int(name[1:]) < count for name in names)
 
+    def hint(self, size: int | torch.SymInt, unknown: int = 2) -> int:
+        """Return an example value of a size."""
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        return int(expression.xreplace({s: self._hints.get(str(s), unknown) for s in expression.free_symbols}))
+
     # ---- calls
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -132,14 +149,20 @@ class Metadata:
 
         Raises:
             ScriptValueError: If torch refuses the call.
+            DynamicDimensionError: If it fixes a declared size.
         """
-        guards = len(self.shape_env.replacements)
+        known = len(self.shape_env.replacements)
         try:
-            with self.mode, torch.no_grad(), self.shape_env.ignore_fresh_unbacked_symbols():
+            with (
+                self.mode,
+                torch.no_grad(),
+                self.shape_env.ignore_fresh_unbacked_symbols(),
+                private.quiet_fake_tensors(),
+            ):
                 result = function(*args, **kwargs)
         except Exception as error:
-            result = self._run_on_stand_ins(function, args, kwargs, error)
-        if len(self.shape_env.replacements) != guards:
+            result = _Trials(self, function, args, kwargs).result(error)
+        if len(self.shape_env.replacements) != known:
             self._check_declared()
         return result
 
@@ -151,63 +174,100 @@ class Metadata:
                     f"Dimension {name!r} was declared dynamic, but the program fixes it to {expression}."
                 )
 
-    def _run_on_stand_ins(self, function: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Any:
-        """Find rank and dtype with example sizes; every size of the result that is not settled gets a symbol."""
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        symbolic = any(_is_symbolic(leaf) for leaf in leaves)
-        if symbolic and not self._needs_size(error):
-            symbolic = False
-        for unknown in _STAND_INS if symbolic else ():
-            try:
-                plain = [self._stand_in(leaf, unknown) for leaf in leaves]
-                stand_in_args, stand_in_kwargs = pytree.tree_unflatten(plain, structure)
-                with self._stand_in_mode, torch.no_grad():
-                    result = function(*stand_in_args, **stand_in_kwargs)
-            except Exception:
-                continue
-            return pytree.tree_map(self._widened, result)
+    @property
+    def declared_names(self) -> list[str]:
+        """Names of the declared sizes."""
+        return list(self._declared)
+
+    def hinted(self, values: Mapping[str, int]) -> Mapping[str, int]:
+        """Return example values of symbols by name, those of ``values`` first."""
+        return {**self._hints, **values}
+
+    def plain(self, leaf: Any, values: Mapping[str, int], unknown: int) -> Any:
+        """Return an argument with values for all symbols."""
+        if isinstance(leaf, torch.Tensor):
+            sizes = [_evaluated(size, values, unknown) for size in leaf.shape]
+            with self._plain_mode:
+                return torch.empty(sizes, dtype=leaf.dtype)
+        if isinstance(leaf, torch.SymInt):
+            return _evaluated(leaf, values, unknown)
+        return 1.0 if isinstance(leaf, torch.SymFloat) else leaf
+
+    def run_plain(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call an operator on fake tensors without symbols."""
+        with self._plain_mode, torch.no_grad(), private.quiet_fake_tensors():
+            return function(*args, **kwargs)
+
+
+class _Trials:
+    """Finds what a call returns by trying it with several values for its symbols."""
+
+    def __init__(self, metadata: Metadata, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self._metadata, self._function = metadata, function
+        self._leaves, self._structure = pytree.tree_flatten((args, kwargs))
+        sizes = [s for leaf in self._leaves for s in (leaf.shape if isinstance(leaf, torch.Tensor) else [leaf])]
+        self._sizes: list[Any] = [size for size in sizes if isinstance(size, torch.SymInt)]
+        self._symbols = sorted({str(s) for size in self._sizes for s in size.node.expr.free_symbols})
+        self._floats = any(isinstance(leaf, torch.SymFloat) for leaf in self._leaves)
+
+    def result(self, error: Exception) -> Any:
+        """Return fake results with the sizes that were the same in all trials.
+
+        Raises:
+            ScriptValueError: If no trial succeeds; ``error`` says why.
+        """
+        undecided = isinstance(error, NotImplementedError | TypeError) or private.is_data_dependent(error)
+        if (self._symbols or self._floats) and undecided:
+            for unknown in _UNKNOWN:
+                trials = [trial for step in range(_TRIES) if (trial := self._trial(step, unknown)) is not None]
+                if trials:
+                    return self._common(trials)
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if any(isinstance(leaf, torch.Tensor) and _is_symbolic(leaf) for leaf in leaves) and self._declared:
+        if self._symbols and self._metadata.declared_names:
             raise DynamicDimensionError(
-                f"The program does not work for other sizes of {', '.join(sorted(self._declared))}: {text}"
+                f"The program does not work for other sizes of {', '.join(self._metadata.declared_names)}: {text}"
             ) from error
         raise ScriptValueError(f"torch refuses this call: {text}") from error
 
-    def _needs_size(self, error: Exception) -> bool:
-        """Tell whether a call failed because a size has no example, not because it is wrong."""
-        return "DataDependent" in type(error).__name__ or isinstance(error, NotImplementedError | TypeError)
+    def _trial(self, step: int, unknown: int) -> tuple[dict[str, int], Any] | None:
+        known = self._metadata.hinted({})
+        # Different symbols get different values, further apart with each step.
+        values = {
+            name: known.get(name, unknown) * (1 + step) + (step * (7 + 2 * index) if name in known else 0)
+            for index, name in enumerate(self._symbols)
+        }
+        try:
+            plain = [self._metadata.plain(leaf, values, unknown) for leaf in self._leaves]
+            args, kwargs = pytree.tree_unflatten(plain, self._structure)
+            return values, self._metadata.run_plain(self._function, args, kwargs)
+        except Exception:
+            return None
 
-    def _stand_in(self, leaf: Any, unknown: int) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            sizes = [self._hint(size, unknown) for size in leaf.shape]
-            with self._stand_in_mode:
-                return torch.empty(sizes, dtype=leaf.dtype)
-        if isinstance(leaf, torch.SymInt):
-            return self._hint(leaf, unknown)
-        return 1.0 if isinstance(leaf, torch.SymFloat) else leaf
+    def _common(self, trials: list[tuple[dict[str, int], Any]]) -> Any:
+        results = [pytree.tree_flatten(result) for _, result in trials]
+        leaves = [self._joined(trials, [flat[index] for flat, _ in results]) for index in range(len(results[0][0]))]
+        return pytree.tree_unflatten(leaves, results[0][1])
 
-    def _hint(self, size: int | torch.SymInt, unknown: int) -> int:
-        if isinstance(size, int):
-            return size
-        values: dict[Any, int] = {}
-        for symbol in size.node.expr.free_symbols:
-            name = str(symbol)
-            known = next((int(s.node.hint) for s, _ in self._declared.values() if str(s.node.expr) == name), None)
-            values[symbol] = self._hints.get(name, unknown) if known is None else known
-        return int(size.node.expr.xreplace(values))
+    def _joined(self, trials: list[tuple[dict[str, int], Any]], found: list[Any]) -> Any:
+        if not isinstance(found[0], torch.Tensor):
+            return found[0]
+        if len({leaf.dim() for leaf in found}) > 1:
+            raise ScriptValueError("The rank of the result depends on sizes that only the runtime knows.")
+        sizes = [self._size(trials, [leaf.shape[axis] for leaf in found]) for axis in range(found[0].dim())]
+        return self._metadata.empty(found[0].dtype, sizes)
 
-    def _widened(self, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        return self.empty(leaf.dtype, [self.unknown_size(hint=size) for size in leaf.shape])
+    def _size(self, trials: list[tuple[dict[str, int], Any]], found: list[int]) -> Any:
+        if len(trials) > 1:
+            if len(set(found)) == 1:
+                return found[0]
+            for size in self._sizes:
+                if all(_evaluated(size, values, 2) == now for (values, _), now in zip(trials, found, strict=True)):
+                    return size
+        return self._metadata.unknown_size(hint=found[0])
 
 
-def _is_symbolic(leaf: Any) -> bool:
-    if isinstance(leaf, torch.Tensor):
-        return any(isinstance(size, torch.SymInt) for size in leaf.shape)
-    return isinstance(leaf, torch.SymInt | torch.SymFloat)
-
-
-def _generic(example: int) -> int:
-    """Return an example for a dynamic size that is no special case as 0 and 1 are."""
-    return example if example > 1 else 5
+def _evaluated(size: int | torch.SymInt, values: Mapping[str, int], unknown: int) -> int:
+    if isinstance(size, int):
+        return size
+    expression = size.node.expr
+    return int(expression.xreplace({s: values.get(str(s), unknown) for s in expression.free_symbols}))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from onnx_ts_legacy.containers import plain
 from onnx_ts_legacy.dtypes import scalar_type_code
 from onnx_ts_legacy.errors import ScriptValueError, TorchScriptExportError
 from onnx_ts_legacy.values import DictRef, ListRef, ObjectRef, Poison, RuntimeBool, Tensor, Uninitialized, is_runtime
@@ -187,6 +188,12 @@ def _to_list(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     return ListRef(interpreter.heap, tuple(numbers))
 
 
+def _string(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+    if is_runtime(args[0]) or isinstance(args[0], Tensor):
+        return Poison("A text that depends on what the runtime computes is used.")
+    return str(plain(args[0]))
+
+
 def _set_data(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     interpreter.heap.write(args[0], args[1].state)
     return ()
@@ -230,6 +237,7 @@ PRIM_HANDLERS: dict[str, Handler] = {
     "prim::rangelist": _range_list,
     "prim::tolist": _to_list,
     "prim::StringIndex": _string_index,
+    "aten::str": _string,
     "aten::size": lambda interpreter, node, args: _size(interpreter, args),
     "aten::sym_size": lambda interpreter, node, args: _size(interpreter, args),
     "prim::shape": lambda interpreter, node, args: _size(interpreter, args[:1]),

@@ -1,0 +1,110 @@
+"""Calls that the table has no lowering for: torch takes them apart, and the pieces are lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ts_legacy import _torch_private as private
+from onnxops_decomp.decompose import Decomposition
+from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
+from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
+
+if TYPE_CHECKING:
+    from onnx_ts_legacy.conversion import Interpreter
+    from onnxops_decomp.builder import OpBuilder
+
+__all__ = ["lower_by_pieces"]
+
+_DYNAMIC = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def lower_by_pieces(
+    interpreter: Interpreter,
+    overload: torch._ops.OpOverload,
+    fakes: tuple[Sequence[Any], Mapping[str, Any]],
+    values: tuple[Sequence[Any], Mapping[str, Any]],
+) -> Any:
+    """Lower the pieces of a call.
+
+    Args:
+        interpreter: The conversion.
+        overload: The operator.
+        fakes: Positional and keyword arguments, tensors as fake tensors.
+        values: The same, as lowerings take them.
+
+    Raises:
+        UnsupportedOperatorError: If torch does not define the operator by others, or only for fixed sizes.
+    """
+    leaves, structure = pytree.tree_flatten((tuple(fakes[0]), dict(fakes[1])))
+    operands, _ = pytree.tree_flatten((tuple(values[0]), dict(values[1])))
+    bound = [value for fake, value in zip(leaves, operands, strict=True) if isinstance(fake, _DYNAMIC)]
+    symbols = interpreter.metadata.symbols
+    try:
+        with private.quiet_fake_tensors():
+            pieces = interpreter.decomposer.decompose(overload, *fakes)
+    except LoweringError:
+        # It cannot be told apart for all sizes at once: with examples, torch says what it assumed of them.
+        copies, symbols = _with_examples(interpreter, leaves, operands)
+        if copies is None:
+            raise
+        pieces = interpreter.decomposer.decompose(overload, *pytree.tree_unflatten(copies, structure))
+    if pieces is None:
+        raise UnsupportedOperatorError("it has no ONNX lowering", operator=str(overload.name()))
+    return _lowered(interpreter, pieces, symbols, bound)
+
+
+def _lowered(interpreter: Interpreter, pieces: Decomposition, symbols: SymbolNames, operands: list[Any]) -> Any:
+    lowering = GraphLowering(interpreter.op, interpreter.table, symbols, decomposer=interpreter.decomposer)
+    result = lowering.run(pieces.graph_module, operands)
+    if lowering.failures:
+        raise lowering.failures[0].error
+    return result
+
+
+def _with_examples(
+    interpreter: Interpreter, leaves: list[Any], operands: list[Any]
+) -> tuple[list[Any] | None, SymbolNames]:
+    """Copy fake arguments so that each symbol in them has an example value, and can be computed from the operands."""
+    mode = private.fake_mode()
+    symbols = SymbolNames(interpreter.op)
+    known: dict[str, torch.SymInt] = {}
+
+    def copied(size: Any, source: Any) -> Any:
+        if not isinstance(size, torch.SymInt):
+            return size
+        key = str(size.node.expr)
+        if key not in known:
+            name = interpreter.op.context.names.new("size")
+            hint = interpreter.metadata.hint(size)
+            known[key] = private.new_dimension(mode, name, hint if hint > 1 else 5)
+            if not known[key].node.expr.is_Symbol:
+                return hint
+            symbols.rename(known[key].node.expr, name)
+            interpreter.op.context.symbols[name] = source
+        return known[key]
+
+    result: list[Any] = []
+    for fake, value in zip(leaves, operands, strict=True):
+        if isinstance(fake, torch.Tensor):
+            sizes = [copied(size, partial(_dimension, value, axis)) for axis, size in enumerate(fake.shape)]
+            with mode:
+                result.append(torch.empty(sizes, dtype=fake.dtype))
+        elif isinstance(fake, torch.SymFloat):
+            return None, symbols
+        else:
+            result.append(copied(fake, partial(_number, value)))
+    return (result if known else None), symbols
+
+
+def _dimension(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
+    return op.Shape(value, start=axis, end=axis + 1)
+
+
+def _number(value: ir.Value, op: OpBuilder) -> ir.Value:
+    return op.Reshape(op.cast(value, ir.DataType.INT64), [1])

@@ -1,0 +1,271 @@
+"""Ifs and loops of scripted programs, and what changes inside them."""
+
+from __future__ import annotations
+
+from typing import Dict, Optional  # noqa: UP035  TorchScript reads these annotations
+
+import pytest
+import torch
+from torch import Tensor
+from ts_models import exported
+
+import onnx_ts_legacy
+from onnx_ts_legacy.errors import OnnxExporterError
+
+X = {"x": {0: "n"}}
+
+
+@torch.jit.script
+def choose(x: Tensor) -> Tensor:
+    if bool(x.sum() > 0):
+        y = x * 2
+    else:
+        y = x - 1
+    return y + 1
+
+
+@torch.jit.script
+def nested(x: Tensor) -> Tensor:
+    if bool(x.sum() > 0):
+        if bool(x.max() > 2):
+            return x * 2
+        return x + 5
+    return -x
+
+
+@torch.jit.script
+def by_size(x: Tensor) -> Tensor:
+    if x.size(0) > 3:
+        return x[:3]
+    return torch.cat([x, x])
+
+
+@torch.jit.script
+def accumulate(x: Tensor) -> Tensor:
+    total = torch.zeros([x.size(1)])
+    for i in range(x.size(0)):
+        total = total * 0.5 + x[i]
+    return total
+
+
+@torch.jit.script
+def until(x: Tensor) -> Tensor:
+    count = 0
+    while bool(x.sum() < 100):
+        x = x * 2
+        count += 1
+    return x + count
+
+
+@torch.jit.script
+def with_break(x: Tensor) -> Tensor:
+    y = torch.zeros_like(x[0])
+    for i in range(x.size(0)):
+        if bool(x[i].sum() < 0):
+            continue
+        if bool(x[i].sum() > 10):
+            break
+        y = y + x[i]
+    return y
+
+
+@torch.jit.script
+def early_return(x: Tensor) -> Tensor:
+    for i in range(x.size(0)):
+        if bool(x[i].sum() > 3):
+            return x[i] * 10
+    return x[0]
+
+
+@torch.jit.script
+def slices_assigned(x: Tensor) -> Tensor:
+    y = torch.zeros_like(x)
+    for i in range(x.size(0)):
+        y[i] = x[i] * i
+    y[0, 1:] = 7.0
+    return y
+
+
+@torch.jit.script
+def appended(x: Tensor) -> Tensor:
+    rows: list[Tensor] = []
+    for i in range(x.size(0)):
+        rows.append(x[i] * 2)
+    return torch.stack(rows, 1)
+
+
+@torch.jit.script
+def concatenated(x: Tensor) -> Tensor:
+    parts: list[Tensor] = [x[:1]]
+    for i in range(x.size(0)):
+        if bool(x[i].sum() > 0):
+            parts.append(x[i : i + 1] + i)
+    return torch.cat(parts, 0)
+
+
+@torch.jit.script
+def fixed_count(x: Tensor) -> Tensor:
+    for i in range(3):
+        x = x + i
+    return x
+
+
+@torch.jit.script
+def many_iterations(x: Tensor) -> Tensor:
+    for i in range(200):
+        x = x * 0.9 + i
+    return x
+
+
+@torch.jit.script
+def changed_in_place(x: Tensor) -> Tensor:
+    y = x.clone()
+    row = y[0]
+    if bool(x.sum() > 0):
+        row.add_(10)
+    else:
+        y.mul_(3)
+    return y
+
+
+@torch.jit.script
+def numbers(x: Tensor) -> tuple[Tensor, Tensor]:
+    limit = 2
+    scale = 0.5
+    if bool(x.sum() > 0):
+        limit = 1
+        scale = 4.0
+    return x[:limit], x * scale
+
+
+@torch.jit.script
+def growing(x: Tensor) -> Tensor:
+    y = x[:0]
+    for i in range(x.size(0)):
+        y = torch.cat([y, x[: i + 1]])
+    return y
+
+
+PROGRAMS = [
+    choose,
+    nested,
+    by_size,
+    accumulate,
+    until,
+    with_break,
+    early_return,
+    slices_assigned,
+    fixed_count,
+    many_iterations,
+    changed_in_place,
+]
+INPUTS = [(torch.tensor([[1.0, 2.0], [3.0, -1.0]]),), (-torch.ones(5, 2),), (torch.arange(14.0).reshape(7, 2),)]
+
+
+@pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_scripted_program_agrees_on_every_path(program: torch.jit.ScriptFunction, opset: int) -> None:
+    inputs = INPUTS[:1] + INPUTS[2:] if program is until else INPUTS
+    exported(program, *inputs, dynamic_axes=X, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [10, 13, 18])
+@pytest.mark.parametrize("program", [numbers, growing], ids=lambda program: program.name)
+def test_slices_up_to_a_runtime_number_agree_from_opset_10_on(program: torch.jit.ScriptFunction, opset: int) -> None:
+    exported(program, *INPUTS, dynamic_axes=X, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 21])
+@pytest.mark.parametrize("program", [appended, concatenated], ids=lambda program: program.name)
+def test_a_list_that_grows_in_a_loop_becomes_a_sequence(program: torch.jit.ScriptFunction, opset: int) -> None:
+    exported(program, *INPUTS, dynamic_axes=X, opset=opset)
+
+
+def test_a_list_that_grows_in_a_loop_needs_opset_13() -> None:
+    with pytest.raises(OnnxExporterError, match="lowest opset that works is 13"):
+        onnx_ts_legacy.export(appended, INPUTS[0], dynamic_axes=X, opset_version=12)
+
+
+def test_a_condition_that_the_example_does_not_decide_stays_a_condition() -> None:
+    program = exported(choose, *INPUTS, dynamic_axes=X)
+
+    assert [node.op_type for node in program.model.graph].count("If") == 1
+
+
+def test_conditions_on_static_sizes_leave_no_trace() -> None:
+    program = exported(by_size, INPUTS[0])
+
+    assert {node.op_type for node in program.model.graph} == {"Concat"}
+
+
+def test_a_short_loop_of_known_length_is_unrolled_and_a_long_one_is_not() -> None:
+    short, long = exported(fixed_count, INPUTS[0]), exported(many_iterations, INPUTS[0])
+
+    assert "Loop" not in {node.op_type for node in short.model.graph}
+    assert [node.op_type for node in long.model.graph].count("Loop") == 1
+
+
+def test_checks_and_prints_are_dropped_and_other_branches_may_raise() -> None:
+    @torch.jit.script
+    def checked(x: Tensor, mode: str) -> Tensor:
+        assert x.dim() == 2, f"rank {x.dim()}"
+        if bool(x.sum() > 1000):
+            raise ValueError("too large")
+        if mode == "double":
+            x = x * 2
+        elif mode != "none":
+            raise ValueError(f"mode {mode}")
+        print("mode", mode)
+        return x
+
+    exported(checked, (*INPUTS[0], "double"), (*INPUTS[1], "double"), dynamic_axes=X)
+
+
+def test_optional_arguments_tuples_dicts_and_isinstance_are_resolved() -> None:
+    @torch.jit.script
+    def containers(x: Tensor, bias: Optional[Tensor] = None) -> Dict[str, Tensor]:  # noqa: UP006, UP045
+        stats: Dict[str, Tensor] = {"x": x}  # noqa: UP006
+        if bias is not None:
+            stats["biased"] = x + bias
+        pair = (x * 2, [x, x + 1])
+        for key in stats.keys():
+            stats[key] = stats[key] + len(pair[1])
+        if isinstance(bias, Tensor):
+            stats["last"] = pair[1].pop() - pair[0]
+        for i, (a, b) in enumerate(zip([x, x], pair[1])):
+            stats["z" + str(i)] = a - b
+        return stats
+
+    without = exported(containers, INPUTS[0])
+    with_bias = exported(containers, (*INPUTS[0], torch.ones(2)))
+
+    assert without.output_names == ["x_0", "z0", "z1"]
+    assert with_bias.output_names == ["x_0", "biased", "last", "z0"]
+
+
+def test_variables_of_different_kinds_are_refused_only_where_they_are_read() -> None:
+    @torch.jit.script
+    def mixed(x: Tensor) -> Tensor:
+        if bool(x.sum() > 0):
+            y = x.to(torch.int64)
+        else:
+            y = x
+        return y + 1
+
+    with pytest.raises(OnnxExporterError, match=r"torch\.int64 or torch\.float32"):
+        onnx_ts_legacy.export(mixed, INPUTS[0])
+
+
+def test_reading_a_tensor_that_may_have_been_changed_through_another_variable_is_refused() -> None:
+    @torch.jit.script
+    def aliased(x: Tensor) -> Tensor:
+        base = x + 1
+        if bool(x.sum() > 0):
+            y = base
+        else:
+            y = base * 2
+        y.add_(1)
+        return base + y
+
+    with pytest.raises(OnnxExporterError, match="clone it"):
+        onnx_ts_legacy.export(aliased, INPUTS[0])
