@@ -47,9 +47,7 @@ def cnn(seed=0):
     return build(nodes, [info("x", ["n", 3, 12, 12])], [info("y", ["n", 12])], weights)
 
 
-def decoder(seed=0, width=16, heads=2, vocabulary=11):
-    """One decoder block with a key-value cache: ids, past_k, past_v -> logits, present_k, present_v."""
-    rng = np.random.default_rng(seed)
+def _decoder_weights(rng, width, heads, vocabulary):
     head = width // heads
     weights = {
         name: (rng.standard_normal((width, width)) / np.sqrt(width)).astype(np.float32)
@@ -66,6 +64,11 @@ def decoder(seed=0, width=16, heads=2, vocabulary=11):
         "first": np.array([0], np.int64), "twelve": np.array([12], np.int64), "end": np.array([2**31], np.int64),
         "axis2": np.array([2], np.int64),
     }  # fmt: skip
+    return weights
+
+
+def _attention():
+    """Embedding, normalization and causal attention with a cache, up to the residual sum."""
     nodes = [
         _node("Gather", ["table", "ids"], "e"),
         _node("LayerNormalization", ["e", "gamma", "beta"], "h", axis=-1, epsilon=1e-5),
@@ -98,6 +101,13 @@ def decoder(seed=0, width=16, heads=2, vocabulary=11):
         _node("Reshape", ["a1", "merge"], "a2"),
         _node("MatMul", ["a2", "wo"], "a3"),
         _node("Add", ["a3", "e"], "res"),
+    ]
+    return nodes
+
+
+def _gated():
+    """The gated part of the block and the normalization of its result, up to the logits."""
+    return [
         _node("MatMul", ["res", "up"], "u"),
         _node("Slice", ["u", "first", "twelve", "axis2"], "gate"),
         _node("Slice", ["u", "twelve", "end", "axis2"], "value"),
@@ -112,6 +122,13 @@ def decoder(seed=0, width=16, heads=2, vocabulary=11):
         _node("Cast", ["mean"], "narrow", to=TensorProto.FLOAT),
         _node("Div", ["out", "narrow"], "logits"),
     ]
+
+
+def decoder(seed=0, width=16, heads=2, vocabulary=11):
+    """One decoder block with a key-value cache: ids, past_k, past_v -> logits, present_k, present_v."""
+    weights = _decoder_weights(np.random.default_rng(seed), width, heads, vocabulary)
+    nodes = [*_attention(), *_gated()]
+    head = width // heads
     past = ["batch", heads, "past", head]
     inputs = [info("ids", ["batch", "seq"], TensorProto.INT64), info("past_k", past), info("past_v", past)]
     now = ["batch", heads, "total_len", head]

@@ -278,6 +278,31 @@ def test_a_run_changes_neither_the_module_nor_the_inputs():
     assert torch.equal(x, torch.zeros(3))
 
 
+class Replacing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Module()
+        self.inner.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.inner.count = self.inner.count + 1
+        return x * self.inner.count
+
+
+def test_a_buffer_that_a_run_replaces_is_put_back():
+    module = Replacing()
+    before = module.inner.count
+    assert compare(module, lambda x: x, [(torch.ones(2),), (torch.ones(2),)])
+    assert module.inner.count is before
+    assert before.item() == 0
+
+
+def test_a_scripted_module_is_left_as_it_was():
+    scripted = torch.jit.script(Counter())
+    assert compare(scripted, lambda x: (x + 1, torch.ones(())), [(torch.zeros(2),), (torch.zeros(2),)])
+    assert scripted.count.item() == 0
+
+
 def test_an_exported_program_and_a_script_module_are_references():
     torch.manual_seed(0)
     linear = torch.nn.Linear(4, 2)

@@ -74,7 +74,7 @@ def to_numpy(tensor: torch.Tensor) -> Array:
         InputError: if it is sparse, or of a dtype that ONNX does not have.
     """
     torch = require_torch("reading a tensor")
-    if tensor.layout != torch.strided and tensor.layout != torch._mkldnn:
+    if tensor.layout != torch.strided:
         raise InputError(f"a tensor of layout {tensor.layout} has no ONNX counterpart; pass tensor.to_dense()")
     plain = tensor.detach()
     if plain.is_quantized:
@@ -125,14 +125,24 @@ def tensor_code(tensor: torch.Tensor) -> int:
 def unchanged(module: torch.nn.Module) -> Iterator[None]:
     """Restores the module's buffers afterwards, so that a stateful model gives the same result again.
 
-    Parameters are not copied: a forward pass does not write to them.
+    Both what a run writes into a buffer and another tensor that it puts in its place are undone. Parameters are not
+    copied, for a forward pass does not write to them; tensors kept in plain attributes are not seen.
     """
     torch = require_torch("running a torch model")
-    saved = [(buffer, buffer.detach().clone(), buffer._version) for buffer in module.buffers()]
+    saved = [(*_owner(module, name), buffer, buffer.detach().clone()) for name, buffer in module.named_buffers()]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, value, version in saved:
-                if buffer._version != version:
-                    buffer.copy_(value)
+            for owner, name, buffer, value in saved:
+                buffer.copy_(value)
+                if getattr(owner, name) is not buffer:
+                    setattr(owner, name, buffer)
+
+
+def _owner(module: torch.nn.Module, path: str) -> tuple[torch.nn.Module, str]:
+    """Returns the submodule that holds a buffer, and the buffer's name in it."""
+    *parents, name = path.split(".")
+    for parent in parents:
+        module = getattr(module, parent)
+    return module, name
