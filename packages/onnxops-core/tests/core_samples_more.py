@@ -202,7 +202,7 @@ def _(dtype):
 
 @sample("AffineGrid", 20, "volumes, aligned")
 def _(dtype):
-    return (randn(2, 3, 4, dtype=dtype), [2, 1, 2, 3, 1]), {"align_corners": True}
+    return (randn(2, 3, 4, dtype=dtype), [2, 1, 2, 3, 4]), {"align_corners": True}
 
 
 @sample("DeformConv", 22, "groups, mask, bias")
@@ -259,9 +259,13 @@ def _(dtype):
 
 @sample("MultiHeadAttention", 1, "past, bias on scores, unidirectional")
 def _(dtype):
-    past = randn(2, 2, 3, 4, dtype=dtype), randn(2, 2, 3, 6, dtype=dtype)
-    scores = randn(1, 2, 5, 9, dtype=dtype)
-    return (*_projections(dtype), None, None, scores, *past), {"num_heads": 2, "unidirectional": True}
+    query, key, value = _projections(dtype, keys=5)
+    past = randn(2, 2, 3, 4, dtype=dtype), randn(2, 2, 3, 4, dtype=dtype)
+    scores = randn(1, 2, 5, 8, dtype=dtype)
+    return (query, key, value[..., :8].contiguous(), None, None, scores, *past), {
+        "num_heads": 2,
+        "unidirectional": True,
+    }
 
 
 @sample("MultiHeadAttention", 1, "packed")
@@ -273,15 +277,15 @@ def _(dtype):
 def _(dtype):
     lengths = torch.tensor([4, 2], dtype=torch.int32)
     return (
-        randn(2, 5, 64, dtype=dtype),
+        randn(2, 5, 128, dtype=dtype),
         None,
         None,
         None,
         None,
         lengths,
         5,
-        randn(9, 4, dtype=dtype),
-        randn(9, 4, dtype=dtype),
+        randn(9, 8, dtype=dtype),
+        randn(9, 8, dtype=dtype),
     ), {"num_heads": 4, "kv_num_heads": 2, "do_rotary": True}
 
 

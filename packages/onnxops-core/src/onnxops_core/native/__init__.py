@@ -1,13 +1,15 @@
 """ONNX operators as torch operators, by topic."""
 
+from onnxops_core.native._attention import attention
 from onnxops_core.native._declare import NativeOp, OnnxCall, ScalarInput, find_native_op, native_ops
+from onnxops_core.native._flex_attention import flex_attention
+from onnxops_core.native._rotary_embedding import rotary_embedding
+from onnxops_core.native._tensor_scatter import tensor_scatter, tensor_scatter_
 from onnxops_core.native.activations import gelu, hard_swish, mish, swiglu, swish
-from onnxops_core.native.attention import attention
 from onnxops_core.native.contrib import matmul_nbits, skip_layer_normalization, skip_simplified_layer_normalization
 from onnxops_core.native.contrib_attention import group_query_attention, multi_head_attention
 from onnxops_core.native.detection import non_max_suppression, roi_align
 from onnxops_core.native.elementwise import bit_cast, cum_prod
-from onnxops_core.native.flex_attention import flex_attention
 from onnxops_core.native.normalization import (
     group_normalization,
     instance_normalization,
@@ -16,10 +18,8 @@ from onnxops_core.native.normalization import (
 )
 from onnxops_core.native.quantization import dequantize_linear, quantize_linear
 from onnxops_core.native.recurrent import causal_conv_with_state, linear_attention
-from onnxops_core.native.rotary_embedding import rotary_embedding
 from onnxops_core.native.sampling import affine_grid, deform_conv, grid_sample
 from onnxops_core.native.spectral import dft, stft
-from onnxops_core.native.tensor_scatter import tensor_scatter, tensor_scatter_
 
 __all__ = [
     "NativeOp",

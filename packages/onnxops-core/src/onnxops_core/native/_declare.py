@@ -104,13 +104,16 @@ class NativeOp:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling() and _torch_private.is_plain_eager(args):
-            return self.run(*args, **kwargs)
+            self.check(*args, **kwargs)
+            if self.check_values is not None and args[0].device.type == "cpu":
+                self.check_values(*args, **kwargs)
+            return self.kernel(*args, **kwargs)
         return self.overload(*args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Checks the arguments and runs the kernel."""
         self.check(*args, **kwargs)
-        if self.check_values is not None:
+        if self.check_values is not None and _values_are_visible(args):
             self.check_values(*args, **kwargs)
         return self.kernel(*args, **kwargs)
 
@@ -158,6 +161,13 @@ def _contiguous(outputs: Any) -> Any:
     if isinstance(outputs, torch.Tensor):
         return outputs.contiguous()
     return tuple(output.contiguous() for output in outputs)
+
+
+def _contiguous_kernel(function: Function) -> Function:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return _contiguous(function(*args, **kwargs))
+
+    return kernel
 
 
 def _values_are_visible(args: tuple[Any, ...]) -> bool:
@@ -210,7 +220,7 @@ def declare(
         overload=overload,
         reference=reference,
         decomposition=decomposition,
-        kernel=kernel or (lambda *args, **kwargs: _contiguous(decomposition(*args, **kwargs))),
+        kernel=kernel or _contiguous_kernel(decomposition),
         check=check,
         check_values=check_values,
         scalar_inputs=dict(scalar_inputs or {}),
@@ -219,11 +229,13 @@ def declare(
         opset_of_call=opset_of_call,
     )
 
+    derived = _contiguous_kernel(decomposition)
+
     def seen_through(*args: Any, **kwargs: Any) -> Any:
         check(*args, **kwargs)
         if check_values is not None and _values_are_visible(args):
             check_values(*args, **kwargs)
-        return _contiguous(decomposition(*args, **kwargs))
+        return derived(*args, **kwargs)
 
     def autograd(*args: Any, **kwargs: Any) -> Any:
         if _torch_private.differentiates(args):
@@ -233,7 +245,7 @@ def declare(
 
     def on_fake(*args: Any, **kwargs: Any) -> Any:
         check(*args, **kwargs)
-        return (fake or (lambda *a, **k: _contiguous(decomposition(*a, **k))))(*args, **kwargs)
+        return (fake or derived)(*args, **kwargs)
 
     _LIBRARY.kernel(name, op.run, "CompositeExplicitAutograd")
     _LIBRARY.kernel(name, autograd, "Autograd")

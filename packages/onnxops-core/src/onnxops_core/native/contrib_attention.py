@@ -18,7 +18,7 @@ from onnxops_core.native._attention_reference import (
 )
 from onnxops_core.native._checks import check_choice, check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
-from onnxops_core.native.rotary_embedding import rotary_reference
+from onnxops_core.native._rotary_embedding import rotary_reference
 
 __all__ = ["group_query_attention", "multi_head_attention"]
 

@@ -67,6 +67,20 @@ def _rms_composite(
     return torch.nn.functional.rms_norm(x, shape, scale, epsilon)
 
 
+def _rms_kernel(
+    x: torch.Tensor, scale: torch.Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> torch.Tensor:
+    exact = x.dtype == torch.float64 or (x.dtype == torch.float32 and stash_type != 11)
+    if not exact or scale.dtype != x.dtype or x.numel() == 0:
+        return _rms_composite(x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type).contiguous()
+    # One pass for the norm, one to divide, one in place to scale: torch's own makes a tensor of squares
+    # first.
+    dims = _dims(x, axis)
+    root = torch.linalg.vector_norm(x, 2, dims, keepdim=True)
+    count = x.numel() // root.numel()
+    return torch.mul(x, root.square_().div_(count).add_(epsilon).rsqrt_()).mul_(scale).contiguous()
+
+
 def _rms_fake(x: torch.Tensor, scale: torch.Tensor, **attributes: object) -> torch.Tensor:
     return x.new_empty(x.shape, dtype=scale.dtype)
 
@@ -77,6 +91,7 @@ _RMS_NORMALIZATION = declare(
     "(Tensor X, Tensor scale, *, int axis=-1, float epsilon=1e-05, int stash_type=1) -> Tensor",
     reference=_rms_reference,
     composite=_rms_composite,
+    kernel=_rms_kernel,
     fake=_rms_fake,
     check=_rms_check,
 )

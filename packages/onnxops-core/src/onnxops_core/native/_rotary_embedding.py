@@ -10,6 +10,8 @@ from onnxops_core.native._declare import declare
 __all__ = ["rotary_embedding"]
 
 _OP = "RotaryEmbedding"
+# Below this number of elements the calls of torch cost more than the work, and the fewest calls win.
+_SMALL = 1 << 14
 
 
 def _head_size(x: torch.Tensor, num_heads: int) -> int:
@@ -66,7 +68,7 @@ def _check_values(
 ) -> None:
     if position_ids is None or position_ids.numel() == 0:
         return
-    low, high = (int(bound) for bound in torch.aminmax(position_ids))
+    low, high = int(position_ids.min()), int(position_ids.max())
     if low < 0 or high >= cos_cache.shape[0]:
         raise invalid(
             _OP,
@@ -132,36 +134,30 @@ def _kernel(
             num_heads=num_heads,
             rotary_embedding_dim=rotary_embedding_dim,
         ).contiguous()
-    result = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    cos = _select_rows(cos_cache, position_ids, x.dim())
+    sin = _select_rows(sin_cache, position_ids, x.dim())
+    width = rotary_embedding_dim
+    if x.numel() <= _SMALL and not interleaved and x.dim() == 4 and width in (0, x.shape[3]):
+        first, second = x.chunk(2, -1)
+        real = torch.addcmul(first * cos, second, sin, value=-1.0)
+        return torch.cat((real, torch.addcmul(second * cos, first, sin)), -1)
+    result = x.new_empty(x.shape)
     source, target = x, result
     if x.dim() == 3:
         shape = (x.shape[0], x.shape[1], num_heads, x.shape[2] // num_heads)
         source, target = x.reshape(shape), result.view(shape)
-    width = rotary_embedding_dim or source.shape[3]
+    width = width or source.shape[3]
     if width != source.shape[3]:
         target[..., width:] = source[..., width:]
         source, target = source[..., :width], target[..., :width]
-    cos = _select_rows(cos_cache, position_ids, x.dim())
-    sin = _select_rows(sin_cache, position_ids, x.dim())
     if interleaved:
-        _rotate(source[..., 0::2], source[..., 1::2], cos, sin, target[..., 0::2], target[..., 1::2])
+        first, second, real, imaginary = source[..., 0::2], source[..., 1::2], target[..., 0::2], target[..., 1::2]
     else:
-        half = width // 2
-        _rotate(source[..., :half], source[..., half:], cos, sin, target[..., :half], target[..., half:])
-    return result
-
-
-def _rotate(
-    first: torch.Tensor,
-    second: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    real: torch.Tensor,
-    imaginary: torch.Tensor,
-) -> None:
-    """Writes the rotated pairs without temporaries of their size."""
+        (first, second), (real, imaginary) = source.chunk(2, -1), target.chunk(2, -1)
+    # No temporaries of the input's size: each half of the result is written, then added to.
     torch.mul(first, cos, out=real).addcmul_(second, sin, value=-1.0)
     torch.mul(second, cos, out=imaginary).addcmul_(first, sin)
+    return result
 
 
 def _fake(x: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from onnxops_core._torch_private import has_values, is_plain_eager
 from onnxops_core.native._attention_checks import check_attention, check_attention_values
 from onnxops_core.native._attention_kernel import attention_kernel
 from onnxops_core.native._attention_reference import (
@@ -20,6 +21,7 @@ from onnxops_core.native._declare import NativeOp, declare
 
 __all__ = ["attention"]
 
+Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? attn_mask=None, Tensor? past_key=None, Tensor? past_value=None"
 _ATTRIBUTES = (
     "bool is_causal=False, int kv_num_heads=0, int q_num_heads=0, int qk_matmul_output_mode=0, float? scale=None, "
@@ -167,6 +169,54 @@ _ATTENTION_25 = _declare_version(
 )
 
 
+def _at_once(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    past_key: torch.Tensor | None,
+    past_value: torch.Tensor | None,
+    nonpad: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> Three | None:
+    """Computes Y and the present of a checked 4-D call by one call of fused attention, if that says the same.
+
+    Only what matters in a decoding step and in a plain prompt is recognised; the kernel knows more.
+    """
+    length = q.shape[2]
+    if nonpad is not None:
+        if not nonpad.is_cpu:
+            return None
+        counts = nonpad.tolist()
+        if mask is not None or not counts or counts[0] == 0 or counts != counts[:1] * len(counts):
+            return None
+        if is_causal and length > 1 and counts[0] != length:
+            return None
+        k, v = k[:, :, : counts[0]], v[:, :, : counts[0]]
+        is_causal = is_causal and length > 1
+    elif past_key is not None and past_value is not None:
+        if is_causal and (length > 1 or mask is not None):
+            return None
+        k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
+        is_causal = False
+    elif is_causal and mask is not None:
+        return None
+    if mask is not None and (mask.dim() < 2 or mask.shape[-1] != k.shape[2]):
+        return None
+    group = q.shape[1] // k.shape[1]
+    if length == 1 and group > 1 and mask is None:
+        # The heads of a group are as good as further queries, and share the reading of keys and values.
+        folded = q.view(q.shape[0], k.shape[1], group, q.shape[3]) if q.is_contiguous() else None
+        if folded is not None and not is_causal:
+            y = torch.nn.functional.scaled_dot_product_attention(folded, k, v, scale=scale)
+            return y.reshape(*q.shape[:3], v.shape[3]), k, v
+    y = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return y.contiguous(), k, v
+
+
 def attention(
     Q: torch.Tensor,
     K: torch.Tensor,
@@ -229,6 +279,41 @@ def attention(
 
     Source: https://onnx.ai/onnx/operators/onnx__Attention.html
     """
+    if (
+        (num_outputs == 1 or (num_outputs == 3 and past_key is not None))
+        and Q.dim() == 4
+        and not softcap
+        and softmax_precision is None
+        and left_window_size == right_window_size == -1
+        and Q.dtype == V.dtype
+        and not torch.compiler.is_compiling()
+        and is_plain_eager((Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen))
+    ):
+        # The common call is not sent through the dispatcher, nor through the general kernel: at one token the
+        # overhead of either is as much as the computation.
+        check_attention(
+            Q,
+            K,
+            V,
+            attn_mask,
+            past_key,
+            past_value,
+            nonpad_kv_seqlen,
+            kv_num_heads=kv_num_heads,
+            q_num_heads=q_num_heads,
+            qk_matmul_output_mode=qk_matmul_output_mode,
+            scale=scale,
+            softcap=softcap,
+            softmax_precision=None,
+            windows=(-1, -1),
+            num_outputs=num_outputs,
+            strict_heads=False,
+        )
+        if nonpad_kv_seqlen is not None and has_values(nonpad_kv_seqlen):
+            check_attention_values(K, nonpad_kv_seqlen)
+        found = _at_once(Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen, bool(is_causal), scale)
+        if found is not None:
+            return found[0] if num_outputs == 1 else found
     op = _ATTENTION_23
     inputs: tuple[torch.Tensor | None, ...] = (Q, K, V, attn_mask, past_key, past_value)
     attributes: dict[str, Any] = {}

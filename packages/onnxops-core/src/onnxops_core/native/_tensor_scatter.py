@@ -46,11 +46,13 @@ def _check_values(
     axis: int = -2,
     mode: str = "linear",
 ) -> None:
-    if write_indices is None or mode == "circular":
-        return
+    if write_indices is not None and mode != "circular":
+        _check_starts(past_cache, update, write_indices.tolist(), axis)
+
+
+def _check_starts(past_cache: torch.Tensor, update: torch.Tensor, starts: list[int], axis: int) -> None:
     room = past_cache.shape[axis] - update.shape[axis]
-    starts = write_indices.tolist()
-    if any(not 0 <= start <= room for start in starts):
+    if starts and not (min(starts) >= 0 and max(starts) <= room):
         raise invalid(_OP, "write_indices", starts, f"numbers from 0 to {room}, so that update fits into past_cache")
 
 
@@ -79,11 +81,8 @@ def _reference(
     return result if result.dtype == dtype else result.contiguous().view(dtype)
 
 
-def _write(
-    cache: torch.Tensor, update: torch.Tensor, write_indices: torch.Tensor | None, place: int, mode: str
-) -> None:
+def _write(cache: torch.Tensor, update: torch.Tensor, starts: list[int], place: int, mode: str) -> None:
     length, size = update.shape[place], cache.shape[place]
-    starts = [0] * cache.shape[0] if write_indices is None else write_indices.tolist()
     if starts and starts == starts[:1] * len(starts):
         _write_at(cache, update, starts[0], place, length, size, mode)
         return
@@ -113,7 +112,8 @@ def _kernel(
     if past_cache.device.type != "cpu":
         return _reference(past_cache, update, write_indices, axis=axis, mode=mode).contiguous()
     result = past_cache.clone(memory_format=torch.contiguous_format)
-    _write(result, update, write_indices, axis % result.dim(), mode)
+    starts = [0] * past_cache.shape[0] if write_indices is None else write_indices.tolist()
+    _write(result, update, starts, axis % result.dim(), mode)
     return result
 
 
@@ -183,9 +183,11 @@ def tensor_scatter_(
     """
     arguments = (cache, update, write_indices)
     plain = not torch.compiler.is_compiling() and _torch_private.is_plain_eager(arguments)
-    if not plain or cache.device.type != "cpu":
+    if not plain or not cache.is_cpu:
         return cache.copy_(tensor_scatter(cache, update, write_indices, axis=axis, mode=mode))
     _check(cache, update, write_indices, axis=axis, mode=mode)
-    _check_values(cache, update, write_indices, axis=axis, mode=mode)
-    _write(cache, update, write_indices, axis % cache.dim(), mode)
+    starts = [0] * cache.shape[0] if write_indices is None else write_indices.tolist()
+    if mode == "linear":
+        _check_starts(cache, update, starts, axis)
+    _write(cache, update, starts, axis % cache.dim(), mode)
     return cache

@@ -1,0 +1,160 @@
+"""Native operators give what ONNX Runtime gives for the node that they stand for."""
+
+import core_samples_more  # noqa: F401 - adds its samples
+import pytest
+import torch
+from core_runtime import run_in_runtime
+from core_samples import SAMPLES
+
+from onnxops_core import native
+from onnxops_core.native import find_native_op
+
+# Calls that ONNX Runtime 1.31 refuses on the CPU, and why. A test fails when one of them starts to work.
+REFUSED = {
+    "Attention-23-float mask, soft cap, scores": "no masks shorter than the keys",
+    "Attention-25-windows": "no Attention of opset 25",
+    "Attention-25-left window over a past": "no Attention of opset 25",
+    "SwiGLU-28-default": "no opset 28",
+    "SwiGLU-28-alpha": "no opset 28",
+    "FlexAttention-1-grouped": "no operators of the preview domain",
+    "BitCast-26-to four bits": "the input is a carrier, in ONNX it would have the dtype itself",
+    "QuantizeLinear-21-int4 blocks": "its Python interface returns no 4-bit tensors",
+    "QuantizeLinear-21-float4": "no kernel for float4",
+    "GridSample-22-one dimension": "images and volumes alone",
+    "DeformConv-22-one dimension": "images alone",
+    "MultiHeadAttention-1-packed": "packed inputs on GPUs alone",
+}
+# Operators of opset 27 that ONNX Runtime has under its own domain.
+OWN_DOMAIN = {"LinearAttention", "CausalConvWithState"}
+_COMPARED = [s for s in SAMPLES if str(s) not in REFUSED and torch.float8_e4m3fn not in s.dtypes]
+
+
+def _dtype(sample):
+    return torch.float32 if torch.float32 in sample.dtypes else sample.dtypes[0]
+
+
+def _run(sample, args, kwargs, wanted):
+    domain = "com.microsoft" if sample.op_type in OWN_DOMAIN else None
+    # The runtime wants the present of an Attention with a past, whether it is used or not.
+    least = 3 if sample.op_type == "Attention" and len(args) > 4 and args[4] is not None else 1
+    return run_in_runtime(sample.op, args, kwargs, max(wanted, least), domain)[:wanted]
+
+
+@pytest.mark.parametrize("sample", _COMPARED, ids=str)
+def test_result_is_the_runtimes(sample):
+    args, kwargs = sample.make(_dtype(sample))
+    outputs = sample.op(*args, **kwargs)
+    ours = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)[: kwargs.get("num_outputs", len(outputs))]
+
+    theirs = _run(sample, args, kwargs, len(ours))
+
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.dtype == other.dtype
+        if sample.op_type == "GroupQueryAttention":
+            one, other = _specified(one, args), _specified(other, args)
+        exact = one.dtype.itemsize == 1
+        torch.testing.assert_close(one, other, rtol=0 if exact else 1e-4, atol=0 if exact else 2e-5)
+
+
+def _specified(tensor, args):
+    """Leaves out what GroupQueryAttention does not specify: caches, and a prompt's outputs, behind the last
+    key."""
+    places = torch.arange(tensor.shape[-2])
+    prompt = tensor.shape[-2] == args[6]
+    if tensor.dim() == 3 and not prompt:
+        return tensor
+    valid = (places <= args[5].unsqueeze(1)).unsqueeze(-1)
+    return tensor * (valid.unsqueeze(1) if tensor.dim() == 4 else valid)
+
+
+@pytest.mark.parametrize("label", REFUSED)
+def test_refused_call_is_still_refused(label):
+    (sample,) = [s for s in SAMPLES if str(s) == label]
+    args, kwargs = sample.make(_dtype(sample))
+
+    with pytest.raises(Exception, match=r"ONNXRuntimeError|No corresponding Numpy type|not supported"):
+        _run(sample, args, kwargs, 1)
+
+
+def _random_attention(case):
+    generator = torch.Generator().manual_seed(case)
+
+    def number(low, high):
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    kv_heads, group, size = number(1, 3), number(1, 3), 8 * number(1, 2)
+    batch, length, keys, past = number(1, 3), number(1, 40), number(1, 40), number(0, 1) * number(1, 20)
+    heads, total = kv_heads * group, keys + past
+
+    def rand(*shape):
+        return torch.randn(shape, generator=generator)
+
+    inputs = [rand(batch, heads, length, size), rand(batch, kv_heads, keys, size), rand(batch, kv_heads, keys, size)]
+    kind = number(0, 3)
+    if kind:
+        shape = ((length, total), (batch, 1, length, total), (heads, length, total))[kind - 1]
+        inputs.append(rand(*shape) if number(0, 1) else rand(*shape) > -0.5)
+    else:
+        inputs.append(None)
+    if past:
+        inputs += [rand(batch, kv_heads, past, size), rand(batch, kv_heads, past, size)]
+    return inputs, {"is_causal": bool(number(0, 1)), "softcap": float(number(0, 1) * 2)}
+
+
+@pytest.mark.parametrize("case", range(40))
+def test_attention_of_random_shapes_is_the_runtimes(case):
+    inputs, kwargs = _random_attention(case)
+
+    y, key, value = native.attention(*inputs, **kwargs, num_outputs=3)
+
+    op = find_native_op(torch.ops.onnxops.Attention.opset23)
+    theirs = run_in_runtime(op, tuple(inputs), kwargs, 3)
+    for one, other in zip((y, key, value), theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "dtype"),
+    [
+        ("Attention", torch.float16),
+        ("RotaryEmbedding", torch.float16),
+        ("RMSNormalization", torch.float16),
+        ("RMSNormalization", torch.float64),
+        ("LayerNormalization", torch.float16),
+        ("GroupQueryAttention", torch.float16),
+        ("MatMulNBits", torch.float16),
+    ],
+    ids=str,
+)
+def test_other_dtypes_agree_with_the_runtime(op_type, dtype):
+    sample = next(s for s in SAMPLES if s.op_type == op_type)
+    args, kwargs = sample.make(dtype)
+    outputs = sample.op(*args, **kwargs)
+    ours = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+
+    (theirs,) = run_in_runtime(sample.op, args, kwargs, 1)
+
+    if op_type == "GroupQueryAttention":
+        ours, theirs = _specified(ours, args), _specified(theirs, args)
+    tolerance = {torch.float16: 4e-3, torch.float64: 1e-6}[dtype]
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_aligned_grid_of_one_point_starts_at_minus_one_as_in_onnx():
+    # torch puts the point at 0, ONNX Runtime at 1; ONNX's reference implementation is the yardstick.
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    theta = torch.eye(2, 3).unsqueeze(0)
+    node = onnx.helper.make_node("AffineGrid", ["theta", "size"], ["grid"], align_corners=1)
+    infos = [
+        onnx.helper.make_tensor_value_info("theta", 1, [1, 2, 3]),
+        onnx.helper.make_tensor_value_info("size", 7, [4]),
+    ]
+    graph = onnx.helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name="grid")])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)])
+    feeds = {"theta": theta.numpy(), "size": torch.tensor([1, 1, 1, 3]).numpy()}
+
+    (expected,) = ReferenceEvaluator(model).run(None, feeds)
+
+    torch.testing.assert_close(native.affine_grid(theta, [1, 1, 1, 3], align_corners=True), torch.from_numpy(expected))
