@@ -94,5 +94,24 @@ def test_hurwitz_zeta_function() -> None:
     check(lambda q: special.zeta(3, q), torch.tensor([-2.5, -20.5, 0.5]))
 
 
+POLYNOMIALS = [
+    *(f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"),
+    "hermite_polynomial_h",
+    "hermite_polynomial_he",
+    "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+]
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_orthogonal_polynomial(name: str) -> None:
+    function = getattr(special, name)
+    x = torch.linspace(-1.5, 1.5, 31).double()
+    check(lambda x: [function(x, n) for n in (-1, 0, 1, 2, 5, 40)], x, tolerance=(1e-9, 1e-10))
+    degrees = torch.tensor([[-1.0], [0.0], [1.0], [2.0], [7.0]], dtype=torch.float64)
+    check(lambda x, n: function(x, n), x, degrees, others=[(x[:4], degrees[:3] + 3)], tolerance=(1e-9, 1e-10))
+    check(lambda x, n: function(x, n), torch.ones(0, 2), torch.ones(2))
+
+
 def test_multivariate_gamma_function() -> None:
     check(lambda x: torch.mvlgamma(x, 3), torch.linspace(2, 20, 30))
