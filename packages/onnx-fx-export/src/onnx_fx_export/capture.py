@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from onnx_fx_export import dynamic_shapes as shapes
+from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError
 from onnx_fx_export.recurrent_capture import RecurrentCalls, restored
 from onnxops_core.export_state import onnx_export
@@ -55,6 +56,7 @@ class CaptureRequest:
         if dynamic_shapes is not None and dynamic_axes is not None:
             raise InvalidArgumentError("Give dynamic_shapes or dynamic_axes, not both.")
         arguments = shapes.bound_arguments(model.forward, args, kwargs or {})
+        register_containers(arguments.values())
         if dynamic_axes is not None:
             dynamic_shapes = shapes.from_dynamic_axes(dynamic_axes, arguments, input_names)
         declared = shapes.normalized(dynamic_shapes, arguments, input_names)
@@ -68,7 +70,12 @@ def capture(request: CaptureRequest) -> torch.export.ExportedProgram:
         DynamicShapeError: If a declared dimension turned out to be fixed by the model.
         CaptureError: If the model cannot be captured for another reason.
     """
-    declared = None if request.dynamic_shapes is None else shapes.with_torch_dims(request.dynamic_shapes)
+    declared = None
+    if request.dynamic_shapes is not None:
+        declared = {
+            name: shapes.for_torch(value, iter(shapes.leaf_specs(value, request.dynamic_shapes.get(name))))
+            for name, value in request.arguments.items()
+        }
     first: Exception | None = None
     for strict in (False, True):
         try:

@@ -78,7 +78,8 @@ class SizeConstraints:
             name = str(symbols.renamed(symbol))
             if not name.isidentifier():
                 continue
-            if bounds.lower.is_Integer and int(bounds.lower) > 0:
+            # torch gives a dimension without a declared bound the range from 2, and still takes sizes 0 and 1.
+            if bounds.lower.is_Integer and int(bounds.lower) > 2:
                 conditions.append(f"{name} >= {int(bounds.lower)}")
             if bounds.upper.is_Integer and int(bounds.upper) < 1 << 62:
                 conditions.append(f"{name} <= {int(bounds.upper)}")

@@ -243,7 +243,9 @@ class _Converter:
         for value, name in values:
             shared = value.producer() is None or value in result
             output = self.op.copy(value) if shared else value
-            output.name = self.op.context.names.reserve(name)
+            # A cache goes in and comes out under one structural name.
+            taken = name in self.model_inputs or name in self.initial_state
+            output.name = self.op.context.names.reserve(f"{name}.out" if taken else name)
             result.append(output)
         return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import InvalidArgumentError
 
-__all__ = ["DimName", "bound_arguments", "dim_name", "from_dynamic_axes", "leaf_specs", "normalized", "with_torch_dims"]
+__all__ = ["DimName", "bound_arguments", "dim_name", "for_torch", "from_dynamic_axes", "leaf_specs", "normalized"]
 
 DimName = str | None
 
@@ -67,7 +67,7 @@ def from_dynamic_axes(
             position += isinstance(leaf, torch.Tensor)
         leaves[name] = specs
     return {
-        name: pytree.tree_unflatten(leaves[name], pytree.tree_structure(value)) for name, value in arguments.items()
+        name: specs[0] if pytree.tree_structure(arguments[name]).is_leaf() else specs for name, specs in leaves.items()
     }
 
 
@@ -121,6 +121,9 @@ def leaf_specs(value: Any, spec: Any) -> list[dict[int, Any]]:
         return [_leaf_spec(value, spec)]
     if spec is None:
         return [{} for _ in pytree.tree_leaves(value)]
+    leaves = pytree.tree_leaves(value)
+    if isinstance(spec, tuple | list) and len(spec) == len(leaves) != len(children):
+        return [_leaf_spec(leaf, entry) for leaf, entry in zip(leaves, spec, strict=True)]
     if isinstance(spec, Mapping) and isinstance(value, Mapping):
         parts = [spec.get(key) for key in value]
     else:
@@ -137,15 +140,20 @@ def _leaf_spec(value: Any, spec: Any) -> dict[int, Any]:
     return {axis % max(value.dim(), 1): dim for axis, dim in entries if dim is not None and not isinstance(dim, int)}
 
 
-def with_torch_dims(spec: Any) -> Any:
-    """Replace dimension names by what torch.export calls a dimension that must stay dynamic."""
-    if isinstance(spec, str):
-        return Dim.DYNAMIC
-    if isinstance(spec, Mapping):
-        return {key: with_torch_dims(part) for key, part in spec.items()}
-    if isinstance(spec, tuple | list):
-        return type(spec)(with_torch_dims(part) for part in spec)
-    return spec
+def for_torch(value: Any, specs: Iterator[dict[int, Any]]) -> Any:
+    """Return the declared dimensions of an argument in the structure that torch.export wants.
+
+    Args:
+        value: The argument.
+        specs: Declared dimensions of the leaves that are still to come, in order. A name becomes a dimension that
+            must stay dynamic.
+    """
+    children, structure = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
+    if structure.is_leaf():
+        spec = next(specs)
+        return {axis: Dim.DYNAMIC if isinstance(dim, str) else dim for axis, dim in spec.items()} or None
+    parts = [for_torch(child, specs) for child in children]
+    return dict(zip(value, parts, strict=True)) if isinstance(value, Mapping) else parts
 
 
 def dim_name(dim: Any) -> DimName:

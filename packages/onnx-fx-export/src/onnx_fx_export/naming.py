@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 __all__ = ["input_paths", "output_paths"]
 
 
 def _paths(spec: pytree.TreeSpec) -> list[tuple[Any, ...]]:
-    tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    # Containers such as caches look at their tensors when they are put together, so the leaves are tensors.
+    tree = pytree.tree_unflatten([torch.empty(0) for _ in range(spec.num_leaves)], spec)
     return [tuple(_key(entry) for entry in path) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
 
 

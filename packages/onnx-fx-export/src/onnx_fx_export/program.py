@@ -159,7 +159,7 @@ class ONNXProgram:
 
     def flat_inputs(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """Return the model's inputs by name for a call in torch's form; state inputs get their initial values."""
-        order = list(self._structure.inputs.unflatten(range(self._structure.inputs.num_leaves))[1])
+        order = list(self._structure.inputs.children()[1].context)
         if set(order) == set(kwargs):
             kwargs = {name: kwargs[name] for name in order}
         leaves, structure = pytree.tree_flatten((args, kwargs))

@@ -1,0 +1,89 @@
+"""Caches, model outputs and dataclasses go in and come out as they are in torch."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+
+from onnx_fx_export import export
+
+
+@pytest.fixture(scope="module")
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        num_hidden_layers=2,
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        vocab_size=50,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def cache_after(model, batch: int, length: int):
+    with torch.no_grad():
+        return model(input_ids=torch.randint(0, 50, (batch, length))).past_key_values
+
+
+@pytest.mark.parametrize("opset", [20, 23])
+def test_decoding_with_a_dynamic_cache(llama, opset: int) -> None:
+    ids = torch.randint(0, 50, (2, 3))
+    program = export(
+        llama,
+        kwargs={"input_ids": ids, "past_key_values": cache_after(llama, 2, 5)},
+        dynamic_shapes={
+            "input_ids": {0: "batch", 1: "length"},
+            "past_key_values": [{0: "batch", 2: "past"}] * 4,
+        },
+        opset_version=opset,
+    )
+    assert program.input_names[:2] == ["input_ids", "past_key_values.key_cache.0"]
+    assert program.output_names[:2] == ["logits", "past_key_values.key_cache.0.out"]
+    for batch, length, past in ((2, 3, 5), (3, 2, 9)):
+        ids, cache = torch.randint(0, 50, (batch, length)), cache_after(llama, batch, past)
+        actual = program(input_ids=ids, past_key_values=copy.deepcopy(cache))
+        with torch.no_grad():
+            expected = llama(input_ids=ids, past_key_values=copy.deepcopy(cache))
+        assert type(actual) is type(expected)
+        torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-4, atol=1e-5)
+        for mine, theirs in zip(actual.past_key_values.layers, expected.past_key_values.layers, strict=True):
+            torch.testing.assert_close(mine.keys, theirs.keys, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(mine.values, theirs.values, rtol=1e-4, atol=1e-5)
+
+
+@dataclasses.dataclass
+class Pair:
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+def test_dataclasses_are_taken_apart_and_put_together() -> None:
+    class Swap(torch.nn.Module):
+        def forward(self, pair: Pair) -> Pair:
+            return Pair(left=pair.right * 2, right=pair.left)
+
+    program = export(Swap(), (Pair(torch.ones(2), torch.zeros(2)),), dynamic_shapes={"pair": [{0: "n"}, {0: "m"}]})
+    assert program.input_names == ["pair.left", "pair.right"]
+    assert program.output_names == ["left", "right"]
+    result = program(Pair(torch.ones(3), torch.full((4,), 2.0)))
+    assert isinstance(result, Pair)
+    torch.testing.assert_close(result.left, torch.full((4,), 4.0))
+    torch.testing.assert_close(result.right, torch.ones(3))
+
+
+def test_nested_dynamic_shapes_follow_the_structure() -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, inputs):
+            return inputs["a"].sum(0) + inputs["b"][0].sum(0) + inputs["b"][1]
+
+    example = ({"a": torch.ones(2, 3), "b": [torch.ones(4, 3), torch.ones(3)]},)
+    program = export(Sum(), example, dynamic_shapes={"inputs": {"a": {0: "n"}, "b": [{0: "m"}, None]}})
+    other = {"a": torch.randn(5, 3), "b": [torch.randn(1, 3), torch.randn(3)]}
+    torch.testing.assert_close(program(other), Sum()(other))
