@@ -14,7 +14,19 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-__all__ = ["UNKNOWN", "Dim", "Dims", "ShapeRule", "broadcast_dims", "dims_of", "infer_by_onnx", "shape_rule"]
+__all__ = [
+    "UNKNOWN",
+    "Dim",
+    "Dims",
+    "ShapeRule",
+    "broadcast_dims",
+    "dims_of",
+    "infer_by_onnx",
+    "is_nonnegative",
+    "mark_nonnegative",
+    "same_dim",
+    "shape_rule",
+]
 
 Dim = int | ir.SymbolicDim
 Dims = tuple[Dim, ...]
@@ -23,6 +35,20 @@ ConstantOf = Callable[[ir.Value | None], npt.NDArray[Any] | None]
 ShapeRule = Callable[[Sequence[ir.Value | None], Attributes, ConstantOf], Dims | None]
 
 UNKNOWN = ir.SymbolicDim(None)
+
+
+_NONNEGATIVE_KEY = "onnxops_decomp.nonnegative"
+
+
+def mark_nonnegative(value: ir.Value) -> ir.Value:
+    """Note that ``value`` holds no negative number, as indices where torch refuses them; old opsets profit from it."""
+    value.meta[_NONNEGATIVE_KEY] = True
+    return value
+
+
+def is_nonnegative(value: ir.Value) -> bool:
+    """Tell whether ``value`` was marked as holding no negative number."""
+    return _NONNEGATIVE_KEY in value.meta
 
 
 def dims_of(value: ir.Value | None) -> Dims | None:

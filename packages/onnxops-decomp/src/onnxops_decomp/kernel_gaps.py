@@ -62,9 +62,14 @@ KERNEL_GAPS: Mapping[str, Mapping[str, Mapping[ir.DataType, ir.DataType]]] = {
     "Where": {"T": {_BOOL: _UINT8, **_SHORT, _UINT64: _INT64}},
 }
 
-# Operators that have no kernel for any dtype, and cannot be expanded by their definition, from an opset on up to the
-# newest that the runtime loads.
-NO_KERNEL: Mapping[str, tuple[int, int]] = {"Swish": (25, 26)}
+# Operators that have no kernel for any dtype, and that the runtime cannot expand by their definition, with the first
+# and the last opset of which this was measured.
+NO_KERNEL: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(
+        ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), (22, 26)
+    ),
+    "Swish": (25, 26),
+}
 
 # The operators that have BFLOAT16 kernels. All others compute in FLOAT where the model is meant for the CPU.
 BFLOAT16_KERNELS = frozenset(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["arange", "broadcast_sizes", "dim_sizes", "rank_of", "static_ints"]
+__all__ = ["arange", "broadcast_sizes", "dim_sizes", "halves", "rank_of", "static_ints"]
 
 _INT64 = ir.DataType.INT64
 
@@ -67,6 +67,16 @@ def _scalar(op: OpBuilder, size: Size) -> ir.Value:
 def normalized(axes: Sequence[int], rank: int) -> list[int]:
     """Count axes from the front."""
     return [axis % rank for axis in axes]
+
+
+def halves(op: OpBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Split 64-bit integers into two doubles whose lexicographic order is theirs."""
+    if x.dtype == ir.DataType.UINT64:
+        # The same bits as a signed number, moved down by 2**63, keep the order.
+        x = op.Add(op.cast(x, _INT64), -(2**63))
+    high = op.Div(x, 2**32)
+    low = op.Sub(x, op.Mul(high, 2**32))
+    return op.cast(high, ir.DataType.DOUBLE), op.cast(low, ir.DataType.DOUBLE)
 
 
 def broadcast_sizes(op: OpBuilder, values: Sequence[ir.Value], op_type: str, lowest: int) -> list[Size]:

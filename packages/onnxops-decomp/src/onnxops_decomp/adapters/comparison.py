@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange, broadcast_sizes
+from onnxops_decomp.adapters.common import arange, broadcast_sizes, halves
 from onnxops_decomp.adapters.registry import Adapter, adapter
 from onnxops_decomp.inference import dims_of, same_dim
 
@@ -31,15 +31,6 @@ def _is_float(op: OpBuilder, value: ir.Value) -> bool:
 # ---- Less, Greater
 
 
-def _halves(op: OpBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Split 64-bit integers into two doubles whose lexicographic order is theirs."""
-    if x.dtype == _UINT64:
-        # The same bits as a signed number, moved down by 2**63, keep the order.
-        x = op.Add(op.cast(x, _INT64), np.iinfo(np.int64).min)
-    high = op.Div(x, 2**32)
-    return op.cast(high, _DOUBLE), op.cast(op.Sub(x, op.Mul(high, 2**32)), _DOUBLE)
-
-
 def _fits_double(op: OpBuilder, value: ir.Value) -> bool:
     """Tell whether rounding to a double keeps the order of ``value`` against any integer."""
     array = op.static(value)
@@ -53,7 +44,7 @@ def _ordered_long(op_type: str) -> Adapter:
         newest = op.newest
         if _fits_double(op, a) or _fits_double(op, b):
             return op.emit(op_type, newest.cast(a, _DOUBLE), newest.cast(b, _DOUBLE))
-        (a_high, a_low), (b_high, b_low) = _halves(newest, a), _halves(newest, b)
+        (a_high, a_low), (b_high, b_low) = halves(newest, a), halves(newest, b)
         tie = newest.Equal(a_high, b_high)
         return newest.Or(op.emit(op_type, a_high, b_high), newest.And(tie, op.emit(op_type, a_low, b_low)))
 

@@ -157,36 +157,3 @@ def cum_sum(op: OpBuilder, x: ir.Value, axis: ir.Value, *, exclusive: int = 0, r
 def cum_prod(op: OpBuilder, x: ir.Value, axis: ir.Value, *, exclusive: int = 0, reverse: int = 0) -> ir.Value:
     along = _axis_of(op, axis, x, "CumProd", 26)
     return _scan(op.newest, x, along, "Mul", 1, exclusive, reverse)
-
-
-# ---- chance
-
-
-@adapter("Bernoulli", below=15)
-def bernoulli(op: OpBuilder, input: ir.Value, *, dtype: int | None = None, seed: float | None = None) -> ir.Value:
-    draw = op.RandomUniformLike(input, seed=seed)
-    return op.newest.cast(op.newest.Less(draw, input), ir.DataType(dtype) if dtype else op.dtype(input))
-
-
-@adapter("Dropout", below=12)
-def dropout(
-    op: OpBuilder,
-    data: ir.Value,
-    ratio: ir.Value | None = None,
-    training_mode: ir.Value | None = None,
-    *,
-    seed: int | None = None,
-    _outputs: int = 1,
-) -> tuple[ir.Value, ...]:
-    newest = op.newest
-    training = False if training_mode is None else op.static(training_mode)
-    if training is None:
-        raise UnsupportedOpsetError("Dropout", op.opset, lowest=12, reason="a training mode that is an input")
-    if not training:
-        kept = newest.ConstantOfShape(newest.Shape(data), value=np.ones(1, np.bool_)) if _outputs > 1 else None
-        return (data,) if kept is None else (data, kept)
-    share = op.constant(0.5) if ratio is None else newest.cast(ratio, _FLOAT)
-    draw = op.RandomUniformLike(data, dtype=int(_FLOAT), seed=None if seed is None else float(seed))
-    mask = newest.GreaterOrEqual(draw, share)
-    scale = newest.cast(newest.Div(newest.cast(mask, _FLOAT), newest.Sub(1.0, share)), op.dtype(data))
-    return (newest.Mul(data, scale), mask)[:_outputs]

@@ -60,6 +60,16 @@ def relu_of_integers(op: OpBuilder, x: ir.Value) -> ir.Value:
     return op.Max(x, 0)
 
 
+@without_kernel("TopK", dtypes=(_T.UINT64,))
+def top_k_of_uint64(
+    op: OpBuilder, x: ir.Value, k: ir.Value, *, axis: int = -1, largest: int = 1, sorted: int = 1, _outputs: int = 1
+) -> tuple[ir.Value, ...]:
+    # The same bits as a signed number, moved down by 2**63, keep the order.
+    signed = op.Add(op.cast(x, _T.INT64), -(2**63))
+    index = op.emit_many("TopK", 2, signed, k, axis=axis, largest=largest, sorted=sorted)[1]
+    return (op.GatherElements(x, index, axis=axis), index)[:_outputs]
+
+
 @without_kernel("EyeLike", dtypes=(_T.BOOL, _T.INT8, _T.INT16, _T.UINT8, _T.UINT16, _T.UINT32))
 def eye_like(op: OpBuilder, input: ir.Value, *, dtype: int | None = None, k: int = 0) -> ir.Value:
     rows, columns = dim_sizes(op, input, "EyeLike", 9)
@@ -136,6 +146,7 @@ def hard_sigmoid(op: OpBuilder, x: ir.Value, *, alpha: float = 0.2, beta: float 
     return op.Clip(op.Add(op.Mul(x, alpha), beta), 0, 1)
 
 
+without_kernel("Swish")(activations.swish)
 without_kernel("HardSwish", dtypes=_DOUBLE)(activations.hard_swish)
 without_kernel("Mish", dtypes=_DOUBLE)(activations.mish)
 

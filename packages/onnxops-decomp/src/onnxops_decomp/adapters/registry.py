@@ -27,7 +27,7 @@ Adapter = Callable[..., Any]
 Form = tuple[int, Adapter]
 
 _ADAPTERS: dict[str, dict[int, Adapter]] = {}
-_COMPOSED: dict[str, list[tuple[int, frozenset[ir.DataType], Adapter]]] = {}
+_COMPOSED: dict[str, list[tuple[int, frozenset[ir.DataType] | None, Adapter]]] = {}
 _FORMS: dict[tuple[Any, ...], Form | None] = {}
 _loaded = False
 
@@ -56,20 +56,23 @@ def adapter(*op_types: str, below: int) -> Callable[[Adapter], Adapter]:
     return register
 
 
-def without_kernel(*op_types: str, dtypes: Iterable[ir.DataType], operand: int = 0) -> Callable[[Adapter], Adapter]:
-    """Register a function that composes ``op_types`` of other operators where runtimes lack a kernel for a dtype.
+def without_kernel(
+    *op_types: str, dtypes: Iterable[ir.DataType] | None = None, operand: int = 0
+) -> Callable[[Adapter], Adapter]:
+    """Register a function that composes ``op_types`` of other operators where runtimes lack a kernel.
 
     It is called like an adapter, with a builder that takes the newest forms.
 
     Args:
         op_types: Operators that it stands for.
-        dtypes: Dtypes that have no kernel.
+        dtypes: Dtypes that have no kernel; None for an operator that has none at all at the opsets that
+            :data:`onnxops_decomp.kernel_gaps.NO_KERNEL` lists.
         operand: Index of the input whose dtype counts.
     """
 
     def register(function: Adapter) -> Adapter:
         for op_type in op_types:
-            _COMPOSED.setdefault(op_type, []).append((operand, frozenset(dtypes), function))
+            _COMPOSED.setdefault(op_type, []).append((operand, frozenset(dtypes) if dtypes else None, function))
         _FORMS.clear()
         return function
 
@@ -106,16 +109,12 @@ def find_form(op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType 
 
 def _form(op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...]) -> Form | None:
     change = find_adapter(op_type, opset, dialect)
-    for operand, without, function in _COMPOSED.get(op_type, ()):
-        if operand < len(dtypes) and dtypes[operand] in without:
-            return NEWEST_OPSET, function
-    if change is not None:
-        return change[0] - 1, change[1]
     first, last = NO_KERNEL.get(op_type, (1, 0))
-    if first <= opset <= last:
-        below = max(_ADAPTERS[op_type])
-        return below - 1, _ADAPTERS[op_type][below]
-    return None
+    for operand, without, function in _COMPOSED.get(op_type, ()):
+        dtype = dtypes[operand] if operand < len(dtypes) else None
+        if first <= opset <= last if without is None else dtype in without:
+            return NEWEST_OPSET, function
+    return None if change is None else (change[0] - 1, change[1])
 
 
 def _load() -> None:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.inference import mark_nonnegative
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.windows import arange
 
@@ -29,7 +30,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> ir.Value:
-    return op.Gather(weight, indices)
+    return op.Gather(weight, mark_nonnegative(indices))
 
 
 @lowering(aten.embedding_renorm.default)
