@@ -14,7 +14,7 @@ from models import build, clone, info, mlp, mlp_numpy, normal, set_weight, weigh
 from onnx import TensorProto, helper
 
 import onnx_verify
-from onnx_verify import InputSet, Tolerance, compare
+from onnx_verify import InputSet, Tolerance, compare, find_mismatch
 from onnx_verify._torch import to_numpy
 from onnx_verify.dtypes import onnx_dtype
 
@@ -248,6 +248,33 @@ def test_sequence_outputs_are_compared_element_by_element():
     assert compare(lambda x: [x, x], model, (torch.ones(3),))
     verdict = compare(lambda x: [x, x + 1], model, (torch.ones(3),))
     assert [output.ok for output in verdict.cases[0].outputs] == [True, False]
+
+
+def test_a_sequence_input_takes_a_list_by_position_and_by_name():
+    sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    nodes = [
+        helper.make_node("ConcatFromSequence", ["s"], ["c"], axis=0),
+        helper.make_node("Mul", ["c", "x"], ["y"]),
+    ]
+    model = build(nodes, [sequence, info("x", [1])], [info("y", ["n"])])
+    parts, x = [normal(2), normal(3)], normal(1)
+    assert compare(lambda s, x: np.concatenate(s) * x, model, (parts, x))
+    assert compare(lambda s, x: np.concatenate(s) * x, model, {"s": parts, "x": x})
+    assert find_mismatch(model, (parts, x), reference=model, exhaustive=True).ok
+
+
+def test_agreement_that_proves_nothing_is_noted():
+    model = build([helper.make_node("Sqrt", ["x"], ["y"])], [info("x", ["n"])], [info("y", ["n"])])
+    assert "no finite value" in str(compare(torch.sqrt, model, (-torch.ones(3),)))
+    assert "empty" in str(compare(torch.sqrt, model, (torch.ones(0),)))
+    assert "note" not in str(compare(torch.sqrt, model, (torch.ones(3),)))
+
+
+@pytest.mark.parametrize(
+    "choice", ["reference", onnx_verify.OnnxBackend.REFERENCE, onnx_verify.Backend.parse("reference")]
+)
+def test_a_backend_can_be_named(choice):
+    assert "in reference" in compare(mlp(), mlp(), "random", backend=choice).candidate
 
 
 def test_a_complex_reference_agrees_with_its_real_pairs():

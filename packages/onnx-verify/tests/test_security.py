@@ -200,6 +200,10 @@ for model, inputs in runs:
         onnx_verify.compare(model, model, inputs)
     except onnx_verify.ModelRunError:
         print("refused")
+fed_large = (np.array([2**25]),)
+held = int(open("/proc/self/statm").read().split()[1]) >> 8
+onnx_verify.compare(fed, fed, fed_large)
+assert (int(open("/proc/self/statm").read().split()[1]) >> 8) - held < 32, "a run's memory was not given back"
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(peak < 600 << 10)
 assert onnx_verify.compare(fed, fed, (np.array([2**20]),))

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from onnx_verify.comparison import resolve_inputs
 from onnx_verify.datafiles import write_value
 from onnx_verify.errors import InputError, ModelRunError
 from onnx_verify.inputs import InputSet, InputsLike, bind_feeds
-from onnx_verify.runtimes import Backend, OnnxRuntime, Runtime, as_runtime
+from onnx_verify.runtimes import Backend, BackendLike, OnnxRuntime, Runtime, as_runtime
 from onnx_verify.storage import save_model
 from onnx_verify.verdict import plain_values
 
@@ -72,7 +72,7 @@ def benchmark(
     models: Mapping[str, Any] | Sequence[Any],
     inputs: InputsLike,
     *,
-    backends: Sequence[Backend] = (Backend(),),
+    backends: Sequence[BackendLike] = (Backend(),),
     rounds: int = 30,
     warmup: int = 3,
     memory: bool = True,
@@ -84,7 +84,7 @@ def benchmark(
         models: by name, or a list; ONNX models in any form, torch programs, callables. Each ONNX model is measured
             in each backend.
         inputs: as for :func:`onnx_verify.compare`; a run is one pass over the first input set.
-        backends: how ONNX models are run.
+        backends: how ONNX models are run; the memory limit does not apply, for it would cost time.
         rounds: how often each is measured.
         warmup: runs before the first measured one.
         memory: whether peak memory is measured, in a process of its own for each ONNX model and backend.
@@ -113,11 +113,11 @@ def benchmark(
     return BenchmarkReport(rows, rounds)
 
 
-def _entries(named: Mapping[str, Any], backends: Sequence[Backend]) -> list[tuple[str, str, Runtime]]:
+def _entries(named: Mapping[str, Any], backends: Sequence[BackendLike]) -> list[tuple[str, str, Runtime]]:
     entries: list[tuple[str, str, Runtime]] = []
     for name, model in named.items():
-        for backend in backends:
-            runtime = as_runtime(model, backend)
+        for backend in map(Backend.of, backends):
+            runtime = as_runtime(model, replace(backend, bounded=False))
             if not isinstance(runtime, OnnxRuntime):
                 entries.append((name, "python", runtime))
                 break

@@ -14,7 +14,7 @@ from onnx_verify.generate import RandomInputs, generate_inputs
 from onnx_verify.inputs import InputSet, InputsLike, input_sets
 from onnx_verify.metrics import TensorMetrics, measure
 from onnx_verify.model import LoadedModel
-from onnx_verify.runtimes import Backend, OnnxRuntime, Outputs, Runtime, as_runtime
+from onnx_verify.runtimes import BackendLike, OnnxRuntime, Outputs, Runtime, as_runtime
 from onnx_verify.stateful import StatefulRuntime, state_of
 from onnx_verify.tolerance import Tolerance, ToleranceLike, resolve_tolerance
 from onnx_verify.verdict import CaseReport, OutputReport, Verdict
@@ -31,7 +31,7 @@ def compare(
     check_dtype: bool = True,
     check_shape: bool = True,
     check_names: bool = False,
-    backend: Backend | None = None,
+    backend: BackendLike | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verdict:
     """Runs both on every input set and compares all outputs.
@@ -48,7 +48,8 @@ def compare(
         check_shape: whether outputs of another shape fail even if they broadcast to the same values.
         check_names: whether two ONNX models must call their outputs the same; they pair up by position
             otherwise.
-        backend: how ONNX models are run.
+        backend: how ONNX models are run; a :class:`Backend`, an :class:`OnnxBackend`, or text such as
+            ``"ort:disabled"`` or ``"reference"``.
         progress: called with the finished and the total number of runs.
 
     Returns:
@@ -175,11 +176,21 @@ def compare_arrays(
         reference, candidate = np.broadcast_arrays(reference, candidate)
     report.tolerance = tolerance
     report.metrics = measure(reference, candidate, tolerance)
+    report.notes += _nothing_compared(reference)
     allowed = tolerance.max_mismatch_ratio * report.metrics.elements
     if report.metrics.mismatches > allowed:
         report.reasons.append(_describe(report.metrics, tolerance))
     report.ok = not report.reasons
     return report
+
+
+def _nothing_compared(reference: Array) -> list[str]:
+    """Returns a note where agreement proves nothing: the reference holds no finite value."""
+    if not reference.size:
+        return ["the output is empty; there were no values to compare"]
+    if is_float(reference.dtype) and not np.isfinite(reference.astype(np.float64)).any():
+        return ["the reference holds no finite value here; other inputs would prove more"]
+    return []
 
 
 def _as_real(reference: Array, candidate: Array, report: OutputReport) -> Array:

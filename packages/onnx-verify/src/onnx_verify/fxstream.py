@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnx_verify._torch import is_tensor, require_torch, to_numpy, to_tensor
@@ -65,7 +65,7 @@ class FxStream:
 
     def _placeholders(self, inputs: InputSet) -> Iterator[Any]:
         """Yields a value for each placeholder: weights by name, then the flat inputs."""
-        leaves = iter(_tensors(inputs))
+        leaves = iter(_tensors(self._ordered(inputs)))
         held: Mapping[str, Any] = {**self.program.state_dict, **self.program.constants}
         for spec in self.program.graph_signature.input_specs:
             kind = spec.kind.name
@@ -77,9 +77,19 @@ class FxStream:
                 yield leaf if not isinstance(fixed, (int, float, bool)) else fixed
             elif spec.target in held:
                 value = held[spec.target]
-                yield value.detach().clone() if kind == "BUFFER" else copy.copy(value)
+                yield value.detach().clone() if kind == "BUFFER" else value
             else:
                 raise InputError(f"the program's input {spec.arg.name} ({kind}) has no value")
+
+    def _ordered(self, inputs: InputSet) -> InputSet:
+        """Puts keyword arguments in the order of the placeholders, which are named after them."""
+        names = [spec.arg.name for spec in self.program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+
+        def place(key: str) -> int:
+            fits = (i for i, name in enumerate(names) if name == key or name.startswith(f"{key}_"))
+            return next(fits, len(names))
+
+        return replace(inputs, kwargs={key: inputs.kwargs[key] for key in sorted(inputs.kwargs, key=place)})
 
 
 _MISSING = object()

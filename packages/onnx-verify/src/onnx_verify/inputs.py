@@ -144,8 +144,11 @@ def _assign(inputs: InputSet, by_name: Mapping[str, ValueSpec], by_name_only: bo
     named = {key: value for key, value in inputs.kwargs.items() if key in by_name and _is_value(value)}
     if by_name_only and inputs.kwargs and not inputs.args:
         _check_names(dict(inputs.kwargs), by_name)
-    rest = flatten((inputs.args, {key: value for key, value in inputs.kwargs.items() if key not in named}))
+    others = {key: value for key, value in inputs.kwargs.items() if key not in named}
     free = [name for name in by_name if name not in named]
+    rest = flatten((inputs.args, others))
+    if any(by_name[name].code is None for name in free) and len(inputs.args) == len(free) and not others:
+        rest = list(inputs.args)  # a sequence input takes a whole list
     if len(rest) != len(free):
         rest = [leaf for leaf in rest if not isinstance(leaf, (bool, int, float, complex, str))]
     if len(rest) != len(free):

@@ -102,12 +102,15 @@ class Backend:
         optimization: one of :data:`OPTIMIZATION_LEVELS`; ignored by the reference evaluator.
         threads: threads inside an operator; 0 lets the runtime choose.
         prepack: whether weights may be rearranged, which copies them.
+        bounded: whether values are kept within the memory limit (see :func:`onnx_verify.set_memory_limit`) and given
+            back after each run, which costs time.
     """
 
     kind: OnnxBackend = OnnxBackend.ONNX_RUNTIME_CPU
     optimization: str = "all"
     threads: int = 0
     prepack: bool = True
+    bounded: bool = True
 
     def __post_init__(self) -> None:
         """Refuses an unknown optimization level."""
@@ -127,6 +130,19 @@ class Backend:
         if name not in _SHORT:
             raise InputError(f"unknown runtime {text!r}; write one of {', '.join(_SHORT)}, with :LEVEL after ort")
         return cls(_SHORT[name], level or "all")
+
+    @classmethod
+    def of(cls, choice: BackendLike) -> Backend:
+        """Returns the backend that was meant: itself, a kind of runtime, or the text that :meth:`parse` reads.
+
+        Raises:
+            InputError: if it is none of them.
+        """
+        if isinstance(choice, Backend):
+            return choice
+        if isinstance(choice, OnnxBackend):
+            return cls(choice)
+        return cls.parse(choice)
 
     @property
     def label(self) -> str:
@@ -149,6 +165,10 @@ class Backend:
                 f"{self.kind.value} is not in this build of onnxruntime ({ort.get_available_providers()})"
             )
         return OrtRuntime(loaded, self, by_name_only)
+
+
+BackendLike = Backend | OnnxBackend | str
+"""A backend, a kind of runtime with its default settings, or text such as ``"ort:disabled"``."""
 
 
 class OnnxRuntime:
@@ -212,8 +232,12 @@ class OrtRuntime(OnnxRuntime):
         options.log_severity_level = 4
         options.intra_op_num_threads = backend.threads
         options.inter_op_num_threads = 1
-        share_arena()
-        options.add_session_config_entry("session.use_env_allocators", "1")
+        self._run_options = ort.RunOptions()
+        if backend.bounded and backend.kind is OnnxBackend.ONNX_RUNTIME_CPU:
+            share_arena()
+            options.add_session_config_entry("session.use_env_allocators", "1")
+            # The shared arena outlives the session; without this it would keep the most that any run has needed.
+            self._run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         if not backend.prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
         proto = _without_unused(model)
@@ -235,9 +259,9 @@ class OrtRuntime(OnnxRuntime):
 
     def _execute(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
         if self._plain:
-            return list(self._session.run(self.output_names, dict(feeds)))
+            return list(self._session.run(self.output_names, dict(feeds), self._run_options))
         values = {name: to_ort_value(value) for name, value in feeds.items()}
-        results = self._session.run_with_ort_values(self.output_names, values)
+        results = self._session.run_with_ort_values(self.output_names, values, self._run_options)
         return [from_ort_value(value) for value in results]
 
 
@@ -366,7 +390,9 @@ def _map_tensors(tree: Any) -> Any:
         return tree
 
 
-def as_runtime(model: Any, backend: Backend | None = None, flat: bool = False, by_name_only: bool = False) -> Runtime:
+def as_runtime(
+    model: Any, backend: BackendLike | None = None, flat: bool = False, by_name_only: bool = False
+) -> Runtime:
     """Returns the runtime for anything that can be compared.
 
     Args:
@@ -381,14 +407,14 @@ def as_runtime(model: Any, backend: Backend | None = None, flat: bool = False, b
         InputError: if it is none of them.
     """
     if is_model_like(model):
-        return (backend or Backend()).load(model, by_name_only)
+        return Backend.of(backend or Backend()).load(model, by_name_only)
     if is_exported_program(model) or is_torch_callable(model):
         return CallableRuntime(model)
     if isinstance(model, Runtime):
         return model
     inner = getattr(model, "model", None)
     if isinstance(inner, (onnx.ModelProto, ir.Model)):
-        return (backend or Backend()).load(inner, by_name_only)
+        return Backend.of(backend or Backend()).load(inner, by_name_only)
     if callable(model):
         return CallableRuntime(model, flat)
     raise InputError(f"cannot run a {type(model).__name__}; give an ONNX model, its path, or something callable")

@@ -40,12 +40,13 @@ class OutputReport:
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Returns one line, and one more for each reason."""
+        """Returns one line, and one more for each reason and note."""
         state = "ok  " if self.ok else "FAIL"
         head = f"{state} {self.name} {self.candidate_dtype}{list(self.candidate_shape)}"
         if self.metrics is not None:
             head += f" max_abs={self.metrics.max_abs:.3g} max_rel={self.metrics.max_rel:.3g}"
-        return "\n".join([head, *(f"       {reason}" for reason in self.reasons)])
+        notes = (f"       note: {note}" for note in self.notes)
+        return "\n".join([head, *(f"       {reason}" for reason in self.reasons), *notes])
 
 
 @dataclass
