@@ -1,6 +1,7 @@
 """The torch.export based ONNX exporter."""
 
 from onnx_fx_export._version import __version__
+from onnx_fx_export.compatibility import replace_torch_onnx
 from onnx_fx_export.errors import (
     CaptureError,
     ConversionError,
@@ -30,4 +31,5 @@ __all__ = [
     "VerificationError",
     "__version__",
     "export",
+    "replace_torch_onnx",
 ]

@@ -18,6 +18,7 @@ import onnx_ir as ir
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.naming import renamed_text
 from onnx_fx_export.torch_private import guard_texts
 from onnxops_decomp.graph_lowering import SymbolNames
 from onnxops_decomp.inference import Dims
@@ -89,6 +90,10 @@ class SizeConstraints:
                 conditions.append(translated)
         conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
         return cls(text for text in conditions if _is_checkable(text))
+
+    def renamed(self, names: Mapping[str, str]) -> SizeConstraints:
+        """Return the same conditions over dimensions of other names."""
+        return SizeConstraints(renamed_text(text, names) for text in self.conditions)
 
     def record(self, model: ir.Model) -> None:
         """Write the conditions into the model's metadata."""

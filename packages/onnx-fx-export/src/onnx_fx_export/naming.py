@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["input_paths", "output_paths"]
+from onnx_fx_export.errors import InvalidArgumentError
+
+__all__ = ["input_paths", "output_paths", "rename_dimensions", "renamed_text"]
 
 
 def _paths(spec: pytree.TreeSpec) -> list[tuple[Any, ...]]:
@@ -56,3 +60,29 @@ def output_paths(spec: pytree.TreeSpec) -> list[str]:
         else:
             names.append(".".join(str(part) for part in path))
     return names
+
+
+def renamed_text(text: str, names: Mapping[str, str]) -> str:
+    """Replace the identifiers in an expression."""
+    return re.sub(r"[A-Za-z_]\w*", lambda match: names.get(match[0], match[0]), text)
+
+
+def rename_dimensions(model: ir.Model, names: Mapping[str, str]) -> None:
+    """Rename symbolic dimensions in all shapes of a model.
+
+    Raises:
+        InvalidArgumentError: If a name is no dimension of an input, or a new one is no identifier.
+    """
+    known = {dim.value for value in model.graph.inputs for dim in value.shape or () if not isinstance(dim, int)}
+    for old, new in names.items():
+        if old not in known:
+            raise InvalidArgumentError(f"The model has no dimension {old!r}; it has {sorted(filter(None, known))}.")
+        if not new.isidentifier():
+            raise InvalidArgumentError(f"{new!r} is no name for a dimension.")
+    values = [*model.graph.inputs, *(output for node in model.graph.all_nodes() for output in node.outputs)]
+    for value in values:
+        if value.shape is not None and not value.shape.is_static():
+            value.shape = ir.Shape(
+                dim if isinstance(dim, int) or dim.value is None else renamed_text(dim.value, names)
+                for dim in value.shape.dims
+            )

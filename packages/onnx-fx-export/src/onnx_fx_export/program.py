@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.convert import Conversion
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
+from onnx_fx_export.finish import finish
+from onnx_fx_export.naming import rename_dimensions
 from onnx_fx_export.saving import MAX_SINGLE_FILE_BYTES, save_model
+from onnx_fx_export.verification import verify_program
+from onnx_fx_export.weight_loading import apply_weights, load_state_dict
 
 __all__ = ["CallStructure", "ONNXProgram"]
 
@@ -114,6 +119,42 @@ class ONNXProgram:
             external_data=external_data,
         )
 
+    # ---- changing the model
+
+    def optimize(self) -> None:
+        """Run the finishing passes again, after a change of the model; an export has run them already."""
+        finish(self.model)
+        self._session = None
+
+    def rename_axes(self, names: Mapping[str, str]) -> None:
+        """Call symbolic dimensions otherwise.
+
+        Args:
+            names: New name of each dimension. A dimension that is an expression is renamed inside.
+
+        Raises:
+            InvalidArgumentError: If a name is no dimension of the model, or a new one is no identifier.
+        """
+        rename_dimensions(self.model, names)
+        self.constraints = self.constraints.renamed(names)
+        self.constraints.record(self.model)
+        self._session = None
+
+    def apply_weights(self, weights: Mapping[str, torch.Tensor] | str | os.PathLike[str]) -> list[str]:
+        """Replace weights by tensors of the same names, without a copy.
+
+        Args:
+            weights: A state dict, or the path of a checkpoint or ``.safetensors`` file.
+
+        Returns:
+            Names that the model has no weight for.
+
+        Raises:
+            InvalidArgumentError: If a tensor does not fit; then none is replaced.
+        """
+        self._session = None
+        return apply_weights(self.model, load_state_dict(weights))
+
     # ---- running
 
     def initialize_inference_session(self, **session_arguments: Any) -> None:
@@ -186,6 +227,43 @@ class ONNXProgram:
         feeds = {name: _to_ort(value) for name, value in inputs.items() if name in wanted}
         values = self._session.run_with_ort_values(None, feeds)
         return {name: _from_ort(value) for name, value in zip(self.output_names, values, strict=True)}
+
+    def verify(self, *args: Any, **kwargs: Any) -> None:
+        """Compare with PyTorch on the given arguments, or on others than those of the export.
+
+        Raises:
+            VerificationError: If an output differs.
+            InvalidArgumentError: If the sizes are none that the model is right for.
+            OnnxExporterError: If onnx-verify is not installed, or the captured program was released.
+        """
+        if self.exported_program is None:
+            raise OnnxExporterError("The captured program was released; there is nothing to compare with.")
+        verify_program(self, self.exported_program, args, kwargs)
+
+    def compute_values(self, names: Sequence[str], args: Sequence[Any] = (), **kwargs: Any) -> dict[str, torch.Tensor]:
+        """Run the model and return values inside it.
+
+        Args:
+            names: Names of values of the main graph.
+            args: Positional arguments of the model.
+            kwargs: Keyword arguments of the model.
+
+        Raises:
+            InvalidArgumentError: If the main graph has no value of a name.
+        """
+        import onnxruntime
+
+        proto = self.model_proto
+        known = {name for node in proto.graph.node for name in node.output} | {i.name for i in proto.graph.input}
+        for name in names:
+            if name not in known:
+                raise InvalidArgumentError(f"The model has no value {name!r}.")
+        del proto.graph.output[:]
+        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+        wanted = {value.name for value in session.get_inputs()}
+        feeds = {n: _to_ort(v) for n, v in self.flat_inputs(*args, **kwargs).items() if n in wanted}
+        return dict(zip(names, map(_from_ort, session.run_with_ort_values(None, feeds)), strict=True))
 
     def release(self) -> None:
         """Give the session and the captured program back to memory."""

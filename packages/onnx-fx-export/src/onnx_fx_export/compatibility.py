@@ -1,0 +1,72 @@
+"""Takes the place of ``torch.onnx.export`` for code that calls it by that name."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from onnx_fx_export.errors import OnnxExporterError
+from onnx_fx_export.export import export
+from onnx_fx_export.program import ONNXProgram
+
+__all__ = ["replace_torch_onnx"]
+
+# Arguments of torch.onnx.export that belong to the TorchScript exporter or to torch's way of exporting.
+_WITHOUT_MEANING = (
+    "autograd_inlining",
+    "custom_opsets",
+    "do_constant_folding",
+    "dynamo",
+    "export_modules_as_functions",
+    "fallback",
+    "operator_export_type",
+    "training",
+)
+
+
+@contextlib.contextmanager
+def replace_torch_onnx() -> Iterator[None]:
+    """Route ``torch.onnx.export`` to this package inside the context.
+
+    Tools that call ``torch.onnx.export`` by its full name use this exporter without a change. Calls that ask for the
+    TorchScript exporter (``dynamo=False``) go to onnx-ts-legacy if it is installed.
+
+    Example:
+        >>> with replace_torch_onnx():
+        ...     program = torch.onnx.export(torch.nn.ReLU(), (torch.ones(2),))
+        >>> type(program).__name__
+        'ONNXProgram'
+    """
+    module: Any = torch.onnx
+    before = module.export
+    module.export = _export
+    try:
+        yield
+    finally:
+        module.export = before
+
+
+def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNXProgram | Any:
+    if not arguments.get("dynamo", True):
+        return _legacy_export(model, args, f, **arguments)
+    accepted = set(inspect.signature(export).parameters)
+    unknown = arguments.keys() - accepted - set(_WITHOUT_MEANING)
+    if unknown:
+        raise TypeError(f"torch.onnx.export has no argument {min(unknown)!r}.")
+    return export(model, args, f, **{name: value for name, value in arguments.items() if name in accepted})
+
+
+def _legacy_export(model: Any, args: Any, f: Any, **arguments: Any) -> Any:
+    import importlib
+
+    try:
+        # Found at run time only: neither exporter depends on the other.
+        legacy = importlib.import_module("onnx_ts_legacy")
+    except ImportError as error:
+        raise OnnxExporterError("dynamo=False needs the TorchScript exporter: pip install onnx-ts-legacy.") from error
+    accepted = set(inspect.signature(legacy.export).parameters)
+    return legacy.export(model, args, f, **{name: value for name, value in arguments.items() if name in accepted})

@@ -1,0 +1,89 @@
+"""Puts other weights into an exported model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
+
+__all__ = ["apply_weights", "load_state_dict"]
+
+SUFFIX_TRANSPOSED = ".transposed"
+
+
+def load_state_dict(source: Mapping[str, torch.Tensor] | str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """Return tensors by name from a mapping, a ``.safetensors`` file or a torch checkpoint.
+
+    A checkpoint is loaded with ``weights_only=True``: it may hold tensors and nothing that runs.
+
+    Raises:
+        InvalidArgumentError: If the file does not exist or holds no mapping of tensors.
+        OnnxExporterError: If a safetensors file is given and safetensors is not installed.
+    """
+    if isinstance(source, Mapping):
+        return dict(source)
+    path = Path(source)
+    if not path.is_file():
+        raise InvalidArgumentError(f"There is no checkpoint at {path}.")
+    if path.suffix == ".safetensors":
+        try:
+            from safetensors.torch import load_file
+        except ImportError as error:
+            raise OnnxExporterError("Reading .safetensors files needs safetensors: pip install safetensors.") from error
+        loaded: Any = load_file(path)
+    else:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
+        loaded = loaded["state_dict"]
+    if not isinstance(loaded, Mapping) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        raise InvalidArgumentError(f"{path} holds no mapping from names to tensors.")
+    return dict(loaded)
+
+
+def apply_weights(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> list[str]:
+    """Give the initializers of ``model`` the tensors of the same names; nothing is copied.
+
+    Args:
+        model: Exported model.
+        weights: Tensors by the names that they have in the torch module.
+
+    Returns:
+        Names in ``weights`` that the model has no initializer for.
+
+    Raises:
+        InvalidArgumentError: If a tensor has another shape or dtype than the one that it replaces; then none is
+            replaced.
+    """
+    initializers = model.graph.initializers
+    changes: list[tuple[ir.Value, torch.Tensor]] = []
+    unused: list[str] = []
+    for name, tensor in weights.items():
+        value, transposed = initializers.get(name), initializers.get(name + SUFFIX_TRANSPOSED)
+        if value is None and transposed is None:
+            unused.append(name)
+        if value is not None:
+            changes.append((value, _checked(name, value, tensor.detach())))
+        if transposed is not None:
+            changes.append((transposed, _checked(name, transposed, tensor.detach().mT)))
+    for value, tensor in changes:
+        value.const_value = ir.tensor_adapters.TorchTensor(tensor, name=value.name)
+    return unused
+
+
+def _checked(name: str, value: ir.Value, tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    wanted = tuple(value.shape.numpy()) if value.shape is not None else ()
+    dtype = ir.tensor_adapters.from_torch_dtype(tensor.dtype)
+    if tuple(tensor.shape) != wanted or dtype != value.dtype:
+        raise InvalidArgumentError(
+            f"Weight {name} has shape {list(tensor.shape)} and dtype {dtype.name}; the model wants "
+            f"{list(wanted)} and {value.dtype.name if value.dtype else 'any'}."
+        )
+    return tensor
