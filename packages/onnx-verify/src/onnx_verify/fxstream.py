@@ -54,6 +54,8 @@ class FxStream:
     def _step(self, run: Any, node: Node) -> None:
         try:
             run.env[node] = run.run_node(node)
+        except InputError:
+            raise
         except Exception as error:
             raise ModelRunError(f"fx node {node.name} ({node.target}) failed: {error}") from error
 
