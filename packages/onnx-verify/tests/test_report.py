@@ -55,6 +55,7 @@ def test_the_page_holds_the_node_the_profile_and_the_worst_element(search):
     assert page.tags.count("rect") >= len(search.profile) + len(metrics.histogram)
     assert f"should be {metrics.worst_reference}" in page.text
     assert "onnx-verify bisect b.onnx a.onnx" in page.text
+    assert page.tags.count("text") == len(metrics.histogram)
     assert page._open == []
 
 

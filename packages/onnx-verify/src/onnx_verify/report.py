@@ -24,7 +24,7 @@ _LOWEST, _HIGHEST = -8.0, 8.0
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of a chart in pixels, with the text that is shown for it."""
+    """A bar of a chart in pixels, with the text that is shown on and under it."""
 
     x: float
     y: float
@@ -32,6 +32,7 @@ class Bar:
     height: float
     title: str
     ok: bool
+    label: str = ""
 
 
 def write_report(
@@ -141,6 +142,6 @@ def histogram_bars(output: OutputReport) -> list[Bar]:
         height = math.sqrt(counts[key] / total) * _HEIGHT / 2
         label = "exact" if key == "0" else f"from {key}"
         bars.append(
-            Bar(index * step, _HEIGHT / 2 - height, step * 0.9, height, f"{label}: {counts[key]} elements", True)
+            Bar(index * step, _HEIGHT / 2 - height, step * 0.9, height, f"{label}: {counts[key]} elements", True, key)
         )
     return bars
