@@ -177,9 +177,13 @@ def symbolic_multi_out(
     return result
 
 
+_MULTI_OUT = {"onnxops_symbolic::call": False, "onnxops_symbolic::call_multi_out": True}
+_TORCH_MULTI_OUT = {"onnx_symbolic::_symbolic": False, "onnx_symbolic::_symbolic_multi_out": True}
+
+
 def is_symbolic_overload(op: object) -> bool:
-    """Whether a graph node's target is one of the two operators behind the symbolic functions."""
-    return op in (torch.ops.onnxops_symbolic.call.default, torch.ops.onnxops_symbolic.call_multi_out.default)
+    """Whether a graph node's target is a symbolic operator, of this package or of ``torch.onnx.ops``."""
+    return isinstance(op, torch._ops.OpOverload) and op._schema.name in _MULTI_OUT | _TORCH_MULTI_OUT
 
 
 def decode_symbolic_call(op: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> SymbolicCall:
@@ -196,8 +200,13 @@ def decode_symbolic_call(op: object, args: Sequence[Any], kwargs: Mapping[str, A
     if not is_symbolic_overload(op):
         raise ValueError(f"{op} is no symbolic ONNX operator; expected an overload of torch.ops.onnxops_symbolic")
     assert isinstance(op, torch._ops.OpOverload)
-    call = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | dict(kwargs or {})
-    multi_out = op is torch.ops.onnxops_symbolic.call_multi_out.default
+    schema = op._schema
+    call: dict[str, Any] = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    call.update(zip((argument.name for argument in schema.arguments), args, strict=False))
+    call.update(kwargs or {})
+    if schema.name in _TORCH_MULTI_OUT:
+        return _decode_torch_call(call, _TORCH_MULTI_OUT[schema.name])
+    multi_out = _MULTI_OUT[schema.name]
     return SymbolicCall(
         domain=call["domain"],
         op_type=call["op_type"],
@@ -207,6 +216,27 @@ def decode_symbolic_call(op: object, args: Sequence[Any], kwargs: Mapping[str, A
         dtypes=tuple(call["dtypes"]) if multi_out else (call["dtype"],),
         shapes=_split(call["shapes"], call["ranks"]) if multi_out else (tuple(call["shape"]),),
         metadata_props=dict(zip(call["metadata_keys"], call["metadata_values"], strict=True)),
+        multi_out=multi_out,
+    )
+
+
+def _decode_torch_call(call: Mapping[str, Any], multi_out: bool) -> SymbolicCall:
+    """Reads the encoding of ``torch.onnx.ops``: attributes are ranges of the pools."""
+    pools = {"i": call["attr_ints"], "f": call["attr_floats"], "s": call["attr_strs"]}
+    attributes = {}
+    for name, kind, (start, stop) in zip(call["attr_keys"], call["attr_types"], call["attr_pos"], strict=True):
+        values = list(pools[kind[0]][start:stop])
+        attributes[name] = values if len(kind) == 2 else values[0]
+    shapes = call["shapes"] if multi_out else (call["shape"],)
+    return SymbolicCall(
+        domain=call["domain"],
+        op_type=call["op_type"],
+        version=call["version"],
+        inputs=tuple(call["inputs"]),
+        attributes=attributes,
+        dtypes=tuple(call["onnx_dtypes"]) if multi_out else (call["onnx_dtype"],),
+        shapes=tuple(tuple(shape) for shape in shapes),
+        metadata_props=dict(zip(call["metadata_props_keys"], call["metadata_props_values"], strict=True)),
         multi_out=multi_out,
     )
 

@@ -33,7 +33,7 @@ from onnxops_core._library import OperatorLibrary
 __all__ = ["NativeOp", "OnnxCall", "ScalarInput", "declare", "find_native_op", "native_ops"]
 
 _LIBRARY = OperatorLibrary("onnxops")
-_REGISTRY: dict[torch._ops.OpOverload, NativeOp] = {}
+_REGISTRY: dict[torch._ops.OpOverload | None, NativeOp] = {}
 
 Function = Callable[..., Any]
 
@@ -256,10 +256,18 @@ def declare(
 
 
 def find_native_op(overload: object) -> NativeOp | None:
-    """Returns the native operator behind a graph node's target, or None if it is no native operator."""
-    return _REGISTRY.get(overload) if isinstance(overload, torch._ops.OpOverload) else None
+    """Returns the native operator behind a graph node's target, or None if it is no native operator.
+
+    The operators of ``torch.onnx.ops`` are found too: they have the same signatures.
+    """
+    if not isinstance(overload, torch._ops.OpOverload):
+        return None
+    if overload.namespace == "onnx":
+        packet = getattr(torch.ops.onnxops, overload._schema.name.split("::")[1], None)
+        return _REGISTRY.get(getattr(packet, overload._overloadname, None))
+    return _REGISTRY.get(overload)
 
 
 def native_ops() -> Mapping[torch._ops.OpOverload, NativeOp]:
     """Returns all native operators by overload."""
-    return dict(_REGISTRY)
+    return {overload: op for overload, op in _REGISTRY.items() if overload is not None}
