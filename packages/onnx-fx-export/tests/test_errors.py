@@ -133,3 +133,10 @@ def test_a_refused_save_keeps_the_file_that_was_there(tmp_path: Path, monkeypatc
         program.save(path)
     assert path.read_bytes() == b"before"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_unconvertible_operators_can_be_listed_without_exporting() -> None:
+    found = onnx_fx_export.unconvertible_ops(Unsupported(), (torch.ones(2),))
+    assert list(found) == ["onnx_fx_export_tests.mystery.default"]
+    assert all("test_errors.py:" in reason for reason in found["onnx_fx_export_tests.mystery.default"])
+    assert onnx_fx_export.unconvertible_ops(torch.nn.ReLU(), (torch.ones(2),)) == {}

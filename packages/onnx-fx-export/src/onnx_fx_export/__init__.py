@@ -14,7 +14,7 @@ from onnx_fx_export.errors import (
     UnsupportedOpsetError,
     VerificationError,
 )
-from onnx_fx_export.export import export
+from onnx_fx_export.export import export, unconvertible_ops
 from onnx_fx_export.program import ONNXProgram
 
 __all__ = [
@@ -32,4 +32,5 @@ __all__ = [
     "__version__",
     "export",
     "replace_torch_onnx",
+    "unconvertible_ops",
 ]

@@ -249,8 +249,11 @@ class _Converter:
             result.append(output)
         return result
 
-    def run(self) -> Conversion:
+    def run(self, optimize: bool) -> Conversion:
         """Convert the program.
+
+        Args:
+            optimize: Whether the finishing passes fuse nodes.
 
         Raises:
             ConversionError: If some operators cannot be converted.
@@ -272,7 +275,8 @@ class _Converter:
             initializers=self.weights.values,
             producer=("onnx-fx-export", __version__),
         )
-        finish(model)
+        if optimize:
+            finish(model)
         constraints = self.constraints()
         constraints.record(model)
         return Conversion(model, self.input_positions, user, self.state, self.initial_state, constraints)
@@ -316,7 +320,13 @@ def _listed(names: set[str], kind: str) -> str:
 
 
 def convert(
-    program: torch.export.ExportedProgram, *, opset: int, table: LoweringTable, names: ModelNames, state: str = "error"
+    program: torch.export.ExportedProgram,
+    *,
+    opset: int,
+    table: LoweringTable,
+    names: ModelNames,
+    state: str = "error",
+    optimize: bool = True,
 ) -> Conversion:
     """Convert a captured program to an ONNX model at ``opset``.
 
@@ -327,9 +337,10 @@ def convert(
         names: Names at the model's boundary.
         state: ``"error"`` to refuse programs that mutate buffers or inputs, ``"io"`` to make each of those an input
             and an output.
+        optimize: Whether the finishing passes fuse nodes.
 
     Raises:
         MutationError: If the program mutates state and ``state`` is ``"error"``.
         ConversionError: If operators cannot be converted; it lists all of them.
     """
-    return _Converter(program, opset, table, names, state).run()
+    return _Converter(program, opset, table, names, state).run(optimize)

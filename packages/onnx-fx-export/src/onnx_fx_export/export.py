@@ -13,13 +13,14 @@ import torch
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
-from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.errors import ConversionError, InvalidArgumentError
 from onnx_fx_export.naming import input_paths, output_paths
+from onnx_fx_export.origin import source_line
 from onnx_fx_export.program import CallStructure, ONNXProgram
 from onnx_fx_export.verification import verify_program
 from onnxops_decomp import builtin_table
 
-__all__ = ["DEFAULT_OPSET", "export"]
+__all__ = ["DEFAULT_OPSET", "export", "unconvertible_ops"]
 
 DEFAULT_OPSET = 20
 
@@ -42,6 +43,9 @@ def export(
     keep_initializers_as_inputs: bool = False,
     state: Literal["error", "io"] = "error",
     verify: bool = False,
+    optimize: bool = True,
+    dynamo: bool = True,
+    progress: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
     """Export a PyTorch model to ONNX.
 
@@ -64,6 +68,9 @@ def export(
         state: What to do about buffers and inputs that the model changes in place: ``"error"`` refuses, ``"io"``
             makes each an input and an output named ``<name>.next``.
         verify: Whether the result is compared with PyTorch on the example arguments (needs onnx-verify).
+        optimize: Whether groups of nodes are fused where the opset has one operator for them.
+        dynamo: True, as in the calls of torch.onnx that this function takes the place of.
+        progress: Called with the name of each stage as it begins.
 
     Returns:
         The program; it runs itself in ONNX Runtime when called like the model.
@@ -80,7 +87,9 @@ def export(
     opset = DEFAULT_OPSET if opset_version is None else opset_version
     if state not in ("error", "io"):
         raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
-    timer = _Timer(bool(verbose))
+    if not dynamo:
+        raise InvalidArgumentError("dynamo=False asks for the TorchScript exporter: onnx_ts_legacy.export has it.")
+    timer = _Timer(bool(verbose), progress)
     table = builtin_table()
     if custom_translation_table:
         table = table.extended(custom_translation_table)
@@ -95,7 +104,7 @@ def export(
         output_overrides=output_names or (),
     )
     with timer.stage("convert"):
-        conversion = convert(program, opset=opset, table=table, names=names, state=state)
+        conversion = convert(program, opset=opset, table=table, names=names, state=state, optimize=optimize)
     result = ONNXProgram(conversion, program, structure, timer.seconds)
     if verify:
         with timer.stage("verify"):
@@ -110,6 +119,47 @@ def export(
             )
     result.timings = dict(timer.seconds)
     return result
+
+
+def unconvertible_ops(
+    model: torch.nn.Module | torch.export.ExportedProgram | Callable[..., Any],
+    args: Sequence[Any] | torch.Tensor = (),
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    opset_version: int | None = None,
+    dynamic_shapes: Any = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
+) -> dict[str, list[str]]:
+    """Tell what keeps a model from being converted, without writing anything.
+
+    Args:
+        model: As for :func:`export`, like the other arguments.
+        args: Positional example arguments.
+        kwargs: Keyword example arguments.
+        opset_version: Opset that is asked for.
+        dynamic_shapes: Dynamic dimensions.
+        dynamic_axes: Dynamic dimensions in the other form.
+
+    Returns:
+        For each operator that cannot be converted, the reasons with the places in the user's code; empty if the
+        model can be exported.
+
+    Raises:
+        OnnxExporterError: If the model cannot be captured.
+    """
+    arguments = {"kwargs": kwargs, "dynamic_shapes": dynamic_shapes, "dynamic_axes": dynamic_axes}
+    try:
+        export(model, args, opset_version=opset_version, state="io", **arguments)
+    except ConversionError as error:
+        found: dict[str, list[str]] = {}
+        for failure in error.failures:
+            place = source_line(failure.node)
+            reason = f"{failure.error} ({place})" if place else str(failure.error)
+            reasons = found.setdefault(str(failure.node.target), [])
+            if reason not in reasons:
+                reasons.append(reason)
+        return found
+    return {}
 
 
 def _captured(
@@ -164,13 +214,16 @@ def _parameter_names(model: Any) -> list[str]:
 class _Timer:
     """Times the stages of an export and prints them if asked to."""
 
-    def __init__(self, verbose: bool) -> None:
+    def __init__(self, verbose: bool, progress: Callable[[str], None] | None) -> None:
         self.seconds: dict[str, float] = {}
         self._verbose = verbose
+        self._progress = progress
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
+        if self._progress is not None:
+            self._progress(name)
         yield
         self.seconds[name] = time.perf_counter() - start
         if self._verbose:
