@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters import activations
+from onnxops_decomp.adapters import activations, windows
 from onnxops_decomp.adapters.common import arange, dim_sizes
 from onnxops_decomp.adapters.registry import without_kernel
 from onnxops_decomp.inference import dims_of
@@ -195,3 +195,6 @@ def hardmax(op: OpBuilder, x: ir.Value, *, axis: int = -1) -> ir.Value:
     first = op.ArgMax(x, axis=axis, keepdims=0)
     depth = op.size(x, axis if dims is None else axis % len(dims))
     return op.OneHot(first, depth, op.constant([0, 1], _T.DOUBLE), axis=axis)
+
+
+without_kernel("Col2Im", dtypes=(_T.DOUBLE, *_INTEGERS))(windows.col2im)

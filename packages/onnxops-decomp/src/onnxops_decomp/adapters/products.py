@@ -1,0 +1,140 @@
+"""Matrix products: integer ones, and Einsum before it was an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxops_decomp.adapters.common import arange, rank_of
+from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.errors import LoweringError
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.sizes import Size
+
+_T = ir.DataType
+
+
+@adapter("MatMul", below=9)
+def matmul_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    if op.dtype(a).is_floating_point():
+        return op.MatMul(a, b)
+    newest = op.newest
+    ranks = rank_of(op, a, "MatMul", 9), rank_of(op, b, "MatMul", 9)
+    # Rows against columns with the summed axis last: a (..., n, 1, k) and b (..., 1, m, k).
+    left = newest.Unsqueeze(a, [-2])
+    if ranks[1] == 1:
+        return newest.ReduceSum(newest.Mul(a, b), [-1], keepdims=0)
+    swap = list(range(ranks[1]))
+    swap[-2:] = swap[-1], swap[-2]
+    right = newest.Transpose(b, perm=swap)
+    right = right if ranks[0] == 1 else newest.Unsqueeze(right, [-3])
+    return newest.ReduceSum(newest.Mul(left, right), [-1], keepdims=0)
+
+
+@adapter("MatMulInteger", below=10)
+def matmul_integer(
+    op: OpBuilder,
+    a: ir.Value,
+    b: ir.Value,
+    a_zero_point: ir.Value | None = None,
+    b_zero_point: ir.Value | None = None,
+) -> ir.Value:
+    newest = op.newest
+    left, right = newest.cast(a, _T.INT32), newest.cast(b, _T.INT32)
+    if a_zero_point is not None:
+        zero = newest.cast(a_zero_point, _T.INT32)
+        # One zero point for each row.
+        left = newest.Sub(left, newest.Unsqueeze(zero, [-1]) if op.rank(zero) == 1 else zero)
+    if b_zero_point is not None:
+        right = newest.Sub(right, newest.cast(b_zero_point, _T.INT32))
+    return newest.MatMul(left, right)
+
+
+# ---- Einsum
+
+Labels = list[str]
+
+
+@adapter("Einsum", below=12)
+def einsum(op: OpBuilder, *inputs: ir.Value, equation: str) -> ir.Value:
+    newest = op.newest
+    terms, output = _parsed(op, inputs, equation)
+    operands = [_without_repeats(newest, x, labels) for x, labels in zip(inputs, terms, strict=True)]
+    value, labels = operands[0]
+    for position, (other, other_labels) in enumerate(operands[1:], 1):
+        kept = set(output).union(*(later for _, later in operands[position + 1 :]))
+        value, labels = _product(newest, value, labels, other, other_labels, kept)
+    value, labels = _summed(newest, value, labels, set(output))
+    return newest.Transpose(value, perm=[labels.index(label) for label in output])
+
+
+def _parsed(op: OpBuilder, inputs: Sequence[ir.Value], equation: str) -> tuple[list[Labels], Labels]:
+    """Split an equation into labels; the axes of an ellipsis are called by their number from the end."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms: list[Labels] = []
+    for text, value in zip(left.split(","), inputs, strict=True):
+        before, dots, after = text.partition("...")
+        free = rank_of(op, value, "Einsum", 12) - len(before) - len(after) if dots else 0
+        terms.append([*before, *(str(-number) for number in range(free, 0, -1)), *after])
+    spread = sorted({label for term in terms for label in term if len(label) > 1}, key=int)
+    if arrow:
+        before, dots, after = right.partition("...")
+        return terms, [*before, *(spread if dots else []), *after]
+    flat = [label for term in terms for label in term]
+    return terms, [*spread, *sorted(label for label in set(flat) if len(label) == 1 and flat.count(label) == 1)]
+
+
+def _without_repeats(op: OpBuilder, x: ir.Value, labels: Labels) -> tuple[ir.Value, Labels]:
+    """Take the diagonal over axes that share a label."""
+    while True:
+        pair = next(((i, j) for i, a in enumerate(labels) for j in range(i + 1, len(labels)) if labels[j] == a), None)
+        if pair is None:
+            return x, labels
+        rest = [axis for axis in range(len(labels)) if axis not in pair]
+        size = op.size(x, pair[0])
+        moved = op.Transpose(x, perm=[*rest, *pair])
+        flat = op.Reshape(moved, op.vector([*(op.size(x, axis) for axis in rest), op.size_mul(size, size)]))
+        steps = op.Mul(arange(op, size), op.size_add(size, 1))
+        x, labels = op.Gather(flat, steps, axis=len(rest)), [*(labels[axis] for axis in rest), labels[pair[0]]]
+
+
+def _summed(op: OpBuilder, x: ir.Value, labels: Labels, kept: set[str]) -> tuple[ir.Value, Labels]:
+    gone = [axis for axis, label in enumerate(labels) if label not in kept]
+    if not gone:
+        return x, labels
+    return op.ReduceSum(x, gone, keepdims=0), [label for label in labels if label in kept]
+
+
+def _product(
+    op: OpBuilder, a: ir.Value, a_labels: Labels, b: ir.Value, b_labels: Labels, kept: set[str]
+) -> tuple[ir.Value, Labels]:
+    """Contract two operands by one batched MatMul over the labels that nothing else needs."""
+    a, a_labels = _summed(op, a, a_labels, kept | set(b_labels))
+    b, b_labels = _summed(op, b, b_labels, kept | set(a_labels))
+    shared = [label for label in a_labels if label in b_labels]
+    batch = [label for label in shared if label in kept]
+    inner = [label for label in shared if label not in kept]
+    rows = [label for label in a_labels if label not in shared]
+    columns = [label for label in b_labels if label not in shared]
+    row_sizes = [op.size(a, a_labels.index(label)) for label in rows]
+    column_sizes = [op.size(b, b_labels.index(label)) for label in columns]
+    left = _matrix(op, a, a_labels, batch, rows, inner)
+    right = _matrix(op, b, b_labels, batch, inner, columns)
+    product = op.MatMul(left, right)
+    batch_sizes = [op.size(product, axis) for axis in range(len(batch))]
+    result = op.Reshape(product, op.vector([*batch_sizes, *row_sizes, *column_sizes]))
+    return result, [*batch, *rows, *columns]
+
+
+def _matrix(op: OpBuilder, x: ir.Value, labels: Labels, batch: Labels, first: Labels, second: Labels) -> ir.Value:
+    """Bring a value to the batch axes and one axis each for the two groups of labels."""
+    order = [labels.index(label) for label in (*batch, *first, *second)]
+    if len(order) != len(labels):
+        raise LoweringError(f"Einsum cannot bring axes {labels} together.")
+    sizes: list[Size] = [op.size(x, labels.index(label)) for label in batch]
+    groups = [op.size_mul(*(op.size(x, labels.index(label)) for label in group)) for group in (first, second)]
+    return op.Reshape(op.Transpose(x, perm=order), op.vector([*sizes, *groups]))
