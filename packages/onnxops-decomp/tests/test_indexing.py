@@ -46,6 +46,12 @@ INDEXINGS = [
     lambda x, i, j: torch.ops.aten.index(x, [i[0]]),
     lambda x, i, j: torch.ops.aten.index(x, [i[0], j]),
     lambda x, i, j: torch.ops.aten.index(x, [i[0], None, j[1]]),
+    lambda x, i, j: x[j, :, i[:, None]],
+    lambda x, i, j: x[:, i[:, None, None], j[:, None], i],
+    lambda x, i, j: x[i[:, None], i[:, None, None], :, j],
+    lambda x, i, j: x[:, i.repeat(2, 1)[:, :, None, None], j.repeat(2, 1)],
+    lambda x, i, j: x[torch.arange(x.shape[0])[:, None], torch.arange(x.shape[1])],
+    lambda x, i, j: x[torch.arange(1, x.shape[0])[:, None], torch.arange(0, x.shape[1], 2)],
     lambda x, i, j: x[[0, 2], [1, -1]],
     lambda x, i, j: x[i.int()],
     lambda x, i, j: x[:0][:, i],
@@ -58,7 +64,7 @@ def test_index(function) -> None:
     check(function, X, ROWS, COLUMNS)
 
 
-@pytest.mark.parametrize("function", INDEXINGS[:15])
+@pytest.mark.parametrize("function", INDEXINGS[:21])
 def test_index_runs_at_other_sizes(function) -> None:
     check(function, X, ROWS, COLUMNS, others=[(LARGER, torch.tensor([1, -2, 0, 3]), torch.tensor([2, -3, 1, 0]))])
 
@@ -153,3 +159,17 @@ def test_nonzero_of_a_static_length(size: int) -> None:
 
 def test_index_by_one_tensor_costs_one_node() -> None:
     assert check(lambda x, i, j: x[:, i], X, ROWS, COLUMNS).op_types() == ["Gather"]
+
+
+def test_indices_along_axes_of_their_own_need_no_joint_index() -> None:
+    lowered = check(lambda x, i, j: x[:, i[:, None], j], X, ROWS, COLUMNS)
+    assert lowered.op_types() == ["Gather", "Gather"]
+
+
+def test_index_by_all_positions_costs_no_gather() -> None:
+    lowered = check(
+        lambda x: x[torch.arange(x.shape[0])[:, None, None], torch.arange(x.shape[1])],
+        torch.randn(4, 5, 2),
+        others=[(torch.randn(3, 7, 6),)],
+    )
+    assert lowered.op_types() == ["Unsqueeze"]

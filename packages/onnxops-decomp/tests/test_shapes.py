@@ -113,3 +113,19 @@ def test_squeeze_removes_only_sizes_of_one() -> None:
 def test_atleast_of_several_tensors() -> None:
     tensors = (torch.tensor(1.0), torch.randn(2), torch.randn(2, 3), torch.randn(1, 2, 3))
     check(lambda *t: (*torch.atleast_1d(*t), *torch.atleast_2d(*t), *torch.atleast_3d(*t)), *tensors)
+
+
+def test_view_of_views_reads_the_first_tensor() -> None:
+    lowered = check(
+        lambda x: x.reshape(x.shape[0], 12, -1).unsqueeze(1).view(x.shape[0], 3, 4, -1),
+        torch.randn(2, 3, 4, 5),
+        others=[(torch.randn(6, 2, 6, 7),)],
+    )
+    assert lowered.op_types() == ["Reshape"]
+
+
+def test_unsqueezes_join() -> None:
+    lowered = check(
+        lambda x: x[:, None, :, None][None, ..., 0:1].unsqueeze(2), torch.randn(2, 3), others=[(torch.randn(5, 4),)]
+    )
+    assert lowered.op_types() == ["Unsqueeze"]

@@ -112,14 +112,27 @@ def _unsqueeze(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Valu
     if axes is not None and axes.size == 0:
         return inputs[0]
     before = _produced_by(inputs[0], "Squeeze")
-    if before is None:
+    if before is not None:
+        source = _required(before.inputs[0])
+        dims = dims_of(source)
+        squeezed = None if dims is None else _node_axes(op, before, len(dims))
+        return source if squeezed is not None and squeezed == _axes_of(op, inputs[1], len(dims or ())) else None
+    return _unsqueezed_twice(op, inputs)
+
+
+def _unsqueezed_twice(op: OpBuilder, inputs: Inputs) -> ir.Value | None:
+    """Join an Unsqueeze with the one before it."""
+    before, dims, axes = _produced_by(inputs[0], "Unsqueeze"), dims_of(inputs[0]), op.static(inputs[1])
+    if before is None or dims is None or axes is None:
         return None
-    source = _required(before.inputs[0])
-    dims = dims_of(source)
-    if dims is None:
+    rank = len(dims) + axes.size
+    last = [int(axis) % rank for axis in axes]
+    first = _node_axes(op, before, len(dims))
+    if first is None:
         return None
-    squeezed = _node_axes(op, before, len(dims))
-    return source if squeezed is not None and squeezed == _axes_of(op, inputs[1], len(dims)) else None
+    remaining = [axis for axis in range(rank) if axis not in last]
+    result: ir.Value = op.Unsqueeze(before.inputs[0], sorted([*last, *(remaining[axis] for axis in first)]))
+    return result
 
 
 def _squeeze(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
@@ -176,6 +189,20 @@ def _neutral(element: int, *, right_only: bool = False) -> Rule:
     return rule
 
 
+def _decided(element: bool) -> Rule:
+    """Rule for ``x op element == x`` on booleans."""
+
+    def rule(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+        a, b = _required(inputs[0]), _required(inputs[1])
+        for x, other in ((a, b), (b, a)):
+            array, dims = op.static(other), dims_of(x)
+            if array is not None and dims is not None and array.ndim <= len(dims) and array.size == 1:
+                return x if bool(array.item()) == element else None
+        return None
+
+    return rule
+
+
 def _where(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     condition = op.static(inputs[0])
     if condition is None or condition.size == 0:
@@ -192,12 +219,14 @@ def _pad(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | No
 
 _RULES: dict[str, Rule] = {
     "Add": _neutral(0),
+    "And": _decided(True),
     "Cast": _cast,
     "Concat": _concat,
     "Div": _neutral(1, right_only=True),
     "Expand": _expand,
     "Identity": _identity,
     "Mul": _neutral(1),
+    "Or": _decided(False),
     "Pad": _pad,
     "Reshape": _reshape,
     "Shape": _shape,

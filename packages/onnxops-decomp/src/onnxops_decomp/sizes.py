@@ -6,7 +6,7 @@ A runtime size is a 0-d INT64 value. Behind it stands a vector of one element, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -119,22 +119,17 @@ class SizeOperations:
     def reshape(self, value: ir.Value, sizes: Sequence[Size]) -> ir.Value:
         """Reshape ``value`` to ``sizes``, with at most one -1 among them, in the shortest form that ONNX has."""
         op = cast("OpBuilder", self).newest
-        dims = dims_of(value)
         wanted = [self.dim(size) for size in sizes]
-        if dims is not None and len(dims) == len(wanted) and all(map(same_dim, dims, wanted)):
+        if _has_dims(value, wanted):
             return value
-        target: list[Size] = list(sizes)
         has_zero = any(isinstance(size, int) and size == 0 for size in sizes)
-        if not has_zero and any(isinstance(size, ir.Value) for size in sizes):
-            for axis, dim in enumerate(wanted):
-                if dims is not None and axis < len(dims) and not isinstance(dim, int) and same_dim(dims[axis], dim):
-                    target[axis] = 0
-            unknown = [axis for axis, size in enumerate(target) if isinstance(size, ir.Value)]
-            if unknown and -1 not in sizes:
-                target[unknown[0]] = -1
-            if len(unknown) > 1:
-                # A copied 0 and a computed size may stand together, so the rest stays as it is.
-                target = [-1 if axis == unknown[0] and -1 not in sizes else size for axis, size in enumerate(target)]
+        target = list(sizes) if has_zero else _reshape_target(dims_of(value), sizes, wanted)
+        for source in _reshaped_from(value):
+            if _has_dims(source, wanted):
+                return source
+            shortcut = list(sizes) if has_zero else _reshape_target(dims_of(source), sizes, wanted)
+            if all(isinstance(size, int) for size in shortcut):
+                value, target = source, shortcut
         result: ir.Value = op.Reshape(value, self.vector(target), allowzero=1 if has_zero else 0)
         if not any(isinstance(size, int) and size == -1 for size in sizes):
             self.set_dims(result, wanted)
@@ -233,6 +228,35 @@ class SizeOperations:
             return op.Floor(op.Div(a, b))
         # a - (a mod b) is a multiple of b, so rounding no longer matters; ONNX's Mod has the sign of b.
         return op.Div(op.Sub(a, op.Mod(a, b)), b)
+
+
+def _has_dims(value: ir.Value, wanted: Sequence[Dim]) -> bool:
+    dims = dims_of(value)
+    return dims is not None and len(dims) == len(wanted) and all(map(same_dim, dims, wanted))
+
+
+def _reshaped_from(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield the values that hold the same elements in the same order as ``value``, the nearest first."""
+    node = value.producer()
+    while node is not None and node.op_type in ("Reshape", "Squeeze", "Unsqueeze") and not node.domain:
+        source = node.inputs[0]
+        assert source is not None
+        yield source
+        node = source.producer()
+
+
+def _reshape_target(dims: Sequence[Dim] | None, sizes: Sequence[Size], wanted: Sequence[Dim]) -> list[Size]:
+    """Write sizes as Reshape takes them: 0 where the size is copied, and -1 for one that follows from the others."""
+    target: list[Size] = list(sizes)
+    if all(isinstance(size, int) for size in sizes):
+        return target
+    for axis, dim in enumerate(wanted):
+        if dims is not None and axis < len(dims) and not isinstance(dim, int) and same_dim(dims[axis], dim):
+            target[axis] = 0
+    unknown = [axis for axis, size in enumerate(target) if isinstance(size, ir.Value)]
+    if unknown and -1 not in [size for size in sizes if isinstance(size, int)]:
+        target[unknown[0]] = -1
+    return target
 
 
 def lead_free(dims: Sequence[Dim] | None, target: Sequence[Size]) -> bool:

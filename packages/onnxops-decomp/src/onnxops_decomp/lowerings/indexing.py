@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.inference import dims_of
+from onnxops_decomp.inference import dims_of, same_dim
 from onnxops_decomp.lowerings.joining import broadcast_sizes
 from onnxops_decomp.lowerings.registry import lowering
-from onnxops_decomp.lowerings.shapes import axis_in, flattened
+from onnxops_decomp.lowerings.shapes import axis_in, flattened, unsqueeze_at
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -112,6 +113,9 @@ def index(op: OpBuilder, self: ir.Value, indices: Sequence[ir.Value | None]) -> 
         return self
     if len(plan.indices) == 1:
         return op.Gather(plan.value, plan.indices[0], axis=plan.axes[0])
+    outer = _outer_index(op, plan)
+    if outer is not None:
+        return outer
     stacked, rank = stacked_indices(op, plan)
     picked = op.GatherND(op.Transpose(plan.value, perm=plan.front), stacked)
     if plan.first == 0:
@@ -120,6 +124,48 @@ def index(op: OpBuilder, self: ir.Value, indices: Sequence[ir.Value | None]) -> 
     whole = op.rank(picked)
     lead = range(rank, rank + plan.first)
     return op.Transpose(picked, perm=[*lead, *range(rank), *range(rank + plan.first, whole)])
+
+
+def _outer_index(op: OpBuilder, plan: IndexPlan) -> ir.Value | None:
+    """Index by tensors that vary along different axes, such as ``x[i[:, None], j]``, one axis after the other.
+
+    Returns:
+        The result, or None if the indices do not have that form.
+    """
+    shapes = [dims_of(index) or () for index in plan.indices]
+    rank = max(map(len, shapes))
+    places = [[rank - len(dims) + axis for axis, dim in enumerate(dims) if dim != 1] for dims in shapes]
+    taken = [place for own in places for place in own]
+    if not all(places) or len(set(taken)) < len(taken):
+        return None
+    # What each axis of the result so far stands for: an axis of the broadcast indices, or one of the tensor.
+    axes: list[tuple[str, int]] = [("own", axis) for axis in range(op.rank(plan.value))]
+    picked = plan.value
+    for axis, index, own in zip(plan.axes, plan.indices, places, strict=True):
+        ones = [other for other in range(op.rank(index)) if other + rank - op.rank(index) not in own]
+        vector = op.Squeeze(index, ones)
+        position = axes.index(("own", axis))
+        if not _is_whole_axis(op, vector, picked, position):
+            picked = op.Gather(picked, vector, axis=position)
+        axes[position : position + 1] = [("index", place) for place in own]
+    rest = [("own", axis) for axis in range(op.rank(plan.value)) if axis not in plan.axes]
+    order = [*rest[: plan.first], *(("index", place) for place in sorted(taken)), *rest[plan.first :]]
+    picked = op.Transpose(picked, perm=[axes.index(axis) for axis in order])
+    return unsqueeze_at(op, picked, [plan.first + place for place in range(rank) if place not in taken])
+
+
+def _is_whole_axis(op: OpBuilder, vector: ir.Value, value: ir.Value, axis: int) -> bool:
+    """Tell whether ``vector`` is known to count from 0 through the whole axis."""
+    length, size = dims_of(vector), dims_of(value)
+    if length is None or size is None or len(length) != 1 or not same_dim(length[0], size[axis]):
+        return False
+    array, node = op.static(vector), vector.producer()
+    if array is not None:
+        return bool((array == np.arange(array.size)).all())
+    if node is None or node.op_type != "Range" or node.domain:
+        return False
+    start, step = op.static(node.inputs[0]), op.static(node.inputs[2])
+    return start is not None and step is not None and start.item() == 0 and step.item() == 1
 
 
 def _masked_part(op: OpBuilder, value: ir.Value, mask: ir.Value, axis: int) -> ir.Value:
