@@ -1,22 +1,26 @@
-"""The function that users call, with the signature that they know."""
+"""The functions that users call, with the signatures that they know."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Literal
 
 import torch
 
 from onnx_ts_legacy.capture import Captured, capture
 from onnx_ts_legacy.errors import ArgumentsError, VerificationError
-from onnx_ts_legacy.exporter import Options, convert
+from onnx_ts_legacy.exporter import Options, convert, convert_partly
 from onnx_ts_legacy.program import TSProgram
+from onnx_ts_legacy.types import OperatorExportTypes, TrainingMode
+from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
 
-__all__ = ["export"]
+__all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
 
 DEFAULT_OPSET = 17
+NEWEST_OPSET = 26
 
 
 def export(
@@ -25,10 +29,19 @@ def export(
     f: str | os.PathLike[str] | IO[bytes] | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
+    export_params: bool = True,
+    verbose: bool = False,
+    training: TrainingMode | Any = TrainingMode.EVAL,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
+    operator_export_type: OperatorExportTypes | Any = OperatorExportTypes.ONNX,
     opset_version: int | None = None,
+    do_constant_folding: bool = True,
     dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
+    keep_initializers_as_inputs: bool | None = None,
+    custom_opsets: Mapping[str, int] | None = None,
+    export_modules_as_functions: bool | set[type[torch.nn.Module]] = False,
+    autograd_inlining: bool = True,
     state: Literal["error", "io"] = "error",
     verify: bool = False,
 ) -> TSProgram:
@@ -36,38 +49,102 @@ def export(
 
     Args:
         model: A scripted or traced program, which is taken as it is, or a module or function, which is traced.
-        args: Example arguments.
-        f: Where to save the model; None to keep it in memory only.
-        kwargs: Keyword arguments.
+        args: Example arguments, a tuple or a single one; a dict at the end of the tuple holds keyword arguments.
+        f: Where to save the model: a path or a file opened for writing bytes; None to keep it in memory only.
+        kwargs: Further keyword arguments.
+        export_params: Whether the weights are stored; without them they are inputs of the model.
+        verbose: Whether to print the readable graph.
+        training: Mode in which a module is exported; evaluation by default.
         input_names: Names of the tensor inputs, in order.
         output_names: Names of the outputs, in order.
-        opset_version: Opset to write, 7 to 28; 17 if left out.
+        operator_export_type: What becomes of operators that cannot be converted.
+        opset_version: Opset to write, 7 to 26; 17 if left out.
+        do_constant_folding: Kept for compatibility: constants are always folded while the model is written.
         dynamic_axes: For inputs by name, the axes whose size may change, with or without names for them. One name is
-            one size.
+            one size. Declared axes of an output get the name in its shape.
+        keep_initializers_as_inputs: Whether weights are listed as inputs, so that they can be overridden.
+        custom_opsets: Versions of the domains that custom symbolics write to.
+        export_modules_as_functions: Whether modules become functions of the model: all, or those of the given types.
+        autograd_inlining: Whether an ``autograd.Function`` without a symbolic is converted as what its forward does.
         state: What to do if the model changes its attributes or inputs: ``"error"``, or ``"io"`` to make the state
             inputs and outputs of the model.
         verify: Whether to compare the model with the original on the example inputs; needs ``onnx-verify``.
+
+    Returns:
+        The program; its ``initial_state`` holds what the state inputs start with.
 
     Raises:
         OnnxExporterError: If the export fails; nothing is written then.
     """
     if state not in ("error", "io"):
         raise ArgumentsError(f"state is 'error' or 'io', got {state!r}.")
-    captured = capture(model, args, kwargs)
     options = Options(
-        opset_version or DEFAULT_OPSET,
-        tuple(input_names or ()),
-        tuple(output_names or ()),
-        dict(dynamic_axes or {}),
-        state,
+        opset_version=_opset(opset_version),
+        input_names=tuple(input_names or ()),
+        output_names=tuple(output_names or ()),
+        dynamic_axes=dict(dynamic_axes or {}),
+        state=state,
+        fallback=OperatorExportTypes(int(getattr(operator_export_type, "value", operator_export_type))),
+        custom_opsets=dict(custom_opsets or {}),
+        inlines_python=autograd_inlining,
+        export_params=export_params,
+        initializers_as_inputs=bool(keep_initializers_as_inputs),
+        functions=export_modules_as_functions,
     )
-    with torch.no_grad():
-        program = convert(captured, options)
-    if verify:
-        _verify(captured, model, program)
+    with _mode(model, training):
+        captured = capture(model, args, kwargs)
+        with torch.no_grad():
+            program = convert(captured, options)
+        if verify:
+            _verify(captured, model, program)
+    if verbose or is_log_enabled():
+        print(pretty_model(program.model))
     if f is not None:
         program.save(f)
     return program
+
+
+def export_to_pretty_string(model: Any, args: Any, **options: Any) -> str:
+    """Return the readable graph of the model that :func:`export` would write; it takes the same options."""
+    return pretty_model(export(model, args, None, **options).model)
+
+
+def unconvertible_ops(
+    model: Any, args: Any, training: TrainingMode | Any = TrainingMode.EVAL, opset_version: int | None = None
+) -> tuple[Any, list[str]]:
+    """Return what :func:`export` could not convert.
+
+    Args:
+        model: The model.
+        args: Example arguments.
+        training: Mode in which a module is captured.
+        opset_version: Opset to write.
+
+    Returns:
+        The TorchScript graph, and the qualified names of the operators, one for each call.
+    """
+    options = Options(opset_version=_opset(opset_version), state="io")
+    with _mode(model, training):
+        captured = capture(model, args)
+        with torch.no_grad():
+            failures = convert_partly(captured, options)
+    return captured.graph, [failure.operator for failure in failures]
+
+
+def _opset(version: int | None) -> int:
+    opset = DEFAULT_OPSET if version is None else version
+    if not 7 <= opset <= NEWEST_OPSET:
+        raise ArgumentsError(f"opset_version is 7 to {NEWEST_OPSET}, got {opset}.")
+    return opset
+
+
+@contextlib.contextmanager
+def _mode(model: Any, training: Any) -> Iterator[None]:
+    # A scripted program keeps the mode that it has: its graph depends on attributes that the user set.
+    scripted = isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction)
+    chosen = TrainingMode.PRESERVE if scripted and int(getattr(training, "value", training) or 0) == 0 else training
+    with select_model_mode_for_export(model, chosen):
+        yield
 
 
 def _verify(captured: Captured, model: Any, program: TSProgram) -> None:

@@ -20,13 +20,17 @@ from onnx_ts_legacy.control_flow import CONTROL_FLOW
 from onnx_ts_legacy.decomposition import lower_by_pieces
 from onnx_ts_legacy.dtypes import argument_converters
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError, UnsupportedCall, UnsupportedOperatorsError
+from onnx_ts_legacy.fallback import write_as_it_is
+from onnx_ts_legacy.graph_context import run_symbolic
 from onnx_ts_legacy.metadata import Metadata
 from onnx_ts_legacy.mutation import VIEWS_IN_PLACE, assign, node_value
 from onnx_ts_legacy.prims import PRIM_HANDLERS, ProgramRaisesError
+from onnx_ts_legacy.python_operators import convert_python_operator
 from onnx_ts_legacy.recurrent import CELLS, SHAPES
 from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
 from onnx_ts_legacy.sources import source_line
 from onnx_ts_legacy.state import StateSlot, program_value
+from onnx_ts_legacy.types import OperatorExportTypes
 from onnx_ts_legacy.values import (
     Call,
     Content,
@@ -45,7 +49,7 @@ from onnx_ts_legacy.values import (
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.calls import apply_lowering, check_result, find_lowering, functional_overload
 from onnxops_decomp.decompose import Decomposer
-from onnxops_decomp.dtypes import mark_complex, to_ir
+from onnxops_decomp.dtypes import mark_complex, to_ir, to_torch
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.lowerings.registry import LoweringTable, builtin_table
 
@@ -74,7 +78,9 @@ class Interpreter:
         slots: Attributes that are inputs of the model.
         table: Lowerings to use.
         custom: Finds the user's own conversion of an operator, by qualified name.
-        training: Whether the model is exported for training.
+        custom_opsets: Versions of the user's own domains.
+        fallback: What becomes of operators that cannot be converted.
+        inlines_python: Whether an ``autograd.Function`` without a symbolic is converted as what its forward does.
     """
 
     def __init__(
@@ -86,6 +92,9 @@ class Interpreter:
         slots: Mapping[str, StateSlot] | None = None,
         table: LoweringTable | None = None,
         custom: Callable[[str], Callable[..., Any] | None] | None = None,
+        custom_opsets: Mapping[str, int] | None = None,
+        inlines_python: bool = True,
+        fallback: OperatorExportTypes = OperatorExportTypes.ONNX,
     ) -> None:
         self.op = self.main = op
         self.table = table or builtin_table()
@@ -100,6 +109,10 @@ class Interpreter:
         self.state_values: dict[str, Any] = {}
         self.cases: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
         self.node: Any = None
+        self.custom_opsets: dict[str, int] = dict(custom_opsets or {})
+        self.functions: dict[tuple[str, str], ir.Function] = {}
+        self.inlines_python = inlines_python
+        self.fallback = fallback
 
     # ---- running
 
@@ -139,9 +152,12 @@ class Interpreter:
         flow = CONTROL_FLOW.get(kind)
         if flow is not None:
             return flow(self, node, args)
+        if kind == "prim::PythonOp":
+            return convert_python_operator(self, node, args)
         custom = self.custom(kind)
         if custom is not None:
-            return custom(self, node, args)
+            with self.op.origin(**self._origin(node, kind)):
+                return run_symbolic(self, node, args, custom)
         handler = PRIM_HANDLERS.get(kind)
         if handler is not None and not (args and isinstance(args[0], Poison)):
             return handler(self, node, args)
@@ -221,20 +237,28 @@ class Interpreter:
         overload = private.overload_of_schema(node.schema()) if node.schema() != "(no schema)" else None
         if overload is not None:
             operator = str(overload.name())
+        fakes = None if overload is None else self._forms_of_failed(overload, args)
+        written = write_as_it_is(self, node, args, fakes)
+        if written is not None:
+            self._check(written, fakes, operator)
+            return self._wrap_values(written, fakes, None)
         self.failures.append(Failure(operator, str(error), source_line(node)))
-        results = self._stand_ins(overload, args) if overload is not None else None
+        results = None if fakes is None else self._stand_ins(fakes)
         if results is None:
             results = tuple(Poison(f"It depends on {operator}, which was not converted.") for _ in node.outputs())
             return results[0] if len(results) == 1 else results
         return results
 
-    def _stand_ins(self, overload: torch._ops.OpOverload, args: list[Any]) -> Any:
+    def _forms_of_failed(self, overload: torch._ops.OpOverload, args: list[Any]) -> Any:
+        functional = functional_overload(overload)
         try:
-            bound, keyword = _split(functional_overload(overload), args)
-            result = self._fake_call(functional_overload(overload), bound, keyword)
-        except Exception:
+            bound, keyword = _split(functional, [_frozen(arg) for arg in args])
+            return self._fake_call(functional, bound, keyword)
+        except (ScriptValueError, DynamicDimensionError):
             return None
-        return self._wrap_values(pytree.tree_map(self._stand_in_value, result), result, None)
+
+    def _stand_ins(self, fakes: Any) -> Any:
+        return self._wrap_values(pytree.tree_map(self._stand_in_value, fakes), fakes, None)
 
     def _stand_in_value(self, fake: Any) -> Any:
         if not isinstance(fake, torch.Tensor):
@@ -261,6 +285,41 @@ class Interpreter:
             if "which was not converted" not in reason
         ]
         raise UnsupportedOperatorsError(calls)
+
+    def add_function(self, function: ir.Function) -> None:
+        """Make a model-local function part of the model."""
+        self.functions[function.domain, function.name] = function
+
+    def result_forms(self, node: Any, args: Sequence[Any]) -> list[Any]:
+        """Return fake tensors for what a node gives, None where nothing is known of it."""
+        overload = private.overload_of_schema(node.schema()) if node.schema() != "(no schema)" else None
+        if overload is not None:
+            try:
+                bound, keyword = _split(overload, [_frozen(arg) for arg in args])
+                result = self._fake_call(_functional(overload) or overload, bound, keyword)
+                return list(result) if isinstance(result, list | tuple) else [result]
+            except (ScriptValueError, DynamicDimensionError):
+                pass
+        return [self._traced_form(variable.type()) for variable in node.outputs()]
+
+    def _traced_form(self, kind: Any) -> Any:
+        """Return a fake tensor for the type that tracing noted; its sizes count only if nothing is dynamic."""
+        if kind.kind() != "TensorType" or kind.dtype() is None or kind.sizes() is None:
+            return None
+        if not self.metadata.declared_names:
+            return self.metadata.empty(kind.dtype(), kind.sizes())
+        return self.metadata.empty(kind.dtype(), [self.metadata.unknown_size() for _ in kind.sizes()])
+
+    def described(self, value: ir.Value, name: str) -> Any:
+        """Return a fake tensor for an ONNX value whose type is known.
+
+        Raises:
+            LoweringError: If it is not.
+        """
+        if value.dtype is None or value.shape is None:
+            raise LoweringError(f"Nothing tells the dtype and rank that {name} gives; declare them with setType().")
+        sizes = [dim if isinstance(dim, int) else self.metadata.unknown_size() for dim in value.shape.dims]
+        return self.metadata.empty(to_torch(value.dtype), sizes)
 
     def require_opset(self, lowest: int, what: str) -> None:
         """Raise an error if the requested opset is below ``lowest``.

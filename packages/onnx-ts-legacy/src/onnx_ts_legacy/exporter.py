@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,16 +13,18 @@ import torch
 
 from onnx_ts_legacy._version import __version__
 from onnx_ts_legacy.capture import Captured, ExampleInput
-from onnx_ts_legacy.conversion import Interpreter
-from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError
+from onnx_ts_legacy.conversion import Failure, Interpreter
+from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, UnsupportedOperatorsError
 from onnx_ts_legacy.program import TSProgram
+from onnx_ts_legacy.registration import registry
 from onnx_ts_legacy.state import StateSlot, interface_value
+from onnx_ts_legacy.types import OperatorExportTypes
 from onnx_ts_legacy.values import DictRef, ListRef, Poison, SequenceState, Tensor
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.model import build_model
 
-__all__ = ["Options", "convert"]
+__all__ = ["Options", "convert", "convert_partly"]
 
 _ROUNDS = 8
 DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int]]
@@ -36,8 +39,17 @@ class Options:
     output_names: Sequence[str] = ()
     dynamic_axes: DynamicAxes = dataclasses.field(default_factory=dict)
     state: str = "error"
-    custom: Callable[[str], Callable[..., Any] | None] | None = None
+    fallback: OperatorExportTypes = OperatorExportTypes.ONNX
+    custom_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    inlines_python: bool = True
+    export_params: bool = True
+    initializers_as_inputs: bool = False
+    functions: bool | set[type[torch.nn.Module]] = False
     name: str = "main_graph"
+
+    def custom(self, operator: str) -> Callable[..., Any] | None:
+        """Return the user's conversion of an operator, or None."""
+        return registry.find(operator, self.opset_version)
 
 
 def convert(captured: Captured, options: Options) -> TSProgram:
@@ -54,6 +66,14 @@ def convert(captured: Captured, options: Options) -> TSProgram:
         if settled:
             return conversion.program()
     raise StateError("The shapes of the model's state do not settle from one call to the next.")
+
+
+def convert_partly(captured: Captured, options: Options) -> list[Failure]:
+    """Convert as much as possible and return what could not be converted."""
+    conversion = _Conversion(captured, options, {})
+    with contextlib.suppress(UnsupportedOperatorsError):
+        conversion.run()
+    return conversion.interpreter.failures
 
 
 def _settled(conversion: _Conversion, slots: dict[str, StateSlot], changed: dict[str, Any], options: Options) -> bool:
@@ -85,7 +105,14 @@ class _Conversion:
         self._captured, self._options, self._slots = captured, options, slots
         self.op = OpBuilder(options.opset_version)
         self.interpreter = Interpreter(
-            self.op, captured.root, prefix=captured.prefix, slots=slots, custom=options.custom
+            self.op,
+            captured.root,
+            prefix=captured.prefix,
+            slots=slots,
+            custom=options.custom,
+            custom_opsets=options.custom_opsets,
+            inlines_python=options.inlines_python,
+            fallback=options.fallback,
         )
         self._inputs: list[Tensor] = []
         self._outputs: list[tuple[str, ir.Value]] = []
@@ -249,13 +276,25 @@ class _Conversion:
             [value for _, value in self._outputs],
             name=self._options.name,
             initializers=interpreter.attributes.initializers,
+            functions=tuple(interpreter.functions.values()),
             producer=("onnx-ts-legacy", __version__),
         )
         for (name, _), value in zip(self._outputs, model.graph.outputs, strict=True):
             value.name = name
             self._declare(name, value)
+        self._list_weights(model.graph)
         initial = {name: slot.initial_tensor() for name, slot in self._slots.items()}
         return TSProgram(model, initial, self._state_outputs)
+
+    def _list_weights(self, graph: ir.Graph) -> None:
+        """Make the weights inputs too, or inputs only, where that was asked for."""
+        weights = [value for value in self.interpreter.attributes.initializers if value.name in graph.initializers]
+        if self._options.initializers_as_inputs or not self._options.export_params:
+            graph.inputs.extend(weights)
+        if not self._options.export_params:
+            for value in weights:
+                del graph.initializers[str(value.name)]
+                value.const_value = None
 
     def _declare(self, name: str, value: ir.Value) -> None:
         """Give the dimensions of an output the names that were asked for."""

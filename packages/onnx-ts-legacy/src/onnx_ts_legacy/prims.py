@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from onnx_ts_legacy.containers import plain
-from onnx_ts_legacy.dtypes import scalar_type_code
+from onnx_ts_legacy.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.errors import ScriptValueError, TorchScriptExportError
 from onnx_ts_legacy.values import DictRef, ListRef, ObjectRef, Poison, RuntimeBool, Tensor, Uninitialized, is_runtime
 
@@ -194,6 +194,28 @@ def _string(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     return str(plain(args[0]))
 
 
+def _tensor(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+    data, dtype = args[0], None if args[1] is None else dtype_of_code(args[1])
+    if isinstance(data, Tensor):
+        wanted = data.fake.dtype if dtype is None else dtype
+        return interpreter.call(torch.ops.aten.to.dtype, [data, wanted, False, node.kind() == "aten::tensor"], {})
+    numbers, sizes = _flattened(data)
+    if not any(isinstance(number, Tensor) or is_runtime(number) for number in numbers):
+        return interpreter.tensor_constant(torch.tensor(plain(data), dtype=dtype))
+    parts = [interpreter.number_tensor(number) for number in numbers]
+    stacked = interpreter.call(torch.ops.aten.stack.default, [parts], {}) if sizes else parts[0]
+    shaped = interpreter.call(torch.ops.aten.reshape.default, [stacked, sizes], {}) if len(sizes) > 1 else stacked
+    return shaped if dtype is None else interpreter.call(torch.ops.aten.to.dtype, [shaped, dtype], {})
+
+
+def _flattened(data: Any) -> tuple[list[Any], list[int]]:
+    """Return the numbers of nested lists and their shape."""
+    if not isinstance(data, ListRef):
+        return [data], []
+    parts = [_flattened(item) for item in data.items]
+    return [number for numbers, _ in parts for number in numbers], [len(parts), *(parts[0][1] if parts else [])]
+
+
 def _set_data(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     interpreter.heap.write(args[0], args[1].state)
     return ()
@@ -238,6 +260,8 @@ PRIM_HANDLERS: dict[str, Handler] = {
     "prim::tolist": _to_list,
     "prim::StringIndex": _string_index,
     "aten::str": _string,
+    "aten::tensor": _tensor,
+    "aten::as_tensor": _tensor,
     "aten::size": lambda interpreter, node, args: _size(interpreter, args),
     "aten::sym_size": lambda interpreter, node, args: _size(interpreter, args),
     "prim::shape": lambda interpreter, node, args: _size(interpreter, args[:1]),

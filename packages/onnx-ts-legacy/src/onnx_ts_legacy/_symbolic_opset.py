@@ -1,0 +1,102 @@
+"""What the modules ``symbolic_opset7`` and so on offer: every ATen operator as a function for custom symbolics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from onnx_ts_legacy.graph_context import GraphContext
+from onnx_ts_legacy.symbolic_values import SymbolicValue
+from onnx_ts_legacy.values import ListRef, Tensor, is_runtime
+from onnxops_decomp.errors import UnsupportedOperatorError
+from onnxops_decomp.lowerings.registry import builtin_table
+
+__all__ = ["symbolic_functions"]
+
+
+def symbolic_functions(opset: int) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a symbolic opset module.
+
+    The functions convert as the exporter itself does, for the opset of the graph that they are called on: the modules
+    differ in their names only, because the shared table knows the operators and the adapters the opsets.
+    """
+
+    def find(name: str) -> Any:
+        packet = None if name.startswith("_") and name.endswith("__") else getattr(torch.ops.aten, name, None)
+        if not isinstance(packet, torch._ops.OpOverloadPacket):
+            raise AttributeError(f"symbolic_opset{opset} has no function {name!r}")
+        return _function(packet, opset)
+
+    def names() -> list[str]:
+        aten = {name.removeprefix("aten::").split(".")[0] for name in builtin_table() if name.startswith("aten::")}
+        return sorted(aten)
+
+    return find, names
+
+
+def _function(packet: torch._ops.OpOverloadPacket, opset: int) -> Callable[..., Any]:
+    def symbolic(g: GraphContext, *args: Any) -> Any:
+        variables = [_variable(g, arg) for arg in args]
+        overload = _overload(packet, variables)
+        positional = [a for a, s in zip(variables, overload._schema.arguments, strict=False) if not s.kwarg_only]
+        keyword = {s.name: a for a, s in zip(variables, overload._schema.arguments, strict=False) if s.kwarg_only}
+        return _wrapped(g.interpreter.call(overload, positional, keyword))
+
+    symbolic.__name__ = symbolic.__qualname__ = str(packet.__name__)
+    symbolic.__doc__ = f"Convert a call of ``aten::{packet.__name__}``."
+    symbolic.__module__ = f"onnx_ts_legacy.symbolic_opset{opset}"
+    return symbolic
+
+
+def _variable(g: GraphContext, argument: Any) -> Any:
+    """Return an argument as a variable of the program: results of ``g.op`` become tensors."""
+    import onnx_ir as ir
+
+    variable = argument.variable if isinstance(argument, SymbolicValue) else argument
+    if isinstance(argument, SymbolicValue) and argument.static is not None and argument.static.dim() <= 1:
+        return argument.static.tolist() if not argument.static.dtype.is_complex else variable
+    if isinstance(variable, ir.Value):
+        return g.interpreter.fresh(variable, g.interpreter.described(variable, "an argument of a symbolic"))
+    if isinstance(variable, list | tuple):
+        return [_variable(g, item) for item in variable]
+    return variable
+
+
+def _wrapped(result: Any) -> Any:
+    if isinstance(result, tuple):
+        return tuple(_wrapped(item) for item in result)
+    return SymbolicValue(result)
+
+
+def _overload(packet: torch._ops.OpOverloadPacket, args: Sequence[Any]) -> torch._ops.OpOverload:
+    """Return the first overload without side effects that takes the arguments.
+
+    Raises:
+        UnsupportedOperatorError: If there is none.
+    """
+    for name in packet.overloads():
+        overload: torch._ops.OpOverload = getattr(packet, name)
+        arguments = overload._schema.arguments
+        if overload._schema.is_mutable or len(args) > len(arguments):
+            continue
+        if any(not argument.has_default_value() for argument in arguments[len(args) :]):
+            continue
+        if all(_fits(str(argument.type), arg) for argument, arg in zip(arguments, args, strict=False)):
+            return overload
+    raise UnsupportedOperatorError("no overload takes these arguments", operator=f"aten::{packet.__name__}")
+
+
+def _fits(kind: str, arg: Any) -> bool:
+    if arg is None:
+        return kind.startswith("Optional")
+    kind = kind.removeprefix("Optional[").rstrip("]") if kind.startswith("Optional[") else kind
+    if kind == "Tensor":
+        return isinstance(arg, Tensor)
+    if kind.startswith("List"):
+        items = arg.items if isinstance(arg, ListRef) else arg
+        return isinstance(items, list | tuple) or ("int" in kind and isinstance(arg, int))
+    kinds: dict[str, Any] = {"int": int, "bool": bool, "float": (int, float), "str": str, "number": (int, float, bool)}
+    wanted = next((python for text, python in kinds.items() if kind.startswith(text)), object)
+    return (is_runtime(arg) and wanted is not object) or (isinstance(arg, wanted) and not isinstance(arg, Tensor))

@@ -1,0 +1,177 @@
+"""What custom symbolics get in place of graph values: they ask it for its type, its node and its contents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from onnx_ts_legacy.values import DictRef, ListRef, Tensor, is_runtime
+from onnxops_decomp.dtypes import to_torch
+
+__all__ = ["SymbolicNode", "SymbolicValue", "tensor_type"]
+
+
+def tensor_type(dtype: torch.dtype | None, sizes: Any) -> torch._C.TensorType:
+    """Return a TorchScript tensor type; None stands for what is not known."""
+    kind: Any = torch._C.TensorType.get()
+    if dtype is not None:
+        kind = kind.with_dtype(dtype)
+    described: torch._C.TensorType = kind if sizes is None else kind.with_sizes(list(sizes))
+    return described
+
+
+class SymbolicNode:
+    """The node that a value comes from, as far as custom symbolics ask for it."""
+
+    def __init__(self, kind: str, value: Any = None, inputs: Any = (), node: Any = None) -> None:
+        self._kind, self._value, self._inputs, self._node = kind, value, list(inputs), node
+
+    def kind(self) -> str:
+        """Return the kind, such as ``"prim::Constant"`` or ``"onnx::Relu"``."""
+        return self._kind
+
+    def inputs(self) -> list[SymbolicValue]:
+        """Return the inputs of a list; of other nodes none are kept."""
+        return list(self._inputs)
+
+    def inputsSize(self) -> int:
+        """Return the number of inputs."""
+        return len(self._inputs)
+
+    def mustBeNone(self) -> bool:
+        """Tell whether the value is None."""
+        return self._kind == "prim::Constant" and self._value is None
+
+    def hasAttribute(self, name: str) -> bool:
+        """Tell whether there is an attribute; a constant has ``value``."""
+        return name in self.attributeNames()
+
+    def attributeNames(self) -> list[str]:
+        """Return the names of the attributes."""
+        return ["value"] if "Constant" in self._kind and self._value is not None else []
+
+    def kindOf(self, name: str) -> str:
+        """Return the kind letter of an attribute."""
+        value = self[name]
+        kinds: dict[type, str] = {bool: "i", int: "i", float: "f", str: "s", torch.Tensor: "t"}
+        return next((letter for kind, letter in kinds.items() if isinstance(value, kind)), "ival")
+
+    def __getitem__(self, name: str) -> Any:
+        if not self.hasAttribute(name):
+            raise KeyError(name)
+        return self._value
+
+    def t(self, name: str) -> torch.Tensor:
+        """Return a tensor attribute."""
+        return torch.as_tensor(self[name])
+
+    def i(self, name: str) -> int:
+        """Return an integer attribute."""
+        return int(self[name])
+
+    def f(self, name: str) -> float:
+        """Return a float attribute."""
+        return float(self[name])
+
+    def s(self, name: str) -> str:
+        """Return a string attribute."""
+        return str(self[name])
+
+    def sourceRange(self) -> str:
+        """Return where in the user's program the node comes from."""
+        return "" if self._node is None else str(self._node.sourceRange())
+
+    def scopeName(self) -> str:
+        """Return the module that the node comes from."""
+        return "" if self._node is None else str(self._node.scopeName())
+
+
+class SymbolicValue:
+    """An input or result of a custom symbolic.
+
+    Attributes:
+        variable: What it stands for in the program: a tensor variable, a list, or a Python value; for results of
+            ``g.op`` an ONNX value.
+    """
+
+    def __init__(self, variable: Any, op_type: str = "", static: Any = None) -> None:
+        self.variable = variable
+        self._op_type, self._static = op_type, static
+        self._type: Any = None
+
+    def node(self) -> SymbolicNode:
+        """Return the node that the value comes from."""
+        variable = self.variable
+        if isinstance(variable, ListRef):
+            return SymbolicNode("prim::ListConstruct", inputs=[SymbolicValue(item) for item in variable.items])
+        if isinstance(variable, tuple):
+            return SymbolicNode("prim::TupleConstruct", inputs=[SymbolicValue(item) for item in variable])
+        if self._static is not None:
+            return SymbolicNode("onnx::Constant", self._static)
+        if isinstance(variable, ir.Value | Tensor | DictRef) or is_runtime(variable):
+            return SymbolicNode(f"onnx::{self._op_type}" if self._op_type else "prim::Param")
+        return SymbolicNode("prim::Constant", variable)
+
+    def type(self) -> Any:
+        """Return the TorchScript type."""
+        return self._type if self._type is not None else self._own_type()
+
+    def _own_type(self) -> Any:
+        variable = self.variable
+        if isinstance(variable, Tensor):
+            fake = variable.fake
+            return tensor_type(fake.dtype, [size if isinstance(size, int) else None for size in fake.shape])
+        if isinstance(variable, ir.Value):
+            dtype = None if variable.dtype is None else to_torch(variable.dtype)
+            sizes = None if variable.shape is None else [d if isinstance(d, int) else None for d in variable.shape.dims]
+            return tensor_type(dtype, sizes)
+        if isinstance(variable, ListRef):
+            element = SymbolicValue(variable.items[0]).type() if variable.items else torch._C.TensorType.get()
+            return torch._C.ListType(element)
+        kinds: dict[type, Any] = {
+            bool: torch._C.BoolType,
+            int: torch._C.IntType,
+            torch.SymInt: torch._C.IntType,
+            float: torch._C.FloatType,
+            str: torch._C.StringType,
+        }
+        found = next((kind for python, kind in kinds.items() if isinstance(variable, python)), torch._C.NoneType)
+        return found.get()
+
+    def setType(self, kind: Any) -> SymbolicValue:
+        """Declare the type of a result; its dtype and sizes are taken over."""
+        self._type = kind
+        if isinstance(self.variable, ir.Value) and kind.kind() == "TensorType":
+            _declare(self.variable, kind)
+        return self
+
+    def isCompleteTensor(self) -> bool:
+        """Tell whether dtype and all sizes are known."""
+        kind = self.type()
+        return kind.kind() == "TensorType" and kind.sizes() is not None and kind.dtype() is not None
+
+    def debugName(self) -> str:
+        """Return the name of the value."""
+        return str(self.variable.name) if isinstance(self.variable, ir.Value) else ""
+
+    def requires_grad(self) -> bool:
+        """Return False: exported values have no gradients."""
+        return False
+
+    @property
+    def static(self) -> Any:
+        """Contents of a constant that was made by ``g.op``, or None."""
+        return self._static
+
+
+def _declare(value: ir.Value, kind: Any) -> None:
+    from onnxops_decomp.dtypes import to_ir
+
+    dtype = kind.dtype()
+    if dtype is not None and value.dtype is None:
+        value.type = ir.TensorType(to_ir(dtype))
+    sizes = kind.varyingSizes() if hasattr(kind, "varyingSizes") else kind.sizes()
+    if sizes is not None and value.shape is None:
+        value.shape = ir.Shape(sizes)

@@ -1,0 +1,93 @@
+"""Around an export: modes of a module, printing, what could not be converted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from onnx_ts_legacy.types import TrainingMode
+
+__all__ = ["disable_log", "enable_log", "is_log_enabled", "pretty_model", "select_model_mode_for_export"]
+
+_log = {"enabled": False}
+
+
+def enable_log() -> None:
+    """Print the readable graph of every export from now on."""
+    _log["enabled"] = True
+
+
+def disable_log() -> None:
+    """Take :func:`enable_log` back."""
+    _log["enabled"] = False
+
+
+def is_log_enabled() -> bool:
+    """Tell whether exports print their graphs."""
+    return _log["enabled"]
+
+
+@contextlib.contextmanager
+def select_model_mode_for_export(model: Any, mode: TrainingMode | Any = TrainingMode.EVAL) -> Iterator[None]:
+    """Put a module in the mode that it is exported in; each of its submodules gets its own mode back afterwards.
+
+    Args:
+        model: A module; anything else stays as it is.
+        mode: The mode; ``PRESERVE`` leaves every submodule as it is.
+    """
+    chosen = TrainingMode(int(getattr(mode, "value", mode) if mode is not None else 0))
+    if not isinstance(model, torch.nn.Module) or chosen is TrainingMode.PRESERVE:
+        yield
+        return
+    before = [(module, module.training) for module in model.modules()]
+    model.train(chosen is TrainingMode.TRAINING)
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def pretty_model(model: ir.Model) -> str:
+    """Return the graph of a model as text: names, dtypes, shapes, modules and source lines."""
+    lines = [f"graph {model.graph.name} (opset {model.opset_imports.get('', '?')})"]
+    lines += [f"  input  {_typed(value)}" for value in model.graph.inputs]
+    lines += [f"  weight {_typed(value)}" for value in model.graph.initializers.values()]
+    lines += _nodes(model.graph, "  ")
+    lines += [f"  output {_typed(value)}" for value in model.graph.outputs]
+    return "\n".join(lines)
+
+
+def _nodes(graph: ir.Graph, indent: str) -> list[str]:
+    lines: list[str] = []
+    for node in graph:
+        results = ", ".join(_typed(value) for value in node.outputs)
+        plain = [a for a in node.attributes.values() if a.type != ir.AttributeType.GRAPH]
+        attributes = f"[{', '.join(f'{a.name}={_text(a)}' for a in plain)}]" if plain else ""
+        inputs = ", ".join("" if value is None else f"%{value.name}" for value in node.inputs)
+        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        line = f"{indent}{results} = {name}{attributes}({inputs})"
+        module, source = (node.metadata_props.get(f"onnxops.{key}") for key in ("module", "source"))
+        line += f", scope: {module}" if module else ""
+        lines.append(f"{line}  # {source}" if source else line)
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                inner = attribute.as_graph()
+                lines.append(f"{indent}  {attribute.name}({', '.join(_typed(v) for v in inner.inputs)}):")
+                lines += _nodes(inner, indent + "    ")
+                lines.append(f"{indent}    -> {', '.join(f'%{v.name}' for v in inner.outputs)}")
+    return lines
+
+
+def _typed(value: ir.Value) -> str:
+    dtype = "?" if value.dtype is None else value.dtype.name
+    return f"%{value.name} : {dtype}{value.shape if value.shape is not None else '[...]'}"
+
+
+def _text(attribute: ir.Attr) -> str:
+    text = str(attribute.value)
+    return text if len(text) <= 60 else text[:57] + "..."
