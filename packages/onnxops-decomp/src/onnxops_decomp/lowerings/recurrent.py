@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.lowerings.projected_lstm import projected_lstm
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.windows import arange
 
@@ -107,6 +108,8 @@ def _layer(
     """Run one layer over ``x`` (T, B, I) from its initial states; return the output and the final states."""
     cell, directions = network.cell, network.directions
     params = network.of_layer(layer)
+    if len(params[0]) in (3, 5):
+        return _projected_layer(op, network, params, x, states)
     hidden = _hidden_size(op, params[0][1], len(cell.gates))
     weights = [
         _parameter(op, cell, [direction[position] for direction in params], hidden, directions) for position in (0, 1)
@@ -132,6 +135,26 @@ def _layer(
     if directions == 1:
         return op.Squeeze(y, [1]), finals
     return op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1]), finals
+
+
+def _projected_layer(
+    op: OpBuilder,
+    network: _Network,
+    params: Sequence[Sequence[ir.Value]],
+    x: ir.Value,
+    states: Sequence[ir.Value],
+) -> tuple[ir.Value, list[ir.Value]]:
+    if network.lengths is not None:
+        raise LoweringError(
+            "An LSTM with projections over packed sequences has no ONNX form; pad the sequences and run it on those."
+        )
+    results = []
+    for direction, weights in enumerate(params):
+        hidden, cell = (op.Gather(state, op.constant(direction), axis=0) for state in states)
+        results.append(projected_lstm(op, x, hidden, cell, weights, reverse=direction == 1))
+    outputs = [result[0] for result in results]
+    finals = [_joined(op, [op.Unsqueeze(result[kind], [0]) for result in results]) for kind in (1, 2)]
+    return outputs[0] if len(outputs) == 1 else op.Concat(*outputs, axis=2), finals
 
 
 def _initial(op: OpBuilder, states: ir.Value, layer: int, network: _Network) -> ir.Value:

@@ -1,0 +1,121 @@
+"""Operators of detection models in the opsets before they came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxops_decomp.adapters.common import arange
+from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.adapters.sampling import Tap, gathered_taps
+from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.sizes import Size
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+
+@adapter("RoiAlign", below=16)
+def roi_align_at_pixel_corners(
+    op: OpBuilder,
+    X: ir.Value,
+    rois: ir.Value,
+    batch_indices: ir.Value,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> ir.Value:
+    if coordinate_transformation_mode != "output_half_pixel":
+        raise UnsupportedOpsetError(
+            "RoiAlign", op.opset, lowest=16, reason="regions aligned to pixel centers; aligned=False works below"
+        )
+    return op.RoiAlign(
+        X,
+        rois,
+        batch_indices,
+        mode=mode,
+        output_height=output_height,
+        output_width=output_width,
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+    )
+
+
+def _convolved_size(op: OpBuilder, size: Size, kernel: int, stride: int, pads: int, dilation: int) -> Size:
+    return op.size_add(op.size_floordiv(op.size_add(size, pads - dilation * (kernel - 1) - 1), stride), 1)
+
+
+def _kernel_positions(
+    op: OpBuilder,
+    counts: Sequence[Size],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    dtype: ir.DataType,
+) -> list[ir.Value]:
+    """Return the undeformed row and column of each kernel element at each output, of shape (kh * kw, oh, ow)."""
+    positions = []
+    for axis in (0, 1):
+        starts = op.Sub(op.Mul(arange(op, counts[axis]), strides[axis]), pads[axis])
+        steps = [
+            (row if axis == 0 else column) * dilations[axis] for row in range(kernel[0]) for column in range(kernel[1])
+        ]
+        shaped = op.Unsqueeze(starts, [1]) if axis == 0 else op.Unsqueeze(starts, [0])
+        positions.append(op.cast(op.Add(op.constant([[[step]] for step in steps]), shaped), dtype))
+    return positions
+
+
+@adapter("DeformConv", below=19)
+def deform_conv(
+    op: OpBuilder,
+    X: ir.Value,
+    W: ir.Value,
+    offset: ir.Value,
+    B: ir.Value | None = None,
+    mask: ir.Value | None = None,
+    *,
+    dilations: Sequence[int] = (1, 1),
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    offset_group: int = 1,
+    pads: Sequence[int] = (0, 0, 0, 0),
+    strides: Sequence[int] = (1, 1),
+) -> ir.Value:
+    newest, dtype = op.newest, op.dtype(X)
+    kernel = list(kernel_shape or []) or [size for size in newest.sizes(W)[2:] if isinstance(size, int)]
+    if op.rank(X) != 4 or len(kernel) != 2:
+        raise UnsupportedOpsetError("DeformConv", op.opset, lowest=19, reason="only images with a static kernel")
+    batch, channels = newest.size(X, 0), newest.size(X, 1)
+    counts = [
+        _convolved_size(newest, newest.size(X, 2 + a), kernel[a], strides[a], pads[a] + pads[2 + a], dilations[a])
+        for a in (0, 1)
+    ]
+    taps, merged = kernel[0] * kernel[1], newest.size_mul(batch, offset_group)
+    images = newest.reshape(X, [merged, newest.size_floordiv(channels, offset_group), *newest.sizes(X)[2:]])
+    shifts = newest.reshape(offset, [merged, taps, 2, *counts])
+    base = _kernel_positions(newest, counts, kernel, strides, pads, dilations, dtype)
+    samples = newest.size_mul(taps, *counts)
+    axes: list[list[Tap]] = []
+    for a in (0, 1):
+        moved = newest.Add(newest.Gather(shifts, newest.constant(a), axis=2), base[a])
+        place = newest.reshape(moved, [merged, samples])
+        floor = newest.Floor(place)
+        fraction = newest.Sub(place, floor)
+        axes.append([(floor, newest.Sub(1.0, fraction)), (newest.Add(floor, 1.0), fraction)])
+    sampled = gathered_taps(newest, images, axes)
+    if mask is not None:
+        sampled = newest.Mul(sampled, newest.reshape(mask, [merged, 1, samples]))
+    inner = newest.size_mul(newest.size_floordiv(channels, group), taps)
+    columns = newest.reshape(sampled, [batch, group, inner, newest.size_mul(*counts)])
+    out = newest.size_floordiv(newest.size(W, 0), group)
+    result = newest.reshape(
+        newest.MatMul(newest.reshape(W, [group, out, inner]), columns), [batch, newest.size(W, 0), *counts]
+    )
+    return result if B is None else newest.Add(result, newest.Unsqueeze(B, [1, 2]))

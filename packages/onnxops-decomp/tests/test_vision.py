@@ -1,0 +1,92 @@
+"""torchvision's operators equal torchvision, or their definitions where it is not installed."""
+
+from typing import Any
+
+import pytest
+import torch
+import torchvision_operators
+from decomp_harness import check
+
+torchvision_operators.define()
+vision: Any = torch.ops.torchvision
+
+
+def _regions(count: int) -> torch.Tensor:
+    corner, size = torch.rand(count, 2) * 6 - 1, torch.rand(count, 2) * 6
+    return torch.cat([torch.randint(0, 2, (count, 1)).float(), corner, corner + size], 1)
+
+
+def _boxes(count: int) -> torch.Tensor:
+    corner = torch.rand(count, 2) * 4
+    return torch.cat([corner, corner + torch.rand(count, 2) * 4 + 1], 1)
+
+
+@pytest.mark.parametrize("opset", [10, 11, 18, 26])
+def test_nms_keeps_the_best_boxes_in_order(opset: int) -> None:
+    check(lambda b, s: vision.nms(b, s, 0.3), _boxes(20), torch.rand(20), opset=opset)
+
+
+def test_nms_runs_at_other_sizes() -> None:
+    check(
+        lambda b, s: vision.nms(b, s, 0.3),
+        _boxes(20),
+        torch.rand(20),
+        others=[(_boxes(7), torch.rand(7)), (_boxes(50), torch.rand(50))],
+    )
+
+
+@pytest.mark.parametrize("opset", [16, 18, 21])
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("ratio", [-1, 2])
+def test_roi_align(ratio: int, aligned: bool, opset: int) -> None:
+    check(
+        lambda x, r: vision.roi_align(x, r, 0.7, 3, 4, ratio, aligned),
+        torch.randn(2, 3, 7, 8),
+        _regions(5),
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("opset", [10, 13])
+def test_roi_align_at_pixel_corners_in_older_opsets(opset: int) -> None:
+    check(lambda x, r: vision.roi_align(x, r, 0.7, 3, 4, 2, False), torch.randn(2, 3, 7, 8), _regions(5), opset=opset)
+
+
+def test_roi_align_runs_at_other_sizes() -> None:
+    check(
+        lambda x, r: vision.roi_align(x, r, 0.7, 3, 4, 2, True),
+        torch.randn(3, 4, 7, 8),
+        _regions(6),
+        opset=18,
+        others=[(torch.randn(2, 2, 9, 6), _regions(3))],
+    )
+
+
+@pytest.mark.parametrize("ratio", [-1, 2])
+def test_position_sensitive_roi_align(ratio: int) -> None:
+    check(lambda x, r: vision.ps_roi_align(x, r, 0.7, 2, 2, ratio)[0], torch.randn(2, 8, 7, 8), _regions(5), opset=18)
+
+
+# From opset 22 on ONNX Runtime has no kernel for this operator and RoiAlign.
+@pytest.mark.parametrize("opset", [9, 18, 21])
+def test_roi_pool(opset: int) -> None:
+    check(lambda x, r: vision.roi_pool(x, r, 0.7, 2, 3)[0], torch.randn(2, 3, 7, 8), _regions(5), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18, 19, 22])
+@pytest.mark.parametrize(
+    ("groups", "offset_groups", "masked"), [(1, 1, False), (2, 1, True), (1, 2, True), (2, 4, True)]
+)
+def test_deformable_convolution(groups: int, offset_groups: int, masked: bool, opset: int) -> None:
+    x, weight, bias = torch.randn(2, 4, 7, 8), torch.randn(6, 4 // groups, 3, 2), torch.randn(6)
+    offset = torch.randn(2, offset_groups * 12, 4, 4)
+    mask = torch.rand(2, offset_groups * 6, 4, 4) if masked else torch.zeros(2, 1)
+    check(
+        lambda x, w, o, m, b: vision.deform_conv2d(x, w, o, m, b, 2, 2, 1, 1, 1, 2, groups, offset_groups, masked),
+        x,
+        weight,
+        offset,
+        mask,
+        bias,
+        opset=opset,
+    )
