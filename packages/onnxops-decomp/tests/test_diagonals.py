@@ -40,7 +40,7 @@ def test_diagonal_runs_at_other_sizes(function) -> None:
     check(function, X, others=LARGER)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float16, torch.int32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16, torch.int32, torch.uint8, torch.float64])
 def test_triangles_and_diagonals_keep_the_dtype(dtype: torch.dtype) -> None:
     check(lambda x: (x.tril(), x.triu(1), x.diagonal(), x[0].diag()), torch.ones(3, 3).to(dtype))
 

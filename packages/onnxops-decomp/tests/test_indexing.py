@@ -10,7 +10,7 @@ ROWS = torch.tensor([0, 3, -1])
 COLUMNS = torch.tensor([2, -2, 1])
 
 
-@pytest.mark.parametrize("opset", [11, 12, 13, 18, 23, 26, 28])
+@pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 18, 23, 26, 28])
 @pytest.mark.parametrize(
     "function",
     [

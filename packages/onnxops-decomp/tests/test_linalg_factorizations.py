@@ -33,7 +33,7 @@ def test_factorization(function, shape: tuple[int, ...]) -> None:
     check(function, example(*shape))
 
 
-@pytest.mark.parametrize("opset", [11, 13, 18, 23, 26, 28])
+@pytest.mark.parametrize("opset", [8, 9, 11, 13, 18, 23, 26, 28])
 def test_factorizations_at_every_opset(opset: int) -> None:
     check(lambda a: (*torch.linalg.lu_factor(a), *torch.linalg.qr(a)), example(2, 4, 3), opset=opset)
 

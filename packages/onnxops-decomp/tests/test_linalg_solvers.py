@@ -47,7 +47,7 @@ def test_solver_runs_at_other_sizes(function) -> None:
     check(function, A, B, others=LARGER)
 
 
-@pytest.mark.parametrize("opset", [11, 13, 18, 23, 26, 28])
+@pytest.mark.parametrize("opset", [8, 9, 11, 13, 18, 23, 26, 28])
 def test_solvers_at_every_opset(opset: int) -> None:
     check(lambda a, b: (torch.linalg.solve(a, b), torch.linalg.det(a)), A.float(), B.float(), opset=opset)
 

@@ -45,7 +45,7 @@ def test_index_put_runs_at_other_sizes(number: int) -> None:
     check(PUTS[number], X, torch.tensor([0, -2, 1]), COLUMNS, others=[(LARGER, *torch.randperm(6).split(3))])
 
 
-@pytest.mark.parametrize("opset", [11, 13, 16, 18, 23, 26, 28])
+@pytest.mark.parametrize("opset", [9, 11, 13, 16, 18, 23, 26, 28])
 def test_index_put_at_every_opset(opset: int) -> None:
     check(lambda x, i: assign(assign(x, [i], x[:3]), [None, i], x[:, :3]), X, torch.tensor([0, -2, 1]), opset=opset)
 
@@ -76,7 +76,7 @@ def test_mask_assignment_of_a_scalar_costs_one_node() -> None:
     assert lowered.op_types() == ["Where"]
 
 
-@pytest.mark.parametrize("opset", [16, 18, 23, 26, 28])
+@pytest.mark.parametrize("opset", [9, 11, 13, 16, 18, 23, 26, 28])
 @pytest.mark.parametrize(
     "function",
     [
