@@ -50,3 +50,19 @@ def test_peak_memory_grows_with_the_weights():
 def test_nothing_to_measure_is_an_error():
     with pytest.raises(onnx_verify.InputError):
         benchmark([], (normal(1),))
+
+
+def test_the_report_prints_and_converts_to_plain_values():
+    report = benchmark({"a": mlp(), "f": lambda x: x}, (normal(2, 8),), rounds=2, memory=False)
+    assert "ort:all" in str(report)
+    assert "python" in str(report)
+    assert "1.00x" in str(report)
+    plain = report.to_dict()
+    assert plain["rounds"] == 2
+    assert "times_s" not in plain["rows"][0]
+
+
+def test_progress_is_told_after_each_round():
+    told = []
+    benchmark([mlp()], (normal(2, 8),), rounds=3, memory=False, progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]

@@ -129,3 +129,16 @@ def test_a_summary_counts_what_is_there():
     assert summary["opsets"] == {"ai.onnx": 18}
     assert summary["inputs"] == [{"name": "x", "dtype": "float", "shape": ["n"]}]
     assert summarize(mlp(width=64))["parameters"] == 3 * (64 * 64 + 64)
+
+
+def test_names_that_occur_twice_are_found():
+    nodes = [helper.make_node("Neg", ["x"], ["a"], name="same"), helper.make_node("Neg", ["a"], ["y"], name="same")]
+    model = build(nodes, [info("x", ["n"])], [info("y", ["n"]), info("y", ["n"])])
+    texts = found(model, "names", run=False)
+    assert any("2 outputs are called 'y'" in text for text in texts)
+    assert any("2 nodes are called 'same'" in text for text in texts)
+
+
+def test_a_model_refused_for_another_reason_is_reported_as_it_is():
+    nodes = [helper.make_node("NoSuchOp", ["x"], ["y"], domain="nowhere")]
+    assert "NoSuchOp" in found(build(nodes, [info("x", ["n"])], [info("y", ["n"])]), "kernels")[0]

@@ -382,3 +382,39 @@ def test_output_names_are_checked_on_request():
     other.graph.output[0].name = "renamed"
     assert compare(mlp(), other, (normal(2, 8),))
     assert not compare(mlp(), other, (normal(2, 8),), check_names=True)
+
+
+@pytest.mark.parametrize(
+    "tensor, message",
+    [
+        (torch.eye(3).to_sparse(), "to_dense"),
+        (torch.ones(1, dtype=torch.float8_e4m3fn).view(torch.float8_e8m0fnu), None),
+    ],
+)
+def test_tensors_of_unusual_kinds_are_read_or_refused(tensor, message):
+    if message is None:
+        assert to_numpy(tensor).dtype.name == "float8_e8m0fnu"
+    else:
+        with pytest.raises(onnx_verify.InputError, match=message):
+            to_numpy(tensor)
+
+
+def test_quantized_tensors_are_dequantized():
+    quantized = torch.quantize_per_tensor(torch.tensor([0.5, 1.0]), 0.5, 0, torch.quint8)
+    np.testing.assert_array_equal(to_numpy(quantized), [0.5, 1.0])
+
+
+def test_progress_is_told_after_each_run():
+    told = []
+    compare(mlp(), mlp(), "random", progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (len(told), len(told))
+
+
+def test_a_string_cannot_go_into_a_torch_model():
+    with pytest.raises(onnx_verify.InputError, match="string"):
+        compare(torch.nn.ReLU(), mlp(), (np.array(["a"], object),))
+
+
+def test_something_that_is_no_model_is_an_error():
+    with pytest.raises(onnx_verify.InputError, match="cannot run a int"):
+        compare(3, mlp(), "random")

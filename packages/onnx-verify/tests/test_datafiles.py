@@ -64,3 +64,47 @@ def test_a_tensor_with_too_little_data_is_an_error(tmp_path):
     (tmp_path / "t.pb").write_bytes(tensor.SerializeToString())
     with pytest.raises(onnx_verify.InputError, match="needs 4000000000 bytes"):
         read_value(tmp_path / "t.pb")
+
+
+def test_sequences_are_read(tmp_path):
+    parts = [normal(2), normal(3)]
+    (tmp_path / "s.pb").write_bytes(numpy_helper.from_list(parts).SerializeToString())
+    (tmp_path / "o.pb").write_bytes(numpy_helper.from_optional(parts[0]).SerializeToString())
+    for read, wanted in zip(read_value(tmp_path / "s.pb"), parts, strict=True):
+        np.testing.assert_array_equal(read, wanted)
+    np.testing.assert_array_equal(read_value(tmp_path / "o.pb"), [parts[0]])
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.pb", "x.txt"])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04nonsense"])
+def test_a_damaged_file_is_an_error(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(onnx_verify.InputError, match=name):
+        input_sets(str(tmp_path / name))
+
+
+def test_an_archive_that_is_cut_off_is_an_error(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", x=normal(500))
+    data = (tmp_path / "x.npz").read_bytes()
+    for stop in range(0, len(data), 97):
+        (tmp_path / "x.npz").write_bytes(data[:stop])
+        with pytest.raises(onnx_verify.InputError):
+            input_sets(str(tmp_path / "x.npz"))
+
+
+def test_missing_places_and_outputs_are_errors(tmp_path):
+    with pytest.raises(onnx_verify.InputError, match="no inputs at"):
+        input_sets(str(tmp_path / "none"))
+    with pytest.raises(onnx_verify.InputError, match="neither"):
+        input_sets(tmp_path)
+    with pytest.raises(onnx_verify.InputError, match="no expected outputs"):
+        read_expected(tmp_path)
+    (tmp_path / "test_data_set_0").mkdir()
+    with pytest.raises(onnx_verify.InputError, match="output_0"):
+        read_expected(tmp_path)
+
+
+def test_a_folder_of_npz_files_is_several_sets(tmp_path):
+    for index in range(2):
+        np.savez(tmp_path / f"{index}.npz", x=normal(index + 1, 8))
+    assert [each.kwargs["x"].shape for each in input_sets(tmp_path)] == [(1, 8), (2, 8)]

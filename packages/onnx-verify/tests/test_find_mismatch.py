@@ -334,3 +334,60 @@ def test_backends_are_enumerated_and_named():
         Backend.parse("tensorrt")
     with pytest.raises(onnx_verify.InputError, match="optimization"):
         Backend.parse("ort:most")
+
+
+def test_a_program_and_a_model_that_have_nothing_in_common_are_an_error(program):
+    other = build(
+        [
+            helper.make_node("Cast", ["ids"], ["q"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["q", "scale"], ["w"]),
+        ],
+        [info("ids", ["n", "s"], TensorProto.INT64), info("scale", [])],
+        [info("w", ["n", "s"])],
+    )
+    with pytest.raises(onnx_verify.InputError, match="belong together"):
+        find_mismatch(other, SAMPLES, reference=program.exported_program)
+
+
+def test_options_that_allow_nothing_are_refused():
+    for wrong in ({"strategy": "guess"}, {"max_mismatches": 0}, {"memory_limit": 0}):
+        with pytest.raises(onnx_verify.InputError):
+            find_mismatch(mlp(), "random", **wrong)
+    with pytest.raises(onnx_verify.InputError, match="match is"):
+        find_mismatch(mlp(seed=1), "random", reference=mlp(), match="shape")
+    with pytest.raises(onnx_verify.InputError, match="cannot look into"):
+        find_mismatch(lambda x: x, "random")
+
+
+def test_a_random_operator_is_explained():
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["r"], name="noise", seed=1.0),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+    ]
+    model = build(nodes, [info("x", [40])], [info("y", [40])])
+    other = clone(model)
+    faults.attribute("noise", "seed", 2.0)(other)
+    report = find_mismatch(other, (normal(40),), reference=model)
+    assert report.first.node.name == "noise"
+    assert "is random" in str(report)
+
+
+def test_a_node_that_cannot_be_run_is_found():
+    broken = clone(realistic.decoder())
+    faults.attribute("Transpose_q2", "perm", [0, 1])(broken)
+    report = find_mismatch(broken, realistic.decoder_inputs(), reference=realistic.decoder())
+    assert report.first.node.name == "Transpose_q2"
+    assert "cannot be run" in str(report)
+
+
+def test_progress_is_told_in_nodes():
+    told = []
+    find_mismatch(
+        mlp(layers=4),
+        "random",
+        reference=mlp(layers=4),
+        exhaustive=True,
+        memory_limit=1,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert told == [(n, 12) for n in range(1, 13)]

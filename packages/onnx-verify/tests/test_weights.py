@@ -98,3 +98,18 @@ def test_a_large_model_is_saved_with_its_weights_beside_it(tmp_path, monkeypatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
     assert compare(lambda x: x + BIG, tmp_path / "m.onnx", X)
     assert compare(model, onnx.load(tmp_path / "m.onnx"), X)
+
+
+def test_a_disk_that_refuses_leaves_no_file(tmp_path, monkeypatch):
+    import onnx_verify
+
+    def refuse(*_):
+        raise OSError("full")
+
+    model = build([helper.make_node("Add", ["x", "w"], ["y"])], [vector("x")], [vector("y")], {"w": BIG})
+    monkeypatch.setattr("onnx_verify.storage.os.replace", refuse)
+    for limit in (1 << 30, 100):
+        monkeypatch.setattr("onnx_verify.storage._SINGLE_FILE", limit)
+        with pytest.raises(onnx_verify.OnnxVerifyError, match="cannot be written: full"):
+            save_model(load_model(model), tmp_path / "m.onnx")
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,34 +116,29 @@ def read_value(path: Path) -> Any:
     """
     try:
         if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
+            return np.lib.format.read_array(BytesIO(path.read_bytes()), allow_pickle=False)
         return _parse_value(path.read_bytes())
     except (OSError, ValueError, EOFError, DecodeError, ModelLoadError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def _parse_value(data: bytes) -> Any:
-    """Parses a TensorProto, else a SequenceProto, else an OptionalProto; none of them says which it is."""
+    """Parses a TensorProto, else a SequenceProto; neither says which it is.
+
+    An optional that holds a tensor is, byte for byte, a sequence of one, and is read as that.
+    """
     tensor = onnx.TensorProto()
-    first: Exception
     try:
         tensor.ParseFromString(data)
         return tensor_values(tensor)
-    except (DecodeError, ModelLoadError) as error:
+    except (DecodeError, ModelLoadError):
+        sequence = onnx.SequenceProto()
         if tensor.HasField("raw_data"):
             raise
-        first = error
-    for kind, decode in (
-        (onnx.SequenceProto, numpy_helper.to_list),
-        (onnx.OptionalProto, numpy_helper.to_optional),
-    ):
-        proto = kind()
-        try:
-            proto.ParseFromString(data)
-            return decode(proto)
-        except (DecodeError, ValueError, TypeError, KeyError, AttributeError):
-            continue
-    raise first
+        sequence.ParseFromString(data)
+        if sequence.elem_type != onnx.SequenceProto.TENSOR:
+            raise
+        return [tensor_values(each) for each in sequence.tensor_values]
 
 
 def write_value(path: Path, value: Any) -> None:

@@ -138,23 +138,6 @@ class IrWeight:
         return np.asarray(self.tensor.numpy())
 
 
-@dataclass(frozen=True)
-class ArrayWeight:
-    """Values that are already an array."""
-
-    values: Array
-    code: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Dimensions."""
-        return self.values.shape
-
-    def load(self) -> Array:
-        """Returns the array itself."""
-        return self.values
-
-
 def weight_bytes(weight: Weight) -> int:
     """Returns how many bytes a weight takes once loaded."""
     count = 1
