@@ -5,6 +5,7 @@ from onnxops_decomp.adapters import adapter
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.lowerings import Lowering, LoweringTable, builtin_table
+from onnxops_decomp.onnx_to_aten import aten_decompositions
 
 __all__ = [
     "Lowering",
@@ -15,5 +16,6 @@ __all__ = [
     "UnsupportedOpsetError",
     "__version__",
     "adapter",
+    "aten_decompositions",
     "builtin_table",
 ]

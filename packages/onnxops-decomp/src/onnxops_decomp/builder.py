@@ -275,7 +275,7 @@ class OpBuilder(SizeOperations):
         op_type: str,
         inputs: Sequence[ir.Value | None],
         attributes: dict[str, Any],
-        dtypes: Sequence[ir.DataType],
+        dtypes: Sequence[ir.DataType | None],
         *,
         version: int = 1,
         shapes: Sequence[inference.Dims | None] = (),
@@ -287,7 +287,7 @@ class OpBuilder(SizeOperations):
             op_type: Its name.
             inputs: Operands; None for an omitted one.
             attributes: Attributes in Python form (ints, floats, strings, tensors, or lists of them).
-            dtypes: Element type of each output.
+            dtypes: Element type of each output; None where only the caller's check will tell.
             version: Opset version of the domain.
             shapes: Dimensions of each output where known.
 
@@ -400,8 +400,9 @@ class OpBuilder(SizeOperations):
         if rule is not None:
             dims = rule(values, attributes, self.static)
             if dims is not None:
-                outputs[0].shape = ir.Shape(dims)
-            return
+                for output in outputs if op_type in inference.SAME_SHAPES else outputs[:1]:
+                    output.shape = ir.Shape(dims)
+                return
         node = outputs[0].producer()
         assert node is not None
         inferred = inference.infer_by_onnx(node, self.opset, self.static)

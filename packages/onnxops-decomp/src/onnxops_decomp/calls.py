@@ -13,6 +13,7 @@ from onnxops_decomp.dtypes import is_complex, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.inference import Dims, dims_of
 from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Lowering, LoweringTable
+from onnxops_decomp.native import native_lowering
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -42,9 +43,16 @@ def functional_overload(overload: torch._ops.OpOverload) -> torch._ops.OpOverloa
 
 
 def find_lowering(
-    table: LoweringTable, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    table: LoweringTable,
+    overload: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    opset: int | None = None,
 ) -> Lowering | None:
-    """Return the entry for a call, the complex one if an operand is complex; None if there is none."""
+    """Return the entry for a call, the complex one if an operand is complex; None if there is none.
+
+    An operator without an entry that stands for an ONNX node itself gets one for that node, where ``opset`` has it.
+    """
     of_complex = any(
         is_complex(leaf) or isinstance(leaf, complex)
         for operand in (*args, *kwargs.values())
@@ -54,7 +62,7 @@ def find_lowering(
     if found is None:
         functional = functional_overload(overload)
         found = None if functional is overload else table.find(functional.name(), complex=of_complex)
-    return found
+    return found or native_lowering(overload, args, kwargs, opset)
 
 
 def bind_arguments(

@@ -14,6 +14,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
+from onnxops_core.native import find_native_op
 from onnxops_decomp.errors import UnsupportedOperatorError
 from onnxops_decomp.torch_private import (
     fake_mode_of,
@@ -88,7 +89,8 @@ class Decomposer:
     def _trace(
         self, overload: torch._ops.OpOverload, leaves: list[Any], structure: pytree.TreeSpec
     ) -> Decomposition | None:
-        definition = table_decomposition(overload)
+        native = find_native_op(overload)
+        definition = native.decomposition if native is not None else table_decomposition(overload)
         if definition is None and not is_composite(overload):
             return None
         function: Any = definition or overload

@@ -23,9 +23,9 @@ from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
 from onnxops_decomp.expressions import emit_expression, is_computable
 from onnxops_decomp.inference import UNKNOWN, Dim, Dims
-from onnxops_decomp.torch_private import grad_mode_switch
 from onnxops_decomp.mutation import written_arguments
 from onnxops_decomp.strided import STRIDED
+from onnxops_decomp.torch_private import grad_mode_switch
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -230,7 +230,7 @@ class GraphLowering:
 
     def _call(self, node: torch.fx.Node, overload: torch._ops.OpOverload) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
-        entry = find_lowering(self.table, overload, args, kwargs)
+        entry = find_lowering(self.table, overload, args, kwargs, self.op.opset)
         if entry is not None:
             result = apply_lowering(self.op, entry, overload, args, kwargs)
         else:

@@ -29,12 +29,55 @@ _HIDDEN_WRITES = {
 # evaluation, and their schemas do not say so.
 _FRESH = frozenset(
     f"aten::{name}"
-    for name in """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d avg_pool1d
-    batch_norm bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cosine_similarity
-    cross_entropy_loss embedding_bag group_norm gru instance_norm layer_norm linear log_softmax lstm matmul max_pool1d
-    max_pool2d max_pool3d outer pixel_shuffle relu6 rms_norm rnn_relu rnn_tanh scaled_dot_product_attention selu silu
-    softmax std true_divide upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d
-    upsample_nearest2d upsample_nearest3d upsample_trilinear3d var""".split()
+    for name in [
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool3d",
+        "adaptive_max_pool1d",
+        "avg_pool1d",
+        "batch_norm",
+        "bilinear",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "cosine_similarity",
+        "cross_entropy_loss",
+        "embedding_bag",
+        "group_norm",
+        "gru",
+        "instance_norm",
+        "layer_norm",
+        "linear",
+        "log_softmax",
+        "lstm",
+        "matmul",
+        "max_pool1d",
+        "max_pool2d",
+        "max_pool3d",
+        "outer",
+        "pixel_shuffle",
+        "relu6",
+        "rms_norm",
+        "rnn_relu",
+        "rnn_tanh",
+        "scaled_dot_product_attention",
+        "selu",
+        "silu",
+        "softmax",
+        "std",
+        "true_divide",
+        "upsample_bicubic2d",
+        "upsample_bilinear2d",
+        "upsample_linear1d",
+        "upsample_nearest1d",
+        "upsample_nearest2d",
+        "upsample_nearest3d",
+        "upsample_trilinear3d",
+        "var",
+    ]
 )
 
 

@@ -1,0 +1,127 @@
+"""ONNX operators that a model calls by name: native ones of ``onnxops_core``, symbolic ones, and those of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+
+from onnxops_core.native import NativeOp, ScalarInput, find_native_op
+from onnxops_core.symbolic import SymbolicCall, decode_symbolic_call, is_symbolic_overload
+from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
+from onnxops_decomp.lowerings.registry import Lowering
+from onnxops_decomp.schemas import first_opset, op_spec
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+__all__ = ["native_lowering"]
+
+
+def native_lowering(
+    overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], opset: int | None
+) -> Lowering | None:
+    """Return the lowering of a call that stands for one ONNX node.
+
+    Args:
+        overload: Operator that is called.
+        args: Its positional arguments, lowered.
+        kwargs: Its keyword arguments.
+        opset: Requested opset. A native operator that is newer than it has no lowering here: it is decomposed.
+
+    Returns:
+        The lowering, or None if the operator is neither native nor symbolic, or the opset is too low for this call.
+    """
+    if is_symbolic_overload(overload):
+        return Lowering(overload.name(), partial(_symbolic, overload), None)
+    native = find_native_op(overload)
+    if native is None:
+        return None
+    if not native.domain and opset is not None and opset < native.onnx_call(tuple(args), kwargs).min_opset:
+        return None
+    return Lowering(overload.name(), partial(_native, native), None)
+
+
+def _native(native: NativeOp, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
+    call = native.onnx_call(args, kwargs)
+    inputs = [_input(op, operand) for operand in call.inputs]
+    count = max(call.outputs) + 1
+    if call.domain:
+        outputs = op.emit_custom(
+            call.domain, call.op_type, inputs, _attributes(op, call.attributes), [None] * count, version=call.min_opset
+        )
+        for index in set(range(count)) - set(call.outputs):
+            outputs[index].name = ""
+    else:
+        if op.opset < call.min_opset:
+            raise UnsupportedOpsetError(call.op_type, op.opset, lowest=call.min_opset)
+        outputs = op.emit_many(call.op_type, count, *inputs, **_attributes(op, call.attributes))
+    results = [outputs[index] for index in call.outputs]
+    return results[0] if len(results) == 1 else results
+
+
+def _input(op: OpBuilder, operand: Any) -> ir.Value | None:
+    if not isinstance(operand, ScalarInput):
+        return operand  # type: ignore[no-any-return]
+    if isinstance(operand.value, list | tuple) and any(isinstance(part, ir.Value) for part in operand.value):
+        return op.vector(operand.value)
+    if isinstance(operand.value, ir.Value):
+        return op.cast(operand.value, ir.DataType(operand.dtype))
+    return op.constant(operand.value, ir.DataType(operand.dtype))
+
+
+def _attributes(op: OpBuilder, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes with the tensors among them as constants.
+
+    Raises:
+        LoweringError: If a tensor attribute is not known while the model is written.
+    """
+    result: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if isinstance(value, ir.Value):
+            array = op.static(value)
+            tensor = value.const_value if array is None else ir.tensor(array, dtype=value.dtype)
+            if tensor is None:
+                raise LoweringError(f"Attribute {name!r} is computed by the model; an ONNX attribute is a constant.")
+            result[name] = tensor
+        else:
+            result[name] = value
+    return result
+
+
+def _symbolic(overload: torch._ops.OpOverload, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
+    call = decode_symbolic_call(overload, args, kwargs)
+    domain = "" if call.domain == "ai.onnx" else call.domain
+    if not domain:
+        _check_version(op, call)
+    outputs = op.emit_custom(
+        domain,
+        call.op_type,
+        call.inputs,
+        _attributes(op, call.attributes),
+        [ir.DataType(dtype) for dtype in call.dtypes],
+        version=call.version or 1,
+    )
+    node = outputs[0].producer()
+    assert node is not None
+    node.metadata_props.update(call.metadata_props)
+    return list(outputs) if call.multi_out else outputs[0]
+
+
+def _check_version(op: OpBuilder, call: SymbolicCall) -> None:
+    """Hold a symbolic node of ONNX's own domain against the opset of the model.
+
+    Raises:
+        UnsupportedOpsetError: If the opset lacks the operator, or has another form of it than the one asked for.
+    """
+    spec = op_spec(call.op_type, op.opset)
+    if spec is None:
+        raise UnsupportedOpsetError(call.op_type, op.opset, lowest=first_opset(call.op_type))
+    wanted = None if call.version is None else op_spec(call.op_type, call.version)
+    if call.version is not None and (wanted is None or wanted.since_version != spec.since_version):
+        raise UnsupportedOpsetError(
+            call.op_type, op.opset, lowest=call.version, reason=f"the call asks for the form of opset {call.version}"
+        )
