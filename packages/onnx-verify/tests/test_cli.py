@@ -153,3 +153,12 @@ def test_the_version_is_printed():
     import onnx_verify
 
     assert run("--version").stdout.strip() == f"onnx-verify {onnx_verify.__version__}"
+
+
+def test_a_model_that_never_ends_is_an_error_after_the_timeout(tmp_path):
+    from test_security import endless
+
+    onnx.save(endless(), tmp_path / "endless.onnx")
+    result = run("run", tmp_path / "endless.onnx", "--timeout", 1)
+    assert result.exit_code == 2
+    assert "within 1 seconds" in result.stderr

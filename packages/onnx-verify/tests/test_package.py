@@ -11,7 +11,7 @@ import onnx_verify
 def test_every_public_name_is_there():
     for name in onnx_verify.__all__:
         assert getattr(onnx_verify, name) is not None
-    assert set(onnx_verify._HOMES) | {"__version__"} == set(onnx_verify.__all__)
+    assert set(onnx_verify._HOMES) | {"__version__", "torchscript"} == set(onnx_verify.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
         onnx_verify.no_such_name
 

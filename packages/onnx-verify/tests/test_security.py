@@ -214,6 +214,25 @@ assert onnx_verify.compare(fed, fed, (np.array([2**20]),))
     assert run.stdout.split() == ["refused"] * 3 + ["True"]
 
 
+def endless():
+    """A loop that never ends."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_out"]), helper.make_node("Add", ["acc", "acc"], ["acc_out"])],
+        "body",
+        [info("i", [], TensorProto.INT64), info("go", [], TensorProto.BOOL), info("acc", [1])],
+        [info("go_out", [], TensorProto.BOOL), info("acc_out", [1])],
+    )
+    node = helper.make_node("Loop", ["", "yes", "x"], ["y"], body=body)
+    return build([node], [info("x", [1])], [info("y", [1])], {"yes": np.asarray(True)})
+
+
+def test_a_model_that_never_ends_is_stopped():
+    backend = onnx_verify.Backend(timeout=1)
+    with pytest.raises(onnx_verify.ModelRunError, match="within 1 seconds"):
+        compare(lambda x: x, endless(), (normal(1),), backend=backend)
+    assert compare(mlp(), mlp(), (normal(1, 8),), backend=backend)
+
+
 SAMPLES = [
     getattr(realistic, name)().SerializeToString()
     for name in ("cnn", "decoder", "recurrent", "quantized", "control_flow")
@@ -261,6 +280,7 @@ onnx_verify.set_memory_limit(1 << 30)
 seed, count = int(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(seed)
 samples = [getattr(realistic, name)().SerializeToString() for name in sys.argv[4:]]
+backend = onnx_verify.Backend(timeout=5)
 ran = 0
 for number in range(count):
     data = bytearray(rng.choice(samples))
@@ -276,8 +296,8 @@ for number in range(count):
     print(number, flush=True)
     try:
         model = onnx_verify.load_model(parse_model(bytes(data), "fuzzed"))
-        onnx_verify.check_model(model)
-        onnx_verify.compare(model, model, onnx_verify.RandomInputs(edge_cases=False))
+        onnx_verify.check_model(model, backend=backend)
+        onnx_verify.compare(model, model, onnx_verify.RandomInputs(edge_cases=False), backend=backend)
         ran += 1
     except onnx_verify.OnnxVerifyError:
         pass

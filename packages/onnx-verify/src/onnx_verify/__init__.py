@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onnx_verify._version import __version__
 
 if TYPE_CHECKING:
+    from onnx_verify import torchscript
     from onnx_verify._arena import set_memory_limit
     from onnx_verify.bench import BenchmarkReport, benchmark
     from onnx_verify.checks import Expectations, Finding, check_model, summarize
@@ -31,11 +32,15 @@ if TYPE_CHECKING:
     from onnx_verify.generate import RandomInputs, generate_inputs
     from onnx_verify.inputs import InputSet, input_sets
     from onnx_verify.model import LoadedModel, load_model
+    from onnx_verify.report import write_report
     from onnx_verify.runtimes import Backend, OnnxBackend, Runtime
     from onnx_verify.tolerance import Tolerance, default_tolerance
+    from onnx_verify.torchscript import GraphInfo, VerificationOptions, verify_aten_graph
     from onnx_verify.verdict import CaseReport, OutputReport, Verdict
 
 _MODULES = {
+    "report": ("write_report",),
+    "torchscript": ("GraphInfo", "VerificationOptions", "verify_aten_graph"),
     "_arena": ("set_memory_limit",),
     "bench": (
         "BenchmarkReport",
@@ -44,6 +49,7 @@ _MODULES = {
     "checks": (
         "Expectations",
         "Finding",
+        "GraphInfo",
         "check_model",
         "summarize",
     ),
@@ -102,6 +108,7 @@ __all__ = [
     "CaseReport",
     "Expectations",
     "Finding",
+    "GraphInfo",
     "InputError",
     "InputSet",
     "LoadedModel",
@@ -122,6 +129,7 @@ __all__ = [
     "Tolerance",
     "UnsafeModelError",
     "Verdict",
+    "VerificationOptions",
     "__version__",
     "benchmark",
     "check_model",
@@ -133,11 +141,16 @@ __all__ = [
     "load_model",
     "set_memory_limit",
     "summarize",
+    "torchscript",
+    "verify_aten_graph",
+    "write_report",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Imports a public name from its module."""
+    if name == "torchscript":
+        return import_module("onnx_verify.torchscript")
     if name not in _HOMES:
         raise AttributeError(f"module 'onnx_verify' has no attribute {name!r}")
     value = getattr(import_module(f"onnx_verify.{_HOMES[name]}"), name)

@@ -48,6 +48,7 @@ Size = Annotated[
 Rtol = Annotated[float | None, typer.Option(help="Relative tolerance; by dtype otherwise.")]
 Atol = Annotated[float | None, typer.Option(help="Absolute tolerance; by dtype otherwise.")]
 Runtime = Annotated[str, typer.Option("--runtime", help="ort[:LEVEL], ort-cuda[:LEVEL] or reference.")]
+Timeout = Annotated[float, typer.Option(help="Seconds after which a run is stopped; 0 lets it run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Report = Annotated[Path | None, typer.Option(help="Write an HTML report here.")]
 
@@ -125,6 +126,7 @@ def compare(
     rtol: Rtol = None,
     atol: Atol = None,
     runtime: Runtime = "ort",
+    timeout: Timeout = 0,
     as_json: Json = False,
     report: Report = None,
 ) -> None:
@@ -136,7 +138,7 @@ def compare(
                 candidate,
                 _inputs(inputs, seed, size),
                 _tolerance(rtol, atol),
-                backend=Backend.parse(runtime),
+                backend=replace(Backend.parse(runtime), timeout=timeout),
                 progress=tick,
             )
         _write_report(verdict, report, ["onnx-verify", "compare", str(reference), str(candidate), "--inputs", inputs])
@@ -151,6 +153,7 @@ def run(
     seed: Seed = 0,
     size: Size = None,
     runtime: Runtime = "ort",
+    timeout: Timeout = 0,
     output: Annotated[Path | None, typer.Option(help="Write the outputs of the first input set to this .npz.")] = None,
     expect: Annotated[bool, typer.Option("--expect", help="Compare with the output_*.pb beside the inputs.")] = False,
     rtol: Rtol = None,
@@ -159,7 +162,7 @@ def run(
 ) -> None:
     """Run a model and show what its outputs hold."""
     with _errors(as_json):
-        ready = Backend.parse(runtime).load(model, by_name_only=True)
+        ready = replace(Backend.parse(runtime), timeout=timeout).load(model, by_name_only=True)
         sets = resolve_inputs(_inputs(inputs, seed, size), ready)
         results = [(each.label, ready.run(each)) for each in sets]
         if output is not None:
@@ -192,6 +195,7 @@ def bisect(
     rtol: Rtol = None,
     atol: Atol = None,
     runtime: Runtime = "ort",
+    timeout: Timeout = 0,
     reference_runtime: Annotated[
         str | None, typer.Option(help="What runs the reference: ort without one model for both, reference otherwise.")
     ] = None,
@@ -210,8 +214,8 @@ def bisect(
         with tables.progress("searching", as_json) as tick:
             options = SearchOptions(
                 tolerance=_tolerance(rtol, atol),
-                backend=replace(Backend.parse(runtime), prepack=False),
-                reference_backend=replace(Backend.parse(right), prepack=False),
+                backend=replace(Backend.parse(runtime), prepack=False, timeout=timeout),
+                reference_backend=replace(Backend.parse(right), prepack=False, timeout=timeout),
                 strategy=strategy,
                 match=match,
                 memory_limit=memory << 20,
@@ -260,13 +264,14 @@ def inspect(
     opset: Annotated[int | None, typer.Option(help="The opset that it should have.")] = None,
     dynamic: Annotated[list[str] | None, typer.Option(help="A dimension that should be dynamic; repeatable.")] = None,
     runtime: Runtime = "ort",
+    timeout: Timeout = 0,
     as_json: Json = False,
 ) -> None:
     """Show what a model is made of and check its properties; exits with 1 if one is wrong."""
     with _errors(as_json):
         loaded = load_model(model)
         expected = Expectations(opset=opset, dynamic=dynamic or ())
-        findings = check_model(loaded, expected, backend=Backend.parse(runtime), run=runs)
+        findings = check_model(loaded, expected, backend=replace(Backend.parse(runtime), timeout=timeout), run=runs)
         summary = summarize(loaded)
         if as_json:
             plain = [{"check": f.check, "severity": f.severity, "message": f.message} for f in findings]

@@ -102,7 +102,7 @@ def _from_file(path: Path) -> InputSet:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return InputSet(kwargs={name: archive[name] for name in archive.files}, label=path.name)
-    except (OSError, ValueError, EOFError, KeyError) as error:
+    except (OSError, ValueError, EOFError, KeyError, MemoryError) as error:
         raise InputError(f"{path} cannot be read as an .npz file: {error}") from error
     except Exception as error:  # zipfile and zlib raise their own kinds for a damaged archive
         raise InputError(f"{path} is damaged: {error}") from error
@@ -118,7 +118,7 @@ def read_value(path: Path) -> Any:
         if path.suffix == ".npy":
             return np.lib.format.read_array(BytesIO(path.read_bytes()), allow_pickle=False)
         return _parse_value(path.read_bytes())
-    except (OSError, ValueError, EOFError, DecodeError, ModelLoadError) as error:
+    except (OSError, ValueError, EOFError, MemoryError, DecodeError, ModelLoadError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 

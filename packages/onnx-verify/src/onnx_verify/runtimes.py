@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import enum
 import re
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -34,7 +36,7 @@ from onnx_verify.model import LoadedModel, ModelLike, ValueSpec, is_model_like, 
 from onnx_verify.weights import unpack4
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Array = npt.NDArray[Any]
 Outputs = list[tuple[str, Array]]
@@ -102,6 +104,7 @@ class Backend:
         optimization: one of :data:`OPTIMIZATION_LEVELS`; ignored by the reference evaluator.
         threads: threads inside an operator; 0 lets the runtime choose.
         prepack: whether weights may be rearranged, which copies them.
+        timeout: seconds after which a run in ONNX Runtime is stopped; 0 lets it run.
         bounded: whether values are kept within the memory limit (see :func:`onnx_verify.set_memory_limit`) and given
             back after each run, which costs time.
     """
@@ -111,6 +114,7 @@ class Backend:
     threads: int = 0
     prepack: bool = True
     bounded: bool = True
+    timeout: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses an unknown optimization level."""
@@ -232,12 +236,10 @@ class OrtRuntime(OnnxRuntime):
         options.log_severity_level = 4
         options.intra_op_num_threads = backend.threads
         options.inter_op_num_threads = 1
-        self._run_options = ort.RunOptions()
-        if backend.bounded and backend.kind is OnnxBackend.ONNX_RUNTIME_CPU:
+        self._shrink = backend.bounded and backend.kind is OnnxBackend.ONNX_RUNTIME_CPU
+        if self._shrink:
             share_arena()
             options.add_session_config_entry("session.use_env_allocators", "1")
-            # The shared arena outlives the session; without this it would keep the most that any run has needed.
-            self._run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         if not backend.prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
         proto = _without_unused(model)
@@ -258,11 +260,39 @@ class OrtRuntime(OnnxRuntime):
         self._plain = not any(_FOREIGN.search(end.type) for end in ends)
 
     def _execute(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
-        if self._plain:
-            return list(self._session.run(self.output_names, dict(feeds), self._run_options))
-        values = {name: to_ort_value(value) for name, value in feeds.items()}
-        results = self._session.run_with_ort_values(self.output_names, values, self._run_options)
+        options = ort.RunOptions()
+        if self._shrink:
+            # The shared arena outlives the session; without this it would keep the most that any run has needed.
+            options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        with _stopped_after(options, self.backend.timeout):
+            if self._plain:
+                return list(self._session.run(self.output_names, dict(feeds), options))
+            values = {name: to_ort_value(value) for name, value in feeds.items()}
+            results = self._session.run_with_ort_values(self.output_names, values, options)
         return [from_ort_value(value) for value in results]
+
+
+@contextmanager
+def _stopped_after(options: Any, seconds: float) -> Iterator[None]:
+    """Ends a run with these options after some seconds, which a model can otherwise make last for ever."""
+    if not seconds:
+        yield
+        return
+
+    def stop() -> None:
+        options.terminate = True
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if options.terminate:
+            raise TimeoutError(f"it did not finish within {seconds:g} seconds") from error
+        raise
+    finally:
+        timer.cancel()
 
 
 class ReferenceRuntime(OnnxRuntime):
