@@ -49,7 +49,6 @@ _MODULES = {
     "checks": (
         "Expectations",
         "Finding",
-        "GraphInfo",
         "check_model",
         "summarize",
     ),
