@@ -64,6 +64,6 @@ def downstream(environment: Path, address: str, requirement: str, modules: str) 
     if not python.exists():
         run([sys.executable, "-m", "venv", "--without-pip", environment], cwd=environment.parent)
     pip = [sys.executable, "-m", "pip", "--python", str(python)]
-    run([*pip, "install", "--quiet", "--extra-index-url", address, TORCH, str(project)], cwd=project)
+    run([*pip, "install", "--quiet", "--no-compile", "--extra-index-url", address, TORCH, str(project)], cwd=project)
     run([*pip, "check"], cwd=project)
     run([python, "-I", "-c", "import downstream"], cwd=environment)

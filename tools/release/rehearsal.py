@@ -105,7 +105,7 @@ class Environment:
         options = ["--extra-index-url", self.local.as_uri()]
         options += ["--constraint", str(self.directory / "constraints.txt")]
         pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", self.python]
-        run([*pip, "install", "--quiet", *options, requirement], cwd=self.directory)
+        run([*pip, "install", "--quiet", "--no-compile", *options, requirement], cwd=self.directory)
         run([*pip, "check"], cwd=self.directory)
 
     def smoke(self, distribution: Distribution, *extras: str) -> None:
