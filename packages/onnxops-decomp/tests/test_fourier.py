@@ -1,0 +1,107 @@
+"""Fourier transforms equal eager PyTorch."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from decomp_harness import check
+
+Function = Callable[..., torch.Tensor]
+fft = torch.fft
+
+torch.manual_seed(0)
+# ONNX Runtime's DFT of other lengths than powers of two is good to 1e-6 of the largest number in it.
+PRECISION = (1e-4, 5e-5)
+OPSETS = [9, 13, 17, 20, 26]
+OF_REAL = [fft.fft, fft.fft2, fft.fftn, fft.ifft, fft.ifftn, fft.rfft, fft.rfft2, fft.rfftn, fft.ihfft, fft.ihfft2]
+OF_COMPLEX = [fft.fft, fft.fftn, fft.ifft, fft.ifft2, fft.irfft, fft.irfft2, fft.irfftn, fft.hfft, fft.hfftn]
+
+
+@pytest.mark.parametrize("function", OF_REAL)
+@pytest.mark.parametrize("opset", OPSETS)
+def test_transform_of_real_numbers(function: Function, opset: int) -> None:
+    check(lambda x: function(x), torch.randn(3, 6, 5), opset=opset, tolerance=PRECISION)
+
+
+@pytest.mark.parametrize("function", OF_COMPLEX)
+@pytest.mark.parametrize("opset", OPSETS)
+def test_transform_of_complex_numbers(function: Function, opset: int) -> None:
+    check(lambda x: function(x), torch.randn(3, 6, 5, dtype=torch.complex64), opset=opset, tolerance=PRECISION)
+
+
+@pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
+@pytest.mark.parametrize("opset", [13, 20])
+def test_scaling_and_length(norm: str, opset: int) -> None:
+    check(
+        lambda x: (fft.fft(x, n=8, norm=norm), fft.rfft(x, n=3, dim=0, norm=norm)),
+        torch.randn(4, 5),
+        opset=opset,
+        tolerance=PRECISION,
+    )
+    z = torch.randn(4, 5, dtype=torch.complex64)
+    check(
+        lambda z: (fft.ifft(z, n=7, norm=norm), fft.irfft(z, n=9, norm=norm), fft.irfft(z, n=8)),
+        z,
+        opset=opset,
+        tolerance=PRECISION,
+    )
+
+
+def test_double_precision() -> None:
+    check(lambda x: fft.irfft(fft.rfft(x) * 2), torch.randn(3, 12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("opset", [13, 20])
+def test_transform_at_other_sizes(opset: int) -> None:
+    others = [(torch.randn(2, 9),)]
+    check(lambda x: fft.fft(x, norm="ortho"), torch.randn(4, 6), opset=opset, others=others, tolerance=PRECISION)
+    check(
+        lambda x: fft.irfft(fft.rfft(x, dim=0), n=x.shape[0], dim=0),
+        torch.randn(4, 6),
+        opset=opset,
+        others=others,
+        tolerance=PRECISION,
+    )
+
+
+def test_shift() -> None:
+    check(lambda x: (fft.fftshift(x), fft.ifftshift(x, dim=-1)), torch.randn(4, 5))
+
+
+@pytest.mark.parametrize("opset", [13, 17, 20])
+@pytest.mark.parametrize("center", [True, False])
+def test_short_time_transform(opset: int, center: bool) -> None:
+    check(
+        lambda x, w: torch.view_as_real(torch.stft(x, 16, 4, 12, w, center=center, return_complex=True)),
+        torch.randn(2, 64),
+        torch.hann_window(12),
+        opset=opset,
+        tolerance=PRECISION,
+    )
+
+
+def test_short_time_transform_at_other_sizes() -> None:
+    check(
+        lambda x: torch.stft(x, 16, return_complex=True, normalized=True),
+        torch.randn(64),
+        others=[(torch.randn(100),)],
+    )
+
+
+@pytest.mark.parametrize("opset", [13, 20])
+@pytest.mark.parametrize("length", [None, 50, 90])
+def test_inverse_short_time_transform(opset: int, length: int | None) -> None:
+    def back(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.stft(x, 16, 4, window=w, return_complex=True)
+        return torch.istft(spectrum, 16, 4, window=w, length=length)
+
+    check(back, torch.randn(2, 64), torch.hann_window(16), opset=opset, tolerance=PRECISION)
+
+
+def test_inverse_short_time_transform_at_other_sizes() -> None:
+    check(
+        lambda z: torch.istft(z, 16, normalized=True, center=False, window=torch.ones(16)),
+        torch.randn(2, 9, 5, dtype=torch.complex64),
+        others=[(torch.randn(3, 9, 8, dtype=torch.complex64),)],
+        tolerance=PRECISION,
+    )
