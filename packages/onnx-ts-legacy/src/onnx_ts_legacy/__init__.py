@@ -1,7 +1,36 @@
 """The TorchScript based ONNX exporter, kept alive."""
 
+from onnx_ts_legacy import errors, operators, registration, symbolic_helper, utils
 from onnx_ts_legacy._version import __version__
-from onnx_ts_legacy.api import export
+from onnx_ts_legacy.api import export, export_to_pretty_string, unconvertible_ops
+from onnx_ts_legacy.enumerations import JitScalarType, OperatorExportTypes, TrainingMode
+from onnx_ts_legacy.errors import OnnxExporterError
+from onnx_ts_legacy.graph_context import GraphContext
 from onnx_ts_legacy.program import TSProgram
+from onnx_ts_legacy.registration import register_custom_op_symbolic, unregister_custom_op_symbolic
+from onnx_ts_legacy.utils import disable_log, enable_log, select_model_mode_for_export
+from onnxops_core.export_state import is_in_onnx_export
 
-__all__ = ["TSProgram", "__version__", "export"]
+__all__ = [
+    "GraphContext",
+    "JitScalarType",
+    "OnnxExporterError",
+    "OperatorExportTypes",
+    "TSProgram",
+    "TrainingMode",
+    "__version__",
+    "disable_log",
+    "enable_log",
+    "errors",
+    "export",
+    "export_to_pretty_string",
+    "is_in_onnx_export",
+    "operators",
+    "register_custom_op_symbolic",
+    "registration",
+    "select_model_mode_for_export",
+    "symbolic_helper",
+    "unconvertible_ops",
+    "unregister_custom_op_symbolic",
+    "utils",
+]

@@ -94,7 +94,12 @@ def quiet_fake_tensors() -> Iterator[None]:
 
 @functools.cache
 def overload_of_schema(text: str) -> torch._ops.OpOverload | None:
-    """Return the operator that a node's schema names (``torch._C.parse_schema``), or None if there is none."""
+    """Return the operator that a node's schema names (``torch._C.parse_schema``), or None if there is none.
+
+    ``prim::PythonOp`` has a schema, but calling it by that ends the process.
+    """
+    if text.startswith(("(no schema)", "prim::PythonOp")):
+        return None
     try:
         schema = torch._C.parse_schema(text)
     except RuntimeError:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, Literal
 
 import torch
 
 from onnx_ts_legacy.capture import Captured, capture
+from onnx_ts_legacy.enumerations import OperatorExportTypes, TrainingMode
 from onnx_ts_legacy.errors import ArgumentsError, VerificationError
 from onnx_ts_legacy.exporter import Options, convert, convert_partly
 from onnx_ts_legacy.program import TSProgram
-from onnx_ts_legacy.types import OperatorExportTypes, TrainingMode
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
 
 __all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
@@ -91,7 +90,7 @@ def export(
         initializers_as_inputs=bool(keep_initializers_as_inputs),
         functions=export_modules_as_functions,
     )
-    with _mode(model, training):
+    with select_model_mode_for_export(model, training):
         captured = capture(model, args, kwargs)
         with torch.no_grad():
             program = convert(captured, options)
@@ -124,7 +123,7 @@ def unconvertible_ops(
         The TorchScript graph, and the qualified names of the operators, one for each call.
     """
     options = Options(opset_version=_opset(opset_version), state="io")
-    with _mode(model, training):
+    with select_model_mode_for_export(model, training):
         captured = capture(model, args)
         with torch.no_grad():
             failures = convert_partly(captured, options)
@@ -136,15 +135,6 @@ def _opset(version: int | None) -> int:
     if not 7 <= opset <= NEWEST_OPSET:
         raise ArgumentsError(f"opset_version is 7 to {NEWEST_OPSET}, got {opset}.")
     return opset
-
-
-@contextlib.contextmanager
-def _mode(model: Any, training: Any) -> Iterator[None]:
-    # A scripted program keeps the mode that it has: its graph depends on attributes that the user set.
-    scripted = isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction)
-    chosen = TrainingMode.PRESERVE if scripted and int(getattr(training, "value", training) or 0) == 0 else training
-    with select_model_mode_for_export(model, chosen):
-        yield
 
 
 def _verify(captured: Captured, model: Any, program: TSProgram) -> None:

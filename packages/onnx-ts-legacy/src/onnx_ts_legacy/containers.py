@@ -56,7 +56,7 @@ def as_sequence(interpreter: Interpreter, target: ListRef, element: Any = None) 
         values = [interpreter.value(item) for item in items]
         outputs = op.emit_custom("", "SequenceConstruct", values, {}, [to_ir(described.dtype)])
     else:
-        outputs = op.emit_custom("", "SequenceEmpty", [], {"dtype": int(to_ir(described.dtype))}, [None])  # type: ignore[list-item]
+        outputs = op.emit_custom("", "SequenceEmpty", [], {"dtype": int(to_ir(described.dtype))}, [None])
     return sequence_state(interpreter, outputs[0], described)
 
 

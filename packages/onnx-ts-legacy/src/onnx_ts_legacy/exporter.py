@@ -14,11 +14,11 @@ import torch
 from onnx_ts_legacy._version import __version__
 from onnx_ts_legacy.capture import Captured, ExampleInput
 from onnx_ts_legacy.conversion import Failure, Interpreter
+from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, UnsupportedOperatorsError
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import registry
 from onnx_ts_legacy.state import StateSlot, interface_value
-from onnx_ts_legacy.types import OperatorExportTypes
 from onnx_ts_legacy.values import DictRef, ListRef, Poison, SequenceState, Tensor
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import to_ir

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph_context import GraphContext
 from onnx_ts_legacy.symbolic_values import SymbolicValue
-from onnx_ts_legacy.types import OperatorExportTypes
 from onnx_ts_legacy.values import ListRef, Tensor
 
 if TYPE_CHECKING:

@@ -189,23 +189,32 @@ def _attribute_tensor(value: Any) -> ir.TensorProtocol:
     return ir.tensor(ir.tensor_adapters.TorchTensor(tensor).numpy())
 
 
-def run_symbolic(interpreter: Interpreter, node: Any, args: Sequence[Any], function: Callable[..., Any]) -> Any:
+def run_symbolic(
+    interpreter: Interpreter, node: Any, args: Sequence[Any], function: Callable[..., Any], *, plain: Sequence[int] = ()
+) -> Any:
     """Convert a call with a custom symbolic and return its result as variables.
+
+    Args:
+        interpreter: The conversion.
+        node: The TorchScript node.
+        args: The inputs of the call.
+        function: The symbolic.
+        plain: Positions of the inputs that it gets as Python values.
 
     Raises:
         ScriptValueError: If the function gives another number of results than the call has.
     """
     g = GraphContext(interpreter, node)
-    results = function(g, *(arg if isinstance(arg, SymbolicValue) else SymbolicValue(arg) for arg in args))
+    results = function(g, *(arg if index in plain else SymbolicValue(arg) for index, arg in enumerate(args)))
     many = list(results) if isinstance(results, list | tuple) else [results]
-    count = node.outputsSize()
+    fakes = interpreter.result_forms(node, args)
+    count = len(fakes)
     if len(many) < count:
         raise ScriptValueError(f"The symbolic of {node.kind()} gives {len(many)} results, the operator {count}.")
-    fakes = interpreter.result_forms(node, args)
     variables = [
         _as_variable(interpreter, result, fake, str(node.kind())) for result, fake in zip(many, fakes, strict=False)
     ]
-    return variables[0] if count == 1 else tuple(variables[:count])
+    return variables[0] if count == 1 and node.outputsSize() == 1 else tuple(variables[:count])
 
 
 def _as_variable(interpreter: Interpreter, result: Any, fake: Any, name: str) -> Any:

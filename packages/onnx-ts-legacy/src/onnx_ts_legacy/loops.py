@@ -172,7 +172,7 @@ class _Loop:
             "Loop",
             [trips, condition, *initial],
             {"body": graph},
-            [value.dtype for value in initial],  # type: ignore[misc]
+            [value.dtype for value in initial],
         )
         return self._take(iter(values))
 

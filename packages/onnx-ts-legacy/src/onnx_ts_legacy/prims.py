@@ -208,6 +208,12 @@ def _tensor(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     return shaped if dtype is None else interpreter.call(torch.ops.aten.to.dtype, [shaped, dtype], {})
 
 
+def _shape_tensor(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+    sizes = interpreter.sizes(args[0])
+    value = interpreter.op.vector([interpreter.operand(size) for size in sizes])
+    return interpreter.fresh(value, interpreter.metadata.empty(torch.int64, [len(sizes)]))
+
+
 def _flattened(data: Any) -> tuple[list[Any], list[int]]:
     """Return the numbers of nested lists and their shape."""
     if not isinstance(data, ListRef):
@@ -261,6 +267,7 @@ PRIM_HANDLERS: dict[str, Handler] = {
     "prim::StringIndex": _string_index,
     "aten::str": _string,
     "aten::tensor": _tensor,
+    "aten::_shape_as_tensor": _shape_tensor,
     "aten::as_tensor": _tensor,
     "aten::size": lambda interpreter, node, args: _size(interpreter, args),
     "aten::sym_size": lambda interpreter, node, args: _size(interpreter, args),

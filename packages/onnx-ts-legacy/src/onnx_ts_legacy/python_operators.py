@@ -43,13 +43,15 @@ def convert_python_operator(interpreter: Interpreter, node: Any, args: Sequence[
     """
     with interpreter.op.origin(operator=f"prim::PythonOp {node.pyname()}"):
         symbolic = getattr(getattr(node.pyobj(), "__self__", None), "symbolic", None)
-        arguments = _all_arguments(node, args)
+        arguments, plain = _all_arguments(node, args), [i for i, kind in enumerate(node.cconv()) if kind != "d"]
         if symbolic is not None and callable(symbolic):
-            return run_symbolic(interpreter, node, arguments, _with_context(symbolic))
+            return run_symbolic(interpreter, node, arguments, _with_context(symbolic), plain=plain)
         registered = interpreter.custom("prim::PythonOp")
         if registered is not None:
             name = str(node.pyname())
-            return run_symbolic(interpreter, node, arguments, lambda g, *rest: registered(g, *rest, name=name))
+            return run_symbolic(
+                interpreter, node, arguments, lambda g, *rest: registered(g, *rest, name=name), plain=plain
+            )
         if interpreter.inlines_python and node.hasAttribute("Subgraph"):
             return _inlined(interpreter, node, args)
     raise UnsupportedOperatorError(
@@ -77,4 +79,4 @@ def _inlined(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
         results = interpreter.run_block(node.g("Subgraph"), args)
     finally:
         interpreter.env = outer
-    return results[0] if node.outputsSize() == 1 else tuple(results)
+    return results[0] if len(results) == 1 else tuple(results)

@@ -112,7 +112,7 @@ def _reshaped(op: OpBuilder, value: ir.Value, kept: ir.Value) -> ir.Value:
     """Reshape to the dimensions of ``value`` that ``kept`` says; a first size of 0 is copied as such."""
     shape = op.emit_custom("", "Shape", [value], {}, [ir.DataType.INT64])[0]
     chosen = op.newest.Compress(shape, kept)
-    return op.emit_custom("", "Reshape", [value, chosen], {}, [value.dtype])[0]  # type: ignore[list-item]
+    return op.emit_custom("", "Reshape", [value, chosen], {}, [value.dtype])[0]
 
 
 def interface_value(interpreter: Interpreter, slot: StateSlot, variable: Any) -> ir.Value:

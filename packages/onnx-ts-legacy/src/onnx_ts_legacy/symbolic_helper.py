@@ -14,10 +14,10 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import torch
 
+from onnx_ts_legacy.enumerations import JitScalarType
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph_context import GraphContext
 from onnx_ts_legacy.symbolic_values import SymbolicValue
-from onnx_ts_legacy.types import JitScalarType
 from onnx_ts_legacy.values import ListRef, Tensor
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 

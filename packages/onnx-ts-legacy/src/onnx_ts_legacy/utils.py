@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnx_ts_legacy.types import TrainingMode
+from onnx_ts_legacy.enumerations import TrainingMode
 
 __all__ = ["disable_log", "enable_log", "is_log_enabled", "pretty_model", "select_model_mode_for_export"]
 

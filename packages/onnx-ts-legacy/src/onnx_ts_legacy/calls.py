@@ -1,0 +1,319 @@
+"""Calls of operators on variables: the shared table, views, and operators that change a tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+
+from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.decomposition import lower_by_pieces
+from onnx_ts_legacy.dtypes import argument_converters
+from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.mutation import VIEWS_IN_PLACE, assign, node_value
+from onnx_ts_legacy.recurrent import CELLS, SHAPES
+from onnx_ts_legacy.values import (
+    Call,
+    ListRef,
+    Poison,
+    RuntimeBool,
+    RuntimeFloat,
+    SequenceState,
+    Tensor,
+    View,
+)
+from onnx_ts_legacy.variables import Variables
+from onnxops_decomp.calls import apply_lowering, check_result, find_lowering, functional_overload
+from onnxops_decomp.decompose import Decomposer
+from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
+from onnxops_decomp.lowerings.registry import LoweringTable
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["OperatorCalls", "frozen", "functional_form", "split_arguments"]
+
+aten = torch.ops.aten
+_RUNTIME_SCALARS = (torch.SymInt, RuntimeBool, RuntimeFloat)
+
+
+class OperatorCalls(Variables):
+    """The part of the interpreter that converts calls.
+
+    Attributes:
+        table: Lowerings to use.
+        decomposer: What takes calls apart that the table has no lowering for.
+    """
+
+    table: LoweringTable
+    decomposer: Decomposer
+
+    def call(self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Convert one call of an operator; the result is a variable, or a tuple or list of them."""
+        converters = argument_converters(overload)
+        schema = overload._schema
+        args = [converters[i](a) if i in converters and a is not None else a for i, a in enumerate(args)]
+        if converters and kwargs:
+            names = {argument.name: index for index, argument in enumerate(schema.arguments)}
+            kwargs = {
+                name: converters[names[name]](value) if names[name] in converters and value is not None else value
+                for name, value in kwargs.items()
+            }
+        overload, args, kwargs = _plain_form(overload, list(args), dict(kwargs))
+        if overload is None:
+            return args[0]
+        if overload._schema.is_mutable:
+            return self._call_in_place(overload, args, kwargs)
+        cell = CELLS.get(overload)
+        if cell is not None:
+            return cell(self._interpreter, args)
+        number = self._number_result(overload, args)
+        if number is not None:
+            return number
+        args = [frozen(arg) for arg in args]
+        kwargs = {name: frozen(arg) for name, arg in kwargs.items()}
+        fake = self.fake_call(overload, args, kwargs)
+        position = _viewed(overload, args, fake)
+        values = self._lower(overload, args, kwargs, fake)
+        view = None if position is None else (position, Call(overload, tuple(args), kwargs, position, None))
+        return self.wrapped(values, fake, view)
+
+    def _number_result(self, overload: torch._ops.OpOverload, args: Sequence[Any]) -> Tensor | None:
+        """Compute with the numbers inside tensors that were made of sizes, as traced programs do."""
+        name = _NUMBER_FUNCTIONS.get(overload._schema.name)
+        if name is None or not args or not isinstance(args[0], Tensor):
+            return None
+        numbers = []
+        for arg in args[:2]:
+            number = arg.storage.state.number if isinstance(arg, Tensor) and not isinstance(arg.node, View) else arg
+            if number is None or isinstance(number, bool) or not isinstance(number, int | torch.SymInt):
+                return None
+            numbers.append(number)
+        rest = [arg for arg in args[2:] if arg is not None]
+        if name == "div":
+            if len(args) < 3 or args[2] != "floor":
+                return None
+            name = "floordiv"
+        elif any(arg != 1 for arg in rest):
+            return None
+        if not any(isinstance(number, torch.SymInt) for number in numbers):
+            return None
+        if name == "neg":
+            return self.number_tensor(-numbers[0])
+        return self.number_tensor(self.scalars.binary(name, *numbers))
+
+    def fake_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        fake_args = [self._fake(arg) for arg in args]
+        fake_kwargs = {name: self._fake(arg) for name, arg in kwargs.items()}
+        return self.metadata.run(SHAPES.get(overload, overload), fake_args, fake_kwargs)
+
+    def _fake(self, arg: Any) -> Any:
+        if isinstance(arg, Tensor):
+            return arg.fake
+        if isinstance(arg, RuntimeFloat):
+            return self.metadata.unknown_float()
+        if isinstance(arg, RuntimeBool):
+            return True
+        if isinstance(arg, list | tuple):
+            return [self._fake(item) for item in arg]
+        if isinstance(arg, SequenceState):
+            return [arg.element, arg.element]
+        if isinstance(arg, Poison):
+            raise arg.error()
+        return arg
+
+    def operand(self, arg: Any) -> Any:
+        """Return an argument as lowerings take it."""
+        if isinstance(arg, Tensor):
+            return self.value(arg)
+        if isinstance(arg, list | tuple):
+            return [self.operand(item) for item in arg]
+        if isinstance(arg, _RUNTIME_SCALARS):
+            return self.scalars.to_argument(arg)
+        if isinstance(arg, SequenceState):
+            raise ScriptValueError(
+                "A list whose length only the runtime knows can be stacked, concatenated and indexed, nothing else."
+            )
+        return arg
+
+    def _lower(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any], fake: Any) -> Any:
+        joined = _JOINS.get(overload)
+        if joined is not None and isinstance(args[0], SequenceState):
+            dim = args[1] if len(args) > 1 else 0
+            value = self.op.emit_custom(
+                "", "ConcatFromSequence", [args[0].value], {"axis": dim, "new_axis": joined}, [to_ir(fake.dtype)]
+            )[0]
+            sizes = list(fake.shape)
+            value.shape = ir.Shape(self.metadata.symbols.dims(fake)[: len(sizes)])
+            return value
+        values = [self.operand(arg) for arg in args]
+        keyword = {name: self.operand(arg) for name, arg in kwargs.items()}
+        entry = find_lowering(self.table, overload, values, keyword)
+        if entry is not None:
+            result = apply_lowering(self.op, entry, overload, values, keyword)
+        else:
+            result = self._decomposed(overload, args, kwargs, values, keyword)
+        self.check(result, fake, str(overload.name()))
+        return result
+
+    def _decomposed(
+        self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any], values: list[Any], keyword: dict[str, Any]
+    ) -> Any:
+        fake_args = [self._fake(arg) for arg in args]
+        fake_kwargs = {name: self._fake(arg) for name, arg in kwargs.items()}
+        return lower_by_pieces(self._interpreter, overload, (fake_args, fake_kwargs), (values, keyword))
+
+    def check(self, result: Any, fake: Any, name: str) -> None:
+        if isinstance(fake, torch.Tensor):
+            if not isinstance(result, ir.Value):
+                raise LoweringError(f"{name} gives a tensor in torch, but its lowering {type(result).__name__}.")
+            check_result(result, fake, self.metadata.symbols.dims(fake), name)
+        elif isinstance(fake, list | tuple):
+            if not isinstance(result, list | tuple) or len(result) < len(fake):
+                raise LoweringError(f"{name} gives {len(fake)} results in torch, its lowering fewer.")
+            for part, expected in zip(result, fake, strict=False):
+                if isinstance(expected, torch.Tensor) and part is not None:
+                    self.check(part, expected, name)
+
+    def wrapped(self, values: Any, fake: Any, view: tuple[int, Call] | None) -> Any:
+        """Turn ONNX values into variables: views of an operand, or tensors of their own."""
+        if isinstance(fake, torch.Tensor):
+            if view is None:
+                return self.fresh(values, fake)
+            position, call = view
+            return self._viewed_tensor(call.args[position], call, values, fake)
+        if isinstance(fake, list | tuple):
+            parts = []
+            for index, (part, expected) in enumerate(zip(values, fake, strict=False)):
+                inner = None if view is None else (view[0], dataclasses.replace(view[1], output=index))
+                parts.append(self.wrapped(part, expected, inner))
+            return ListRef(self.heap, tuple(parts)) if isinstance(fake, list) else tuple(parts)
+        if isinstance(values, ir.Value):
+            return self.scalars.runtime(values)
+        return values
+
+    def _viewed_tensor(self, parent: Tensor, call: Call, value: ir.Value, fake: Any) -> Tensor:
+        view = View(parent.node, dataclasses.replace(call, args=_without(call.args, call.position)), fake)
+        view.cached = (node_value(self._interpreter, parent.node), value, self.op.scope)
+        return Tensor(self.heap, view)
+
+    # ---- calls that change a tensor
+
+    def _call_in_place(self, overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        replaced = VIEWS_IN_PLACE.get(str(overload.name()))
+        if replaced is not None:
+            view = self.call(replaced, args, kwargs)
+            self.heap.write(args[0], view.state)
+            return args[0]
+        targets = [_argument(overload, i, args, kwargs) for i, a in enumerate(overload._schema.arguments) if _writes(a)]
+        if overload._schema.name == "aten::copy_":
+            self.write(targets[0], args[1])
+            return targets[0]
+        functional = functional_form(overload)
+        if functional is None:
+            raise UnsupportedOperatorError("it changes a tensor and has no functional form", operator=overload.name())
+        outs = {argument.name for argument in overload._schema.arguments if argument.is_out}
+        kept = {name: value for name, value in kwargs.items() if name not in outs}
+        results = self.call(functional, args[: len(functional._schema.arguments)], kept)
+        for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=False):
+            self.write(target, result)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    def write(self, target: Tensor, source: Any) -> None:
+        """Write a tensor or number to the memory of ``target``, as ``copy_`` does."""
+        fake = target.fake
+        if not isinstance(source, Tensor):
+            source = self.number_tensor(source)
+        value = self.op.cast(self.value(source), to_ir(fake.dtype))
+        if str(tuple(source.fake.shape)) != str(tuple(fake.shape)):
+            cast = self.fresh(value, self.metadata.empty(fake.dtype, source.fake.shape))
+            value = self.value(self.call(aten.expand.default, [cast, self.sizes(target)], {}))
+        assign(self._interpreter, target, value)
+
+
+_NUMBER_FUNCTIONS = {
+    "aten::add": "add",
+    "aten::sub": "sub",
+    "aten::mul": "mul",
+    "aten::floor_divide": "floordiv",
+    "aten::div": "div",
+    "aten::remainder": "remainder",
+    "aten::neg": "neg",
+}
+_JOINS = {aten.cat.default: 0, aten.stack.default: 1}
+
+
+def _without(args: tuple[Any, ...], position: int) -> tuple[Any, ...]:
+    return tuple(None if index == position else arg for index, arg in enumerate(args))
+
+
+def split_arguments(overload: torch._ops.OpOverload, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Tell the keyword-only arguments of a node from the others."""
+    positional: list[Any] = []
+    keyword: dict[str, Any] = {}
+    for argument, value in zip(overload._schema.arguments, args, strict=False):
+        if argument.kwarg_only:
+            keyword[argument.name] = value
+        else:
+            positional.append(value)
+    return positional, keyword
+
+
+def frozen(arg: Any) -> Any:
+    """Return a list argument as it is now."""
+    if isinstance(arg, ListRef):
+        return arg.state if isinstance(arg.state, SequenceState) else [frozen(item) for item in arg.items]
+    return arg
+
+
+def _writes(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _argument(overload: torch._ops.OpOverload, index: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[index] if index < len(args) else kwargs[overload._schema.arguments[index].name]
+
+
+def functional_form(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    found = functional_overload(overload)
+    if found is not overload:
+        return found
+    namespace, name = overload._schema.name.split("::")
+    if name.startswith("__i") and name.endswith("__"):
+        packet = getattr(getattr(torch.ops, namespace), f"__{name[3:]}", None)
+        return getattr(packet, overload._overloadname, None)
+    return None
+
+
+def _viewed(overload: torch._ops.OpOverload, args: Sequence[Any], fake: Any) -> int | None:
+    """Return the position of the tensor whose memory the result shows, or None."""
+    first = fake[0] if isinstance(fake, list | tuple) and fake else fake
+    if not isinstance(first, torch.Tensor):
+        return None
+    for position, arg in enumerate(args):
+        if isinstance(arg, Tensor) and private.same_storage(arg.fake, first):
+            return position
+    return None
+
+
+def _plain_form(
+    overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any]
+) -> tuple[Any, list[Any], dict[str, Any]]:
+    """Return a call in the form that eager programs use, where TorchScript has one of its own."""
+    name = str(overload.name())
+    if name in ("aten::to.prim_Device", "aten::to.prim_dtype", "aten::to.device"):
+        at = {"aten::to.prim_dtype": 1}.get(name, 2)
+        dtype = args[at] if len(args) > at else None
+        if dtype is None:
+            copy = len(args) > at + 2 and args[at + 2]
+            return (aten.clone.default if copy else None), args[:1], {}
+        from onnx_ts_legacy.dtypes import dtype_of_code
+
+        return aten.to.dtype, [args[0], dtype_of_code(dtype), *args[at + 1 : at + 3]], {}
+    if name == "aten::to.prim_other":
+        return None, args, {}
+    return overload, args, kwargs

@@ -1,0 +1,121 @@
+"""Options of an export, and what stands around it."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+import torch
+from ts_models import run
+
+import onnx_ts_legacy
+from onnx_ts_legacy import JitScalarType, TrainingMode
+from onnx_ts_legacy.errors import ArgumentsError
+from onnx_ts_legacy.operators import shape_as_tensor
+
+X = torch.randn(2, 3)
+
+
+class Dropping(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.linear(x))
+
+
+def test_weights_can_be_listed_as_inputs_that_override_them() -> None:
+    model = torch.nn.Linear(3, 2)
+
+    program = onnx_ts_legacy.export(model, (X,), keep_initializers_as_inputs=True)
+
+    proto = program.model_proto
+    assert {value.name for value in proto.graph.input} == {"input", "weight", "bias"}
+    assert {value.name for value in proto.graph.initializer} == {"weight", "bias"}
+    (result,) = run(proto, {"input": X.numpy(), "bias": torch.zeros(2).numpy()})
+    torch.testing.assert_close(torch.from_numpy(result), torch.nn.functional.linear(X, model.weight).detach())
+
+
+def test_without_parameters_the_weights_are_inputs_only() -> None:
+    model = torch.nn.Linear(3, 2)
+
+    proto = onnx_ts_legacy.export(model, (X,), export_params=False).model_proto
+
+    assert len(proto.graph.initializer) == 0
+    weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    (result,) = run(proto, {"input": X.numpy(), **weights})
+    torch.testing.assert_close(torch.from_numpy(result), model(X).detach())
+
+
+def test_the_mode_of_every_module_is_the_same_after_an_export() -> None:
+    model = Dropping().train()
+    model.dropout.eval()
+
+    onnx_ts_legacy.export(model, (X,))
+
+    assert [module.training for module in model.modules()] == [True, True, False]
+
+
+def test_training_mode_keeps_dropout_and_evaluation_drops_it() -> None:
+    kept = onnx_ts_legacy.export(Dropping(), (X,), training=TrainingMode.TRAINING)
+    dropped = onnx_ts_legacy.export(Dropping(), (X,))
+
+    assert "Dropout" in {node.op_type for node in kept.model.graph}
+    assert [node.op_type for node in dropped.model.graph] == ["Gemm"]
+
+
+def test_a_model_knows_that_it_is_being_exported() -> None:
+    class Asking(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if onnx_ts_legacy.is_in_onnx_export() else x - 1
+
+    program = onnx_ts_legacy.export(Asking(), (X,))
+
+    assert [node.op_type for node in program.model.graph] == ["Add"]
+    assert not onnx_ts_legacy.is_in_onnx_export()
+
+
+def test_the_readable_graph_names_weights_shapes_modules_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    text = onnx_ts_legacy.export_to_pretty_string(Dropping(), (X,), dynamic_axes={"x": {0: "n"}})
+    onnx_ts_legacy.export(Dropping(), (X,), dynamic_axes={"x": {0: "n"}}, verbose=True)
+
+    assert "input  %x : FLOAT[n,3]" in text
+    assert "weight %linear.weight : FLOAT[3,3]" in text
+    assert "scope: model.linear" in text
+    assert "test_options.py:" in text
+    assert capsys.readouterr().out.strip() == text
+
+
+def test_the_shape_as_a_tensor_follows_the_input() -> None:
+    program = onnx_ts_legacy.export(lambda x: shape_as_tensor(x) * 2, (X,), dynamic_axes={"x": {0: "n"}})
+
+    (result,) = program(torch.zeros(7, 3))
+    assert result.tolist() == [14, 6]
+
+
+@pytest.mark.parametrize("opset", [6, 27])
+def test_opsets_outside_of_7_to_26_are_refused(opset: int) -> None:
+    with pytest.raises(ArgumentsError, match="7 to 26"):
+        onnx_ts_legacy.export(Dropping(), (X,), opset_version=opset)
+
+
+def test_scalar_types_translate_between_torch_torchscript_and_onnx() -> None:
+    for kind in JitScalarType:
+        if kind.onnx_compatible() and not kind.dtype().is_complex:
+            assert JitScalarType.from_dtype(kind.dtype()) is kind
+            assert JitScalarType.from_onnx_type(int(kind.onnx_type())) is kind
+    assert JitScalarType.from_value(torch.zeros(1, dtype=torch.bfloat16)).scalar_name() == "BFloat16"
+    assert JitScalarType.FLOAT.onnx_type() == onnx.TensorProto.FLOAT
+    with pytest.raises(ArgumentsError):
+        JitScalarType.from_dtype(None)
+
+
+def test_the_codes_of_dtypes_are_those_that_stand_in_graphs() -> None:
+    def cast(dtype: torch.dtype) -> int:
+        graph = torch.jit.trace(lambda x: x.to(dtype), torch.zeros(1)).graph
+        constants = [node.output().toIValue() for node in graph.nodes() if node.kind() == "prim::Constant"]
+        return next(value for value in constants if isinstance(value, int) and not isinstance(value, bool))
+
+    for dtype in (torch.uint8, torch.int64, torch.float64, torch.bool, torch.bfloat16, torch.float8_e4m3fn):
+        assert cast(dtype) == int(JitScalarType.from_dtype(dtype))

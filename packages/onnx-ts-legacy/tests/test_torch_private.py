@@ -1,0 +1,70 @@
+"""Fails when torch changes one of the private things that the exporter relies on."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from onnx_ts_legacy import _torch_private as private
+
+
+def test_fake_tensors_take_sizes_without_values_and_say_what_they_share() -> None:
+    mode = private.fake_mode()
+    size = mode.shape_env.create_unbacked_symint()
+
+    with mode:
+        x = torch.empty(size, 3)
+        view, copy = x.view(-1), x.clone()
+
+    assert private.same_storage(x, view)
+    assert not private.same_storage(x, copy)
+    assert private.statically_known_true(view.shape[0] == size * 3)
+
+
+def test_sizes_with_examples_are_symbols() -> None:
+    mode = private.fake_mode()
+
+    size = private.new_dimension(mode, "batch", 4)
+
+    assert size.node.expr.is_Symbol
+    assert size.node.hint == 4
+
+
+def test_a_call_that_needs_the_value_of_a_symbol_is_told_apart() -> None:
+    mode = private.fake_mode()
+    size = mode.shape_env.create_unbacked_symint()
+
+    try:
+        bool(size == 3)
+    except Exception as error:
+        caught = error
+
+    assert private.is_data_dependent(caught)
+    assert not private.is_data_dependent(RuntimeError())
+
+
+def test_schemas_of_nodes_resolve_to_overloads() -> None:
+    graph = torch.jit.trace(lambda x: x.add(1), torch.zeros(1)).graph
+    schemas = [node.schema() for node in graph.nodes() if node.kind() == "aten::add"]
+
+    assert private.overload_of_schema(schemas[0]) is torch.ops.aten.add.Tensor
+    assert private.overload_of_schema("no::such(Tensor x) -> Tensor") is None
+
+
+def test_calls_of_methods_are_inlined() -> None:
+    graph = torch.jit.trace(torch.nn.Sequential(torch.nn.ReLU()), torch.zeros(1)).graph.copy()
+
+    private.inline_calls(graph)
+
+    assert "prim::CallMethod" not in {node.kind() for node in graph.nodes()}
+
+
+def test_deprecations_of_torchscript_are_hidden_and_others_are_not() -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with private.hidden_deprecations():
+            torch.jit.trace(torch.nn.ReLU(), torch.zeros(1))
+            warnings.warn("something else", stacklevel=1)
+
+    assert [str(warning.message) for warning in seen] == ["something else"]
