@@ -84,3 +84,20 @@ def test_creation_of_empty_and_zero_dim_tensors() -> None:
 def test_long_sequences_do_not_grow_the_model() -> None:
     lowered = check(lambda x: (x * 1, torch.arange(0.0, 100000.0, 1.0), torch.zeros(300, 300)), X)
     assert lowered.proto.ByteSize() < 2000
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7, 3000])
+@pytest.mark.parametrize("dtype", [None, torch.float64, torch.int64, torch.float16])
+def test_evenly_spaced_numbers(steps: int, dtype: torch.dtype | None) -> None:
+    check(
+        lambda x: (x * 1, torch.linspace(-3, 8.5, steps, dtype=dtype), torch.logspace(0, 1.5, steps, 2, dtype=dtype)),
+        X,
+    )
+
+
+def test_evenly_spaced_numbers_between_tensors() -> None:
+    check(
+        lambda a, b: (torch.linspace(a, b, 5), torch.linspace(a, 3, 4), torch.logspace(1, b, 3)),
+        torch.tensor(0.5),
+        torch.tensor(2),
+    )

@@ -37,6 +37,12 @@ def test_constant_padding_keeps_the_dtype(dtype: torch.dtype) -> None:
     check(lambda x: pad(x, (1, 2), value=1), torch.ones(2, 3).to(dtype))
 
 
+@pytest.mark.parametrize("opset", [18, 24])
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_pad_of_an_empty_batch(mode: str, opset: int) -> None:
+    check(lambda x: pad(x, (1, 2), mode=mode), torch.zeros(0, 3, 4), opset=opset)
+
+
 def test_pad_of_an_empty_tensor() -> None:
     check(lambda x: pad(x, (1, 2, 2, 0), value=3.0), torch.zeros(0, 3))
 

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
-from decomp_harness import check
+from decomp_harness import check, lower
+
+from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 
 X = torch.randn(2, 3, 4, 5)
 LARGER = [(torch.randn(4, 6, 2, 7),)]
@@ -129,3 +131,24 @@ def test_unsqueezes_join() -> None:
         lambda x: x[:, None, :, None][None, ..., 0:1].unsqueeze(2), torch.randn(2, 3), others=[(torch.randn(5, 4),)]
     )
     assert lowered.op_types() == ["Unsqueeze"]
+
+
+def test_memory_read_as_another_dtype_of_the_same_size() -> None:
+    check(lambda x: (x.view(torch.uint8), x.to(torch.int16).view(torch.uint16)), torch.tensor([-1, 5]).to(torch.int8))
+
+
+def test_memory_of_floats_read_as_integers() -> None:
+    x = torch.tensor([1.0, -0.0, float("inf")])
+    lowered = lower(lambda x: x.view(torch.int32), (x,), opset=26)
+    assert lowered.op_types() == ["BitCast"]
+    with pytest.raises(UnsupportedOpsetError, match="26"):
+        lower(lambda x: x.view(torch.int32), (x,), opset=25)
+
+
+def test_memory_read_as_a_dtype_of_another_size_is_refused() -> None:
+    with pytest.raises(LoweringError, match="same size"):
+        lower(lambda x: x.view(torch.int8), (torch.zeros(2, 3),))
+
+
+def test_resize_keeps_the_first_elements() -> None:
+    check(lambda x: (x.clone().resize_(2, 3), x.clone().resize_as_(x[0]), x.clone().resize_(6, 2, 10)), X)

@@ -182,6 +182,54 @@ def _float_range(op: OpBuilder, start: Operand, end: Operand, step: Operand) -> 
     return op.Add(op.Mul(positions, delta_value), first_value)
 
 
+# ---- evenly spaced numbers
+
+
+def _spaced(op: OpBuilder, start: Operand, end: Operand, steps: Size) -> ir.Value:
+    """Return ``steps`` DOUBLE numbers from ``start`` to ``end``, counted from the nearer end as torch does."""
+    first, last = (op.reshape(scalar(op, value, ir.DataType.DOUBLE), [1]) for value in (start, end))
+    if isinstance(steps, int) and steps < 2:
+        return op.Slice(first, [0], [steps])
+    index = op.Range(0, steps, 1)
+    divisor = op.cast(op.vector([op.size_sub(steps, 1)]), ir.DataType.DOUBLE)
+    step = op.Div(op.Sub(last, first), divisor)
+    ascending = op.Add(first, op.Mul(op.cast(index, ir.DataType.DOUBLE), step))
+    rest = op.Sub(op.vector([op.size_sub(steps, 1)]), index)
+    descending = op.Sub(last, op.Mul(op.cast(rest, ir.DataType.DOUBLE), step))
+    return op.Where(op.Less(index, op.vector([op.size_floordiv(steps, 2)])), ascending, descending)
+
+
+@lowering(aten.linspace.default, aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor)
+def linspace(op: OpBuilder, start: Operand, end: Operand, steps: Size, *, dtype: torch.dtype | None = None) -> ir.Value:
+    wanted = _default_float() if dtype is None else to_ir(dtype)
+    return op.cast(_spaced(op, _bound(op, start, wanted), _bound(op, end, wanted), steps), wanted)
+
+
+def _bound(op: OpBuilder, value: Operand, dtype: ir.DataType) -> Operand:
+    """Return an end of the range as torch takes it: in the dtype of the result if that is integral."""
+    if dtype.is_floating_point():
+        return value
+    return op.cast(value, dtype) if isinstance(value, ir.Value) else int(value)
+
+
+@lowering(aten.logspace.default, aten.logspace.Tensor_Tensor, aten.logspace.Tensor_Scalar, aten.logspace.Scalar_Tensor)
+def logspace(
+    op: OpBuilder,
+    start: Operand,
+    end: Operand,
+    steps: Size,
+    base: float = 10.0,
+    *,
+    dtype: torch.dtype | None = None,
+) -> ir.Value:
+    wanted = _default_float() if dtype is None else to_ir(dtype)
+    exponents = _spaced(op, _bound(op, start, wanted), _bound(op, end, wanted), steps)
+    return op.cast(op.Pow(op.constant(base, ir.DataType.DOUBLE), exponents), wanted)
+
+
+# ---- matrices
+
+
 @lowering(aten.eye.default)
 def eye(op: OpBuilder, n: Size, *, dtype: torch.dtype | None = None) -> ir.Value:
     return eye_m(op, n, n, dtype=dtype)

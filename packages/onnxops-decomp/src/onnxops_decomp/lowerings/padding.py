@@ -10,6 +10,7 @@ import torch
 
 from onnxops_decomp.dtypes import promote
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.inference import dims_of
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def _padded(op: OpBuilder, value: ir.Value, pad: Sequence[Size], mode: str) -> i
     Negative amounts cut off afterwards, as torch does; a circular padding repeats what the cut leaves over.
     """
     rank = op.rank(value)
+    if 0 in (dims_of(value) or ()):
+        # Nothing is there to repeat, and torch only lets the sizes next to the empty one grow.
+        return constant_pad_nd(op, value, pad)
     grown: list[Size] = [0 if _is_negative(size) else size for size in pad]
     cut: list[Size] = [size if _is_negative(size) else 0 for size in pad]
     if mode == "wrap":

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.inference import Dim, dims_of
 from onnxops_decomp.lowerings.registry import lowering
 
@@ -123,6 +125,37 @@ def reshape_alias(op: OpBuilder, self: ir.Value, size: Sequence[Size], stride: S
 @lowering(aten.view_as.default, aten.reshape_as.default)
 def reshape_as(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     return op.reshape(self, op.sizes(other))
+
+
+@lowering(aten.resize.default)
+def resize(op: OpBuilder, self: ir.Value, size: Sequence[Size]) -> ir.Value:
+    """Keep the first elements; torch leaves those that are added undefined, here they are zero."""
+    wanted, have = op.size_mul(*size), op.size_mul(*op.sizes(self))
+    flat = op.Reshape(self, [-1])
+    if not (isinstance(wanted, int) and isinstance(have, int)) or wanted > have:
+        flat = op.Pad(flat, op.vector([0, op.size_max(op.size_sub(wanted, have), 0)]))
+    return op.reshape(flat if wanted == have else op.Slice(flat, [0], op.vector([wanted]), [0]), list(size))
+
+
+@lowering(aten.resize_as.default)
+def resize_as(op: OpBuilder, self: ir.Value, the_template: ir.Value) -> ir.Value:
+    return resize(op, self, op.sizes(the_template))
+
+
+@lowering(aten._shape_as_tensor.default)
+def shape_as_tensor(op: OpBuilder, self: ir.Value) -> ir.Value:
+    return op.vector(op.sizes(self))
+
+
+@lowering(aten.view.dtype, aten.view_copy.dtype)
+def view_dtype(op: OpBuilder, self: ir.Value, dtype: torch.dtype) -> ir.Value:
+    wanted = to_ir(dtype)
+    if wanted.bitwidth != op.dtype(self).bitwidth:
+        raise LoweringError(
+            f"Reading {op.dtype(self).name} memory as {wanted.name} changes the number of elements, which no ONNX "
+            "operator does; use a dtype of the same size."
+        )
+    return op.BitCast(self, to=wanted)
 
 
 @lowering(aten.flatten.using_ints)
