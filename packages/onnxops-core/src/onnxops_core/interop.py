@@ -30,14 +30,14 @@ _ATTRIBUTE_TYPES = {
 _TENSOR_TYPES = [f"tensor({name.lower()})" for name in (onnx_dtype_name(dtype) for dtype in TORCH_TO_ONNX)]
 
 
-def torch_onnx_translation_table(opset_version: int) -> dict[Callable[..., Any], Callable[..., Any]]:
+def torch_onnx_translation_table(opset_version: int | None = None) -> dict[Callable[..., Any], Callable[..., Any]]:
     """Returns what ``torch.onnx.export`` needs as its ``custom_translation_table`` to export native
     operators.
 
     Args:
         opset_version: the ``opset_version`` of the export. Operators that ONNX has only in a later one are
             left out, so that the exporter says that they are missing instead of writing a node that does not
-            exist.
+            exist. None for all operators.
 
     Returns:
         For each operator overload a function that writes its node.
@@ -53,7 +53,7 @@ def torch_onnx_translation_table(opset_version: int) -> dict[Callable[..., Any],
     return {
         overload: _translation(op)
         for overload, op in native_ops().items()
-        if op.domain != "" or op.since_version <= opset_version
+        if op.domain != "" or opset_version is None or op.since_version <= opset_version
     }
 
 

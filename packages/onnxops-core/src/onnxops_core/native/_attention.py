@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,10 +17,18 @@ from onnxops_core.native._attention_reference import (
     attention_reference,
     split_heads,
 )
+from onnxops_core.native._backends import Backend
 from onnxops_core.native._declare import NativeOp, declare
+from onnxops_core.native._gpu import (
+    fused_attention,
+    fused_attention_refuses,
+    triton_attention,
+    triton_attention_refuses,
+)
 
 __all__ = ["attention"]
 
+Result = TypeVar("Result")
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? attn_mask=None, Tensor? past_key=None, Tensor? past_value=None"
 _ATTRIBUTES = (
@@ -30,7 +38,7 @@ _ATTRIBUTES = (
 _RETURNS = "int num_outputs=4) -> (Tensor Y, Tensor present_key, Tensor present_value, Tensor qk_matmul_output)"
 
 
-def _run_on_call(implementation: Callable[[AttentionCall], Outputs]) -> Callable[..., Outputs]:
+def _run_on_call(implementation: Callable[[AttentionCall], Result]) -> Callable[..., Result]:
     """Gives an implementation the signature of the operator."""
 
     def run(
@@ -52,7 +60,7 @@ def _run_on_call(implementation: Callable[[AttentionCall], Outputs]) -> Callable
         left_window_size: int = -1,
         right_window_size: int = -1,
         num_outputs: int = 4,
-    ) -> Outputs:
+    ) -> Result:
         call = split_heads(
             q,
             k,
@@ -144,6 +152,12 @@ def _fake(call: AttentionCall) -> Outputs:
     return y, key, value, qk
 
 
+_BACKENDS = (
+    Backend("torch's fused attention", _run_on_call(fused_attention_refuses), _run_on_call(fused_attention)),
+    Backend("Triton", _run_on_call(triton_attention_refuses), _run_on_call(triton_attention)),
+)
+
+
 def _declare_version(version: int, inputs: str, attributes: str, **options: Any) -> NativeOp:
     return declare(
         "Attention",
@@ -152,6 +166,7 @@ def _declare_version(version: int, inputs: str, attributes: str, **options: Any)
         reference=_run_on_call(attention_reference),
         composite=_run_on_call(attention_composite),
         kernel=_run_on_call(attention_kernel),
+        backends=_BACKENDS,
         fake=_run_on_call(_fake),
         check=_checker(version),
         not_attributes=("num_outputs",),

@@ -31,7 +31,8 @@ def attention_kernel(call: AttentionCall) -> Outputs:
     them."""
     if call.num_outputs > 3 or call.precision not in (None, 1) or call.v.dtype != call.q.dtype:
         return _contiguous(attention_reference(call))
-    if call.sink is not None:
+    if call.sink is not None or not call.q.is_cpu:
+        # Tiles by Python loops, and lengths read back one by one, are for the CPU.
         return _contiguous(attention_reference(call))
     y = _by_batch(call) if call.nonpad is not None else _one_length(call)
     return _contiguous(finish_outputs(call, y, None, call.past_length == 0))

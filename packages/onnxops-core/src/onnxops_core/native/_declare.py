@@ -29,6 +29,7 @@ import torch
 
 from onnxops_core import _torch_private
 from onnxops_core._library import OperatorLibrary
+from onnxops_core.native._backends import Backend, dispatching
 
 __all__ = ["NativeOp", "OnnxCall", "ScalarInput", "declare", "find_native_op", "native_ops"]
 
@@ -101,6 +102,7 @@ class NativeOp:
     not_attributes: frozenset[str]
     output_positions: tuple[int, ...]
     opset_of_call: Callable[[Mapping[str, Any]], int] | None
+    backends: tuple[Backend, ...]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling() and _torch_private.is_plain_eager(args):
@@ -116,6 +118,11 @@ class NativeOp:
         if self.check_values is not None and _values_are_visible(args):
             self.check_values(*args, **kwargs)
         return self.kernel(*args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> dict[str, str | None]:
+        """Returns for each backend why it would not compute a CUDA call with these arguments, None if it
+        would."""
+        return {backend.name: backend.refuses(*args, **kwargs) for backend in self.backends}
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns all arguments of a call by name, defaults filled in."""
@@ -194,6 +201,7 @@ def declare(
     not_attributes: tuple[str, ...] = (),
     output_positions: tuple[int, ...] | None = None,
     opset_of_call: Callable[[Mapping[str, Any]], int] | None = None,
+    backends: tuple[Backend, ...] = (),
 ) -> NativeOp:
     """Defines a native operator; the module's docstring explains the parts.
 
@@ -208,6 +216,7 @@ def declare(
         not_attributes: keyword-only arguments that the ONNX node does not have.
         output_positions: which ONNX output each torch output is, where they do not stand in the same order.
         opset_of_call: the lowest opset for a call with given arguments, where that depends on them.
+        backends: what computes CUDA calls, in order of preference.
     """
     name = f"{op_type}.opset{since_version}"
     decomposition = composite or reference
@@ -220,13 +229,14 @@ def declare(
         overload=overload,
         reference=reference,
         decomposition=decomposition,
-        kernel=kernel or _contiguous_kernel(decomposition),
+        kernel=dispatching(backends, kernel or _contiguous_kernel(decomposition)),
         check=check,
         check_values=check_values,
         scalar_inputs=dict(scalar_inputs or {}),
         not_attributes=frozenset(not_attributes),
         output_positions=output_positions or tuple(range(len(overload._schema.returns))),
         opset_of_call=opset_of_call,
+        backends=backends,
     )
 
     derived = _contiguous_kernel(decomposition)

@@ -6,6 +6,7 @@ import torch
 
 from onnxops_core.native._checks import check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
+from onnxops_core.native._gpu import ROTARY_EMBEDDING
 
 __all__ = ["rotary_embedding"]
 
@@ -174,6 +175,7 @@ _ROTARY_EMBEDDING = declare(
     fake=_fake,
     check=_check,
     check_values=_check_values,
+    backends=(ROTARY_EMBEDDING,),
 )
 
 

@@ -7,6 +7,7 @@ import torch
 from onnxops_core import _torch_private
 from onnxops_core.native._checks import check_choice, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
+from onnxops_core.native._gpu import TENSOR_SCATTER, write_cache
 
 __all__ = ["tensor_scatter", "tensor_scatter_"]
 
@@ -130,6 +131,7 @@ _TENSOR_SCATTER = declare(
     fake=_fake,
     check=_check,
     check_values=_check_values,
+    backends=(TENSOR_SCATTER,),
 )
 
 
@@ -183,6 +185,9 @@ def tensor_scatter_(
     """
     arguments = (cache, update, write_indices)
     plain = not torch.compiler.is_compiling() and _torch_private.is_plain_eager(arguments)
+    if plain and cache.is_contiguous() and TENSOR_SCATTER.refuses(*arguments) is None:
+        _check(cache, update, write_indices, axis=axis, mode=mode)
+        return write_cache(cache, update, write_indices, axis, mode)
     if not plain or not cache.is_cpu:
         return cache.copy_(tensor_scatter(cache, update, write_indices, axis=axis, mode=mode))
     _check(cache, update, write_indices, axis=axis, mode=mode)

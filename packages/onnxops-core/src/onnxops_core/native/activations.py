@@ -8,6 +8,7 @@ import torch
 
 from onnxops_core.native._checks import check_choice, check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
+from onnxops_core.native._gpu import SWIGLU
 
 __all__ = ["gelu", "hard_swish", "mish", "swiglu", "swish"]
 
@@ -135,6 +136,7 @@ _SWIGLU = declare(
     kernel=_swiglu_kernel,
     fake=_like_first,
     check=_swiglu_check,
+    backends=(SWIGLU,),
 )
 
 

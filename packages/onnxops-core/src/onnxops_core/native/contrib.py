@@ -6,6 +6,7 @@ import torch
 
 from onnxops_core.native._checks import FLOATS, check_choice, check_dtype, check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
+from onnxops_core.native._gpu import MATMUL_NBITS, SKIP_LAYER_NORMALIZATION, SKIP_SIMPLIFIED_LAYER_NORMALIZATION
 
 __all__ = ["matmul_nbits", "skip_layer_normalization", "skip_simplified_layer_normalization"]
 
@@ -91,6 +92,7 @@ _SKIP_LAYER = declare(
     composite=_skip_layer_composite,
     fake=_skip_fake,
     check=_skip_layer_check,
+    backends=(SKIP_LAYER_NORMALIZATION,),
     output_positions=(0, 3),
 )
 
@@ -175,6 +177,7 @@ _SKIP_SIMPLIFIED = declare(
     composite=_skip_simplified_composite,
     fake=_skip_fake,
     check=_skip_simplified_check,
+    backends=(SKIP_SIMPLIFIED_LAYER_NORMALIZATION,),
     output_positions=(0, 3),
 )
 
@@ -339,6 +342,7 @@ _MATMUL_NBITS = declare(
     kernel=_nbits_kernel,
     fake=_nbits_fake,
     check=_nbits_check,
+    backends=(MATMUL_NBITS,),
 )
 
 

@@ -7,6 +7,7 @@ import torch
 from onnxops_core.dtypes import torch_dtype
 from onnxops_core.native._checks import check_choice, check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
+from onnxops_core.native._gpu import LAYER_NORMALIZATION, RMS_NORMALIZATION
 
 __all__ = ["group_normalization", "instance_normalization", "layer_normalization", "rms_normalization"]
 
@@ -94,6 +95,7 @@ _RMS_NORMALIZATION = declare(
     kernel=_rms_kernel,
     fake=_rms_fake,
     check=_rms_check,
+    backends=(RMS_NORMALIZATION,),
 )
 
 
@@ -202,6 +204,7 @@ _LAYER_NORMALIZATION = declare(
     composite=_layer_composite,
     fake=_layer_fake,
     check=_layer_check,
+    backends=(LAYER_NORMALIZATION,),
 )
 
 

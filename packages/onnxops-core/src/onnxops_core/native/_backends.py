@@ -1,0 +1,65 @@
+"""Which implementation computes a call: each backend says whether it can, and if not why.
+
+A CUDA call goes to the first backend that does not refuse it, and to the operator's own kernel if all do. On
+the CPU the kernel itself is the fast implementation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+__all__ = ["Backend", "dispatching", "triton_refuses"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """An implementation of an operator for some of its calls.
+
+    Attributes:
+        name: what it is, as :meth:`onnxops_core.native.NativeOp.explain` shows it.
+        refuses: takes the operator's arguments and returns why it cannot compute the call, or None if it can.
+        run: takes the operator's arguments and computes the call.
+    """
+
+    name: str
+    refuses: Callable[..., str | None]
+    run: Callable[..., Any]
+
+
+def dispatching(backends: tuple[Backend, ...], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that sends CUDA calls to the first backend that takes them, others to the kernel."""
+    if not backends:
+        return kernel
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if args[0].is_cuda:
+            for backend in backends:
+                if backend.refuses(*args, **kwargs) is None:
+                    return backend.run(*args, **kwargs)
+        return kernel(*args, **kwargs)
+
+    return run
+
+
+@functools.cache
+def _triton_is_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def triton_refuses(tensors: Iterable[torch.Tensor | None]) -> str | None:
+    """Returns why Triton kernels, which compute in float32 on NVIDIA GPUs, cannot take some tensors; None if
+    they can."""
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if not tensor.is_cuda:
+            return f"a tensor is on {tensor.device}, not on a CUDA device"
+        if tensor.dtype == torch.float64:
+            return "float64 would be computed in float32"
+    return None if _triton_is_installed() else "Triton is not installed"

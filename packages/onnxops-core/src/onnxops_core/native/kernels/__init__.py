@@ -1,0 +1,1 @@
+"""Triton kernels for NVIDIA GPUs. A module here is imported only when a call is about to use it."""
