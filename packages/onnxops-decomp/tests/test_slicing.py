@@ -65,6 +65,7 @@ def test_part_of_static_sizes(function) -> None:
         lambda x: x.split(x.shape[0], 0),
         lambda x: x.chunk(2, 0),
         lambda x: x.chunk(2, 2),
+        lambda x: x.chunk(4, 1),
         lambda x: x.tensor_split(3, 2),
         lambda x: x.narrow(1, 1, x.shape[1] - 3),
         lambda x: x.flip(1),
@@ -127,3 +128,12 @@ def test_parts_of_a_zero_dim_tensor() -> None:
 def test_split_into_an_unknown_number_of_parts_is_refused() -> None:
     with pytest.raises(LoweringError, match="number of parts"):
         lower(lambda x: x.split(2, 1), (X,), dynamic=True)
+
+
+def test_roll_of_a_long_axis_needs_no_list_of_indices() -> None:
+    lowered = check(lambda x: x.roll(5), torch.randn(100, 100))
+    assert lowered.proto.ByteSize() < 2000
+
+
+def test_slice_after_one_that_counts_its_axis_from_the_end() -> None:
+    check(lambda x: torch.diff(x)[..., 1:], X)

@@ -71,7 +71,12 @@ def index_put(
 ) -> ir.Value:
     values = _like(op, values, self)
     given = [(axis, item) for axis, item in enumerate(indices) if item is not None]
-    if len(given) == 1 and given[0][1].dtype == _BOOL and _is_single(values) and op.rank(values) <= 1:
+    if (
+        len(given) == 1
+        and given[0][1].dtype == _BOOL
+        and _is_single(values)
+        and op.rank(values) <= min(op.rank(self), 1)
+    ):
         axis, mask = given[0]
         replaced = op.Add(self, values) if accumulate and self.dtype != _BOOL else values
         if not (accumulate and self.dtype == _BOOL):

@@ -25,6 +25,9 @@ __all__ = ["split_at", "take_slice"]
 
 aten = torch.ops.aten
 
+# Longer lists of indices are computed by the model or avoided, so that it does not grow by them.
+_CONSTANT_LENGTH = 4096
+
 
 def take_slice(
     op: OpBuilder, value: ir.Value, axis: int, start: Size | None, end: Size | None, step: Size = 1
@@ -60,6 +63,7 @@ def _slice_before(op: OpBuilder, value: ir.Value) -> tuple[ir.Value, list[int], 
     if len(arrays) < 3 or any(array is None for array in arrays):
         return None
     lists = [[int(element) for element in array] for array in arrays if array is not None]
+    lists[2] = [axis % op.rank(value) for axis in lists[2]]
     steps = lists[3] if len(lists) > 3 else [1] * len(lists[0])
     return node.inputs[0], lists[0], lists[1], lists[2], steps
 
@@ -173,8 +177,11 @@ def chunk(op: OpBuilder, self: ir.Value, chunks: int, dim: int = 0) -> list[ir.V
         if part == 0:
             return split_at(op, self, [0] * chunks, axis)
         return split_at(op, self, [part] * (size // part) + [size % part] * (size % part > 0), axis)
-    # torch traces a dynamic size as large enough for all chunks.
     length = op.size_floordiv(op.size_add(size, chunks - 1), chunks)
+    if chunks > 3:
+        # The last of many parts may be missing, as in 5 = 2 + 2 + 1 for four of them.
+        bounds: list[Size] = [op.size_mul(length, index) for index in range(chunks + 1)]
+        return [take_slice(op, self, axis, start, end) for start, end in itertools.pairwise(bounds)]
     last = op.size_sub(size, op.size_mul(length, chunks - 1))
     return split_at(op, self, [length] * (chunks - 1) + [last], axis)
 
@@ -300,11 +307,14 @@ def roll(op: OpBuilder, self: ir.Value, shifts: Sequence[Size], dims: Sequence[i
 
 
 def _rolled(op: OpBuilder, value: ir.Value, shift: Size, axis: int) -> ir.Value:
-    """Roll along one axis by one Gather; its indices are a constant where the size is static."""
+    """Roll along one axis by one Gather; its indices are a constant where the size is static and not large."""
     size = op.size(value, axis)
     if isinstance(size, int) and isinstance(shift, int):
         if size == 0 or shift % size == 0:
             return value
+        if size > _CONSTANT_LENGTH:
+            cut = size - shift % size
+            return op.Concat(take_slice(op, value, axis, cut, None), take_slice(op, value, axis, 0, cut), axis=axis)
         return op.Gather(value, op.constant(np.roll(np.arange(size), shift)), axis=axis)
     indices = op.Mod(op.Sub(op.Range(0, size, 1), shift), size)
     return op.Gather(value, indices, axis=axis)
@@ -316,13 +326,8 @@ def unfold(op: OpBuilder, self: ir.Value, dimension: int, size: int, step: int) 
     if rank == 0:
         return flattened(op, self) if size == 1 else take_slice(op, flattened(op, self), 0, 0, size)
     axis = axis_in(rank, dimension)
-    whole = op.size(self, axis)
-    if isinstance(whole, int):
-        starts = np.arange(0, whole - size + 1, step)
-        indices = op.constant(starts[:, None] + np.arange(size)[None, :])
-    else:
-        last = op.size_sub(whole, size - 1)
-        indices = op.Add(op.Unsqueeze(op.Range(0, last, step), [1]), op.constant(np.arange(size)[None, :]))
+    last = op.size_sub(op.size(self, axis), size - 1)
+    indices = op.Add(op.Unsqueeze(op.Range(0, last, step), [1]), op.constant(np.arange(size)[None, :]))
     windows = op.Gather(self, indices, axis=axis)
     perm = [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1]
     return op.Transpose(windows, perm=perm)

@@ -20,12 +20,8 @@ aten = torch.ops.aten
 
 def _positions(op: OpBuilder, size: Size, kernel: int, dilation: int, stride: int) -> ir.Value:
     """Return for each element of the kernel its positions along a padded axis, INT64 (kernel, blocks)."""
-    offsets = np.arange(kernel)[:, None] * dilation
-    span = dilation * (kernel - 1)
-    if isinstance(size, int):
-        return op.constant(offsets + np.arange(0, size - span, stride)[None, :])
-    starts = op.Range(0, op.size_sub(size, span), stride)
-    return op.Add(op.Unsqueeze(starts, [0]), op.constant(offsets))
+    starts = op.Range(0, op.size_sub(size, dilation * (kernel - 1)), stride)
+    return op.Add(op.Unsqueeze(starts, [0]), op.constant(np.arange(kernel)[:, None] * dilation))
 
 
 @lowering(aten.im2col.default)
