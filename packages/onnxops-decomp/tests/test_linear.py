@@ -124,3 +124,28 @@ def test_bilinear_and_tensordot() -> None:
 
 def test_chain_of_matrices() -> None:
     check(torch.chain_matmul, torch.randn(2, 3), torch.randn(3, 4), torch.randn(4, 5))
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 1.5, 2.0, float("inf")])
+def test_distances_between_rows(p: float) -> None:
+    check(
+        lambda a, b: torch.cdist(a, b, p),
+        torch.randn(2, 3, 4),
+        torch.randn(2, 5, 4),
+        others=[(torch.randn(7, 2, 6), torch.randn(7, 8, 6))],
+    )
+
+
+def test_distances_within_a_matrix() -> None:
+    check(torch.pdist, torch.randn(5, 3))
+
+
+@pytest.mark.parametrize(("a", "b"), [((3,), (3,)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4))])
+def test_complex_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    check(torch.matmul, torch.randn(a, dtype=torch.complex64), torch.randn(b, dtype=torch.complex64))
+
+
+def test_complex_vdot_and_linear() -> None:
+    dtype = torch.complex64
+    check(torch.vdot, torch.randn(3, dtype=dtype), torch.randn(3, dtype=dtype))
+    check(F.linear, torch.randn(2, 3, dtype=dtype), torch.randn(4, 3, dtype=dtype), torch.randn(4, dtype=dtype))

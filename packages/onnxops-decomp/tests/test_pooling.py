@@ -125,3 +125,14 @@ def test_max_unpool(opset: int) -> None:
 @pytest.mark.parametrize("opset", [9, 18])
 def test_lp_pool(opset: int) -> None:
     check(lambda x: F.lp_pool2d(x, 2.0, 3, 2), torch.randn(2, 3, 7, 8), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+@pytest.mark.parametrize(
+    ("shape", "counts"), [((2, 3, 9, 8), [4, 3]), ((3, 9, 8), [1, 3]), ((2, 3, 7, 9, 8), [2, 4, 3])]
+)
+def test_fractional_max_pool(shape: tuple[int, ...], counts: list[int], opset: int) -> None:
+    spatial = len(counts)
+    function: Any = [torch.ops.aten.fractional_max_pool2d, torch.ops.aten.fractional_max_pool3d][spatial - 2].default
+    samples = torch.rand(shape[0] if len(shape) == spatial + 2 else 1, 3, spatial)
+    check(lambda x, s: function(x, [3, 2, 2][:spatial], counts, s), torch.randn(shape), samples, opset=opset)

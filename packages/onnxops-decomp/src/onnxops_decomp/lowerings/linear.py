@@ -158,7 +158,9 @@ def bilinear(
     op: OpBuilder, input1: ir.Value, input2: ir.Value, weight: ir.Value, bias: ir.Value | None = None
 ) -> ir.Value:
     # out[..., k] = sum over i, j of input1[..., i] weight[k, i, j] input2[..., j]
-    partial = op.MatMul(op.Unsqueeze(input1, [-2, -3]), weight)  # (..., K, 1, J)
-    product = op.MatMul(partial, op.Unsqueeze(input2, [-1, -3]))  # (..., K, 1, 1)
-    result = op.Squeeze(product, [-1, -2])
+    outputs, width1, width2 = op.sizes(weight)
+    lead = op.sizes(input1)[:-1]
+    flat = op.reshape(op.Transpose(weight, perm=[1, 0, 2]), [width1, op.size_mul(outputs, width2)])
+    partial = op.reshape(op.MatMul(input1, flat), [*lead, outputs, width2])
+    result = op.Squeeze(op.MatMul(partial, op.Unsqueeze(input2, [-1])), [-1])
     return result if bias is None else op.Add(result, bias)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import promote
+from onnxops_decomp.dtypes import promote, result_dtype
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
@@ -80,16 +80,18 @@ def margin_ranking_loss(
     margin: float = 0.0,
     reduction: int = _MEAN,
 ) -> ir.Value:
-    first, second, wanted = promote(op, input1, input2, target)
-    loss = op.Add(op.Mul(op.Neg(wanted), op.Sub(first, second)), margin)
-    return _reduced(op, op.Max(loss, 0), reduction)
+    # The margin is a Python float, which makes a float of integers.
+    first, second, wanted = promote(op, input1, input2, target, dtype=result_dtype(input1, input2, target, 0.0))
+    loss = op.Add(op.Mul(op.Neg(wanted), op.Sub(first, second)), float(margin))
+    return _reduced(op, op.Max(loss, 0.0), reduction)
 
 
 @lowering(aten.hinge_embedding_loss.default)
 def hinge_embedding_loss(
     op: OpBuilder, self: ir.Value, target: ir.Value, margin: float = 1.0, reduction: int = _MEAN
 ) -> ir.Value:
+    self = op.cast(self, result_dtype(self, 0.0))
     zero = op.constant(0, op.dtype(self))
-    far = op.Where(op.Equal(target, 1), zero, op.Max(op.Sub(margin, self), 0))
+    far = op.Where(op.Equal(target, 1), zero, op.Max(op.Sub(float(margin), self), 0.0))
     near = op.Where(op.Equal(target, -1), zero, self)
     return _reduced(op, op.Add(far, near), reduction)
