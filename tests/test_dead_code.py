@@ -28,3 +28,25 @@ def test_registered_functions_hooks_and_parameters_are_not_reported(tmp_path: Pa
     )
 
     assert unused(tmp_path, ["a.py"]) == []
+
+
+def test_an_unused_property_is_reported_although_it_is_decorated(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "import functools\n\n\n"
+        "class Thing:\n"
+        "    @property\n"
+        "    def lonely(self):\n"
+        "        return 1\n\n"
+        "    @functools.cached_property\n"
+        "    def used(self):\n"
+        "        return 1\n\n\n"
+        "Thing().used\n"
+    )
+
+    assert unused(tmp_path, ["a.py"]) == ["a.py:5: nothing uses the property lonely"]
+
+
+def test_a_name_that_a_module_offers_is_used(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('__all__ = ["offered"]\n\n\ndef offered():\n    pass\n')
+
+    assert unused(tmp_path, ["a.py"]) == []

@@ -1,11 +1,12 @@
 """Functions, methods and classes that nothing uses; `python -m tools.dead_code` prints them.
 
-A test counts as a use. What a framework calls by name or a decorator enters in a table is no finding, and neither are
-parameters: their names are given by PyTorch's and ONNX's signatures.
+A test counts as a use, and so does a name in `__all__`. What a decorator enters in a table is no finding, nor what a
+framework calls by name, nor parameters: their names are given by PyTorch's and ONNX's signatures.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,19 +19,55 @@ KINDS = {"class", "function", "method", "property", "unreachable_code"}
 # Called by torch, pytest, Sphinx or the standard library, not by us.
 HOOKS = ["_", "__*__", "backward", "forward", "jvp", "setup_context", "symbolic", "vmap"]
 HOOKS += ["_name_template", "guard_source"]
-HOOKS += ["pytest_*", "test_*", "visit_*"]
-REGISTERING = ["@pytest.fixture", "@nox.session", "@*register*", "@lowering*", "@adapter*"]
+HOOKS += ["handle_*", "pytest_*", "test_*", "visit_*"]
+# These change what a function is, and do not make it known to anyone; any other decorator may.
+PLAIN_DECORATORS = {
+    "abstractmethod",
+    "cache",
+    "cached_property",
+    "classmethod",
+    "contextmanager",
+    "dataclass",
+    "lru_cache",
+    "overload",
+    "override",
+    "property",
+    "setter",
+    "staticmethod",
+    "wraps",
+}
 
 
 def unused(root: Path, files: Iterable[str]) -> list[str]:
     """One line per definition in `files` that none of them uses."""
-    search = Vulture(ignore_names=HOOKS, ignore_decorators=REGISTERING)
+    search = Vulture(ignore_names=HOOKS)
     search.scavenge([str(root / name) for name in files])
-    found = [item for item in search.get_unused_code(min_confidence=60) if item.typ in KINDS]
-    return [
-        f"{Path(item.filename).relative_to(root)}:{item.first_lineno}: nothing uses the {item.typ} {item.name}"
-        for item in found
-    ]
+    registered: dict[Path, set[int]] = {}
+    lines = []
+    for item in search.get_unused_code(min_confidence=60):
+        path = Path(item.filename)
+        if path not in registered:
+            registered[path] = registered_lines(path.read_text(encoding="utf-8"))
+        if item.typ in KINDS and item.first_lineno not in registered[path]:
+            lines.append(f"{path.relative_to(root)}:{item.first_lineno}: nothing uses the {item.typ} {item.name}")
+    return lines
+
+
+def registered_lines(text: str) -> set[int]:
+    """The first lines, with and without decorators, of definitions that a decorator may have entered somewhere."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names = {decorator_name(decorator) for decorator in node.decorator_list}
+            if names - PLAIN_DECORATORS:
+                lines |= {node.lineno, node.decorator_list[0].lineno}
+    return lines
+
+
+def decorator_name(decorator: ast.expr) -> str:
+    """The last part of a decorator's name, without its arguments."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return called.attr if isinstance(called, ast.Attribute) else ast.unparse(called)
 
 
 def main(root: Path) -> int:
