@@ -170,6 +170,22 @@ def test_empty_batch_gives_an_empty_batch(name):
         assert (tuple(one.shape), one.dtype) == (expected, other.dtype)
 
 
+@pytest.mark.parametrize(
+    ("size", "attributes"),
+    [(1, {}), (1, {"onesided": True}), (2, {"inverse": True}), (2, {"inverse": True, "onesided": True})],
+)
+def test_transform_of_an_empty_batch_has_the_size_of_any_other(size, attributes):
+    empty, full = native.dft(_randn(0, 6, size), **attributes), native.dft(_randn(2, 6, size), **attributes)
+
+    assert empty.shape == (0, *full.shape[1:])
+
+
+def test_short_time_transform_of_an_empty_batch_has_the_size_of_any_other():
+    empty, full = native.stft(_randn(0, 20, 1), 3, _randn(8)), native.stft(_randn(2, 20, 1), 3, _randn(8))
+
+    assert empty.shape == (0, *full.shape[1:])
+
+
 def test_no_regions_give_no_pools():
     result = native.roi_align(_randn(2, 3, 6, 5), _randn(0, 4), torch.zeros(0, dtype=torch.int64), output_height=2)
 

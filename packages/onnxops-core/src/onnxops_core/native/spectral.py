@@ -51,10 +51,22 @@ def _dft_check(
         raise invalid(op, "input", input, "a complex spectrum (last dimension 2) for a one-sided inverse transform")
 
 
+def _transform_of_nothing(
+    input: torch.Tensor, dft_length: int | None, dim: int, real: bool, onesided: bool
+) -> torch.Tensor:
+    size = input.shape[dim]
+    length = (2 * (size - 1) if real else size) if dft_length is None else dft_length
+    shape = [*input.shape[:-1], 1 if real else 2]
+    shape[dim] = length // 2 + 1 if onesided and not real else length
+    return input.new_zeros(shape)
+
+
 def _dft_in(
     least: torch.dtype, input: torch.Tensor, dft_length: int | None, axis: int, inverse: bool, onesided: bool
 ) -> torch.Tensor:
     dim = axis if axis >= 0 else axis + input.dim()
+    if input.numel() == 0:  # which the FFT library refuses
+        return _transform_of_nothing(input, dft_length, dim, inverse and onesided, onesided)
     if onesided and inverse:
         length = 2 * (input.shape[dim] - 1) if dft_length is None else dft_length
         signal: torch.Tensor = torch.fft.irfft(_to_complex(input, least), length, dim)
@@ -179,6 +191,9 @@ def _stft_in(
     onesided: bool,
 ) -> torch.Tensor:
     length = _frame_length(signal, window, frame_length)
+    if signal.shape[0] == 0:  # which the FFT library refuses
+        frames_of_none = (signal.shape[1] - length) // frame_step + 1
+        return signal.new_zeros((0, frames_of_none, length // 2 + 1 if onesided else length, 2))
     wide = signal.to(torch.promote_types(signal.dtype, least))
     frames = wide.unfold(1, length, frame_step)
     if window is not None:
