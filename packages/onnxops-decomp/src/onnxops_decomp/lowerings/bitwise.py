@@ -8,12 +8,15 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import promoted
+from onnxops_decomp.inference import dims_of
 from onnxops_decomp.lowerings.registry import Function, lowering
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
 aten = torch.ops.aten
+
+BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
 
 def _bitwise(integer: str, logical: str) -> Function:
@@ -34,3 +37,78 @@ for _name in ("and", "or", "xor"):
 @lowering(aten.bitwise_not.default)
 def bitwise_not(op: OpBuilder, self: ir.Value) -> ir.Value:
     return op.Not(self) if self.dtype == ir.DataType.BOOL else op.BitwiseNot(self)
+
+
+def _shift(op: OpBuilder, value: ir.Value, by: ir.Value, left: bool) -> ir.Value:
+    """Shift integers; a shift by a negative number or by all bits gives 0, or the sign where it goes right."""
+    dtype = op.dtype(value)
+    bits = dtype.itemsize * 8
+    outside = op.Or(op.Less(by, 0), op.GreaterOrEqual(by, int(bits)))
+    unsigned = dtype.name.startswith("UINT")
+    if unsigned:
+        shifted = op.BitShift(value, op.Where(outside, 0, by), direction="LEFT" if left else "RIGHT")
+        return op.Where(outside, 0, shifted)
+    # BitShift is for unsigned integers; powers of two do the same, and the division rounds down as the shift does.
+    factor = op.Pow(op.constant(2, INT64), op.cast(op.Where(outside, 0, by), INT64))
+    wide = op.cast(value, INT64)
+    if left:
+        return op.Where(outside, 0, op.cast(op.Mul(wide, factor), dtype))
+    sign = op.cast(op.Neg(op.cast(op.Less(value, 0), INT64)), dtype)
+    return op.Where(outside, sign, op.cast(op.floor_div(wide, factor), dtype))
+
+
+def _shifting(left: bool) -> Function:
+    @promoted("self", "other")
+    def shift(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
+        return _shift(op, self, other, left)
+
+    return shift
+
+
+for _name, _left in (("left", True), ("right", False)):
+    lowering(
+        *(f"aten::bitwise_{_name}_shift.{overload}" for overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")),
+        *(f"aten::__{_name[0]}shift__.{overload}" for overload in ("Tensor", "Scalar")),
+    )(_shifting(_left))
+
+
+# ---- common divisors
+
+
+def _greatest_common_divisor(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return the greatest common divisor by Euclid's algorithm, run until the last element is done."""
+    zero = op.Mul(op.Add(a, b), 0)
+    start = op.Add(op.Abs(a), zero), op.Add(op.Abs(b), zero)
+    dtype, dims = op.dtype(a), dims_of(zero)
+
+    def unfinished(builder: OpBuilder, rest: ir.Value) -> ir.Value:
+        open_ = builder.cast(builder.Not(builder.Equal(rest, 0)), ir.DataType.UINT8)
+        return builder.cast(builder.ReduceMax(open_, keepdims=0), BOOL)
+
+    body = op.subgraph()
+    body.input("index", INT64, ())
+    body.input("going", BOOL, ())
+    divisor, rest = body.input("divisor", dtype, dims), body.input("rest", dtype, dims)
+    done = body.Equal(rest, 0)
+    after = body.Mod(divisor, body.Where(done, 1, rest))
+    following = body.Where(done, divisor, rest), body.Where(done, 0, after)
+    graph = body.graph([unfinished(body, following[1]), *following], name="euclid")
+    # No pair of 64-bit numbers takes more than 92 steps.
+    outputs = op.emit_many("Loop", 2, op.constant(96), unfinished(op, start[1]), *start, body=graph)
+    outputs[0].type, outputs[0].shape = ir.TensorType(dtype), zero.shape
+    return outputs[0]
+
+
+@lowering(aten.gcd.default)
+@promoted("self", "other")
+def gcd(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
+    return _greatest_common_divisor(op, self, other)
+
+
+@lowering(aten.lcm.default)
+@promoted("self", "other")
+def lcm(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
+    divisor = _greatest_common_divisor(op, self, other)
+    nothing = op.Equal(divisor, 0)
+    product = op.Abs(op.Mul(op.Div(self, op.Where(nothing, 1, divisor)), other))
+    return op.Where(nothing, 0, product)
