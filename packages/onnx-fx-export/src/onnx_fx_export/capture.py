@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from onnx_fx_export import dynamic_shapes as shapes
+from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError
 from onnx_fx_export.recurrent_capture import RecurrentCalls, restored
@@ -77,16 +78,23 @@ def capture(request: CaptureRequest) -> torch.export.ExportedProgram:
             for name, value in request.arguments.items()
         }
     first: Exception | None = None
+    calls: list[SymbolicFunctionCall] = []
     for strict in (False, True):
         try:
-            with onnx_export(), torch.no_grad(), contextlib.nullcontext() if strict else RecurrentCalls():
+            with onnx_export(), torch.no_grad(), contextlib.ExitStack() as stack:
+                if not strict:
+                    stack.enter_context(RecurrentCalls())
+                    calls = stack.enter_context(recorded_calls())
                 program = torch.export.export(
                     request.model, request.args, request.kwargs, dynamic_shapes=declared, strict=strict
                 )
+            # The calls live as long as the graph that refers to them.
+            program.graph_module.meta["onnx_fx_export.calls"] = calls
             return restored(program)
         except Exception as error:
             first = first or error
-            if _is_dimension_error(error):
+            # Dynamo would record the forward of a Function and lose what its symbolic method says.
+            if _is_dimension_error(error) or calls:
                 break
     assert first is not None
     raise _translated(first) from first

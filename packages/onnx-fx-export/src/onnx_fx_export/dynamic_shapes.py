@@ -153,7 +153,9 @@ def for_torch(value: Any, specs: Iterator[dict[int, Any]]) -> Any:
         spec = next(specs)
         return {axis: Dim.DYNAMIC if isinstance(dim, str) else dim for axis, dim in spec.items()} or None
     parts = [for_torch(child, specs) for child in children]
-    return dict(zip(value, parts, strict=True)) if isinstance(value, Mapping) else parts
+    if isinstance(value, Mapping):
+        return dict(zip(value, parts, strict=True))
+    return tuple(parts) if isinstance(value, tuple) else parts
 
 
 def dim_name(dim: Any) -> DimName:

@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from onnx_fx_export import autograd_function
 from onnxops_decomp import LoweringError, OpBuilder
 from onnxops_decomp.dtypes import is_complex, mark_complex, mark_number
 from onnxops_decomp.graph_lowering import GraphLowering, NodeHandler
@@ -153,6 +154,7 @@ def _scanned(
 
 
 HANDLERS: Mapping[Any, NodeHandler] = {
+    autograd_function.operator(): autograd_function.lower_call,
     torch.ops.higher_order.wrap_with_set_grad_enabled: _inlined(1),
     torch.ops.higher_order.wrap_with_autocast: _inlined(4),
     torch.ops.higher_order.cond: _cond,

@@ -235,7 +235,7 @@ class GraphLowering:
             result = apply_lowering(self.op, entry, overload, args, kwargs)
         else:
             result = self._decomposed(node, overload, args, kwargs)
-        self._check(result, node.meta.get("val"), overload.name())
+        self.check(result, node.meta.get("val"), overload.name())
         self._bind_unbacked(node, result)
         for operand in written_arguments(node):
             self._written[node] = root = self._written.get(operand, operand)
@@ -272,7 +272,8 @@ class GraphLowering:
             )
         return result
 
-    def _check(self, result: Any, val: Any, name: str) -> None:
+    def check(self, result: Any, val: Any, name: str) -> None:
+        """Hold the results of a lowering against what torch says of them; see :func:`check_result`."""
         if isinstance(val, torch.Tensor):
             if not isinstance(result, ir.Value):
                 raise LoweringError(f"{name} gives a tensor in torch, but its lowering {type(result).__name__}.")
@@ -282,7 +283,7 @@ class GraphLowering:
                 raise LoweringError(f"{name} gives {len(val)} results in torch, its lowering fewer.")
             for part, expected in zip(result, val, strict=False):
                 if isinstance(expected, torch.Tensor) and part is not None:
-                    self._check(part, expected, name)
+                    self.check(part, expected, name)
 
     def _bind_unbacked(self, node: torch.fx.Node, result: Any) -> None:
         """Let later size expressions find the sizes that only this node's data decides."""
