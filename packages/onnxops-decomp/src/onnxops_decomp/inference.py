@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 __all__ = [
+    "SAME_SHAPES",
     "UNKNOWN",
     "Dim",
     "Dims",
@@ -305,6 +306,29 @@ def _pad(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: Co
     )
 
 
+def _pool(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
+    """Rule for windows over the spatial axes; ONNX's own counts windows that start behind the input in ceil_mode."""
+    dims = dims_of(inputs[0])
+    if dims is None or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    kernel = attributes["kernel_shape"]
+    rank = len(kernel)
+    ones = [1] * rank
+    strides, dilations = attributes.get("strides") or ones, attributes.get("dilations") or ones
+    pads = attributes.get("pads") or [0] * (2 * rank)
+    result = list(dims[:2])
+    for axis, dim in enumerate(dims[2:]):
+        if not isinstance(dim, int):
+            result.append(UNKNOWN)
+            continue
+        span = dim + pads[axis] + pads[axis + rank] - (kernel[axis] - 1) * dilations[axis] - 1
+        count = (-(-span // strides[axis]) if attributes.get("ceil_mode") else span // strides[axis]) + 1
+        if attributes.get("ceil_mode") and (count - 1) * strides[axis] >= dim + pads[axis]:
+            count -= 1
+        result.append(count)
+    return tuple(result)
+
+
 _RULES: dict[str, ShapeRule] = {
     **dict.fromkeys(
         [
@@ -419,6 +443,9 @@ _RULES: dict[str, ShapeRule] = {
         ],
         _reduce,
     ),
+    "AveragePool": _pool,
+    "LpPool": _pool,
+    "MaxPool": _pool,
     "ArgMax": _arg_reduce,
     "ArgMin": _arg_reduce,
     "Concat": _concat,
@@ -439,6 +466,10 @@ _RULES: dict[str, ShapeRule] = {
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }
+
+
+# Operators all of whose outputs have the shape of the first.
+SAME_SHAPES = frozenset(("Dropout", "MaxPool"))
 
 
 def shape_rule(op_type: str) -> ShapeRule | None:

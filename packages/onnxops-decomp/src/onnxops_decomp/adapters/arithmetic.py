@@ -154,14 +154,19 @@ def _bitwise(op_type: str, logical: str) -> Adapter:
         newest, dtype = op.newest, op.dtype(a)
         x, y = (_bits(newest, newest.cast(value, _INT64), dtype) for value in (a, b))
         bits = newest.cast(newest.emit(logical, x, y), _INT64)
-        return newest.cast(newest.ReduceSum(newest.Mul(bits, _weights(dtype)), [-1], keepdims=0), dtype)
+        # Runtimes add integers as doubles, so the two halves of a long are added apart.
+        low = _weighted(newest, newest.Slice(bits, [0], [32], [-1]), min(dtype.bitwidth, 32))
+        if dtype.bitwidth > 32:
+            high = _weighted(newest, newest.Slice(bits, [32], [64], [-1]), dtype.bitwidth - 32)
+            low = newest.Add(low, newest.Mul(high, 2**32))
+        return newest.cast(low, dtype)
 
     return combine
 
 
-def _weights(dtype: ir.DataType) -> np.ndarray:
-    weights = [2**bit for bit in range(63)][: min(dtype.bitwidth, 63)]
-    return np.array([*weights, -(2**63)] if dtype.bitwidth == 64 else weights, np.int64)
+def _weighted(op: OpBuilder, bits: ir.Value, count: int) -> ir.Value:
+    weights = np.array([2**bit for bit in range(count)], np.int64)
+    return op.ReduceSum(op.Mul(bits, weights), [-1], keepdims=0)
 
 
 def _bits(op: OpBuilder, x: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["arange", "broadcast_sizes", "dim_sizes", "halves", "rank_of", "static_ints"]
+__all__ = ["arange", "broadcast_sizes", "dim_sizes", "halves", "rank_of", "repeat", "static_ints"]
 
 _INT64 = ir.DataType.INT64
 
@@ -64,11 +64,6 @@ def _scalar(op: OpBuilder, size: Size) -> ir.Value:
     return op.newest.constant(size, _INT64) if isinstance(size, int) else size
 
 
-def normalized(axes: Sequence[int], rank: int) -> list[int]:
-    """Count axes from the front."""
-    return [axis % rank for axis in axes]
-
-
 def halves(op: OpBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Split 64-bit integers into two doubles whose lexicographic order is theirs."""
     if x.dtype == ir.DataType.UINT64:
@@ -109,3 +104,26 @@ def _wider(op: OpBuilder, a: Size, b: Size) -> Size:
         # A static size other than 1 decides.
         return a if isinstance(a, int) else b
     return op.newest.size_max(a, b)
+
+
+_UNROLLED = 4
+
+Step = Callable[["OpBuilder", ir.Value, ir.Value], ir.Value]
+
+
+def repeat(op: OpBuilder, state: ir.Value, count: Size, step: Step) -> ir.Value:
+    """Apply ``step(op, state, index)`` with the indices from 0 to ``count - 1``, index as a vector of one element."""
+    newest = op.newest
+    if isinstance(count, int) and count <= _UNROLLED:
+        for number in range(count):
+            state = step(newest, state, newest.constant([number]))
+        return state
+    body = newest.subgraph()
+    index, running = body.input("index", _INT64, ()), body.input("running", ir.DataType.BOOL, ())
+    before = body.input("before", op.dtype(state), dims_of(state))
+    after = step(body, before, body.Unsqueeze(index, [0]))
+    graph = body.graph([running, after], name="repeat")
+    trips = newest.constant(count) if isinstance(count, int) else count
+    result = newest.emit_many("Loop", 1, trips, newest.constant(True), state, body=graph)[0]
+    result.shape = None if state.shape is None else ir.Shape(state.shape.dims)
+    return result

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange, dim_sizes, halves, rank_of, static_ints
+from onnxops_decomp.adapters.common import arange, dim_sizes, halves, rank_of, repeat, static_ints
 from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.inference import dims_of, is_nonnegative
@@ -135,27 +135,6 @@ def gather_nd(op: OpBuilder, data: ir.Value, indices: ir.Value) -> ir.Value:
 
 
 _COMBINE = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
-_UNROLLED = 4
-
-Step = Callable[["OpBuilder", ir.Value, ir.Value], ir.Value]
-
-
-def _repeat(op: OpBuilder, state: ir.Value, count: Size, step: Step) -> ir.Value:
-    """Apply ``step(op, state, index)`` with the indices from 0 to ``count - 1``, index as a vector of one element."""
-    newest = op.newest
-    if isinstance(count, int) and count <= _UNROLLED:
-        for number in range(count):
-            state = step(newest, state, newest.constant([number]))
-        return state
-    body = newest.subgraph()
-    index, running = body.input("index", _INT64, ()), body.input("running", _BOOL, ())
-    before = body.input("before", op.dtype(state), dims_of(state))
-    after = step(body, before, body.Unsqueeze(index, [0]))
-    graph = body.graph([running, after], name="repeat")
-    trips = newest.constant(count) if isinstance(count, int) else count
-    result = newest.emit_many("Loop", 1, trips, newest.constant(True), state, body=graph)[0]
-    result.shape = None if state.shape is None else ir.Shape(state.shape.dims)
-    return result
 
 
 def _scatter_combined(
@@ -170,7 +149,7 @@ def _scatter_combined(
         combined = b.emit(_COMBINE[reduction], b.GatherElements(state, where, axis=axis), what)
         return b.ScatterElements(state, where, combined, axis=axis)
 
-    return _repeat(op, data, op.newest.size(indices, axis), step)
+    return repeat(op, data, op.newest.size(indices, axis), step)
 
 
 @adapter("ScatterElements", below=18)
@@ -212,7 +191,7 @@ def _scatter_rows(op: OpBuilder, data: ir.Value, indices: ir.Value, updates: ir.
         where, what = b.Gather(tuples, index, axis=0), b.Gather(rows, index, axis=0)
         return b.ScatterND(state, where, b.emit(_COMBINE[reduction], b.GatherND(state, where), what))
 
-    return _repeat(op, data, count, step)
+    return repeat(op, data, count, step)
 
 
 @adapter("ScatterND", below=18)

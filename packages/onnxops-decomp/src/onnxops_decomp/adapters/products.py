@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange, rank_of
+from onnxops_decomp.adapters.common import arange, rank_of, repeat
 from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import LoweringError
 
@@ -24,15 +24,20 @@ def matmul_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
         return op.MatMul(a, b)
     newest = op.newest
     ranks = rank_of(op, a, "MatMul", 9), rank_of(op, b, "MatMul", 9)
-    # Rows against columns with the summed axis last: a (..., n, 1, k) and b (..., 1, m, k).
-    left = newest.Unsqueeze(a, [-2])
-    if ranks[1] == 1:
-        return newest.ReduceSum(newest.Mul(a, b), [-1], keepdims=0)
-    swap = list(range(ranks[1]))
-    swap[-2:] = swap[-1], swap[-2]
-    right = newest.Transpose(b, perm=swap)
-    right = right if ranks[0] == 1 else newest.Unsqueeze(right, [-3])
-    return newest.ReduceSum(newest.Mul(left, right), [-1], keepdims=0)
+    left = newest.Unsqueeze(a, [0]) if ranks[0] == 1 else a
+    right = newest.Unsqueeze(b, [1]) if ranks[1] == 1 else b
+
+    def step(body: OpBuilder, state: ir.Value, index: ir.Value) -> ir.Value:
+        column = body.Gather(left, index, axis=max(ranks[0], 2) - 1)
+        row = body.Gather(right, index, axis=max(ranks[1], 2) - 2)
+        return body.Add(state, body.Mul(column, row))
+
+    # Term after term, because runtimes add up integers as doubles.
+    first = newest.constant([0], _T.INT64)
+    nothing = newest.Mul(step(newest, newest.constant(0, op.dtype(a)), first), 0)
+    total = repeat(op, nothing, newest.size(left, max(ranks[0], 2) - 1), step)
+    gone = [axis for axis, rank in ((-2, ranks[0]), (-1, ranks[1])) if rank == 1]
+    return newest.Squeeze(total, gone) if gone else total
 
 
 @adapter("MatMulInteger", below=10)

@@ -10,6 +10,8 @@ import onnx_ir as ir
 
 from onnxops_decomp.adapters.common import arange, rank_of, static_ints
 from onnxops_decomp.adapters.registry import Adapter, adapter
+from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.inference import dims_of
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -33,7 +35,8 @@ def dft_with_axis_attribute(
     along = (static_ints(op, axis, "DFT", "an axis", 20) or [-2])[0]
     if inverse and onesided:
         # The older specification has no one-sided inverse.
-        return dft(op, input, dft_length, axis=along, inverse=inverse, onesided=onesided)
+        signal: ir.Value = dft(op, input, dft_length, axis=along, inverse=inverse, onesided=onesided)
+        return signal
     rank = rank_of(op, input, "DFT", 20)
     result: ir.Value = op.DFT(input, dft_length, axis=along % rank, inverse=inverse, onesided=onesided)
     return result
@@ -71,8 +74,10 @@ def dft(
 
 def _parts(op: OpBuilder, input: ir.Value) -> int:
     """Return 1 for a real signal and 2 for a complex one."""
-    size = op.newest.size(input, op.rank(input) - 1)
-    return size if isinstance(size, int) else 2
+    dims = dims_of(input)
+    if not dims or not isinstance(dims[-1], int):
+        raise UnsupportedOpsetError("DFT", op.opset, lowest=17, reason="whether the signal is complex")
+    return dims[-1]
 
 
 def _resized(op: OpBuilder, x: ir.Value, have: Size, want: Size) -> ir.Value:
