@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -31,9 +31,12 @@ __all__ = [
     "is_data_dependent",
     "new_dimension",
     "overload_of_schema",
+    "plain_fake",
     "quiet_fake_tensors",
     "same_storage",
+    "slow_attention",
     "statically_known_true",
+    "trace_graph",
 ]
 
 
@@ -116,6 +119,42 @@ def inline_calls(graph: Any) -> None:
     """Replace calls of methods, functions and forked tasks by what they do (``torch._C._jit_pass_inline``)."""
     torch._C._jit_pass_inline(graph)
     torch._C._jit_pass_inline_fork_wait(graph)
+
+
+def trace_graph(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], scopes: Mapping[torch.nn.Module, str]
+) -> Any:
+    """Record what ``function`` does to ``tensors`` (``torch._C._create_graph_by_tracing``).
+
+    Args:
+        function: Called with the first tensors; the others are weights that it reads by itself.
+        tensors: Inputs of the graph.
+        scopes: Names of modules, which the nodes of their calls carry (``torch.jit._trace._trace_module_map``).
+    """
+    before = torch.jit._trace._trace_module_map
+    torch.jit._trace._trace_module_map = dict(scopes)
+    try:
+        graph, _ = torch._C._create_graph_by_tracing(function, tuple(tensors), lambda variable: "", False, False)
+    finally:
+        torch.jit._trace._trace_module_map = before
+    return graph
+
+
+def plain_fake(mode: FakeTensorMode, sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype) -> FakeTensor:
+    """Return a fake tensor without asking the dispatcher (constructor of ``FakeTensor``)."""
+    meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
+    return FakeTensor(mode, meta, torch.device("cpu"))
+
+
+@contextlib.contextmanager
+def slow_attention() -> Iterator[None]:
+    """Keep modules from calling fused kernels that stand for a whole layer (``torch.backends.mha``)."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextlib.contextmanager

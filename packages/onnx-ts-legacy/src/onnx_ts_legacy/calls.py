@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
-from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.decomposition import lower_by_pieces
 from onnx_ts_legacy.dtypes import argument_converters
 from onnx_ts_legacy.errors import ScriptValueError
@@ -76,8 +75,7 @@ class OperatorCalls(Variables):
             return number
         args = [frozen(arg) for arg in args]
         kwargs = {name: frozen(arg) for name, arg in kwargs.items()}
-        fake = self.fake_call(overload, args, kwargs)
-        position = _viewed(overload, args, fake)
+        fake, position = self._recorded_call(overload, args, kwargs)
         values = self._lower(overload, args, kwargs, fake)
         view = None if position is None else (position, Call(overload, tuple(args), kwargs, position, None))
         return self.wrapped(values, fake, view)
@@ -107,9 +105,13 @@ class OperatorCalls(Variables):
         return self.number_tensor(self.scalars.binary(name, *numbers))
 
     def fake_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return fake tensors for what a call gives."""
+        return self._recorded_call(overload, args, kwargs)[0]
+
+    def _recorded_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None]:
         fake_args = [self._fake(arg) for arg in args]
         fake_kwargs = {name: self._fake(arg) for name, arg in kwargs.items()}
-        return self.metadata.run(SHAPES.get(overload, overload), fake_args, fake_kwargs)
+        return self.metadata.call(SHAPES.get(overload, overload), fake_args, fake_kwargs)
 
     def _fake(self, arg: Any) -> Any:
         if isinstance(arg, Tensor):
@@ -286,17 +288,6 @@ def functional_form(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | 
     if name.startswith("__i") and name.endswith("__"):
         packet = getattr(getattr(torch.ops, namespace), f"__{name[3:]}", None)
         return getattr(packet, overload._overloadname, None)
-    return None
-
-
-def _viewed(overload: torch._ops.OpOverload, args: Sequence[Any], fake: Any) -> int | None:
-    """Return the position of the tensor whose memory the result shows, or None."""
-    first = fake[0] if isinstance(fake, list | tuple) and fake else fake
-    if not isinstance(first, torch.Tensor):
-        return None
-    for position, arg in enumerate(args):
-        if isinstance(arg, Tensor) and private.same_storage(arg.fake, first):
-            return position
     return None
 
 

@@ -41,6 +41,7 @@ class Captured:
         prefix: Start of attribute names that the user's model does not have.
         inputs: Its other inputs.
         output_names: Names of the flat outputs, where the structure of the result says them; else None.
+        weights: Parameters and buffers that are the last inputs of the graph, with their names.
         reference: Given the model or a copy of it, calls it on the flat tensor inputs and returns its flat outputs.
     """
 
@@ -50,6 +51,16 @@ class Captured:
     inputs: list[ExampleInput]
     output_names: list[str] | None
     reference: Callable[..., list[torch.Tensor]]
+    weights: list[tuple[str, torch.Tensor]] = dataclasses.field(default_factory=list)
+
+    def initial(self, name: str) -> Any:
+        """Return what an attribute of the model holds."""
+        found = dict(self.weights).get(name)
+        if found is None:
+            found = self.root
+            for part in (f"{self.prefix}.{name}" if self.prefix else name).split("."):
+                found = found.getattr(part)
+        return found.detach().clone() if isinstance(found, torch.Tensor) else found
 
     def tensors(self) -> list[torch.Tensor]:
         """Return the tensors among the example inputs, flat."""
@@ -185,22 +196,40 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     leaves, structure = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     flat = _FlatModel(model, leaves, structure)
-    with _kept_buffers(model), onnx_export():
+    weights: list[tuple[str, torch.Tensor]] = []
+    root: Any = None
+    with _kept_buffers(model), onnx_export(), private.slow_attention():
         try:
-            traced = torch.jit.trace(flat, tuple(_copies(tensors)), check_trace=False, strict=False)
+            if any(isinstance(module, torch.jit.ScriptModule) for module in flat.modules()):
+                traced = torch.jit.trace(flat, tuple(_copies(tensors)), check_trace=False, strict=False)
+                graph, root = traced.graph.copy(), traced._c
+            else:
+                graph, weights = _recorded(flat, _copies(tensors))
         except Exception as error:
             text = str(error).strip().splitlines()
             raise CaptureError(
                 f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
             ) from error
-    graph = traced.graph.copy()
     private.inline_calls(graph)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
     def reference(program: Any, *given: torch.Tensor) -> list[torch.Tensor]:
         return list(_FlatModel(program, leaves, structure)(*given))
 
-    return Captured(graph, traced._c, "model", inputs, _names_of_paths(flat.result_paths), reference)
+    return Captured(graph, root, "model", inputs, _names_of_paths(flat.result_paths), reference, weights)
+
+
+def _recorded(flat: _FlatModel, tensors: list[torch.Tensor]) -> tuple[Any, list[tuple[str, torch.Tensor]]]:
+    """Trace a model of Python modules; its weights become inputs of the graph."""
+    named = {**dict(flat.named_parameters()), **dict(flat.named_buffers())}
+    weights = [(name.removeprefix("model."), tensor) for name, tensor in named.items()]
+    scopes = {module: f"__module.{name}" if name else "__module" for name, module in flat.named_modules()}
+
+    def call(*given: torch.Tensor) -> Any:
+        results = flat(*given[: len(tensors)])
+        return results[0] if len(results) == 1 else results
+
+    return private.trace_graph(call, [*tensors, *named.values()], scopes), weights
 
 
 def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -62,7 +62,7 @@ def convert(captured: Captured, options: Options) -> TSProgram:
     for _ in range(_ROUNDS):
         conversion = _Conversion(captured, options, slots)
         changed = conversion.run()
-        settled = _settled(conversion, slots, changed, options)
+        settled = _settled(conversion, captured, slots, changed, options)
         if settled:
             return conversion.program()
     raise StateError("The shapes of the model's state do not settle from one call to the next.")
@@ -76,7 +76,13 @@ def convert_partly(captured: Captured, options: Options) -> list[Failure]:
     return conversion.interpreter.failures
 
 
-def _settled(conversion: _Conversion, slots: dict[str, StateSlot], changed: dict[str, Any], options: Options) -> bool:
+def _settled(
+    conversion: _Conversion,
+    captured: Captured,
+    slots: dict[str, StateSlot],
+    changed: dict[str, Any],
+    options: Options,
+) -> bool:
     """Enter what the program changes as state; tell whether everything was entered before."""
     conversion.check_inputs()
     if changed and options.state != "io":
@@ -89,7 +95,7 @@ def _settled(conversion: _Conversion, slots: dict[str, StateSlot], changed: dict
     for name, value in changed.items():
         slot = slots.get(name)
         if slot is None:
-            slot = slots[name] = StateSlot(name, conversion.initial(name))
+            slot = slots[name] = StateSlot(name, captured.initial(name))
             if isinstance(slot.initial, torch.Tensor):
                 slot.add(slot.initial.dtype, tuple(slot.initial.shape))
         for form in value.forms if isinstance(value, Tensor) else ():
@@ -131,20 +137,13 @@ class _Conversion:
             interpreter.state_input(slot)
         if self._captured.root is not None:
             variables.insert(0, interpreter.attributes.root)
+        variables.extend(interpreter.attributes.tensor(name, weight) for name, weight in self._captured.weights)
         results = interpreter.run(self._captured.graph, variables)
         changed = interpreter.attributes.changed()
         if not interpreter.failures:
             self._close(results, changed)
         interpreter.raise_failures()
         return changed
-
-    def initial(self, name: str) -> Any:
-        """Return what the module holds in an attribute."""
-        target = self._captured.root
-        path = f"{self._captured.prefix}.{name}" if self._captured.prefix else name
-        for part in path.split("."):
-            target = target.getattr(part)
-        return target.detach().clone() if isinstance(target, torch.Tensor) else target
 
     # ---- inputs
 

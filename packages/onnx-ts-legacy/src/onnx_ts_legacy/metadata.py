@@ -40,6 +40,8 @@ class Metadata:
         self._op = op
         self._declared: dict[str, tuple[torch.SymInt, int]] = {}
         self._hints: dict[str, int] = {}
+        self._canonical: dict[Any, torch.Tensor] = {}
+        self._known: dict[Any, tuple[Any, int | None]] = {}
         self._plain_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
 
     # ---- tensors
@@ -81,8 +83,7 @@ class Metadata:
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake tensor of the same dtype, sizes and strides."""
-        with self.mode:
-            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        return self.canonical(private.plain_fake(self.mode, tensor.shape, tensor.stride(), tensor.dtype))
 
     def empty(self, dtype: torch.dtype, sizes: Sequence[int | torch.SymInt]) -> torch.Tensor:
         """Return a new fake tensor."""
@@ -143,6 +144,34 @@ class Metadata:
         return int(expression.xreplace({s: self._hints.get(str(s), unknown) for s in expression.free_symbols}))
 
     # ---- calls
+
+    def canonical(self, fake: torch.Tensor) -> torch.Tensor:
+        """Return the first fake tensor of the same dtype, sizes and strides: equal calls then have equal operands."""
+        if fake.layout != torch.strided:
+            return fake
+        layout = (*fake.shape, *fake.stride(), fake.storage_offset())
+        key = (fake.dtype, fake.dim(), tuple(_key(size) for size in layout))
+        return self._canonical.setdefault(key, fake)
+
+    def call(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int | None]:
+        """Call an operator on fake tensors, or remember what an equal call gave.
+
+        Returns:
+            The fake results, and the position of the argument whose memory they show, or None.
+        """
+        key = _call_key(function, args, kwargs)
+        if key is not None and key in self._known:
+            return self._known[key]
+        count = self.symbol_count()
+        result = self.run(function, args, kwargs)
+        position = _viewed(args, result)
+        leaves, structure = pytree.tree_flatten(result)
+        canonical = [self.canonical(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        result = pytree.tree_unflatten(canonical, structure)
+        sizes = [size for leaf in canonical for size in (leaf.shape if isinstance(leaf, torch.Tensor) else [leaf])]
+        if key is not None and all(not isinstance(s, torch.SymInt) or self.is_older(s, count) for s in sizes):
+            self._known[key] = result, position
+        return result, position
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call an operator on fake tensors.
@@ -264,6 +293,35 @@ class _Trials:
                 if all(_evaluated(size, values, 2) == now for (values, _), now in zip(trials, found, strict=True)):
                     return size
         return self._metadata.unknown_size(hint=found[0])
+
+
+def _key(value: Any) -> Any:
+    """Return what tells an argument from others; tensors are canonical."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor", id(value))
+    if isinstance(value, torch.SymInt):
+        return value.node.expr
+    if isinstance(value, list | tuple):
+        return tuple(_key(item) for item in value)
+    return (type(value), value)
+
+
+def _call_key(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    leaves = pytree.tree_leaves((args, kwargs))
+    if any(isinstance(leaf, torch.SymFloat | torch.SymBool | torch.Generator) for leaf in leaves):
+        return None
+    return (function, _key(args), tuple((name, _key(value)) for name, value in kwargs.items()))
+
+
+def _viewed(args: Sequence[Any], result: Any) -> int | None:
+    """Return the position of the tensor whose memory the result shows, or None."""
+    first = result[0] if isinstance(result, list | tuple) and result else result
+    if not isinstance(first, torch.Tensor):
+        return None
+    for position, arg in enumerate(args):
+        if isinstance(arg, torch.Tensor) and private.same_storage(arg, first):
+            return position
+    return None
 
 
 def _evaluated(size: int | torch.SymInt, values: Mapping[str, int], unknown: int) -> int:
