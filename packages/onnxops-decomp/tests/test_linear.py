@@ -100,21 +100,60 @@ def test_dot_and_mv() -> None:
     check(torch.mv, torch.randn(2, 3), torch.randn(3))
 
 
-@pytest.mark.parametrize("opset", [11, 13, 18])
-@pytest.mark.parametrize(
-    ("equation", "shapes"),
-    [
-        ("ij,jk->ik", [(2, 3), (3, 4)]),
-        ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]),
-        ("...ij,...kj->...ik", [(2, 3, 4), (2, 5, 4)]),
-        ("ii->i", [(3, 3)]),
-        ("ij->", [(2, 3)]),
-        ("i,j,k->kji", [(2,), (3,), (4,)]),
-        ("bA,bB", [(2, 3), (2, 4)]),
-    ],
-)
+EQUATIONS: list[tuple[str, list[tuple[int, ...]]]] = [
+    ("ij,jk->ik", [(2, 3), (3, 4)]),
+    ("bij, bjk -> bik", [(2, 3, 4), (2, 4, 5)]),
+    ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]),
+    ("bqhd,bkhd->bhqk", [(2, 4, 3, 5), (2, 6, 3, 5)]),
+    ("...ij,...kj->...ik", [(2, 3, 4), (2, 5, 4)]),
+    ("...ij,...jk", [(6, 2, 3, 4), (2, 4, 5)]),
+    ("...i->...", [(2, 3, 4)]),
+    ("ii->i", [(3, 3)]),
+    ("ii", [(3, 3)]),
+    ("iij,jk->ki", [(3, 3, 2), (2, 4)]),
+    ("ij->ji", [(2, 3)]),
+    ("ji", [(2, 3)]),
+    ("ij->", [(2, 3)]),
+    ("i,j->ij", [(2,), (3,)]),
+    ("i,i->i", [(3,), (3,)]),
+    ("i,j,k->kji", [(2,), (3,), (4,)]),
+    ("ab,bc,cd->ad", [(2, 3), (3, 4), (4, 5)]),
+    ("bA,bB", [(2, 3), (2, 4)]),
+    ("ij,ij->i", [(2, 3), (2, 1)]),
+    ("ijk,jl->il", [(2, 3, 4), (3, 5)]),
+    ("i,->i", [(3,), ()]),
+    (",", [(), ()]),
+]
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 12, 18, 26])
+@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
 def test_einsum(equation: str, shapes: list[tuple[int, ...]], opset: int) -> None:
     check(lambda *x: torch.einsum(equation, *x), *(torch.randn(shape) for shape in shapes), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [11, 12])
+def test_einsum_runs_at_other_sizes(opset: int) -> None:
+    check(
+        lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b),
+        torch.randn(2, 4, 3, 5),
+        torch.randn(2, 6, 3, 5),
+        opset=opset,
+        others=[(torch.randn(7, 3, 2, 4), torch.randn(7, 5, 2, 4))],
+    )
+
+
+def test_einsum_is_one_node() -> None:
+    product = check(lambda a, b: torch.einsum("bij,bjk->bik", a, b), torch.randn(2, 3, 4), torch.randn(2, 4, 5))
+    assert product.op_types() == ["MatMul"]
+    scores = check(lambda a, b: torch.einsum("bqd,bkd->bqk", a, b), torch.randn(2, 3, 4), torch.randn(2, 5, 4))
+    assert scores.op_types() == ["Einsum"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float64, torch.float16])
+def test_einsum_keeps_the_dtype(dtype: torch.dtype) -> None:
+    a, b = torch.arange(6).reshape(2, 3).to(dtype), torch.arange(8).reshape(4, 2).to(dtype)
+    check(lambda a, b: torch.einsum("ij,ki->jk", a, b), a, b)
 
 
 def test_bilinear_and_tensordot() -> None:
