@@ -128,6 +128,10 @@ def test_zero_dim_operands() -> None:
     )
 
 
+def test_gather_by_an_empty_index_of_any_rank() -> None:
+    check(lambda x, i: (x.gather(0, i), x.gather(1, i.reshape(0, 2, 3, 4))), X, torch.zeros(0, dtype=torch.int64))
+
+
 def test_take_counts_through_the_whole_tensor() -> None:
     check(lambda x, i: x.take(i), X, torch.tensor([[0, -1], [100, 7]]))
 

@@ -158,25 +158,40 @@ def arange_step(
 ) -> ir.Value:
     integral = all(_is_integral(value) for value in (start, end, step))
     wanted = to_ir(dtype) if dtype is not None else _INT64 if integral else _default_float()
-    if not wanted.is_floating_point():
-        # torch converts the operands first where the result is integral: arange(0.5, 3.5, dtype=int64) is 0, 1, 2.
-        operands = [int(value) if not isinstance(value, ir.Value) else value for value in (start, end, step)]
-        return op.cast(op.Range(*(scalar(op, value, _INT64) for value in operands)), wanted)
+    if not wanted.is_floating_point() and not integral:
+        return op.cast(_truncated_range(op, start, end, step, wanted), wanted)
     if integral:
         return op.cast(op.Range(*(scalar(op, value, _INT64) for value in (start, end, step))), wanted)
     return op.cast(_float_range(op, start, end, step), wanted)
 
 
-def _float_range(op: OpBuilder, start: Operand, end: Operand, step: Operand) -> ir.Value:
-    """Compute ``start + i * step`` in DOUBLE; runtimes add up the steps in a Range of floats, and so the errors."""
+def _truncated_range(op: OpBuilder, start: Operand, end: Operand, step: Operand, dtype: ir.DataType) -> ir.Value:
+    """Count from ``start`` in steps of integers, both truncated; INT64 truncates the end, too, the others do not."""
+    if dtype == _INT64:
+        return op.Range(*(_truncated(op, value) for value in (start, end, step)))
+    positions = op.Range(0, _range_length(op, start, end, step), 1)
+    return op.Add(op.Mul(positions, _truncated(op, step)), _truncated(op, start))
+
+
+def _truncated(op: OpBuilder, value: Operand) -> ir.Value:
+    return op.cast(value, _INT64) if isinstance(value, ir.Value) else op.constant(int(value), _INT64)
+
+
+def _range_length(op: OpBuilder, start: Operand, end: Operand, step: Operand) -> Size:
+    """Return how many multiples of ``step`` lie from ``start`` up to ``end``."""
     if not any(isinstance(value, ir.Value) for value in (start, end, step)):
         first, last, delta = (float(value) for value in (start, end, step) if not isinstance(value, ir.Value))
-        count: Size = max(math.ceil((last - first) / delta), 0)
-        if isinstance(count, int) and count <= _CONSTANT_LENGTH:
-            return op.constant(np.arange(count) * delta + first, ir.DataType.DOUBLE)
-    else:
-        values = [scalar(op, value, ir.DataType.DOUBLE) for value in (start, end, step)]
-        count = op.cast(op.Ceil(op.Div(op.Sub(values[1], values[0]), values[2])), _INT64)
+        return max(math.ceil((last - first) / delta), 0)
+    values = [scalar(op, value, ir.DataType.DOUBLE) for value in (start, end, step)]
+    return op.cast(op.Ceil(op.Div(op.Sub(values[1], values[0]), values[2])), _INT64)
+
+
+def _float_range(op: OpBuilder, start: Operand, end: Operand, step: Operand) -> ir.Value:
+    """Compute ``start + i * step`` in DOUBLE; runtimes add up the steps in a Range of floats, and so the errors."""
+    count = _range_length(op, start, end, step)
+    if isinstance(count, int) and count <= _CONSTANT_LENGTH:
+        first, delta = (float(value) for value in (start, step) if not isinstance(value, ir.Value))
+        return op.constant(np.arange(count) * delta + first, ir.DataType.DOUBLE)
     positions = op.cast(op.Range(0, count, 1), ir.DataType.DOUBLE)
     first_value, delta_value = (scalar(op, value, ir.DataType.DOUBLE) for value in (start, step))
     return op.Add(op.Mul(positions, delta_value), first_value)

@@ -210,6 +210,9 @@ def index_select(op: OpBuilder, self: ir.Value, dim: int, index: ir.Value) -> ir
 @lowering(aten.gather.default)
 def gather(op: OpBuilder, self: ir.Value, dim: int, index: ir.Value, *, sparse_grad: bool = False) -> ir.Value:
     rank = op.rank(index)
+    if 0 in (dims_of(index) or ()):
+        # An empty index may have any rank.
+        return op.expand(op.constant(0, op.dtype(self)), op.sizes(index))
     if op.rank(self) == 0:
         return self if rank == 0 else op.expand(self, op.sizes(index))
     if rank == 0:
