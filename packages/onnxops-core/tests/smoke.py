@@ -5,7 +5,7 @@ from importlib.metadata import version
 import torch
 
 import onnxops_core
-from onnxops_core.native import rms_normalization
+from onnxops_core import rms_normalization
 
 
 def main() -> None:
