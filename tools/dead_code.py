@@ -19,7 +19,7 @@ KINDS = {"class", "function", "method", "property", "unreachable_code"}
 # Called by torch, pytest, Sphinx or the standard library, not by us.
 HOOKS = ["_", "__*__", "backward", "forward", "jvp", "setup_context", "symbolic", "vmap"]
 HOOKS += ["_name_template", "guard_source"]
-HOOKS += ["handle_*", "pytest_*", "test_*", "visit_*"]
+HOOKS += ["handle_*", "setup", "pytest_*", "test_*", "visit_*"]
 # These change what a function is, and do not make it known to anyone; any other decorator may.
 PLAIN_DECORATORS = {
     "abstractmethod",
