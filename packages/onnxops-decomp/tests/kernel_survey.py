@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import adapter_cases
@@ -19,7 +20,9 @@ from adapter_cases import Case
 from decomp_harness import ORT_NEWEST_OPSET
 
 from onnxops_decomp import kernel_gaps
+from onnxops_decomp.adapters import registry
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.planning import make_plan
 from onnxops_decomp.schemas import OLDEST_OPSET, OpSpec, op_spec
 
 DTYPES = [
@@ -91,7 +94,7 @@ def single_node_model(case: Case, opset: int) -> bytes | None:
     """Return the case as one node of its own operator, or None if the opset writes it in another way."""
     for constants in (False, True):
         try:
-            proto = adapter_cases.emit(case, opset, constants=constants)
+            proto = adapter_cases.emit(case, opset, constants=constants, inferred=False)
         except (LoweringError, onnx.checker.ValidationError, TypeError):
             continue
         if [node.op_type for node in proto.graph.node] == [case.op_type]:
@@ -99,10 +102,24 @@ def single_node_model(case: Case, opset: int) -> bytes | None:
     return None
 
 
-def survey(op_type: str) -> Iterator[tuple[Gap, bool]]:
-    """Yield, for each opset, type variable and dtype that the specification allows, whether there is a kernel."""
+@contextmanager
+def without_stand_ins() -> Iterator[None]:
+    """Let the builder emit every operator as it is, whatever the runtime can do."""
+    registry.find_adapter("Identity", OLDEST_OPSET, ORT_NEWEST_OPSET)
+    caches = (registry._FORMS.clear, make_plan.cache_clear)
+    with mock.patch.object(kernel_gaps, "KERNEL_GAPS", {}), mock.patch.object(registry, "_COMPOSED", {}):
+        for clear in caches:
+            clear()
+        yield
+    for clear in caches:
+        clear()
+
+
+def survey(op_type: str) -> list[tuple[Gap, bool]]:
+    """Return, for each opset, type variable and dtype that the specification allows, whether there is a kernel."""
     cases = adapter_cases.cases_of(op_type)
-    with mock.patch.object(kernel_gaps, "KERNEL_GAPS", {}):
+    found: list[tuple[Gap, bool]] = []
+    with without_stand_ins():
         for opset in versions(op_type):
             spec = op_spec(op_type, opset)
             assert spec is not None
@@ -111,7 +128,8 @@ def survey(op_type: str) -> Iterator[tuple[Gap, bool]]:
                 for dtype in (d for d in DTYPES if d in allowed):
                     answer = _answer(cases, spec, opset, type_key, dtype)
                     if answer is not None:
-                        yield (op_type, opset, type_key, dtype), answer
+                        found.append(((op_type, opset, type_key, dtype), answer))
+    return found
 
 
 def _answer(cases: list[Case], spec: OpSpec, opset: int, type_key: str, dtype: ir.DataType) -> bool | None:

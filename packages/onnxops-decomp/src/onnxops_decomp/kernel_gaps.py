@@ -41,7 +41,9 @@ KERNEL_GAPS: Mapping[str, Mapping[str, Mapping[ir.DataType, ir.DataType]]] = {
     "NonZero": {"T": dict.fromkeys((_INT8, _INT16, _UINT16, _UINT32, _UINT64, _DOUBLE), _BOOL)},
     "OneHot": {
         "T1": dict.fromkeys((_INT8, _INT16, _INT32, _UINT8, _UINT16, _UINT32, _FLOAT16, _FLOAT, _DOUBLE), _INT64),
-        "T2": dict.fromkeys((_INT8, _INT16, _INT32, _UINT8, _UINT16, _UINT32, _FLOAT16, _FLOAT, _DOUBLE), _INT64),
+        "T2": dict.fromkeys(
+            (_INT8, _INT16, _INT32, _UINT8, _UINT16, _UINT32, _UINT64, _FLOAT16, _FLOAT, _DOUBLE), _INT64
+        ),
         "T3": {
             **dict.fromkeys((_BOOL, _INT8, _INT16, _INT32, _UINT8, _UINT16, _UINT32, _UINT64), _INT64),
             _FLOAT16: _FLOAT,
@@ -52,9 +54,7 @@ KERNEL_GAPS: Mapping[str, Mapping[str, Mapping[ir.DataType, ir.DataType]]] = {
     # The kernel refuses the maximum of no booleans, which is False.
     "ReduceMax": {"T": {_BOOL: _UINT8, _UINT32: _INT64}},
     "ReduceMin": {"T": {_BOOL: _UINT8, _UINT32: _INT64}},
-    "ReduceProd": {"T": _WRAPPING},
     "ReduceSum": {"T": _WRAPPING},
-    "ReduceSumSquare": {"T": _WRAPPING},
     "Relu": {"T": {_INT16: _INT32}},
     "TopK": {"T": {_UINT16: _INT32, _UINT32: _INT64}},
     "Trilu": {"T": {_INT8: _INT32, _UINT8: _INT32, **_SHORT, **_WRAPPING}},

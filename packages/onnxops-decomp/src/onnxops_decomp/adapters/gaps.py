@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters import activations, windows
-from onnxops_decomp.adapters.common import arange, dim_sizes
+from onnxops_decomp.adapters import activations, creation, shapes, windows
 from onnxops_decomp.adapters.registry import without_kernel
 from onnxops_decomp.inference import dims_of
 
@@ -70,36 +69,10 @@ def top_k_of_uint64(
     return (op.GatherElements(x, index, axis=axis), index)[:_outputs]
 
 
-@without_kernel("EyeLike", dtypes=(_T.BOOL, _T.INT8, _T.INT16, _T.UINT8, _T.UINT16, _T.UINT32))
-def eye_like(op: OpBuilder, input: ir.Value, *, dtype: int | None = None, k: int = 0) -> ir.Value:
-    rows, columns = dim_sizes(op, input, "EyeLike", 9)
-    row = op.Unsqueeze(arange(op, rows), [1])
-    diagonal = op.Equal(op.Add(row, k), op.Unsqueeze(arange(op, columns), [0]))
-    return op.cast(diagonal, ir.DataType(dtype) if dtype else op.dtype(input))
-
-
+without_kernel("EyeLike", dtypes=(_T.BOOL, _T.INT8, _T.INT16, _T.UINT8, _T.UINT16, _T.UINT32))(creation.eye_like)
 _NO_BLOCKS = (_T.BOOL, _T.INT16, _T.INT32, _T.INT64, _T.UINT16, _T.UINT32, _T.UINT64)
-
-
-@without_kernel("DepthToSpace", dtypes=_NO_BLOCKS)
-def depth_to_space(op: OpBuilder, input: ir.Value, *, blocksize: int, mode: str = "DCR") -> ir.Value:
-    n, c, h, w = dim_sizes(op, input, "DepthToSpace", 7)
-    depth = op.size_floordiv(c, blocksize * blocksize)
-    block = [blocksize, blocksize]
-    if mode == "DCR":
-        moved = op.Transpose(op.Reshape(input, op.vector([n, *block, depth, h, w])), perm=[0, 3, 4, 1, 5, 2])
-    else:
-        moved = op.Transpose(op.Reshape(input, op.vector([n, depth, *block, h, w])), perm=[0, 1, 4, 2, 5, 3])
-    return op.Reshape(moved, op.vector([n, depth, op.size_mul(h, blocksize), op.size_mul(w, blocksize)]))
-
-
-@without_kernel("SpaceToDepth", dtypes=_NO_BLOCKS)
-def space_to_depth(op: OpBuilder, input: ir.Value, *, blocksize: int, mode: str = "DCR") -> ir.Value:
-    n, c, h, w = dim_sizes(op, input, "SpaceToDepth", 7)
-    rows, columns = op.size_floordiv(h, blocksize), op.size_floordiv(w, blocksize)
-    blocks = op.Reshape(input, op.vector([n, c, rows, blocksize, columns, blocksize]))
-    moved = op.Transpose(blocks, perm=[0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4])
-    return op.Reshape(moved, op.vector([n, op.size_mul(c, blocksize * blocksize), rows, columns]))
+without_kernel("DepthToSpace", dtypes=_NO_BLOCKS)(shapes.composed_depth_to_space)
+without_kernel("SpaceToDepth", dtypes=_NO_BLOCKS)(shapes.composed_space_to_depth)
 
 
 # ---- doubles

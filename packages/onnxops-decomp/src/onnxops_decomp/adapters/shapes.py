@@ -193,32 +193,42 @@ def _after(index: int) -> int:
 
 @adapter("DepthToSpace", below=11)
 def depth_to_space(op: OpBuilder, input: ir.Value, *, blocksize: int, mode: str = "DCR") -> ir.Value:
-    if mode == "DCR":
+    # The runtime's kernel of this age lacks bytes.
+    if mode == "DCR" and op.dtype(input) not in (ir.DataType.INT8, ir.DataType.UINT8):
         return op.DepthToSpace(input, blocksize=blocksize)
+    return composed_depth_to_space(op, input, blocksize=blocksize, mode=mode)
+
+
+def composed_depth_to_space(op: OpBuilder, input: ir.Value, *, blocksize: int, mode: str = "DCR") -> ir.Value:
     newest = op.newest
     n, c, h, w = dim_sizes(op, input, "DepthToSpace", 11)
     depth = newest.size_floordiv(c, blocksize * blocksize)
-    blocks = newest.Reshape(input, newest.vector([n, depth, blocksize, blocksize, h, w]))
-    moved = newest.Transpose(blocks, perm=[0, 1, 4, 2, 5, 3])
-    return newest.Reshape(
-        moved, newest.vector([n, depth, newest.size_mul(h, blocksize), newest.size_mul(w, blocksize)])
+    block = [blocksize, blocksize]
+    split, perm = (
+        ([n, *block, depth, h, w], [0, 3, 4, 1, 5, 2])
+        if mode == "DCR"
+        else ([n, depth, *block, h, w], [0, 1, 4, 2, 5, 3])
     )
+    moved = newest.Transpose(newest.Reshape(input, newest.vector(split)), perm=perm)
+    rows, columns = newest.size_mul(h, blocksize), newest.size_mul(w, blocksize)
+    return newest.Reshape(moved, newest.vector([n, depth, rows, columns]))
 
 
 @adapter("SpaceToDepth", below=28)
 def space_to_depth(op: OpBuilder, input: ir.Value, *, blocksize: int, mode: str = "DCR") -> ir.Value:
     if mode == "DCR":
         return op.SpaceToDepth(input, blocksize=blocksize)
+    return composed_space_to_depth(op, input, blocksize=blocksize, mode=mode)
+
+
+def composed_space_to_depth(op: OpBuilder, input: ir.Value, *, blocksize: int, mode: str = "DCR") -> ir.Value:
     newest = op.newest
     n, c, h, w = dim_sizes(op, input, "SpaceToDepth", 28)
     rows, columns = newest.size_floordiv(h, blocksize), newest.size_floordiv(w, blocksize)
     blocks = newest.Reshape(input, newest.vector([n, c, rows, blocksize, columns, blocksize]))
-    moved = newest.Transpose(blocks, perm=[0, 1, 3, 5, 2, 4])
+    moved = newest.Transpose(blocks, perm=[0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4])
     depth = newest.size_mul(c, blocksize * blocksize)
     return newest.Reshape(moved, newest.vector([n, depth, rows, columns]))
-
-
-# ---- concatenation of what an axis repeats
 
 
 @adapter("Identity", below=14)
