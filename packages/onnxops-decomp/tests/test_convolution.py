@@ -73,6 +73,17 @@ def test_conv_transpose(spatial: int, opset: int) -> None:
     )
 
 
+@pytest.mark.parametrize("spatial", [1, 2])
+def test_conv_transpose_of_integers_is_exact(spatial: int) -> None:
+    convolve = [F.conv_transpose1d, F.conv_transpose2d][spatial - 1]
+    check(
+        lambda x, w, b: convolve(x, w, b, stride=3, padding=1, output_padding=2, groups=2, dilation=2),
+        torch.randint(2**40, 2**41, (2, 4, *[5, 4][:spatial])),
+        torch.randint(-5, 5, (4, 3, *[3, 2][:spatial])),
+        torch.randint(-5, 5, (6,)),
+    )
+
+
 def test_conv_transpose_without_a_batch_runs_at_other_sizes() -> None:
     check(
         F.conv_transpose2d,

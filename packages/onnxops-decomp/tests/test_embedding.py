@@ -61,3 +61,13 @@ def test_an_infinite_row_stays_in_its_bag(mode: str) -> None:
     weight = torch.randn(4, 3)
     weight[0] = torch.inf
     check(lambda i, w, o: F.embedding_bag(i, w, o, mode=mode), torch.arange(4), weight, torch.tensor([0, 2]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_embedding_bag_of_half_floats(mode: str) -> None:
+    check(
+        lambda i, w, o: F.embedding_bag(i, w, o, mode=mode),
+        torch.tensor([1, 2, 3, 0]),
+        torch.randn(4, 3).half(),
+        torch.tensor([0, 3]),
+    )

@@ -136,22 +136,53 @@ def conv_transpose(
     dilation: Sequence[int] = (1,),
 ) -> ir.Value:
     spatial = op.rank(weight) - 2
-    if not op.dtype(input).is_floating_point():
-        raise LoweringError(
-            "A transposed convolution of integers has no ONNX form: ConvTranspose takes floats. Convert the input."
-        )
     x, unbatched = batched(op, input, spatial)
-    result = op.ConvTranspose(
-        x,
-        weight,
-        bias,
-        strides=_unless(per_axis(stride, spatial), 1),
-        pads=_unless(per_axis(padding, spatial) * 2, 0),
-        output_padding=_unless(per_axis(output_padding, spatial), 0),
-        dilations=_unless(per_axis(dilation, spatial), 1),
-        group=groups,
-    )
+    strides, pads, extra, dilations = (per_axis(v, spatial) for v in (stride, padding, output_padding, dilation))
+    if op.dtype(input).is_floating_point():
+        result = op.ConvTranspose(
+            x,
+            weight,
+            bias,
+            strides=_unless(strides, 1),
+            pads=_unless(pads * 2, 0),
+            output_padding=_unless(extra, 0),
+            dilations=_unless(dilations, 1),
+            group=groups,
+        )
+    else:
+        result = _integer_conv_transpose(op, x, weight, bias, strides, pads, extra, dilations, groups)
     return op.Squeeze(result, [0]) if unbatched else result
+
+
+def _integer_conv_transpose(
+    op: OpBuilder,
+    x: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None,
+    strides: list[int],
+    padding: list[int],
+    output_padding: list[int],
+    dilations: list[int],
+    groups: int,
+) -> ir.Value:
+    """Convolve the input, zeros inserted between its elements, with the kernel turned around."""
+    kernel, spatial = _kernel_sizes(op, weight), len(strides)
+    for axis, stride in enumerate(strides):
+        *lead, size = op.sizes(x)[: 3 + axis]
+        rest = op.sizes(x)[3 + axis :]
+        spread = op.Pad(op.Unsqueeze(x, [3 + axis]), [0, stride - 1], op.constant(0, op.dtype(x)), [3 + axis])
+        x = op.reshape(spread, [*lead, op.size_mul(size, stride), *rest])
+    begins = [d * (k - 1) - p for d, k, p in zip(dilations, kernel, padding, strict=True)]
+    # The zeros behind the last element count towards the padding there.
+    ends = [b + o - (s - 1) for b, o, s in zip(begins, output_padding, strides, strict=True)]
+    x = op.Pad(x, [0, 0, *begins, 0, 0, *ends])
+    inner, outer = op.size_floordiv(op.size(weight, 0), groups), op.size(weight, 1)
+    turned = op.reshape(weight, [groups, inner, outer, *kernel])
+    turned = op.Transpose(turned, perm=[0, 2, 1, *range(3, 3 + spatial)])
+    turned = op.reshape(turned, [op.size_mul(outer, groups), inner, *kernel])
+    for axis, size in enumerate(kernel):
+        turned = op.Gather(turned, op.constant(list(range(size - 1, -1, -1))), axis=2 + axis)
+    return _integer_convolution(op, x, turned, bias, [1] * spatial, [0] * (2 * spatial), dilations, groups)
 
 
 @lowering(aten.convolution.default)

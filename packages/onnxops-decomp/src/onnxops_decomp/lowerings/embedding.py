@@ -92,12 +92,14 @@ def _bag(
 
 
 def _summed(op: OpBuilder, rows: ir.Value, bag: ir.Value, counts: ir.Value | None, bags: Size) -> ir.Value:
-    """Add up the rows of each bag, those that do not count left out."""
+    """Add up the rows of each bag, those that do not count left out; half floats are added up in float."""
+    dtype = op.dtype(rows)
+    rows = op.cast(rows, ir.DataType.FLOAT) if dtype.bitwidth < 32 else rows
     zero = op.constant([[0.0]], op.dtype(rows))
     if counts is not None:
         rows = op.Where(op.Unsqueeze(counts, [1]), rows, zero)
     nothing = op.expand(zero, [bags, op.size(rows, 1)])
-    return op.ScatterND(nothing, op.Unsqueeze(bag, [1]), rows, reduction="add")
+    return op.cast(op.ScatterND(nothing, op.Unsqueeze(bag, [1]), rows, reduction="add"), dtype)
 
 
 def _largest(op: OpBuilder, rows: ir.Value, bag: ir.Value, counts: ir.Value | None, bags: Size) -> ir.Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -59,12 +60,10 @@ def _pooled(
         )
         index = shaped if index is None else op.Add(op.Mul(index, plane[axis]), shaped)
     assert index is not None
-    elements = 1
-    for size in kernel:
-        elements *= size
+    elements = math.prod(kernel)
     windows = op.reshape(index, [batch, channels, *counts, elements])
-    flat = op.reshape(x, [batch, channels, -1])
-    values = op.GatherElements(flat, op.reshape(windows, [batch, channels, -1]), axis=2)
+    flat = op.reshape(x, [batch, channels, op.size_mul(*plane)])
+    values = op.GatherElements(flat, op.reshape(windows, [batch, channels, elements * math.prod(counts)]), axis=2)
     values = op.reshape(values, [batch, channels, *counts, elements])
     best = op.ArgMax(values, axis=-1, keepdims=1)
     place = op.Squeeze(op.GatherElements(windows, best, axis=-1), [-1])
