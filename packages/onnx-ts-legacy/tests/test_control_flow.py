@@ -162,7 +162,7 @@ PROGRAMS = [
 INPUTS = [(torch.tensor([[1.0, 2.0], [3.0, -1.0]]),), (-torch.ones(5, 2),), (torch.arange(14.0).reshape(7, 2),)]
 
 
-@pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
+@pytest.mark.parametrize("opset", [9, 13, 21])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_scripted_program_agrees_on_every_path(program: torch.jit.ScriptFunction, opset: int) -> None:
     inputs = INPUTS[:1] + INPUTS[2:] if program is until else INPUTS

@@ -22,7 +22,7 @@ def load() -> torch.jit.ScriptModule:
     return torch.jit.load(silero_path()).eval()
 
 
-@pytest.mark.parametrize("opset", [9, 13, 17, 21])
+@pytest.mark.parametrize("opset", [9, 17])
 @pytest.mark.parametrize(("rate", "samples"), [(16000, 512), (8000, 256)])
 def test_the_state_carries_speech_probabilities_over_many_chunks(rate: int, samples: int, opset: int) -> None:
     program = onnx_ts_legacy.export(load(), (torch.zeros(1, samples), rate), opset_version=opset, state="io")

@@ -63,7 +63,10 @@ class _InputDimension(Source):
 
 def fake_mode() -> FakeTensorMode:
     """Return a mode for tensors without data whose sizes may be symbols."""
-    return FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
+    mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
+    # Equal calls are remembered by the metadata itself, at less cost.
+    mode.cache_enabled = False
+    return mode
 
 
 def new_dimension(mode: FakeTensorMode, name: str, hint: int) -> torch.SymInt:

@@ -104,6 +104,11 @@ def capture(model: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> C
 
 def _scripted(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
     is_module = isinstance(model, torch.jit.ScriptModule)
+    if is_module and not model._c._has_method("forward"):
+        raise CaptureError(
+            f"{getattr(model, 'original_name', 'The module')} has several scripted forward methods and none by that "
+            "name, as torch.nn.LSTM and GRU do; script a module that calls it."
+        )
     schema = model._c._get_method("forward").schema if is_module else model.schema
     parameters = schema.arguments[1:] if is_module else schema.arguments
     inputs = _bound(schema.name, parameters, args, kwargs)

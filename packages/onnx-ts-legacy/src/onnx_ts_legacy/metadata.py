@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
+from onnx_ts_legacy.pointwise_forms import pointwise_form
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.graph_lowering import SymbolNames
 
@@ -42,6 +43,7 @@ class Metadata:
         self._hints: dict[str, int] = {}
         self._canonical: dict[Any, torch.Tensor] = {}
         self._known: dict[Any, tuple[Any, int | None]] = {}
+        self._contiguous: dict[int, tuple[bool, torch.Tensor]] = {}
         self._plain_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
 
     # ---- tensors
@@ -153,6 +155,18 @@ class Metadata:
         key = (fake.dtype, fake.dim(), tuple(_key(size) for size in layout))
         return self._canonical.setdefault(key, fake)
 
+    def _contiguous_fake(self, dtype: torch.dtype, sizes: Sequence[Any]) -> torch.Tensor:
+        return self.canonical(private.plain_fake(self.mode, sizes, _contiguous_strides(sizes), dtype))
+
+    def _is_contiguous(self, fake: torch.Tensor) -> bool:
+        known = self._contiguous.get(id(fake))
+        if known is None:
+            offset = fake.storage_offset() if fake.layout == torch.strided else None
+            strides = tuple(map(_key, _contiguous_strides(fake.shape)))
+            same = isinstance(offset, int) and offset == 0 and strides == tuple(map(_key, fake.stride()))
+            known = self._contiguous[id(fake)] = (same, fake)
+        return known[0]
+
     def call(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int | None]:
         """Call an operator on fake tensors, or remember what an equal call gave.
 
@@ -162,6 +176,12 @@ class Metadata:
         key = _call_key(function, args, kwargs)
         if key is not None and key in self._known:
             return self._known[key]
+        form = pointwise_form(function, args, kwargs, self._is_contiguous)
+        if form is not None:
+            known = self._contiguous_fake(*form), None
+            if key is not None:
+                self._known[key] = known
+            return known
         count = self.symbol_count()
         result = self.run(function, args, kwargs)
         position = _viewed(args, result)
@@ -304,6 +324,16 @@ def _key(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_key(item) for item in value)
     return (type(value), value)
+
+
+def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    strides: list[Any] = []
+    step: Any = 1
+    for size in reversed(sizes):
+        strides.insert(0, step)
+        # Dimensions of size 0 count as 1; symbolic ones are taken to be neither.
+        step = step * max(size, 1) if isinstance(size, int) else step * size
+    return tuple(strides)
 
 
 def _call_key(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -1,0 +1,237 @@
+"""The TorchScript exporter beside torch's legacy one, on the same small models in one run.
+
+    python -m benchmarks ts_legacy [--opset 17] [--repeat 3] [--only NAME ...]
+
+For each model, traced and, where it says so, scripted: whether the exported model agrees with eager PyTorch in ONNX
+Runtime at a size other than the example's, seconds of the export (the best of several), and the number of nodes,
+those of subgraphs included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import onnx_ts_legacy
+
+Inputs = tuple[Tensor, ...]
+
+
+@dataclasses.dataclass
+class Case:
+    """A model with an example and other inputs; ``axes`` are its dynamic axes by input name."""
+
+    model: Any
+    example: Inputs
+    other: Inputs
+    axes: dict[str, dict[int, str]]
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norm beside a skip connection."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()),
+            *(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.body(x) + x)
+
+
+def residual_network() -> Case:
+    """A residual network of 16 blocks."""
+    blocks = [Residual(32) for _ in range(16)]
+    model = nn.Sequential(nn.Conv2d(3, 32, 7, 2, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    return Case(model.eval(), (torch.randn(2, 3, 64, 64),), (torch.randn(5, 3, 64, 64),), {"input": {0: "n"}})
+
+
+def encoder() -> Case:
+    """A transformer encoder of 6 layers."""
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).eval()
+    return Case(model, (torch.randn(2, 10, 64),), (torch.randn(3, 7, 64),), {"src": {0: "n", 1: "t"}})
+
+
+def recurrent() -> Case:
+    """Two bidirectional LSTM layers."""
+    model = nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True)
+    return Case(model, (torch.randn(2, 10, 8),), (torch.randn(3, 7, 8),), {"input": {0: "n", 1: "t"}})
+
+
+class Floor(nn.Module):
+    """Floor division, also of negative numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x // 3
+
+
+def floor_division() -> Case:
+    """Integer floor division."""
+    return Case(Floor(), (torch.arange(-4, 4),), (torch.arange(-9, 7),), {"x": {0: "n"}})
+
+
+class Indexed(nn.Module):
+    """Reads and writes with several index tensors, negative ones among them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.clone()
+        y[torch.tensor([[0, -1], [1, 0]]), :, torch.tensor([[0, 1], [-1, 2]])] = 5.0
+        return y[:, torch.tensor([-1, 0])]
+
+
+def indexing() -> Case:
+    """Assignments through index tensors."""
+    return Case(Indexed(), (torch.randn(3, 4, 5),), (torch.randn(6, 4, 5),), {"x": {0: "n"}})
+
+
+@torch.jit.script
+def scripted_loop(x: Tensor) -> Tensor:
+    """A loop over rows with a break."""
+    total = torch.zeros_like(x[0])
+    for i in range(x.size(0)):
+        if bool(x[i].sum() > 6):
+            break
+        total = total * 0.5 + x[i]
+    return total
+
+
+def loop() -> Case:
+    """A scripted loop over a dynamic size."""
+    return Case(scripted_loop, (torch.randn(3, 4),), (torch.randn(9, 4),), {"x": {0: "n"}})
+
+
+@torch.jit.script
+def scripted_assignment(x: Tensor) -> Tensor:
+    """Rows assigned in a loop."""
+    y = torch.zeros_like(x)
+    for i in range(x.size(0)):
+        y[i] = x[i] * i
+    return y
+
+
+def assignment_in_loop() -> Case:
+    """A scripted loop that assigns slices."""
+    return Case(scripted_assignment, (torch.randn(3, 4),), (torch.randn(9, 4),), {"x": {0: "n"}})
+
+
+class Wrapped(nn.Module):
+    """A recurrent network inside a module of its own, as scripting needs it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)[0]
+
+
+def scripted_gru() -> Case:
+    """A scripted GRU."""
+    model = torch.jit.script(Wrapped(nn.GRU(4, 6, batch_first=True)))
+    return Case(model, (torch.randn(2, 5, 4),), (torch.randn(3, 8, 4),), {"x": {0: "n", 1: "t"}})
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    function.__name__: function
+    for function in (
+        *(residual_network, encoder, recurrent, floor_division, indexing),
+        *(loop, assignment_in_loop, scripted_gru),
+    )
+}
+
+
+def _ours(case: Case, opset: int) -> bytes:
+    file = io.BytesIO()
+    onnx_ts_legacy.export(case.model, case.example, file, opset_version=opset, dynamic_axes=case.axes)
+    return file.getvalue()
+
+
+def _theirs(case: Case, opset: int) -> bytes:
+    file = io.BytesIO()
+    torch.onnx.export(
+        case.model,
+        case.example,
+        file,
+        dynamo=False,
+        opset_version=opset,
+        input_names=list(case.axes),
+        dynamic_axes=case.axes,
+    )
+    return file.getvalue()
+
+
+def _agrees(model: bytes, case: Case) -> bool:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    for inputs in (case.example, case.other):
+        with torch.no_grad():
+            expected = case.model(*(tensor.clone() for tensor in inputs))
+        first = expected[0] if isinstance(expected, tuple) else expected
+        feeds = {i.name: tensor.numpy() for i, tensor in zip(session.get_inputs(), inputs, strict=True)}
+        result = session.run(None, feeds)[0]
+        if result.shape != tuple(first.shape) or not np.allclose(result, first.numpy(), rtol=1e-3, atol=1e-4):
+            return False
+    return True
+
+
+def _nodes(graph: onnx.GraphProto) -> int:
+    inner = [a.g for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return len(graph.node) + sum(map(_nodes, inner))
+
+
+def measure(export: Callable[[Case, int], bytes], case: Case, opset: int, repeat: int) -> tuple[str, str, str]:
+    """Return verdict, seconds and nodes of one exporter on one model, as text."""
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.perf_counter()
+        try:
+            model = export(case, opset)
+        except Exception as error:
+            return f"fails: {type(error).__name__}", "-", "-"
+        best = min(best, time.perf_counter() - start)
+    nodes = str(_nodes(onnx.load_model_from_string(model).graph))
+    try:
+        verdict = "passes" if _agrees(model, case) else "wrong"
+    except Exception as error:
+        verdict = f"does not run: {type(error).__name__}"
+    return verdict, f"{best:.3f}", nodes
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--opset", type=int, default=17)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    table = Table("model", "onnx-ts-legacy", "s", "nodes", "torch.onnx (legacy)", "s", "nodes")
+    for name in options.only:
+        torch.manual_seed(0)
+        case = CASES[name]()
+        rows = [measure(export, case, options.opset, options.repeat) for export in (_ours, _theirs)]
+        table.add_row(name, *rows[0], *rows[1])
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()

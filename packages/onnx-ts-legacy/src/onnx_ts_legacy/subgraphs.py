@@ -1,0 +1,45 @@
+"""Exports a bare TorchScript graph; ``onnx-verify`` finds this to check a model piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+import torch
+
+from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.capture import Captured, ExampleInput
+from onnx_ts_legacy.errors import ArgumentsError
+from onnx_ts_legacy.exporter import Options, convert
+
+__all__ = ["export_graph"]
+
+
+def export_graph(graph: Any, example_inputs: Sequence[Any], opset_version: int = 18) -> onnx.ModelProto:
+    """Export a graph of ATen operators.
+
+    Args:
+        graph: A ``torch._C.Graph``, which stays as it is.
+        example_inputs: A value for each of its inputs; what is no tensor becomes part of the model.
+        opset_version: Opset to write.
+
+    Returns:
+        The model; its inputs have the names of the graph's.
+
+    Raises:
+        OnnxExporterError: If the graph cannot be converted.
+    """
+    copied = graph.copy()
+    names = [variable.debugName() for variable in copied.inputs()]
+    if len(names) != len(example_inputs):
+        raise ArgumentsError(f"The graph has {len(names)} inputs, got {len(example_inputs)} values.")
+    private.inline_calls(copied)
+    inputs = [ExampleInput(name, value) for name, value in zip(names, example_inputs, strict=True)]
+    captured = Captured(copied, None, "", inputs, None, _no_reference)
+    with torch.no_grad():
+        return convert(captured, Options(opset_version)).model_proto
+
+
+def _no_reference(program: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    raise ArgumentsError("A bare graph has no model to compare with.")
