@@ -47,9 +47,9 @@ def sorted_along(op: OpBuilder, value: ir.Value, dim: int, descending: bool) -> 
     keys = _sort_keys(op, value)
     # Of equal elements TopK takes the one with the lower index first: with all elements it is a stable sort.
     values, indices = op.emit_many("TopK", 2, keys, op.vector([op.size(value, dim)]), axis=dim, largest=int(descending))
-    if keys.dtype == value.dtype:
-        return values, indices
-    return op.cast(values, BOOL) if value.dtype == BOOL else op.GatherElements(value, indices, axis=dim), indices
+    if keys is value or value.dtype == BOOL:
+        return op.cast(values, op.dtype(value)), indices
+    return op.GatherElements(value, indices, axis=dim), indices
 
 
 @lowering(aten.topk.default)

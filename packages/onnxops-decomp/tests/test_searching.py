@@ -1,0 +1,103 @@
+"""Search, membership, counts, histograms, segments and distinct elements equal eager PyTorch."""
+
+import pytest
+import torch
+from decomp_harness import check
+
+NAN, INF = float("nan"), float("inf")
+OPSETS = [9, 11, 13, 16, 18, 26]
+
+EDGES = torch.tensor([-1.0, 0.0, 0.0, 2.0, 5.0])
+VALUES = torch.tensor([[-2.0, -1.0, 0.0], [2.5, 5.0, 6.0]])
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13, 18])
+@pytest.mark.parametrize("right", [False, True])
+def test_bucketize_and_searchsorted(opset: int, right: bool) -> None:
+    check(
+        lambda x, b: (torch.bucketize(x, b, right=right), torch.searchsorted(b, x, right=right, out_int32=True)),
+        VALUES,
+        EDGES,
+        opset=opset,
+        others=[(VALUES.reshape(3, 2), EDGES[:2])],
+    )
+
+
+def test_searchsorted_in_rows_with_a_sorter() -> None:
+    rows = torch.tensor([[3.0, 1.0, 2.0], [9.0, 8.0, 7.0]])
+    check(lambda r, x: torch.searchsorted(r, x, sorter=r.argsort(), side="right"), rows, torch.tensor([[2.0], [8.5]]))
+    check(lambda r: (torch.searchsorted(r, 2.0), torch.bucketize(3, r)), torch.tensor([1.0, 2.0, 4.0]))
+
+
+def test_nan_is_found_last() -> None:
+    check(lambda b, x: torch.searchsorted(b, x), torch.tensor([1.0, 2.0, INF]), torch.tensor([NAN, INF, 0.0]))
+    check(lambda b, x: torch.searchsorted(b, x), torch.ones(0), torch.ones(3))
+
+
+@pytest.mark.parametrize("opset", [7, 13, 18])
+@pytest.mark.parametrize("invert", [False, True])
+def test_isin(opset: int, invert: bool) -> None:
+    x = torch.tensor([[1, 2], [3, 4]])
+    check(lambda x, y: torch.isin(x, y, invert=invert), x, torch.tensor([2, 3, 9]), opset=opset)
+    check(lambda x: (torch.isin(x, 2), torch.isin(1, x)), x, opset=opset)
+    check(lambda x, y: torch.isin(x, y), x, torch.ones(0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_bincount(opset: int) -> None:
+    x = torch.tensor([1, 3, 1, 0])
+    check(lambda x: (torch.bincount(x), torch.bincount(x, minlength=6)), x, opset=opset)
+    check(lambda x, w: torch.bincount(x, w), x, torch.tensor([0.5, 1.0, 2.0, 4.0]), opset=opset)
+    check(lambda x: torch.bincount(x, minlength=2), x[:0], opset=opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_histc(opset: int) -> None:
+    x = torch.tensor([-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, NAN])
+    check(lambda x: (torch.histc(x, 4, 0, 2), torch.histc(x[:-1], 5)), x, opset=opset)
+    check(lambda x: torch.histc(x, 3), torch.full((4,), 2.0), opset=opset)
+
+
+def test_histogram() -> None:
+    x = torch.linspace(-2, 3, 41)
+    check(lambda x: (*torch.histogram(x, 5), *torch.histogram(x, 4, range=(0.0, 1.0), density=True)), x)
+    check(lambda x, e, w: torch.histogram(x, e, weight=w), x, EDGES, torch.rand(41))
+    points = torch.stack([x, x.flip(0) / 2], dim=1)
+    check(lambda p: torch.histogramdd(p, [3, 4], density=True), points)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("opset", [16, 18, 20])
+def test_segments(reduce: str, opset: int) -> None:
+    data = torch.tensor([[1.0, 2.0], [3.0, -4.0], [5.0, 6.0], [7.0, 8.0]])
+    lengths = torch.tensor([1, 0, 3])
+    check(
+        lambda d, n: (
+            torch.segment_reduce(d, reduce, lengths=n, axis=0, unsafe=True),
+            torch.segment_reduce(d, reduce, lengths=n, axis=0, initial=2.0),
+        ),
+        data,
+        lengths,
+        opset=opset,
+    )
+    offsets = torch.tensor([0, 1, 1, 4])
+    check(lambda d, o: torch.segment_reduce(d, reduce, offsets=o, axis=0, initial=0), data, offsets, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+def test_unique(opset: int) -> None:
+    x = torch.tensor([[3, 1, 3], [2, 1, 3]])
+    check(lambda x: torch.unique(x, return_inverse=True, return_counts=True), x, opset=opset)
+    check(lambda x: torch.unique(x), x.float(), opset=opset)
+    check(lambda x: torch.unique(x, return_counts=True), x > 2, opset=opset)
+    rows = torch.tensor([[1, 2], [0, 5], [1, 2]])
+    check(lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), rows, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18])
+def test_unique_consecutive(opset: int) -> None:
+    x = torch.tensor([[1, 1, 2], [2, 3, 3]])
+    check(lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True), x, opset=opset)
+    rows = torch.tensor([[1, 2], [1, 2], [0, 5], [1, 2]])
+    check(lambda x: torch.unique_consecutive(x, dim=0, return_inverse=True, return_counts=True), rows, opset=opset)
+    check(lambda x: torch.unique_consecutive(x), x.float()[:0], opset=opset)
