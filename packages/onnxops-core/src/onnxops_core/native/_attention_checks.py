@@ -153,5 +153,5 @@ def check_attention_values(k: torch.Tensor, nonpad_kv_seqlen: torch.Tensor | Non
         return
     length = k.shape[-2]
     counts = nonpad_kv_seqlen.tolist()
-    if any(not 0 <= count <= length for count in counts):
+    if counts and not (min(counts) >= 0 and max(counts) <= length):
         raise invalid("Attention", "nonpad_kv_seqlen", counts, f"numbers from 0 to K's sequence length {length}")

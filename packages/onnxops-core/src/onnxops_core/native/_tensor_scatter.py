@@ -22,21 +22,19 @@ def _check(
     axis: int = -2,
     mode: str = "linear",
 ) -> None:
-    rank = past_cache.dim()
-    if not -rank <= axis < rank or axis % rank == 0:
+    shape, new = past_cache.shape, update.shape
+    rank = len(shape)
+    place = axis if axis >= 0 else axis + rank
+    if not 0 < place < rank:
         raise invalid(_OP, "axis", axis, f"a dimension of past_cache (rank {rank}) other than the batch dimension")
-    check_choice(_OP, "mode", mode, ("linear", "circular"))
+    if mode not in ("linear", "circular"):
+        check_choice(_OP, "mode", mode, ("linear", "circular"))
     check_same_dtype(_OP, "update", update, "past_cache", past_cache.dtype)
-    place = axis % rank
-    same = update.dim() == rank and all(update.shape[i] == past_cache.shape[i] for i in range(rank) if i != place)
-    if not same or update.shape[place] > past_cache.shape[place]:
-        raise invalid(
-            _OP, "update", update, f"the shape of past_cache, {tuple(past_cache.shape)}, but shorter in axis {place}"
-        )
-    if write_indices is not None and (
-        write_indices.dtype != torch.int64 or tuple(write_indices.shape) != (past_cache.shape[0],)
-    ):
-        raise invalid(_OP, "write_indices", write_indices, f"shape ({past_cache.shape[0]},) and dtype int64")
+    same = len(new) == rank and new[:place] == shape[:place] and new[place + 1 :] == shape[place + 1 :]
+    if not same or new[place] > shape[place]:
+        raise invalid(_OP, "update", update, f"the shape of past_cache, {tuple(shape)}, but shorter in axis {place}")
+    if write_indices is not None and (write_indices.dtype != torch.int64 or tuple(write_indices.shape) != (shape[0],)):
+        raise invalid(_OP, "write_indices", write_indices, f"shape ({shape[0]},) and dtype int64")
 
 
 def _check_values(
@@ -185,14 +183,14 @@ def tensor_scatter_(
     """
     arguments = (cache, update, write_indices)
     plain = not torch.compiler.is_compiling() and _torch_private.is_plain_eager(arguments)
+    if plain and cache.is_cpu:
+        _check(cache, update, write_indices, axis=axis, mode=mode)
+        starts = [0] * cache.shape[0] if write_indices is None else write_indices.tolist()
+        if mode == "linear":
+            _check_starts(cache, update, starts, axis)
+        _write(cache, update, starts, axis % cache.dim(), mode)
+        return cache
     if plain and cache.is_contiguous() and TENSOR_SCATTER.refuses(*arguments) is None:
         _check(cache, update, write_indices, axis=axis, mode=mode)
         return write_cache(cache, update, write_indices, axis, mode)
-    if not plain or not cache.is_cpu:
-        return cache.copy_(tensor_scatter(cache, update, write_indices, axis=axis, mode=mode))
-    _check(cache, update, write_indices, axis=axis, mode=mode)
-    starts = [0] * cache.shape[0] if write_indices is None else write_indices.tolist()
-    if mode == "linear":
-        _check_starts(cache, update, starts, axis)
-    _write(cache, update, starts, axis % cache.dim(), mode)
-    return cache
+    return cache.copy_(tensor_scatter(cache, update, write_indices, axis=axis, mode=mode))
