@@ -67,6 +67,28 @@ def test_the_fault_is_found_by_position_when_no_names_are_shared(fault):
     assert fault.expected in found
 
 
+def _numbered(model, first):
+    """The same model with its values numbered from ``first``, as exporters do: two numberings share most names."""
+    copy = models.clone(model)
+    names = {name: f"val_{i}" for i, name in enumerate((n for node in copy.graph.node for n in node.output), first)}
+    for node in copy.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in copy.graph.output:
+        value.name = names[value.name]
+    return copy
+
+
+@pytest.mark.parametrize("fault", [f for f in FAULTS if f.model == "cnn"], ids=lambda fault: fault.id)
+def test_names_that_are_shared_by_chance_do_not_mislead(fault):
+    sound = MODELS["cnn"]
+    broken = _numbered(faults.broken(sound, fault), 0)
+    report = find_mismatch(broken, INPUTS["cnn"], reference=_numbered(sound, 2))
+    assert report.has_mismatch
+    assert fault.expected in {node.name for node in report.first.nodes}
+    assert len(report.first.nodes) < len(sound.graph.node)
+
+
 @pytest.mark.parametrize("fault", FAULTS[::4], ids=lambda fault: fault.id)
 def test_comparison_alone_never_calls_a_broken_model_right(fault):
     sound = MODELS[fault.model]

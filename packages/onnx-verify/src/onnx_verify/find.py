@@ -12,6 +12,7 @@ from onnx_verify._torch import is_exported_program, is_module
 from onnx_verify.bisect import Bisector
 from onnx_verify.bodies import CONTROL_FLOW, BodyNode, body_runs
 from onnx_verify.comparison import compare, resolve_inputs
+from onnx_verify.confirm import Confirmation, pairs_are_certain
 from onnx_verify.errors import InputError, ModelRunError
 from onnx_verify.findings import MismatchReport, NodeLabel, NodeMismatch
 from onnx_verify.fxstream import FxStream
@@ -142,8 +143,8 @@ class _Search:
     report: MismatchReport
     labels: list[str] = field(default_factory=list)
 
-    def localize(self, stream: ValueStream, pairs: Mapping[str, str]) -> LocalResult:
-        """Checks every node on its own."""
+    def localize(self, stream: ValueStream, pairs: Mapping[str, str], count: int = 0) -> LocalResult:
+        """Checks every node on its own, until ``count`` are wrong (as many as the settings ask for if 0)."""
         result = Localizer(
             self.candidate,
             self.samples,
@@ -153,14 +154,28 @@ class _Search:
             self.settings.backend,
             self.settings.local,
             self.settings.memory_limit,
-            self.settings.max_mismatches,
+            count or self.settings.max_mismatches,
             self.settings.progress,
         ).run()
         self.report.runs += 2
-        self.report.checked += len(result.profile)
-        self.report.profile.extend(result.profile)
-        self.report.mismatches.extend(result.mismatches)
+        self.report.checked = len(result.profile)
+        self.report.profile = result.profile
         return result
+
+    def confirmation(self, right: Runtime) -> Confirmation:
+        """Returns the test of findings whose values may not correspond."""
+        settings = self.settings
+        return Confirmation(
+            right,
+            self.candidate,
+            self.sets,
+            self.samples,
+            self.labels,
+            self.report.verdict,
+            settings.backend,
+            settings.tolerance,
+            settings.memory_limit,
+        )
 
 
 def _whole(
@@ -211,7 +226,8 @@ def _against_program(
     stream = FxStream(program, sets)
     graph = search.candidate
     pairs = {name: name for name in graph.producer if name in stream.names}
-    pairs |= _paired_outputs(graph, _program_outputs(program), stream.names) | _renamed_results(graph, stream.names)
+    pairs |= _paired_outputs(graph, _program_outputs(program), stream.names, pairs)
+    pairs |= _renamed_results(graph, stream.names)
     if not pairs:
         raise InputError("no value of the model is named like an fx node of the program; they do not belong together")
     _finish(search, search.localize(stream, pairs))
@@ -233,14 +249,16 @@ def _renamed_results(candidate: Graph, known: set[str]) -> dict[str, str]:
     return pairs
 
 
-def _paired_outputs(candidate: Graph, outputs: Sequence[str], known: set[str]) -> dict[str, str]:
-    """Pairs the graph outputs by position; they are the same values whatever they are called."""
+def _paired_outputs(
+    candidate: Graph, outputs: Sequence[str], known: set[str], pairs: Mapping[str, str]
+) -> dict[str, str]:
+    """Pairs the graph outputs that have no pair yet by position; they are the same whatever they are called."""
     if len(outputs) != len(candidate.outputs):
         return {}
     return {
         own: other
         for own, other in zip(candidate.outputs, outputs, strict=True)
-        if own in candidate.producer and other in known and own not in known
+        if own in candidate.producer and other in known and own not in pairs
     }
 
 
@@ -255,11 +273,19 @@ def _against_model(
         return search.report
     graph = Graph(reference)
     pairs = pair_values(graph, search.candidate, settings.match)
-    for own, other in _paired_outputs(search.candidate, graph.outputs, set(graph.producer)).items():
-        pairs.setdefault(own, other)
+    pairs |= _paired_outputs(search.candidate, graph.outputs, set(graph.producer), pairs)
     samples = bind_samples(reference, sets)
-    stream = OnnxStream(graph, samples, settings.reference_backend, settings.memory_limit)
-    result = search.localize(stream, pairs)
+
+    def localize(chosen: Mapping[str, str], count: int) -> LocalResult:
+        stream = OnnxStream(graph, samples, settings.reference_backend, settings.memory_limit)
+        return search.localize(stream, chosen, count)
+
+    if pairs_are_certain(graph, search.candidate, pairs):
+        result = localize(pairs, settings.max_mismatches)
+    else:
+        test = search.confirmation(right)
+        result = test.search(localize, pairs, settings.max_mismatches)
+        search.report.runs += test.runs
     _enter_bodies(search, result, graph, samples, pairs)
     _finish(search, result)
     _check_wiring(search, graph, pairs)
@@ -277,8 +303,9 @@ def _check_wiring(search: _Search, reference: Graph, pairs: Mapping[str, str]) -
 
 
 def _finish(search: _Search, result: LocalResult) -> None:
-    """Reports the largest error if nothing exceeds its tolerance although the outputs disagree."""
+    """Reports what was found; the largest error if nothing exceeds its tolerance although the outputs disagree."""
     report = search.report
+    report.mismatches += result.mismatches
     if not report.verdict.ok and not report.mismatches and result.suspect is not None:
         report.mismatches.append(result.suspect)
 
@@ -306,7 +333,7 @@ def _between_runtimes(
         pairs = {name: name for name in graph.producer}
         result = search.localize(stream, pairs)
         _enter_bodies(search, result, graph, search.samples, pairs)
-    if settings.strategy != "instrumented" and not search.report.mismatches:
+    if settings.strategy != "instrumented" and not result.mismatches:
         _bisect(search)
     _finish(search, result)
     return search.report
@@ -359,7 +386,7 @@ def _enter_bodies(
             finding.notes.append(inner)
         elif inner is not None:
             inner.sample = finding.sample
-            search.report.mismatches[search.report.mismatches.index(finding)] = inner
+            result.mismatches[position] = inner
 
 
 def _values_of(graph: Graph, index: int, sample: Mapping[str, Any], settings: SearchOptions) -> dict[str, Any]:
@@ -401,7 +428,7 @@ def _inside(reference: BodyNode, candidate: BodyNode, settings: SearchOptions) -
         stream = OnnxStream(right, samples, settings.reference_backend, settings.memory_limit)
         result = inner.localize(stream, pairs)
         _enter_bodies(inner, result, right, samples, pairs)
-        found = inner.report.first
+        found = next(iter(result.mismatches), None)
         if found is not None and found.confirmed:
             found.path.insert(0, run.label)
             return found

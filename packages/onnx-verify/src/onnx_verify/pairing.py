@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 
 from onnx_verify.errors import InputError
+from onnx_verify.findings import NodeLabel
 from onnx_verify.slicing import Graph
 
 MATCHES = ("auto", "names", "position")
@@ -17,8 +18,8 @@ def pair_values(reference: Graph, candidate: Graph, match: str = "auto") -> dict
         reference: the graph that is right.
         candidate: the graph that is in question.
         match: ``"names"`` pairs equal names, ``"position"`` nodes of equal type at corresponding places;
-            ``"auto"`` takes names if at least half of the smaller model's values share one, position
-            otherwise.
+            ``"auto"`` takes names if at least half of the smaller model's values share one, and at least half
+            of those are made by the same operator; position otherwise.
 
     Returns:
         The reference's name for each candidate name.
@@ -28,15 +29,36 @@ def pair_values(reference: Graph, candidate: Graph, match: str = "auto") -> dict
     """
     if match not in MATCHES:
         raise InputError(f"match is {match!r}; it is one of {', '.join(MATCHES)}")
-    shared = {name: name for name in candidate.producer if name in reference.producer}
+    shared = {
+        name: name
+        for name in candidate.producer
+        if name in reference.producer and _same_origin(reference, candidate, name)
+    }
     smaller = min(len(candidate.producer), len(reference.producer))
-    if match == "names" or (match == "auto" and 2 * len(shared) >= smaller):
-        pairs = shared
-    else:
-        pairs = _by_position(reference, candidate)
+    alike = sum(_kind(reference, name) == _kind(candidate, name) for name in shared)
+    trusted = 2 * len(shared) >= smaller and 2 * alike >= len(shared)
+    pairs = shared if match == "names" or (match == "auto" and trusted) else _by_position(reference, candidate)
     if not pairs and smaller > 1:
         raise InputError(f"no value of the candidate corresponds to one of the reference (match={match!r})")
     return pairs
+
+
+def _kind(graph: Graph, name: str) -> tuple[str, str]:
+    """Returns the operator that makes a value."""
+    node = graph.nodes[graph.producer[name]]
+    return node.domain, node.op_type
+
+
+def _same_origin(reference: Graph, candidate: Graph, name: str) -> bool:
+    """Tells whether the metadata of two values of one name, where both have some, names the same fx node."""
+    labels = [NodeLabel.of(graph.nodes[graph.producer[name]]) for graph in (reference, candidate)]
+    first, second = (_fx_name(label.fx_node) for label in labels)
+    return first is None or second is None or first == second
+
+
+def _fx_name(text: str | None) -> str | None:
+    """Returns the name of an fx node, which torch.onnx gives with the whole line: ``%name : [...] = ...``."""
+    return text.split(" :")[0].lstrip("%") if text else None
 
 
 def _by_position(reference: Graph, candidate: Graph) -> dict[str, str]:
