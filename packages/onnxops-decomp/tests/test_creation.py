@@ -1,8 +1,14 @@
 """Tensors made from sizes and numbers equal eager PyTorch."""
 
+import onnx_ir as ir
 import pytest
 import torch
-from decomp_harness import check
+from decomp_harness import check, compare, run
+from torch.utils import _pytree as pytree
+
+from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.lowerings import builtin_table
+from onnxops_decomp.model import build_model
 
 X = torch.randn(3, 4)
 LARGER = [(torch.randn(6, 5),)]
@@ -104,3 +110,17 @@ def test_evenly_spaced_numbers_between_tensors() -> None:
         torch.tensor(0.5),
         torch.tensor(2),
     )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[1, 2], [1, 2.5], [[1, 2], [3, 4]], [], [True, False], [[1, "n"], ["n", 3]], [1.5, "n"], ["n"]],
+)
+def test_tensor_of_a_list_with_numbers_of_the_model(data: list) -> None:
+    """Scripted models make tensors of lists of numbers; torch.export has no such call to trace."""
+    op = OpBuilder(18)
+    number = op.input("n", ir.DataType.INT64, ())
+    made = builtin_table()["aten::tensor"].function(op, pytree.tree_map(lambda x: number if x == "n" else x, data))
+    proto = ir.to_proto(build_model(op, [made, op.Add(number, 1)], name="test"))
+    expected = torch.tensor(pytree.tree_map(lambda x: 7 if x == "n" else x, data))
+    compare(run(proto, [torch.tensor(7)])[:1], [expected])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.dtypes import promote, to_ir
 from onnxops_decomp.lowerings.registry import Function, lowering
 from onnxops_decomp.lowerings.shapes import unsqueeze_at
 
@@ -131,6 +131,20 @@ def scalar_tensor(op: OpBuilder, s: Operand, *, dtype: torch.dtype | None = None
 @lowering(aten.tensor.int, aten.tensor.float, aten.tensor.bool)
 def tensor(op: OpBuilder, t: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
     return scalar(op, t, _dtype_of(t) if dtype is None else to_ir(dtype))
+
+
+@lowering(aten.tensor.default)
+def tensor_of_list(op: OpBuilder, data: Sequence[Any], *, dtype: torch.dtype | None = None) -> ir.Value:
+    """Make a tensor of nested lists of numbers; those that only the runtime knows are 0-d values."""
+    if not data or not isinstance(data[0], list | tuple):
+        kinds = [_dtype_of(number) for number in data]
+        found = next((kind for kind in kinds if kind.is_floating_point()), kinds[0] if kinds else _default_float())
+        wanted = found if dtype is None else to_ir(dtype)
+        if not any(isinstance(number, ir.Value) for number in data):
+            return op.constant(list(data), wanted)
+        return op.Concat(*(op.reshape(scalar(op, number, wanted), [1]) for number in data), axis=0)
+    rows = promote(op, *(tensor_of_list(op, row, dtype=dtype) for row in data))
+    return op.Concat(*(op.Unsqueeze(row, [0]) for row in rows), axis=0)
 
 
 # ---- sequences

@@ -62,13 +62,19 @@ def item(op: OpBuilder, self: ir.Value) -> ir.Value:
     return _number_of(op, self, dtype)
 
 
-def _converted(number: ir.DataType) -> Function:
-    def convert(op: OpBuilder, a: ir.Value) -> ir.Value:
-        return _number_of(op, a, number)
+def _converted(number: ir.DataType, python: type[bool] | type[int] | type[float]) -> Function:
+    """Lowering of ``int(a)`` and the like, where ``a`` is a tensor or a number, static or not."""
+
+    def convert(op: OpBuilder, a: ir.Value | bool | int | float) -> ir.Value | bool | int | float:
+        return _number_of(op, a, number) if isinstance(a, ir.Value) else python(a)
 
     return convert
 
 
-lowering(aten.Int.Tensor, aten.IntImplicit.default)(_converted(ir.DataType.INT64))
-lowering(aten.Float.Tensor, aten.FloatImplicit.default)(_converted(ir.DataType.DOUBLE))
-lowering(aten.Bool.Tensor)(_converted(ir.DataType.BOOL))
+lowering(aten.Int.Tensor, aten.Int.Scalar, aten.Int.float, aten.Int.bool, aten.IntImplicit.default)(
+    _converted(ir.DataType.INT64, int)
+)
+lowering(aten.Float.Tensor, aten.Float.Scalar, aten.Float.int, aten.Float.bool, aten.FloatImplicit.default)(
+    _converted(ir.DataType.DOUBLE, float)
+)
+lowering(aten.Bool.Tensor, aten.Bool.int, aten.Bool.float)(_converted(ir.DataType.BOOL, bool))
