@@ -158,6 +158,22 @@ def test_decomposition_is_exportable_with_dynamic_sizes(name):
     torch.testing.assert_close(lowered.module()(*others), function(*others))
 
 
+_COMPILED = ("attention", "attention with a past", "rotary_embedding", "rms_normalization", "tensor_scatter")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in _COMPILED else pytest.param(name, marks=pytest.mark.wide) for name in DYNAMIC]
+)
+def test_public_function_compiles_for_all_sizes_at_once(name):
+    function, inputs, _ = DYNAMIC[name]
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=True)
+
+    for sizes in ((3, 6), (2, 9)):
+        given = inputs(*sizes)
+        torch.testing.assert_close(compiled(*given), function(*given))
+
+
 @pytest.mark.parametrize("name", [name for name in DYNAMIC if name != "roi_align"])
 def test_empty_batch_gives_an_empty_batch(name):
     function, inputs, _ = DYNAMIC[name]
