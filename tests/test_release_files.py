@@ -23,6 +23,18 @@ def test_two_builds_give_the_same_bytes(sample: Workspace, tmp_path: Path) -> No
     artifacts.check(sample["sample-alpha"], files)
 
 
+def test_files_of_another_version_in_the_folder_are_no_part_of_a_release(sample: Workspace, tmp_path: Path) -> None:
+    for name in ("0.1.0.tar.gz", "0.1.0-py3-none-any.whl", "0.1.01.tar.gz", "0.1.0rc1-py3-none-any.whl"):
+        (tmp_path / f"sample_alpha-{name}").touch()
+
+    files = artifacts.files_of(sample["sample-alpha"], tmp_path)
+
+    assert [file.name for file in files] == [
+        "sample_alpha-0.1.0-py3-none-any.whl",
+        "sample_alpha-0.1.0.tar.gz",
+    ]
+
+
 def test_builds_that_differ_are_refused(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder, content in ((first, b"one"), (second, b"two")):

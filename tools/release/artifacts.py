@@ -15,8 +15,13 @@ def build(distribution: Distribution, target: Path, epoch: int) -> list[Path]:
     """Builds sdist and, from it, wheel into `target`; time stamps inside are `epoch`."""
     command = [sys.executable, "-m", "build", "--outdir", str(target), str(distribution.path)]
     run(command, cwd=distribution.path, env={"SOURCE_DATE_EPOCH": str(epoch)})
-    normalized = distribution.import_name
-    return sorted(target.glob(f"{normalized}-{distribution.version}*"))
+    return files_of(distribution, target)
+
+
+def files_of(distribution: Distribution, folder: Path) -> list[Path]:
+    """The files in `folder` that belong to the version of `distribution` in its source tree."""
+    stem = f"{distribution.import_name}-{distribution.version}"
+    return sorted([*folder.glob(f"{stem}.tar.gz"), *folder.glob(f"{stem}-*.whl")])
 
 
 def build_wheel(distribution: Distribution, target: Path) -> list[Path]:
@@ -24,7 +29,7 @@ def build_wheel(distribution: Distribution, target: Path) -> list[Path]:
     target.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target)]
     run(command, cwd=distribution.path)
-    return sorted(target.glob(f"{distribution.import_name}-{distribution.version}-*.whl"))
+    return [file for file in files_of(distribution, target) if file.suffix == ".whl"]
 
 
 def build_reproducibly(distribution: Distribution, target: Path, epoch: int) -> list[Path]:
