@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -39,6 +40,9 @@ def bitwise_not(op: OpBuilder, self: ir.Value) -> ir.Value:
     return op.Not(self) if self.dtype == ir.DataType.BOOL else op.BitwiseNot(self)
 
 
+_POWERS = np.left_shift(np.int64(1), np.arange(64, dtype=np.int64))
+
+
 def _shift(op: OpBuilder, value: ir.Value, by: ir.Value, left: bool) -> ir.Value:
     """Shift integers; a shift by a negative number or by all bits gives 0, or the sign where it goes right."""
     dtype = op.dtype(value)
@@ -49,12 +53,14 @@ def _shift(op: OpBuilder, value: ir.Value, by: ir.Value, left: bool) -> ir.Value
         shifted = op.BitShift(value, op.Where(outside, 0, by), direction="LEFT" if left else "RIGHT")
         return op.Where(outside, 0, shifted)
     # BitShift is for unsigned integers; powers of two do the same, and the division rounds down as the shift does.
-    factor = op.Pow(op.constant(2, INT64), op.cast(op.Where(outside, 0, by), INT64))
     wide = op.cast(value, INT64)
+    factor = op.Gather(op.constant(_POWERS), op.cast(op.Where(outside, 0, by), INT64), axis=0)
     if left:
         return op.Where(outside, 0, op.cast(op.Mul(wide, factor), dtype))
     sign = op.cast(op.Neg(op.cast(op.Less(value, 0), INT64)), dtype)
-    return op.Where(outside, sign, op.cast(op.floor_div(wide, factor), dtype))
+    # The highest power is negative; what is left of 63 bits is the sign as well.
+    gone = op.Or(outside, op.Equal(by, int(bits) - 1))
+    return op.Where(gone, sign, op.cast(op.floor_div(wide, op.Where(gone, 1, factor)), dtype))
 
 
 def _shifting(left: bool) -> Function:
