@@ -13,7 +13,12 @@ from typing import Any, cast
 
 import torch
 from torch._guards import Source
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
@@ -29,6 +34,7 @@ __all__ = [
     "hidden_deprecations",
     "inline_calls",
     "is_data_dependent",
+    "lacks_fake_kernel",
     "new_dimension",
     "overload_of_schema",
     "plain_fake",
@@ -80,6 +86,11 @@ def new_dimension(mode: FakeTensorMode, name: str, hint: int) -> torch.SymInt:
 def same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Tell whether two tensors share memory (``UntypedStorage._cdata``)."""
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def lacks_fake_kernel(error: BaseException) -> bool:
+    """Tell whether an operator cannot be called on tensors without data (``UnsupportedOperatorException``)."""
+    return isinstance(error, UnsupportedOperatorException | NotImplementedError)
 
 
 def is_data_dependent(error: BaseException) -> bool:

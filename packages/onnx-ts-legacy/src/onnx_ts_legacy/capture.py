@@ -205,7 +205,7 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     root: Any = None
     with _kept_buffers(model), onnx_export(), private.slow_attention():
         try:
-            if any(isinstance(module, torch.jit.ScriptModule) for module in flat.modules()):
+            if any(map(_holds_script, flat.modules())):
                 traced = torch.jit.trace(flat, tuple(_copies(tensors)), check_trace=False, strict=False)
                 graph, root = traced.graph.copy(), traced._c
             else:
@@ -222,6 +222,12 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
         return list(_FlatModel(program, leaves, structure)(*given))
 
     return Captured(graph, root, "model", inputs, _names_of_paths(flat.result_paths), reference, weights)
+
+
+def _holds_script(module: torch.nn.Module) -> bool:
+    """Tell whether a module is scripted, or has an object of TorchScript such as packed weights."""
+    objects = torch._C.ScriptObject
+    return isinstance(module, torch.jit.ScriptModule) or any(isinstance(x, objects) for x in vars(module).values())
 
 
 def _recorded(flat: _FlatModel, tensors: list[torch.Tensor]) -> tuple[Any, list[tuple[str, torch.Tensor]]]:

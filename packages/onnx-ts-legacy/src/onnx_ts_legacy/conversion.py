@@ -23,6 +23,7 @@ from onnx_ts_legacy.graph_context import run_symbolic
 from onnx_ts_legacy.metadata import Metadata
 from onnx_ts_legacy.prims import PRIM_HANDLERS
 from onnx_ts_legacy.python_operators import convert_python_operator
+from onnx_ts_legacy.quantized import convert_quantized, is_quantized_call, observed_fake_quantize
 from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
 from onnx_ts_legacy.sources import source_line
 from onnx_ts_legacy.state import StateSlot
@@ -144,6 +145,11 @@ class Interpreter(OperatorCalls):
         if custom is not None:
             with self.op.origin(**self._origin(node, kind)):
                 return run_symbolic(self, node, args, custom)
+        if is_quantized_call(kind, args):
+            with self.op.origin(**self._origin(node, kind)):
+                return convert_quantized(self, node, args)
+        if kind == "aten::fused_moving_avg_obs_fake_quant":
+            return observed_fake_quantize(self, node, args)
         handler = PRIM_HANDLERS.get(kind)
         if handler is not None and not (args and isinstance(args[0], Poison)):
             return handler(self, node, args)
@@ -159,6 +165,17 @@ class Interpreter(OperatorCalls):
         if scope:
             found["module"] = scope.rpartition("/")[2].removeprefix("__module.")
         return found
+
+    def convert_call(self, node: Any, kind: str, args: list[Any]) -> Any:
+        """Convert a call as it would be with other operands."""
+        if kind == node.kind():
+            return self._operator(node, kind, args)
+        overload = private.overload_of_schema(node.schema())
+        overload = None if overload is None else functional_form(overload)
+        if overload is None:
+            raise UnsupportedOperatorError("it changes a tensor and has no functional form", operator=kind)
+        bound, keyword = split_arguments(overload, args)
+        return self.call(overload, bound, keyword)
 
     def _operator(self, node: Any, kind: str, args: list[Any]) -> Any:
         for arg in args:
@@ -251,7 +268,8 @@ class Interpreter(OperatorCalls):
             return fake
         dims = self.metadata.symbols.dims(fake)
         shape = (*dims, 2) if fake.is_complex() else dims
-        value = ir.Value(type=ir.TensorType(to_ir(fake.dtype)), shape=ir.Shape(shape))
+        name = self.op.context.names.new("unconverted")
+        value = ir.Value(name=name, type=ir.TensorType(to_ir(fake.dtype)), shape=ir.Shape(shape))
         return mark_complex(value) if fake.is_complex() else value
 
     def raise_failures(self) -> None:

@@ -244,8 +244,15 @@ class Metadata:
 
     def run_plain(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call an operator on fake tensors without symbols."""
-        with self._plain_mode, torch.no_grad(), private.quiet_fake_tensors():
-            return function(*args, **kwargs)
+        try:
+            with self._plain_mode, torch.no_grad(), private.quiet_fake_tensors():
+                return function(*args, **kwargs)
+        except Exception as error:
+            if not private.lacks_fake_kernel(error):
+                raise
+        filled = pytree.tree_map(_filled, (tuple(args), dict(kwargs)))
+        with torch.no_grad():
+            return function(*filled[0], **filled[1])
 
 
 class _Trials:
@@ -265,8 +272,9 @@ class _Trials:
         Raises:
             ScriptValueError: If no trial succeeds; ``error`` says why.
         """
-        undecided = isinstance(error, NotImplementedError | TypeError) or private.is_data_dependent(error)
-        if (self._symbols or self._floats) and undecided:
+        unsupported = private.lacks_fake_kernel(error)
+        undecided = unsupported or isinstance(error, TypeError) or private.is_data_dependent(error)
+        if (self._symbols or self._floats or unsupported) and undecided:
             for unknown in _UNKNOWN:
                 trials = [trial for step in range(_TRIES) if (trial := self._trial(step, unknown)) is not None]
                 if trials:
@@ -313,6 +321,11 @@ class _Trials:
                 if all(_evaluated(size, values, 2) == now for (values, _), now in zip(trials, found, strict=True)):
                     return size
         return self._metadata.unknown_size(hint=found[0])
+
+
+def _filled(leaf: Any) -> Any:
+    """Return a tensor of zeros for a fake one, for operators that need data."""
+    return torch.zeros(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _key(value: Any) -> Any:
