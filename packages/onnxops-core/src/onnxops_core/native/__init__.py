@@ -3,11 +3,12 @@
 from onnxops_core.native._attention import attention
 from onnxops_core.native._declare import NativeOp, OnnxCall, ScalarInput, find_native_op, native_ops
 from onnxops_core.native._flex_attention import flex_attention
+from onnxops_core.native._group_query_attention import group_query_attention
+from onnxops_core.native._multi_head_attention import multi_head_attention
 from onnxops_core.native._rotary_embedding import rotary_embedding
 from onnxops_core.native._tensor_scatter import tensor_scatter, tensor_scatter_
 from onnxops_core.native.activations import gelu, hard_swish, mish, swiglu, swish
 from onnxops_core.native.contrib import matmul_nbits, skip_layer_normalization, skip_simplified_layer_normalization
-from onnxops_core.native.contrib_attention import group_query_attention, multi_head_attention
 from onnxops_core.native.detection import non_max_suppression, roi_align
 from onnxops_core.native.elementwise import bit_cast, cum_prod
 from onnxops_core.native.normalization import (

@@ -232,6 +232,50 @@ def _at_once(
     return y.contiguous(), k, v
 
 
+_Inputs = tuple[
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor | None,
+    torch.Tensor | None,
+    torch.Tensor | None,
+    torch.Tensor | None,
+]
+
+
+def _quick(
+    inputs: _Inputs, is_causal: bool, kv_num_heads: int, q_num_heads: int, mode: int, scale: float | None
+) -> Three | None:
+    """Computes the common call without the dispatcher and the general kernel; None for any other call.
+
+    At one token the overhead of either is as much as the computation.
+    """
+    q, k, v, mask, past_key, past_value, nonpad = inputs
+    if torch.compiler.is_compiling() or q.dim() != 4 or q.dtype != v.dtype or not is_plain_eager(inputs):
+        return None
+    check_attention(
+        q,
+        k,
+        v,
+        mask,
+        past_key,
+        past_value,
+        nonpad,
+        kv_num_heads=kv_num_heads,
+        q_num_heads=q_num_heads,
+        qk_matmul_output_mode=mode,
+        scale=scale,
+        softcap=0.0,
+        softmax_precision=None,
+        windows=(-1, -1),
+        num_outputs=1,
+        strict_heads=False,
+    )
+    if nonpad is not None and has_values(nonpad):
+        check_attention_values(k, nonpad)
+    return _at_once(q, k, v, mask, past_key, past_value, nonpad, bool(is_causal), scale)
+
+
 def attention(
     Q: torch.Tensor,
     K: torch.Tensor,
@@ -294,53 +338,30 @@ def attention(
 
     Source: https://onnx.ai/onnx/operators/onnx__Attention.html
     """
-    if (
-        (num_outputs == 1 or (num_outputs == 3 and past_key is not None))
-        and Q.dim() == 4
-        and not softcap
-        and softmax_precision is None
-        and left_window_size == right_window_size == -1
-        and Q.dtype == V.dtype
-        and not torch.compiler.is_compiling()
-        and is_plain_eager((Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen))
-    ):
-        # The common call is not sent through the dispatcher, nor through the general kernel: at one token the
-        # overhead of either is as much as the computation.
-        check_attention(
-            Q,
-            K,
-            V,
-            attn_mask,
-            past_key,
-            past_value,
-            nonpad_kv_seqlen,
-            kv_num_heads=kv_num_heads,
-            q_num_heads=q_num_heads,
-            qk_matmul_output_mode=qk_matmul_output_mode,
-            scale=scale,
-            softcap=softcap,
-            softmax_precision=None,
-            windows=(-1, -1),
-            num_outputs=num_outputs,
-            strict_heads=False,
-        )
-        if nonpad_kv_seqlen is not None and has_values(nonpad_kv_seqlen):
-            check_attention_values(K, nonpad_kv_seqlen)
-        found = _at_once(Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen, bool(is_causal), scale)
+    quick = num_outputs == 1 or (num_outputs == 3 and past_key is not None)
+    if quick and not softcap and softmax_precision is None and left_window_size == right_window_size == -1:
+        inputs = (Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen)
+        found = _quick(inputs, is_causal, kv_num_heads, q_num_heads, qk_matmul_output_mode, scale)
         if found is not None:
             return found[0] if num_outputs == 1 else found
     op = _ATTENTION_23
-    inputs: tuple[torch.Tensor | None, ...] = (Q, K, V, attn_mask, past_key, past_value)
+    newer: tuple[torch.Tensor | None, ...] = ()
     attributes: dict[str, Any] = {}
     if left_window_size != -1 or right_window_size != -1:
         op = _ATTENTION_25
-        inputs = (*inputs, nonpad_kv_seqlen)
+        newer = (nonpad_kv_seqlen,)
         attributes = {"left_window_size": left_window_size, "right_window_size": right_window_size}
     elif nonpad_kv_seqlen is not None:
         op = _ATTENTION_24
-        inputs = (*inputs, nonpad_kv_seqlen)
+        newer = (nonpad_kv_seqlen,)
     outputs = op(
-        *inputs,
+        Q,
+        K,
+        V,
+        attn_mask,
+        past_key,
+        past_value,
+        *newer,
         is_causal=bool(is_causal),
         kv_num_heads=kv_num_heads,
         q_num_heads=q_num_heads,
