@@ -39,7 +39,7 @@ FIRST_OPSET = {"gelu": 9}
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
-@pytest.mark.parametrize("opset", [7, 9, 13, 18, 20, 23, 26])
+@pytest.mark.parametrize("opset", [7, 9, 13, 18, 20, 23, 24, 26])
 def test_activation(name: str, opset: int) -> None:
     opset = max(opset, FIRST_OPSET.get(name, 7))
     check(lambda x: ACTIVATIONS[name](x), X, opset=opset)
@@ -57,7 +57,7 @@ def test_activation_in_half_precision(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("function", "op_type", "opset"),
-    [(F.gelu, "Gelu", 20), (F.hardswish, "HardSwish", 14), (F.mish, "Mish", 18)],
+    [(F.gelu, "Gelu", 20), (F.hardswish, "HardSwish", 14), (F.mish, "Mish", 18), (F.silu, "Swish", 24)],
 )
 def test_fused_operator_where_the_opset_has_it(
     function: Callable[[torch.Tensor], torch.Tensor], op_type: str, opset: int

@@ -31,14 +31,9 @@ def _plain(op_type: str) -> Function:
 for _name, _op_type in {
     "hardswish": "HardSwish",
     "mish": "Mish",
+    "silu": "Swish",
 }.items():
     lowering(f"aten::{_name}")(_plain(_op_type))
-
-
-@lowering(aten.silu.default)
-def silu(op: OpBuilder, self: ir.Value) -> ir.Value:
-    # ONNX has Swish from opset 24 on, but ONNX Runtime (1.31) no kernel for it.
-    return op.Mul(self, op.Sigmoid(self))
 
 
 @lowering(aten.relu.default)
