@@ -95,6 +95,12 @@ def test_pseudoinverse_of_a_matrix_of_low_rank() -> None:
     check(lambda a: (torch.linalg.pinv(a), torch.linalg.matrix_rank(a)), example(5, 2) @ example(2, 4))
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 3), (0, 2, 2)])
+def test_spectra_of_nothing(shape: tuple[int, ...]) -> None:
+    check(lambda a: (torch.linalg.svdvals(a), torch.linalg.pinv(a, rtol=0.1)), torch.zeros(shape), opset=9)
+    check(lambda a: torch.linalg.svd(a, full_matrices=False), torch.zeros(shape))
+
+
 @pytest.mark.parametrize("opset", [8, 9, 11, 13, 18, 23, 26])
 def test_spectra_at_every_opset(opset: int) -> None:
     check(lambda a: (torch.linalg.eigvalsh(a), torch.linalg.svdvals(a)), example(3, 3).float(), opset=opset)

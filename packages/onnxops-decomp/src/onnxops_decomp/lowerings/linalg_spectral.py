@@ -7,6 +7,7 @@ vectors are unique up to their sign only (in a repeated eigenvalue up to a rotat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -90,6 +91,10 @@ def _own(op: OpBuilder, schedule: _Schedule) -> ir.Value:
     return op.Equal(op.Unsqueeze(schedule.columns, [1]), op.Unsqueeze(schedule.columns, [0]))
 
 
+def _is_empty(sizes: Sequence[Size]) -> bool:
+    return 0 in [size for size in sizes if isinstance(size, int)]
+
+
 def _sorted_columns(op: OpBuilder, matrix: ir.Value, order: ir.Value) -> ir.Value:
     """Put the columns of (\\*, m, n) in the order of (\\*, n)."""
     rank = op.rank(matrix)
@@ -104,6 +109,8 @@ def symmetric_eigen(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value
     """Return the eigenvalues (\\*, n) in ascending order and the eigenvectors (\\*, n, n) of DOUBLE matrices."""
     rank = op.rank(matrix)
     sizes = op.sizes(matrix)
+    if _is_empty(sizes):
+        return op.expand(op.constant(0.0, DOUBLE), sizes[:-1]), matrix
     schedule = _Schedule(op, sizes[-1])
     own = _own(op, schedule)
 
@@ -151,6 +158,9 @@ def orthogonalized(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value,
     """
     rank = op.rank(matrix)
     sizes = op.sizes(matrix)
+    whole = identity_like(op, sizes[:-2], sizes[-1], sizes[-1])
+    if _is_empty(sizes):
+        return matrix, whole, op.expand(op.constant(0.0, DOUBLE), [*sizes[:-2], sizes[-1]])
     schedule = _Schedule(op, sizes[-1])
     own = _own(op, schedule)
 
@@ -163,7 +173,7 @@ def orthogonalized(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value,
     def is_orthogonal(body: OpBuilder, state: list[ir.Value]) -> ir.Value:
         return body.LessOrEqual(state[2], 0.0)
 
-    start = [matrix, identity_like(op, sizes[:-2], sizes[-1], sizes[-1]), op.constant(1.0, DOUBLE)]
+    start = [matrix, whole, op.constant(1.0, DOUBLE)]
     count = op.size_mul(schedule.rounds, _SWEEPS)
     (rotated, v, _), _ = repeat(op, count, start, step, unless=is_orthogonal)
     lengths = op.ReduceL2(rotated, [rank - 2], keepdims=0)
