@@ -9,7 +9,7 @@ from core_samples import SAMPLES
 from onnxops_core import native
 from onnxops_core.interop import torch_onnx_translation_table
 from onnxops_core.native import find_native_op
-from onnxops_core.symbolic import decode_symbolic_call, is_symbolic_overload
+from onnxops_core.symbolic import decode_symbolic_call, is_symbolic_overload, symbolic, symbolic_multi_out
 
 EXPORTED = {
     "Attention-23-causal": 23,
@@ -67,6 +67,34 @@ def test_torchs_exporter_writes_the_operators_node(label, tmp_path):
     expected = [expected] if isinstance(expected, torch.Tensor) else expected
     for actual, wanted in zip(session.run(None, feeds), expected, strict=True):
         torch.testing.assert_close(torch.from_numpy(actual), wanted, rtol=1e-4, atol=2e-5)
+
+
+def test_torchs_exporter_writes_symbolic_nodes():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            attributes = {"k": 2, "f": [0.5], "s": ["a"], "empty": []}
+            y = symbolic("com.example::One", (x, None, x), attributes, dtype=x.dtype, shape=x.shape, version=2)
+            return symbolic_multi_out("com.example::Two", (y,), dtypes=(1, 7), shapes=((2,), x.shape), version=2)
+
+    program = torch.onnx.export(
+        Model(),
+        (torch.ones(3),),
+        dynamo=True,
+        opset_version=18,
+        custom_translation_table=torch_onnx_translation_table(18),
+        verbose=False,
+        optimize=False,
+    )
+
+    one, two = [node for node in program.model.graph if node.domain == "com.example"]
+    assert (one.op_type, len(one.inputs), one.inputs[1]) == ("One", 3, None)
+    assert {name: list(a.value) if name != "k" else a.value for name, a in one.attributes.items()} == {
+        "k": 2,
+        "f": [0.5],
+        "s": ["a"],
+        "empty": [],
+    }
+    assert (two.op_type, len(two.outputs)) == ("Two", 2)
 
 
 def test_operators_of_a_later_opset_are_left_out():

@@ -9,11 +9,14 @@ exporter needs as well.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from onnxops_core.dtypes import TORCH_TO_ONNX, onnx_dtype_name
 from onnxops_core.native import NativeOp, OnnxCall, ScalarInput, native_ops
+from onnxops_core.symbolic import decode_symbolic_call
 
 __all__ = ["torch_onnx_translation_table"]
 
@@ -24,6 +27,8 @@ _ATTRIBUTE_TYPES = {
     "float": float,
     "str": str,
     "List[int]": Sequence[int],
+    "List[float]": Sequence[float],
+    "List[str]": Sequence[str],
     "List[SymInt]": Sequence[int],
 }
 
@@ -50,28 +55,47 @@ def torch_onnx_translation_table(opset_version: int | None = None) -> dict[Calla
         >>> torch.ops.onnxops.Attention.opset23 in table, torch.ops.onnxops.Swish.opset24 in table
         (True, False)
     """
-    return {
+    table: dict[Callable[..., Any], Callable[..., Any]] = {
         overload: _translation(op)
         for overload, op in native_ops().items()
         if op.domain != "" or opset_version is None or op.since_version <= opset_version
     }
+    for overload in (torch.ops.onnxops_symbolic.call.default, torch.ops.onnxops_symbolic.call_multi_out.default):
+        table[overload] = _symbolic_translation(overload)
+    return table
 
 
 def _translation(op: NativeOp) -> Callable[..., Any]:
     """Returns a function with the operator's signature, as torch's exporter reads it from annotations."""
 
     def translate(*args: Any, **kwargs: Any) -> Any:
-        return _write_node(op, op.onnx_call(args, kwargs), op.bind(args, kwargs))
+        return _write_node(op.onnx_call(args, kwargs), op.bind(args, kwargs))
 
+    return _with_signature(translate, op.overload, f"onnxops_{op.op_type}")
+
+
+def _symbolic_translation(overload: torch._ops.OpOverload) -> Callable[..., Any]:
+    def translate(*args: Any, **kwargs: Any) -> Any:
+        call = decode_symbolic_call(overload, args, kwargs)
+        if any(isinstance(value, torch.Tensor) for value in call.attributes.values()):
+            raise ValueError(f"{call.domain}::{call.op_type}: torch's exporter has no way to read a tensor attribute")
+        outputs = _emit(call.domain, call.op_type, call.version or 1, call.inputs, call.attributes, len(call.dtypes))
+        return outputs if call.multi_out else outputs[0]
+
+    return _with_signature(translate, overload, f"onnxops_{overload._schema.name.rpartition(':')[2]}")
+
+
+def _with_signature(translate: Callable[..., Any], overload: torch._ops.OpOverload, name: str) -> Callable[..., Any]:
+    """Gives a function the operator's parameters, with types for what are attributes rather than tensors."""
     parameters = []
     annotations: dict[str, Any] = {}
-    for argument in op.overload._schema.arguments:
+    for argument in overload._schema.arguments:
         default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
         kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
         named = str(argument.type)
         optional = named.startswith("Optional[")
         plain = named[len("Optional[") : -1] if optional else named
-        if plain != "Tensor":
+        if plain in _ATTRIBUTE_TYPES:
             annotation = _ATTRIBUTE_TYPES[plain]
             annotations[argument.name] = annotation | None if optional else annotation
         parameters.append(
@@ -79,41 +103,17 @@ def _translation(op: NativeOp) -> Callable[..., Any]:
                 argument.name, kind, default=default, annotation=annotations.get(argument.name, inspect.Parameter.empty)
             )
         )
-    translate.__name__ = f"onnxops_{op.op_type}"
+    translate.__name__ = name
     translate.__annotations__ = annotations
     translate.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return translate
 
 
-def _write_node(op: NativeOp, call: OnnxCall, bound: dict[str, Any]) -> Any:
-    import onnx
-    from onnxscript import values
-
-    wanted = len(call.outputs)
-    if "num_outputs" in bound:
-        wanted = min(wanted, int(bound["num_outputs"]))
-    last = call.outputs[wanted - 1] + 1
+def _write_node(call: OnnxCall, bound: dict[str, Any]) -> Any:
+    wanted = min(len(call.outputs), int(bound.get("num_outputs", len(call.outputs))))
     inputs = [_constant(value) if isinstance(value, ScalarInput) else value for value in call.inputs]
-    defs = onnx.defs.OpSchema
-    optional = defs.FormalParameterOption.Optional
-    # A schema of exactly this call: every value has a type of its own, so that none is cast to another's.
-    schema = defs(
-        call.op_type,
-        call.domain,
-        call.min_opset,
-        inputs=[defs.FormalParameter(f"in{i}", f"I{i}", param_option=optional) for i in range(len(inputs))],
-        outputs=[defs.FormalParameter(f"out{i}", f"O{i}") for i in range(last)],
-        type_constraints=[
-            (name, _TENSOR_TYPES, "")
-            for name in (*(f"I{i}" for i in range(len(inputs))), *(f"O{i}" for i in range(last)))
-        ],
-        attributes=[
-            defs.Attribute(name, _attribute_type(value), required=False) for name, value in call.attributes.items()
-        ],
-    )
-    opset = values.Opset(call.domain, call.min_opset)
-    outputs = values.Op(opset, call.op_type, schema)(*inputs, **call.attributes)
-    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    last = call.outputs[wanted - 1] + 1
+    outputs = _emit(call.domain, call.op_type, call.min_opset, inputs, call.attributes, last)
     results = [outputs[position] for position in call.outputs[:wanted]]
     if len(call.outputs) == 1:
         return results[0]
@@ -121,12 +121,37 @@ def _write_node(op: NativeOp, call: OnnxCall, bound: dict[str, Any]) -> Any:
     return (*results, *(_empty() for _ in range(len(call.outputs) - wanted)))
 
 
+def _emit(
+    domain: str, op_type: str, version: int, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: int
+) -> list[Any]:
+    """Writes a node with onnxscript and returns its outputs."""
+    import onnx
+    from onnxscript import values
+
+    defs = onnx.defs.OpSchema
+    optional = defs.FormalParameterOption.Optional
+    types = (*(f"I{i}" for i in range(len(inputs))), *(f"O{i}" for i in range(outputs)))
+    # A schema of exactly this call: every value has a type of its own, so that none is cast to another's.
+    schema = defs(
+        op_type,
+        domain,
+        version,
+        inputs=[defs.FormalParameter(f"in{i}", f"I{i}", param_option=optional) for i in range(len(inputs))],
+        outputs=[defs.FormalParameter(f"out{i}", f"O{i}") for i in range(outputs)],
+        type_constraints=[(name, _TENSOR_TYPES, "") for name in types],
+        attributes=[defs.Attribute(name, _attribute_type(value), required=False) for name, value in attributes.items()],
+    )
+    written = values.Op(values.Opset(domain, version), op_type, schema)(*inputs, **attributes)
+    return list(written) if isinstance(written, (list, tuple)) else [written]
+
+
 def _attribute_type(value: object) -> Any:
     import onnx
 
     kinds = onnx.defs.OpSchema.AttrType
     if isinstance(value, (list, tuple)):
-        return kinds.INTS
+        lists = {float: kinds.FLOATS, str: kinds.STRINGS}
+        return lists.get(type(value[0]), kinds.INTS) if value else kinds.INTS
     return {int: kinds.INT, float: kinds.FLOAT, str: kinds.STRING}[type(value)]
 
 
