@@ -114,3 +114,10 @@ def test_infinities_and_nan_sum_as_in_torch() -> None:
 
 def test_of_equal_elements_the_first_is_found() -> None:
     check(lambda x: (x.argmax(1), x.argmin(1), x.max(1).indices), torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]]))
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18, 20])
+def test_nan_is_largest_and_smallest(opset: int) -> None:
+    x = torch.tensor([[1.0, NAN, INF, NAN], [-INF, 2.0, NAN, 0.0], [3.0, 1.0, 2.0, 0.0]])
+    check(lambda x: (x.amax(1), x.amin(0), x.max(), *x.max(1), *x.min(0), *x.aminmax(dim=1)), x, opset=opset)
+    check(lambda x: (x.argmax(1), x.argmin(1, keepdim=True), x.argmax(), x.norm(INF, dim=1)), x, opset=opset)

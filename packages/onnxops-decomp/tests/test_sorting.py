@@ -27,6 +27,7 @@ def test_sort_and_argsort(opset: int, descending: bool) -> None:
 @pytest.mark.parametrize("descending", [False, True])
 def test_nan_is_the_largest(dtype: torch.dtype, descending: bool) -> None:
     check(lambda x: x.sort(stable=True, descending=descending), WITH_NAN.to(dtype))
+    check(lambda x: x.topk(3, largest=descending).values, WITH_NAN.to(dtype))
 
 
 def test_equal_elements_keep_their_order() -> None:

@@ -132,14 +132,29 @@ def count_nonzero(op: OpBuilder, self: ir.Value, dim: Dims = None) -> ir.Value:
 # ---- extrema
 
 
+def _has_nan(op: OpBuilder, value: ir.Value, dim: Dims, keepdim: bool) -> ir.Value:
+    return op.cast(reduce(op, "ReduceMax", op.cast(op.IsNaN(value), UINT8), dim, keepdim), BOOL)
+
+
+def extremum(op: OpBuilder, op_type: str, value: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
+    """Return the largest or smallest element, which in torch is NaN if there is one.
+
+    ONNX leaves open what ReduceMax makes of NaN, and ONNX Runtime's depends on where it stands.
+    """
+    result = reduce(op, op_type, value, dim, keepdim)
+    if not op.dtype(value).is_floating_point():
+        return result
+    return op.Where(_has_nan(op, value, dim, keepdim), math.nan, result)
+
+
 @lowering(aten.amax.default)
 def amax(op: OpBuilder, self: ir.Value, dim: Dims = (), keepdim: bool = False) -> ir.Value:
-    return reduce(op, "ReduceMax", self, dim, keepdim)
+    return extremum(op, "ReduceMax", self, dim, keepdim)
 
 
 @lowering(aten.amin.default)
 def amin(op: OpBuilder, self: ir.Value, dim: Dims = (), keepdim: bool = False) -> ir.Value:
-    return reduce(op, "ReduceMin", self, dim, keepdim)
+    return extremum(op, "ReduceMin", self, dim, keepdim)
 
 
 @lowering(aten.max.default)
@@ -152,15 +167,23 @@ def min_all(op: OpBuilder, self: ir.Value) -> ir.Value:
     return amin(op, self)
 
 
+def _position(op: OpBuilder, op_type: str, value: ir.Value, axis: int, keepdim: bool) -> ir.Value:
+    """Return where the extremum first is along an axis; the first NaN counts as one."""
+    keys = op.cast(value, UINT8) if value.dtype == BOOL else value
+    found = op.emit(op_type, keys, axis=axis, keepdims=int(keepdim))
+    if not op.dtype(value).is_floating_point():
+        return found
+    first_nan = op.ArgMax(op.cast(op.IsNaN(value), UINT8), axis=axis, keepdims=int(keepdim))
+    return op.Where(_has_nan(op, value, axis, keepdim), first_nan, found)
+
+
 def _arg(op: OpBuilder, op_type: str, value: ir.Value, dim: int | None, keepdim: bool) -> ir.Value:
-    if op.dtype(value) == BOOL:
-        value = op.cast(value, UINT8)
     rank = op.rank(value)
     if rank == 0:
-        return op.emit(op_type, op.Unsqueeze(value, [0]), axis=0, keepdims=0)
+        return _position(op, op_type, op.Unsqueeze(value, [0]), 0, False)
     if dim is not None:
-        return op.emit(op_type, value, axis=dim % rank, keepdims=int(keepdim))
-    result = op.emit(op_type, op.Reshape(value, [-1]), axis=0, keepdims=int(keepdim))
+        return _position(op, op_type, value, dim % rank, keepdim)
+    result = _position(op, op_type, op.Reshape(value, [-1]), 0, keepdim)
     return op.Reshape(result, [1] * rank) if keepdim else result
 
 
@@ -176,20 +199,18 @@ def argmin(op: OpBuilder, self: ir.Value, dim: int | None = None, keepdim: bool 
 
 @lowering(aten.max.dim)
 def max_dim(op: OpBuilder, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
-    return reduce(op, "ReduceMax", self, dim, keepdim), _arg(op, "ArgMax", self, dim, keepdim)
+    return extremum(op, "ReduceMax", self, dim, keepdim), _arg(op, "ArgMax", self, dim, keepdim)
 
 
 @lowering(aten.min.dim)
 def min_dim(op: OpBuilder, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
-    return reduce(op, "ReduceMin", self, dim, keepdim), _arg(op, "ArgMin", self, dim, keepdim)
+    return extremum(op, "ReduceMin", self, dim, keepdim), _arg(op, "ArgMin", self, dim, keepdim)
 
 
 @lowering(aten.aminmax.default, aten._aminmax.default, aten._aminmax.dim)
 def aminmax(op: OpBuilder, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
-    if dim is None and keepdim:
-        ones = [1] * op.rank(self)
-        return op.Reshape(amin(op, self), ones), op.Reshape(amax(op, self), ones)
-    return reduce(op, "ReduceMin", self, dim, keepdim), reduce(op, "ReduceMax", self, dim, keepdim)
+    low, high = (extremum(op, name, self, dim, keepdim) for name in ("ReduceMin", "ReduceMax"))
+    return low, high
 
 
 def _test(op_type: str) -> Callable[..., ir.Value]:
@@ -328,7 +349,7 @@ def linalg_vector_norm(
     if ord == 0:
         return reduce(op, "ReduceSum", op.cast(op.cast(value, BOOL), op.dtype(value)), dim, keepdim)
     if math.isinf(ord):
-        return reduce(op, "ReduceMax" if ord > 0 else "ReduceMin", op.Abs(value), dim, keepdim)
+        return extremum(op, "ReduceMax" if ord > 0 else "ReduceMin", op.Abs(value), dim, keepdim)
     powers = op.Pow(op.Abs(value), float(ord))
     return op.Pow(reduce(op, "ReduceSum", powers, dim, keepdim), 1 / ord)
 

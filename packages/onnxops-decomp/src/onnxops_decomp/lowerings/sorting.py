@@ -42,11 +42,19 @@ def _sort_keys(op: OpBuilder, value: ir.Value) -> ir.Value:
 
 def sorted_along(op: OpBuilder, value: ir.Value, dim: int, descending: bool) -> tuple[ir.Value, ir.Value]:
     """Sort along a dimension and return values and indices; equal elements keep their order, NaN is the largest."""
+    # Of equal elements TopK takes the one with the lower index first: with all elements it is a stable sort.
+    return _extreme(op, value, None, dim, descending, True)
+
+
+def _extreme(
+    op: OpBuilder, value: ir.Value, count: Size | None, dim: int, largest: bool, sorted: bool
+) -> tuple[ir.Value, ir.Value]:
+    """Return the ``count`` largest or smallest elements along a dimension, all for None, and their indices."""
     if op.rank(value) == 0:
         return op.Identity(value), op.constant(0)
     keys = _sort_keys(op, value)
-    # Of equal elements TopK takes the one with the lower index first: with all elements it is a stable sort.
-    values, indices = op.emit_many("TopK", 2, keys, op.vector([op.size(value, dim)]), axis=dim, largest=int(descending))
+    wanted = op.vector([op.size(value, dim) if count is None else count])
+    values, indices = op.emit_many("TopK", 2, keys, wanted, axis=dim, largest=int(largest), sorted=int(sorted))
     if keys is value or value.dtype == BOOL:
         return op.cast(values, op.dtype(value)), indices
     return op.GatherElements(value, indices, axis=dim), indices
@@ -56,11 +64,7 @@ def sorted_along(op: OpBuilder, value: ir.Value, dim: int, descending: bool) -> 
 def topk(
     op: OpBuilder, self: ir.Value, k: Size, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[ir.Value, ir.Value]:
-    if op.rank(self) == 0:
-        return op.Identity(self), op.constant(0)
-    keys = op.cast(self, UINT8) if self.dtype == BOOL else self
-    values, indices = op.emit_many("TopK", 2, keys, op.vector([k]), axis=dim, largest=int(largest), sorted=int(sorted))
-    return op.cast(values, op.dtype(self)), indices
+    return _extreme(op, self, k, dim, largest, sorted)
 
 
 @lowering(aten.sort.default)
