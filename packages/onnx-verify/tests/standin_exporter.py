@@ -25,10 +25,11 @@ class StandIn:
         self.calls += 1
         nodes, constants, lists, initializers = [], {}, {}, []
 
-        def read(value):
-            name = value.debugName()
+        def read(given):
+            name = given.debugName()
             if name in constants and f"const_{name}" not in {t.name for t in initializers}:
-                array = np.asarray(constants[name], np.float32)
+                value = constants[name]
+                array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value, np.float32)
                 initializers.append(numpy_helper.from_array(array, f"const_{name}"))
             return f"const_{name}" if name in constants else name
 

@@ -90,7 +90,9 @@ def test_halving_takes_a_logarithmic_number_of_exports():
 
 def test_a_scripted_module_is_taken_as_it_is(net):
     scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sigmoid(), torch.nn.Tanh()))
-    info = find_mismatch(scripted, X, exporter=StandIn({"aten::sigmoid": "Relu"}))
+    with pytest.raises(onnx_verify.InputError, match="eval"):
+        find_mismatch(scripted, X, exporter=StandIn())
+    info = find_mismatch(scripted.eval(), X, exporter=StandIn({"aten::sigmoid": "Relu"}))
     assert [leaf.essential_node_kinds() for leaf in info.all_mismatch_leaf_graph_info()] == [{"aten::sigmoid"}]
 
 
@@ -200,3 +202,19 @@ def test_plain_and_torch_flattening_agree():
 
     tree = ({"b": 1, "a": [2, None]}, (3, {"c": ()}), 4)
     assert _pytree.flatten(tree) == _pytree._flatten_plain(tree) == [1, 2, 3, 4]
+
+
+class Stateful(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count += 1
+        return x * self.count
+
+
+def test_a_scripted_module_that_keeps_state_is_refused():
+    scripted = torch.jit.script(Stateful().eval())
+    with pytest.raises(onnx_verify.InputError, match="state"):
+        find_mismatch(scripted, X, exporter=StandIn())

@@ -43,16 +43,12 @@ def capture(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
         # Tracing is deprecated in favour of torch.export, but it is what is being verified here.
         warnings.simplefilter("ignore")
         try:
-            scripted = model
-            if not isinstance(model, torch.jit.ScriptModule):
-                scripted = torch.jit.trace(
-                    model, args or None, example_kwarg_inputs=kwargs or None, check_trace=False, strict=False
-                )
-            graph = scripted.graph.copy()
-            torch._C._jit_pass_inline(graph)
-            graph, weights = torch._C._jit_pass_lower_graph(graph, scripted._c)
+            scripted = isinstance(model, torch.jit.ScriptModule)
+            graph, weights = _frozen(model) if scripted else _traced(model, args, kwargs)
             torch._C._jit_pass_lower_all_tuples(graph)
             torch._C._jit_pass_dce(graph)
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(f"no TorchScript graph can be made of {type(model).__name__}: {error}") from error
     inputs = [*flatten((args, kwargs)), *weights]
@@ -62,6 +58,30 @@ def capture(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
             "the forward method has, in its order"
         )
     return graph, inputs
+
+
+def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Graph, list[Any]]:
+    """Traces a module; its weights become inputs of the graph."""
+    torch = require_torch("tracing")
+    traced = torch.jit.trace(model, args or None, example_kwarg_inputs=kwargs or None, check_trace=False, strict=False)
+    graph = traced.graph.copy()
+    torch._C._jit_pass_inline(graph)
+    lowered, weights = torch._C._jit_pass_lower_graph(graph, traced._c)
+    return lowered, list(weights)
+
+
+def _frozen(model: Any) -> tuple[Graph, list[Any]]:
+    """Freezes a scripted module; its weights become constants, for its graph also reads attributes of other types."""
+    torch = require_torch("freezing")
+    if model.training:
+        raise InputError("a scripted module must be in evaluation mode; call model.eval() first")
+    graph = torch.jit.freeze(model).graph.copy()
+    torch._C._jit_pass_inline(graph)
+    itself = next(graph.inputs())
+    if itself.uses():
+        raise InputError("the scripted module keeps state in its attributes, which a graph of its own cannot hold")
+    graph.eraseInput(0)
+    return graph, []
 
 
 def run_graph(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
@@ -91,6 +111,11 @@ def is_tensor_value(value: Any) -> bool:
     return bool(value.type().kind() == "TensorType")
 
 
+def _crosses(value: Any) -> bool:
+    """Tells whether a value is handed from the upper to the lower part: a tensor that is computed."""
+    return is_tensor_value(value) and value.node().kind() != "prim::Constant"
+
+
 def split(graph: Graph, inputs: Sequence[Any], pivot: int) -> tuple[_Part, _Part] | None:
     """Cuts a graph after its first ``pivot`` essential nodes.
 
@@ -112,7 +137,7 @@ def split(graph: Graph, inputs: Sequence[Any], pivot: int) -> tuple[_Part, _Part
         for i, node in enumerate(nodes)
         if i < border
         for value in node.outputs()
-        if is_tensor_value(value) and _is_read(value, below, graph, border, owner)
+        if _crosses(value) and _is_read(value, below, graph, border, owner)
     ]
     above = _closure(nodes, range(border), owner, ())
     if not crossing:
@@ -127,11 +152,11 @@ def _closure(nodes: Sequence[Any], start: Iterable[int], owner: dict[str, int], 
     """Adds to some nodes those before them whose result is no tensor, for that cannot cross the border."""
     found = set(start)
     pending = [value for i in found for value in _reads(nodes[i])]
-    pending += [value for value in outputs if not is_tensor_value(value)]
+    pending += [value for value in outputs if not _crosses(value)]
     while pending:
         value = pending.pop()
         made = owner.get(value.debugName())
-        if made is not None and made not in found and not is_tensor_value(value):
+        if made is not None and made not in found and not _crosses(value):
             found.add(made)
             pending.extend(_reads(nodes[made]))
     return found
