@@ -231,10 +231,9 @@ class OpBuilder(SizeOperations):
             raise LoweringError(f"ONNX {op_type} has {spec.min_outputs} outputs; emit_many says how many are wanted.")
         values = binding.bind_inputs(self, spec, inputs)
         attrs = binding.bind_attributes(spec, attributes)
-        if op_type not in _NEVER_MERGED:
-            known = self._known_result(op_type, values, attrs)
-            if known is not None:
-                return known
+        known = self._known_result(op_type, values, attrs)
+        if known is not None:
+            return known
         return self._adapted(spec, values, attrs, 1)[0]
 
     def emit_many(self, op_type: str, count: int, /, *inputs: Any, **attributes: Any) -> tuple[ir.Value, ...]:

@@ -62,12 +62,14 @@ KERNEL_GAPS: Mapping[str, Mapping[str, Mapping[ir.DataType, ir.DataType]]] = {
     "Where": {"T": {_BOOL: _UINT8, **_SHORT, _UINT64: _INT64}},
 }
 
-# Operators that have no kernel for any dtype, and that the runtime cannot expand by their definition, with the first
-# and the last opset of which this was measured.
+# Operators that have no kernel for any dtype, and that the runtime cannot expand by their definition, or not rightly,
+# with the first and the last opset of which this was measured.
 NO_KERNEL: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(
-        ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), (22, 26)
+        ("Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), (22, 26)
     ),
+    # Runtimes expand it by the definition in ONNX's schema, which draws 1 with the probability of 0.
+    "Bernoulli": (15, 28),
     "Swish": (25, 26),
 }
 

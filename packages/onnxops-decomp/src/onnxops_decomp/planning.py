@@ -163,7 +163,8 @@ def _computed_in(
 ) -> ir.DataType:
     op_type = target.op_type
     if dtype not in formal.dtypes:
-        stand_ins = () if op_type == "Cast" else _WIDER.get(dtype, ())
+        # A value that a loop carries has a type of its own, which a cast for all of them would not keep.
+        stand_ins = () if op_type == "Cast" or not formal.homogeneous else _WIDER.get(dtype, ())
         if op_type in _ORDER_ONLY:
             stand_ins += _HELD_BY_FLOAT.get(dtype, ())
         found = next((wide for wide in stand_ins if wide in formal.dtypes), None)

@@ -43,8 +43,65 @@ def _produced_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
 
 
 def _cast(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
-    x = _required(inputs[0])
-    return x if x.dtype is not None and x.dtype == ir.DataType(attributes["to"]) else None
+    x, target = _required(inputs[0]), ir.DataType(attributes["to"])
+    if x.dtype == target:
+        return x
+    before = _produced_by(x, "Cast")
+    if before is None or x.dtype is None:
+        return None
+    source = _required(before.inputs[0])
+    # There and back again is nothing if the way there loses nothing.
+    return source if source.dtype == target and _holds(x.dtype, target) else None
+
+
+_SIGNIFICAND = {
+    ir.DataType.FLOAT16: 11,
+    ir.DataType.BFLOAT16: 8,
+    ir.DataType.FLOAT: 24,
+    ir.DataType.DOUBLE: 53,
+}
+
+
+def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
+    """Tell whether every number of ``narrow`` is one of ``wide``."""
+    if narrow == ir.DataType.BOOL:
+        return wide.is_integer() or wide in _SIGNIFICAND
+    if narrow in _SIGNIFICAND:
+        halves = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        return wide in _SIGNIFICAND and wide not in halves and _SIGNIFICAND[wide] >= _SIGNIFICAND[narrow]
+    if not narrow.is_integer():
+        return False
+    digits = narrow.bitwidth - narrow.is_signed()
+    if wide in _SIGNIFICAND:
+        return digits <= _SIGNIFICAND[wide]
+    signs = wide.is_signed() or not narrow.is_signed()
+    return wide.is_integer() and signs and digits <= wide.bitwidth - wide.is_signed()
+
+
+def _cast_like(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+    dtype = _required(inputs[1]).dtype
+    result: ir.Value | None = None if dtype is None else op.Cast(inputs[0], to=dtype, **attributes)
+    return result
+
+
+def _dropout(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+    training = op.static(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else np.zeros((), np.bool_)
+    return inputs[0] if training is not None and not training else None
+
+
+def _only(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+    """Rule of an operator that leaves its first input as it is when there is no other."""
+    return inputs[0] if len(inputs) == 1 else None
+
+
+def _tile(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+    repeats = op.static(inputs[1])
+    return inputs[0] if repeats is not None and (repeats == 1).all() else None
+
+
+def _flatten(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+    dims = dims_of(inputs[0])
+    return inputs[0] if dims is not None and len(dims) == 2 and attributes.get("axis", 1) in (1, -1) else None
 
 
 def _identity(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
@@ -54,7 +111,8 @@ def _identity(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value
 def _transpose(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     x, perm = _required(inputs[0]), attributes.get("perm")
     if perm is None:
-        return None
+        dims = dims_of(x)
+        return x if dims is not None and len(dims) < 2 else None
     if list(perm) == list(range(len(perm))):
         return x
     before = _produced_by(x, "Transpose")
@@ -158,10 +216,6 @@ def _slice(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | 
     return inputs[0] if whole else None
 
 
-def _concat(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
-    return inputs[0] if len(inputs) == 1 else None
-
-
 def _shape(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     dims = dims_of(inputs[0])
     if dims is None:
@@ -221,10 +275,17 @@ _RULES: dict[str, Rule] = {
     "Add": _neutral(0),
     "And": _decided(True),
     "Cast": _cast,
-    "Concat": _concat,
+    "CastLike": _cast_like,
+    "Clip": _only,
+    "Concat": _only,
     "Div": _neutral(1, right_only=True),
+    "Dropout": _dropout,
     "Expand": _expand,
+    "Flatten": _flatten,
     "Identity": _identity,
+    "Max": _only,
+    "Mean": _only,
+    "Min": _only,
     "Mul": _neutral(1),
     "Or": _decided(False),
     "Pad": _pad,
@@ -233,6 +294,8 @@ _RULES: dict[str, Rule] = {
     "Slice": _slice,
     "Squeeze": _squeeze,
     "Sub": _neutral(0, right_only=True),
+    "Sum": _only,
+    "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     "Where": _where,

@@ -8,9 +8,24 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.errors import UnsupportedOpsetError
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
+
+
+def _require_tensor(op: OpBuilder, op_type: str, value: ir.Value | None) -> None:
+    if value is not None and value.type is not None and not isinstance(value.type, ir.TensorType):
+        raise UnsupportedOpsetError(op_type, op.opset, lowest=13, reason="a sequence that passes through it")
+
+
+@adapter("If", below=13)
+def if_of_tensors(
+    op: OpBuilder, condition: ir.Value, *, then_branch: ir.Graph, else_branch: ir.Graph, _outputs: int = 1
+) -> Sequence[ir.Value]:
+    for value in (*then_branch.outputs, *else_branch.outputs):
+        _require_tensor(op, "If", value)
+    return op.emit_many("If", _outputs, condition, then_branch=then_branch, else_branch=else_branch)
 
 
 @adapter("Loop", below=13)
@@ -22,6 +37,8 @@ def loop_with_carried_value(
     body: ir.Graph,
     _outputs: int = 1,
 ) -> Sequence[ir.Value]:
+    for value in (*carried, *body.outputs):
+        _require_tensor(op, "Loop", value)
     if carried:
         return op.emit_many("Loop", _outputs, trip_count, condition, *carried, body=body)
     # The older operator carries at least one value. The condition, which the body hands on, serves as one.

@@ -18,6 +18,23 @@ if TYPE_CHECKING:
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 _FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 
+_SINCE_20 = (
+    ir.DataType.BFLOAT16,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT8E4M3FNUZ,
+    ir.DataType.FLOAT8E5M2,
+    ir.DataType.FLOAT8E5M2FNUZ,
+)
+
+
+@adapter("ConstantOfShape", below=20)
+def constant_of_shape_of_older_dtypes(
+    op: OpBuilder, shape: ir.Value, *, value: ir.TensorProtocol | None = None
+) -> ir.Value:
+    if value is None or value.dtype not in _SINCE_20:
+        return op.ConstantOfShape(shape, value=value)
+    return op.newest.Expand(op.constant(value.numpy().reshape(()), value.dtype), shape)
+
 
 @adapter("ConstantOfShape", below=9)
 def constant_of_shape(op: OpBuilder, shape: ir.Value, *, value: ir.TensorProtocol | None = None) -> ir.Value:
@@ -68,6 +85,14 @@ def _count_up(op: OpBuilder, count: ir.Value) -> ir.Value:
     running = body.input("running", _BOOL, ())
     graph = body.graph([running, step], name="count_up")
     return op.emit_many("Loop", 1, op.Max(count, 0), op.constant(True), body=graph)[0]
+
+
+@adapter("EyeLike", below=22)
+def eye_like_of_bfloat16(op: OpBuilder, input: ir.Value, *, dtype: int | None = None, k: int = 0) -> ir.Value:
+    target = ir.DataType(dtype) if dtype else op.dtype(input)
+    if target != ir.DataType.BFLOAT16:
+        return op.EyeLike(input, dtype=dtype, k=k)
+    return op.newest.cast(op.EyeLike(input, dtype=int(_FLOAT), k=k), target)
 
 
 @adapter("EyeLike", below=9)

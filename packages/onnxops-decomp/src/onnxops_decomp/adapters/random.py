@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import adapter, without_kernel
+from onnxops_decomp.adapters.registry import Adapter, adapter, without_kernel
 from onnxops_decomp.errors import UnsupportedOpsetError
 
 if TYPE_CHECKING:
@@ -52,6 +52,22 @@ def dropout(
     mask = newest.GreaterOrEqual(draw, share)
     scaled = newest.Mul(data, newest.cast(newest.Reciprocal(newest.Sub(1.0, share)), op.dtype(data)))
     return (newest.Where(mask, scaled, op.constant(0, op.dtype(data))), mask)[:_outputs]
+
+
+def _without_bfloat16(op_type: str) -> Adapter:
+    """Below opset 22 the generators do not draw BFLOAT16."""
+
+    def draw(op: OpBuilder, *values: ir.Value, dtype: int | None = None, **attributes: object) -> ir.Value:
+        target = ir.DataType(dtype) if dtype else values[0].dtype if values else _T.FLOAT
+        if target != _T.BFLOAT16:
+            return op.emit(op_type, *values, dtype=dtype, **attributes)
+        return op.newest.cast(op.emit(op_type, *values, dtype=int(_T.FLOAT), **attributes), target)
+
+    return draw
+
+
+for _name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"):
+    adapter(_name, below=22)(_without_bfloat16(_name))
 
 
 def _uniform(op: OpBuilder, shape: ir.Value, dtype: ir.DataType, seed: float | None) -> ir.Value:
