@@ -46,6 +46,15 @@ def test_rms_norm_in_half_precision_loses_its_casts() -> None:
     torch.testing.assert_close(program(x), model(x), rtol=2e-3, atol=2e-3)
 
 
+def test_rms_norm_of_a_float64_model_keeps_its_precision() -> None:
+    def function(x, weight):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+    args = (torch.randn(2, 8, dtype=torch.float64), torch.rand(8, dtype=torch.float64))
+    program = export(function, args, opset_version=23)
+    torch.testing.assert_close(program(*args), function(*args), rtol=1e-12, atol=1e-12)
+
+
 def test_a_mean_over_another_axis_is_no_rms_norm() -> None:
     assert "RMSNormalization" not in exported(RMSNorm(axis=1), torch.randn(2, 8, 8))
 

@@ -10,6 +10,8 @@ from onnx_fx_export.finish.matching import constant, dims, operand, other_operan
 __all__ = ["FuseRMSNormalization"]
 
 _FIRST_OPSET = 23
+# The operator computes in float32 (stash_type 1), which is less than what a float64 model does.
+_DTYPES = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 
 
 class FuseRMSNormalization(ir.passes.InPlacePass):
@@ -73,7 +75,9 @@ class FuseRMSNormalization(ir.passes.InPlacePass):
             return False
         weight = other_operand(last, normalized)
         shape, size = dims(weight), dims(x)
-        if weight is None or weight.dtype != x.dtype or shape is None or size is None or shape != size[-1:]:
+        if weight is None or weight.dtype != x.dtype or x.dtype not in _DTYPES:
+            return False
+        if shape is None or size is None or shape != size[-1:]:
             return False
         replace(last, "RMSNormalization", [x, weight], {"axis": -1, "epsilon": epsilon}, last.outputs[0])
         return True
