@@ -1,0 +1,93 @@
+"""Every change of an operator's form between opsets 7 and 28 has an adapter, or a reason why it has none."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from onnxops_decomp.adapters import registry
+from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET, OpSpec, op_spec
+
+# Only an attribute was added; without it the older form means the same, with it the builder names the opset.
+ADDED_ATTRIBUTE_ONLY = {
+    ("Attention", 25),
+    ("BatchNormalization", 14),
+    ("Cast", 19),
+    ("Cast", 24),
+    ("CastLike", 19),
+    ("CastLike", 24),
+    ("DequantizeLinear", 13),
+    ("DequantizeLinear", 23),
+    ("GRU", 14),
+    ("LSTM", 14),
+    ("MaxPool", 8),
+    ("QuantizeLinear", 13),
+    ("QuantizeLinear", 19),
+    ("QuantizeLinear", 23),
+    ("RNN", 14),
+}
+# Operators without which ATen does: strings, images, training, the sequences and options of ONNX.
+NOT_FOR_ATEN = {
+    ("Constant", 11),  # The builder writes initializers.
+    ("Constant", 12),
+    ("OptionalHasElement", 18),
+    ("Scan", 9),
+    ("Upsample", 9),
+}
+# What changed are names alone.
+SAME_MEANING = {
+    ("BatchNormalization", 9),  # `spatial` was never anything but its default.
+    ("Loop", 11),  # A value to carry is needed up to opset 12, and the adapter of 13 sees to it.
+}
+
+
+def _versions(op_type: str) -> list[OpSpec]:
+    specs = (op_spec(op_type, opset) for opset in range(OLDEST_OPSET, NEWEST_OPSET + 1))
+    return list({spec.since_version: spec for spec in specs if spec is not None}.values())
+
+
+def _changes() -> list[tuple[str, int]]:
+    """Return where inputs or attributes of an operator came, went, or got another default."""
+    found = []
+    for op_type in sorted({schema.name for schema in onnx.defs.get_all_schemas()}):
+        versions = _versions(op_type)
+        for older, newer in zip(versions, versions[1:], strict=False):
+            inputs = (len(older.inputs), older.max_inputs, older.min_inputs) != (
+                len(newer.inputs),
+                newer.max_inputs,
+                newer.min_inputs,
+            )
+            if inputs or older.attributes != newer.attributes or older.defaults != newer.defaults:
+                found.append((op_type, newer.since_version))
+    return found
+
+
+@pytest.mark.parametrize("op_type, below", _changes())
+def test_change_of_form_is_adapted(op_type: str, below: int) -> None:
+    registry.find_adapter("Identity", OLDEST_OPSET, NEWEST_OPSET)
+    adapted = below in registry._ADAPTERS.get(op_type, {})
+    excused = (op_type, below) in ADDED_ATTRIBUTE_ONLY | NOT_FOR_ATEN | SAME_MEANING
+    assert adapted != excused
+
+
+@pytest.mark.parametrize(
+    "op_type, below",
+    [
+        ("Gather", 11),  # negative indices
+        ("Hardmax", 13),  # the axes that are normalised over
+        ("LogSoftmax", 13),
+        ("Max", 8),  # broadcasting
+        ("Mean", 8),
+        ("Min", 8),
+        ("Mod", 28),  # floats without fmod
+        ("OneHot", 11),  # negative indices
+        ("Pad", 19),  # wrap
+        ("ScatterElements", 18),  # max and min
+        ("ScatterND", 18),
+        ("Softmax", 13),
+        ("Sum", 8),
+    ],
+)
+def test_change_of_meaning_is_adapted(op_type: str, below: int) -> None:
+    registry.find_adapter("Identity", OLDEST_OPSET, NEWEST_OPSET)
+    assert below in registry._ADAPTERS[op_type]
