@@ -63,7 +63,7 @@ def export(
             one size. Declared axes of an output get the name in its shape.
         keep_initializers_as_inputs: Whether weights are listed as inputs, so that they can be overridden.
         custom_opsets: Versions of the domains that custom symbolics write to.
-        export_modules_as_functions: Whether modules become functions of the model: all, or those of the given types.
+        export_modules_as_functions: Not available; anything but False is refused.
         autograd_inlining: Whether an ``autograd.Function`` without a symbolic is converted as what its forward does.
         state: What to do if the model changes its attributes or inputs: ``"error"``, or ``"io"`` to make the state
             inputs and outputs of the model.
@@ -77,6 +77,10 @@ def export(
     """
     if state not in ("error", "io"):
         raise ArgumentsError(f"state is 'error' or 'io', got {state!r}.")
+    if export_modules_as_functions:
+        raise ArgumentsError(
+            "export_modules_as_functions is not available here; onnx-fx-export keeps modules as functions."
+        )
     options = Options(
         opset_version=_opset(opset_version),
         input_names=tuple(input_names or ()),
@@ -88,7 +92,6 @@ def export(
         inlines_python=autograd_inlining,
         export_params=export_params,
         initializers_as_inputs=bool(keep_initializers_as_inputs),
-        functions=export_modules_as_functions,
     )
     with select_model_mode_for_export(model, training):
         captured = capture(model, args, kwargs)

@@ -12,7 +12,9 @@ import torch
 from onnx_ts_legacy.decomposition import lower_by_pieces
 from onnx_ts_legacy.dtypes import argument_converters
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.hidden_writes import update_running_statistics
 from onnx_ts_legacy.mutation import VIEWS_IN_PLACE, assign, node_value
+from onnx_ts_legacy.packed_sequences import PACKING
 from onnx_ts_legacy.recurrent import CELLS, SHAPES
 from onnx_ts_legacy.values import (
     Call,
@@ -67,7 +69,7 @@ class OperatorCalls(Variables):
             return args[0]
         if overload._schema.is_mutable:
             return self._call_in_place(overload, args, kwargs)
-        cell = CELLS.get(overload)
+        cell = CELLS.get(overload) or PACKING.get(overload)
         if cell is not None:
             return cell(self._interpreter, args)
         number = self._number_result(overload, args)
@@ -77,6 +79,7 @@ class OperatorCalls(Variables):
         kwargs = {name: frozen(arg) for name, arg in kwargs.items()}
         fake, position = self._recorded_call(overload, args, kwargs)
         values = self._lower(overload, args, kwargs, fake)
+        update_running_statistics(self._interpreter, overload, args)
         view = None if position is None else (position, Call(overload, tuple(args), kwargs, position, None))
         return self.wrapped(values, fake, view)
 

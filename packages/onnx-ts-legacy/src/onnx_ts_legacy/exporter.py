@@ -44,7 +44,6 @@ class Options:
     inlines_python: bool = True
     export_params: bool = True
     initializers_as_inputs: bool = False
-    functions: bool | set[type[torch.nn.Module]] = False
     name: str = "main_graph"
 
     def custom(self, operator: str) -> Callable[..., Any] | None:

@@ -1,0 +1,44 @@
+"""Operators that write to an operand without saying so in their schema: normalization in training mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.values import Tensor
+
+if TYPE_CHECKING:
+    from onnx_ts_legacy.conversion import Interpreter
+
+__all__ = ["update_running_statistics"]
+
+aten = torch.ops.aten
+_BATCH_NORM = (aten.batch_norm.default, aten.native_batch_norm.default)
+_TRAINING, _MOMENTUM = 5, 6
+
+
+def update_running_statistics(interpreter: Interpreter, overload: torch._ops.OpOverload, args: Sequence[Any]) -> None:
+    """Write the running statistics that a call in training mode updates; other calls do nothing here.
+
+    Source: ``torch.nn.BatchNorm1d``: ``x_new = (1 - momentum) * x + momentum * x_observed``, the variance unbiased.
+
+    Raises:
+        ScriptValueError: If the call updates statistics in a way that is not known here.
+    """
+    if overload is aten.instance_norm.default and args[_TRAINING] and isinstance(args[3], Tensor):
+        raise ScriptValueError(
+            "instance_norm updates running statistics; set track_running_stats=False or export in evaluation mode."
+        )
+    if overload not in _BATCH_NORM or not args[_TRAINING] or not isinstance(args[3], Tensor):
+        return
+    x, mean, variance, momentum = args[0], args[3], args[4], args[_MOMENTUM]
+    axes = [axis for axis in range(x.fake.dim()) if axis != 1]
+    observed_mean = interpreter.call(aten.mean.dim, [x, axes], {})
+    observed_variance = interpreter.call(aten.var.correction, [x, axes], {"correction": 1})
+    for target, observed in ((mean, observed_mean), (variance, observed_variance)):
+        kept = interpreter.call(aten.mul.Scalar, [target, 1 - momentum], {})
+        added = interpreter.call(aten.mul.Scalar, [observed, momentum], {})
+        interpreter.write(target, interpreter.call(aten.add.Tensor, [kept, added], {}))

@@ -1,0 +1,60 @@
+"""Packing of padded sequences and back, by the mask of the steps that belong to a sequence.
+
+The packed rows are those of the padded tensor, time first, in the order of the mask (``torch.nn.utils.rnn``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from onnx_ts_legacy.conversion import Interpreter
+
+__all__ = ["PACKING"]
+
+aten = torch.ops.aten
+
+
+def _mask(interpreter: Interpreter, size: Any, bounds: Any, axis: int) -> Any:
+    """Return ``arange(size) < bounds``, the range along the axis that ``bounds`` does not have."""
+    call = interpreter.call
+    steps = call(aten.unsqueeze.default, [call(aten.arange.default, [size], {}), axis], {})
+    return call(aten.lt.Tensor, [steps, call(aten.unsqueeze.default, [bounds, 1 - axis], {})], {})
+
+
+def _pack(interpreter: Interpreter, args: Sequence[Any]) -> Any:
+    call = interpreter.call
+    x, lengths, batch_first = args
+    if batch_first:
+        x = call(aten.transpose.int, [x, 0, 1], {})
+    longest = interpreter.scalars.of_tensor(call(aten.max.default, [lengths], {}))
+    x = call(aten.slice.Tensor, [x, 0, 0, longest, 1], {})
+    mask = _mask(interpreter, interpreter.size(x, 0), lengths, 1)
+    return call(aten.index.Tensor, [x, [mask]], {}), call(aten.sum.dim_IntList, [mask, [1]], {})
+
+
+def _unpack(interpreter: Interpreter, args: Sequence[Any]) -> Any:
+    call = interpreter.call
+    data, batch_sizes, batch_first, padding, total = args
+    length = interpreter.size(batch_sizes, 0)
+    batch = interpreter.scalars.of_tensor(call(aten.select.int, [batch_sizes, 0, 0], {}))
+    mask = _mask(interpreter, batch, batch_sizes, 0)
+    sizes = [length, batch, *interpreter.sizes(data)[1:]]
+    empty = call(aten.full.default, [sizes, padding], {"dtype": data.fake.dtype})
+    padded = call(aten.index_put.default, [empty, [mask], data], {})
+    if not isinstance(total, int) or total > 0:
+        missing = interpreter.scalars.binary("sub", total, length)
+        tail = call(aten.full.default, [[missing, *sizes[1:]], padding], {"dtype": data.fake.dtype})
+        padded = call(aten.cat.default, [[padded, tail], 0], {})
+    if batch_first:
+        padded = call(aten.transpose.int, [padded, 0, 1], {})
+    return padded, call(aten.sum.dim_IntList, [mask, [0]], {})
+
+
+PACKING: dict[Any, Callable[[Interpreter, Sequence[Any]], Any]] = {
+    aten._pack_padded_sequence.default: _pack,
+    aten._pad_packed_sequence.default: _unpack,
+}
