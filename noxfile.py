@@ -252,6 +252,14 @@ def docs(session: nox.Session) -> None:
     session.run(python, "-m", "tools.doc_coverage", "docs/_build/html", *imports, external=True)
 
 
+@nox.session(venv_backend="none")
+def tables(session: nox.Session) -> None:
+    """Write the tables of supported operators in docs/reference/ from test results."""
+    python = torch_env(session)
+    pytest(session, python, "-p", "tools.operator_results", "packages/onnxops-decomp/tests", *session.posargs)
+    session.run(python, "-m", "tools.operator_tables", external=True)
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure beside torch.onnx; figures go to bench-output/, with `-- --publish` to README and docs too."""

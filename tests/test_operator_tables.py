@@ -1,0 +1,62 @@
+"""The tables of operators say what tests found, and no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tools.operator_results import Recorder
+from tools.operator_tables import aten_page, native_page, ranges
+
+
+def lowered(recorder: Recorder, *names: str, opset: int) -> None:
+    """Plays a harness that lowers a model of some operators."""
+    graph = SimpleNamespace(op=SimpleNamespace(opset=opset))
+    recorder.lowering(lambda: None)()
+    for name in names:
+        recorder.checking(lambda graph, result, val, name: None)(graph, None, None, name)
+
+
+def fails() -> None:
+    raise AssertionError("not what eager computes")
+
+
+def test_an_operator_counts_once_the_outputs_were_compared(tmp_path: Path) -> None:
+    recorder = Recorder()
+    for opset in (13, 7):
+        lowered(recorder, "aten::add.Tensor", "aten::mul.Tensor", opset=opset)
+        recorder.comparing(lambda: None)()
+
+    recorder.write(tmp_path / "results.json")
+
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written == {"aten::add.Tensor": [7, 13], "aten::mul.Tensor": [7, 13]}
+
+
+def test_an_operator_of_a_model_that_was_not_compared_or_was_wrong_does_not_count() -> None:
+    recorder = Recorder()
+    lowered(recorder, "aten::only_lowered", opset=13)
+    lowered(recorder, "aten::wrong", opset=13)
+    with pytest.raises(AssertionError):
+        recorder.comparing(fails)()
+    lowered(recorder, "aten::right", opset=13)
+    recorder.comparing(lambda: None)()
+
+    assert set(recorder.right) == {"aten::right"}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"), [([], ""), ([7], "7"), ([13, 7, 8, 9, 12], "7-9, 12-13"), ([7, 9], "7, 9")]
+)
+def test_neighbouring_opsets_are_joined(numbers: list[int], expected: str) -> None:
+    assert ranges(numbers) == expected
+
+
+def test_a_page_lists_each_operator_once() -> None:
+    assert "| `aten::add.Tensor` | 7-8, 13 |" in aten_page({"aten::add.Tensor": [7, 8, 13]})
+    page = native_page([("", "Attention", 24), ("", "Attention", 23), ("com.microsoft", "MatMulNBits", 1)])
+    assert "| `Attention` | ONNX | `opset23`, `opset24` |" in page
+    assert "| `MatMulNBits` | com.microsoft | `opset1` |" in page

@@ -1,0 +1,81 @@
+"""The tables of supported operators in the documentation: `python -m tools.operator_tables`.
+
+ATen operators by opset come from test results (`tools.operator_results`), native operators from the registry of
+onnxops-core, so neither says more than is so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tools.bench_report import markdown_table
+from tools.operator_results import RESULTS
+
+ATEN_PAGE = Path("docs/reference/aten-operators.md")
+NATIVE_PAGE = Path("docs/reference/native-operators.md")
+COMMAND = "nox -s tables"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers in order, neighbours joined: `7, 9, 11-13`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def aten_page(results: Mapping[str, Sequence[int]]) -> str:
+    """The page that lists each operator with the opsets at which tests found it right."""
+    rows = [[f"`{name}`", ranges(opsets)] for name, opsets in sorted(results.items())]
+    return "\n\n".join(
+        [
+            "# ATen operators",
+            f"{len(rows)} operator overloads, each with the opsets at which a test has lowered it, run the model in a "
+            "runtime, and found what eager PyTorch computes. For random operators that is the dtype and the shape. An "
+            "opset that is not listed is one at which no test has tried, not one that fails. Written by "
+            f"`{COMMAND}`.",
+            markdown_table(["operator", "opsets"], rows).replace("---:", "---"),
+            "",
+        ]
+    )
+
+
+def native_page(operators: Iterable[tuple[str, str, int]]) -> str:
+    """The page that lists native operators, given as domain, name and opset."""
+    versions: dict[tuple[str, str], list[int]] = {}
+    for domain, name, opset in operators:
+        versions.setdefault((domain, name), []).append(opset)
+    rows = [
+        [f"`{name}`", domain or "ONNX", ", ".join(f"`opset{opset}`" for opset in sorted(opsets))]
+        for (domain, name), opsets in sorted(versions.items())
+    ]
+    return "\n\n".join(
+        [
+            "# Native ONNX operators",
+            "The operators of `torch.ops.onnxops`, by name, domain and the overloads that stand for the versions of "
+            f"the ONNX operator. Written from the registry of onnxops-core by `{COMMAND}`.",
+            markdown_table(["operator", "domain", "overloads"], rows).replace("---:", "---"),
+            "",
+        ]
+    )
+
+
+def main(root: Path) -> int:
+    results = json.loads((root / RESULTS).read_text(encoding="utf-8"))
+    native_ops = importlib.import_module("onnxops_core").native_ops().values
+    native = [(each.domain, each.op_type, each.since_version) for each in native_ops()]
+    (root / ATEN_PAGE).write_text(aten_page(results), encoding="utf-8")
+    (root / NATIVE_PAGE).write_text(native_page(native), encoding="utf-8")
+    print(f"{len(results)} ATen operators, {len(native)} native overloads")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path.cwd()))
