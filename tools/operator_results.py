@@ -68,7 +68,7 @@ recorder = Recorder()
 
 def pytest_configure() -> None:
     """Puts the recorder between the harness and what it calls."""
-    harness = importlib.import_module("decomp_harness")
+    harness: Any = importlib.import_module("decomp_harness")
     harness.lower = recorder.lowering(harness.lower)
     harness.compare = recorder.comparing(harness.compare)
     graphs = importlib.import_module("onnxops_decomp.graph_lowering").GraphLowering
