@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["conjugate", "number"]
+__all__ = ["precise_dtype"]
 
 aten = torch.ops.aten
 
@@ -38,7 +38,7 @@ def _exponent(norm: str | None, inverse: bool) -> float:
     return -1 - forward if inverse else forward
 
 
-def number(op: OpBuilder, size: Size, dtype: ir.DataType) -> ir.Value:
+def _number(op: OpBuilder, size: Size, dtype: ir.DataType) -> ir.Value:
     """Return a size as a 0-d float."""
     return op.constant(float(size), dtype) if isinstance(size, int) else op.cast(size, dtype)
 
@@ -49,19 +49,32 @@ def _scaled(op: OpBuilder, value: ir.Value, points: Size, exponent: float) -> ir
         return value
     if isinstance(points, int):
         return op.Mul(value, float(points) ** exponent)
-    return op.Mul(value, op.Pow(number(op, points, op.dtype(value)), exponent))
+    return op.Mul(value, op.Pow(_number(op, points, op.dtype(value)), exponent))
 
 
-def conjugate(op: OpBuilder, value: ir.Value) -> ir.Value:
+def _conjugate(op: OpBuilder, value: ir.Value) -> ir.Value:
     """Return the complex conjugate."""
     return mark_complex(op.Mul(value, [1.0, -1.0]))
+
+
+def precise_dtype(op: OpBuilder, value: ir.Value, length: Size) -> ir.DataType:
+    """Return the dtype to transform ``value`` in.
+
+    ONNX Runtime transforms lengths that are no powers of two by a convolution (Bluestein) that leaves FLOAT some 4
+    digits; in DOUBLE the same gives all that FLOAT can hold.
+    """
+    if isinstance(length, int) and length > 0 and length & (length - 1) == 0:
+        return op.dtype(value)
+    return ir.DataType.DOUBLE
 
 
 def _dft(
     op: OpBuilder, value: ir.Value, axis: int, length: Size | None, inverse: bool = False, onesided: bool = False
 ) -> ir.Value:
+    dtype = precise_dtype(op, value, op.size(value, axis) if length is None else length)
     size = op.constant(length) if isinstance(length, int) else length
-    return op.DFT(value, size, op.constant(axis), inverse=int(inverse), onesided=int(onesided))
+    result = op.DFT(op.cast(value, dtype), size, op.constant(axis), inverse=int(inverse), onesided=int(onesided))
+    return op.cast(result, op.dtype(value))
 
 
 def _along(
@@ -154,8 +167,8 @@ def _transform(kind: str, inverse: bool) -> Function:
             return _complex_to_complex(op, self, axes, lengths, inverse, exponent)
         if kind == "r2c":
             result = _real_to_complex(op, self, axes, lengths, True, exponent)
-            return conjugate(op, result) if inverse else result
-        mirrored = self if inverse or not is_complex(self) else conjugate(op, self)
+            return _conjugate(op, result) if inverse else result
+        mirrored = self if inverse or not is_complex(self) else _conjugate(op, self)
         return _complex_to_real(op, mirrored, axes, lengths, exponent)
 
     return transform

@@ -10,6 +10,7 @@ import torch
 from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex_numbers import bare
+from onnxops_decomp.lowerings.fourier import precise_dtype
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.sizes import INT64_MAX
 
@@ -47,14 +48,15 @@ def _transformed(
     real = not is_complex(signal)
     if not batched:
         signal = op.Unsqueeze(signal, [0])
-    frame_window = _window(op, window, win_length or n_fft, n_fft, op.dtype(signal))
+    dtype = precise_dtype(op, signal, n_fft)
+    frame_window = _window(op, window, win_length or n_fft, n_fft, dtype)
     half = real if onesided is None else onesided
     result = op.STFT(
         signal, op.constant(hop_length or n_fft // 4), frame_window, op.constant(n_fft), onesided=int(half)
     )
     # ONNX's shape inference takes onesided for 0 where it has its default of 1.
     result.shape = ir.Shape([op.dim(op.size(signal, 0)), None, n_fft // 2 + 1 if half else n_fft, 2])
-    result = op.Transpose(result, perm=[0, 2, 1, 3])
+    result = op.Transpose(op.cast(result, op.dtype(signal)), perm=[0, 2, 1, 3])
     if normalized:
         result = op.Mul(result, n_fft**-0.5)
     if not batched:
@@ -137,10 +139,10 @@ def _overlap_add(op: OpBuilder, frames: ir.Value, hop: int, n_fft: int) -> ir.Va
 def _frames(op: OpBuilder, spectrum: ir.Value, n_fft: int, onesided: bool) -> ir.Value:
     """Return the real frames of spectra of shape (batch, bins, frames, 2)."""
     last = op.rank(spectrum) - 1
-    length = op.constant(n_fft)
-    if onesided:
-        return op.Squeeze(op.DFT(spectrum, length, op.constant(1), inverse=1, onesided=1), [last])
-    return op.Gather(op.DFT(spectrum, length, op.constant(1), inverse=1), 0, axis=last)
+    wide = op.cast(spectrum, precise_dtype(op, spectrum, n_fft))
+    frames = op.DFT(wide, op.constant(n_fft), op.constant(1), inverse=1, onesided=int(onesided))
+    real = op.Squeeze(frames, [last]) if onesided else op.Gather(frames, 0, axis=last)
+    return op.cast(real, op.dtype(spectrum))
 
 
 @lowering(aten.istft.default, complex=True)
