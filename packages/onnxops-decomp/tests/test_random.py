@@ -32,6 +32,7 @@ DRAWS = [
     lambda x: torch.multinomial(x, 2),
     lambda x: torch.multinomial(x, 3, replacement=True),
     lambda x: torch.multinomial(x[0], 3),
+    lambda x: torch.poisson(x),
 ]
 
 
@@ -63,6 +64,8 @@ def draw(function, *args: torch.Tensor) -> torch.Tensor:
         lambda x: x.clone().geometric_(0.3),
         lambda x: x.clone().log_normal_(0.0, 0.5),
         lambda x: torch.bernoulli(x * 0 + 0.3),
+        lambda x: torch.poisson(x * 3.5),
+        lambda x: torch.binomial(x * 12, x * 0.3),
     ],
 )
 def test_moments_are_those_of_torch(function) -> None:
@@ -88,6 +91,11 @@ def test_randint_covers_its_range_and_nothing_else() -> None:
 def test_randperm_is_a_permutation(n: int) -> None:
     drawn = draw(lambda x: torch.randperm(n) + x.long(), torch.zeros(1))
     assert drawn.sort().values.tolist() == list(range(n))
+
+
+def test_counts_of_nothing() -> None:
+    check(lambda x: (torch.poisson(x), torch.binomial(x, x)), torch.zeros(3))
+    check(lambda x: (torch.poisson(x), torch.binomial(x, x)), torch.zeros(0))
 
 
 @pytest.mark.parametrize("replacement", [False, True])

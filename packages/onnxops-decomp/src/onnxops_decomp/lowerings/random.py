@@ -11,7 +11,10 @@ import torch
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.lowerings.creation import scalar
 from onnxops_decomp.lowerings.joining import broadcast_sizes
+from onnxops_decomp.lowerings.loops import repeat
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.lowerings.shapes import flattened
+from onnxops_decomp.sizes import INT64_MAX
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -235,6 +238,40 @@ def geometric(op: OpBuilder, self: ir.Value, p: float) -> ir.Value:
     uniform = op.cast(_above_zero(op, self), _DOUBLE)
     trials = op.Ceil(op.Div(op.Log(uniform), op.Log(op.constant(1 - p, _DOUBLE))))
     return op.cast(op.Max(trials, op.constant(1.0, _DOUBLE)), op.dtype(self))
+
+
+@lowering(aten.poisson.default)
+def poisson(op: OpBuilder, self: ir.Value, generator: object = None) -> ir.Value:
+    """Count how many arrivals of a process of rate 1 fall into the time ``self``."""
+    time = op.cast(self, _DOUBLE)
+    start = op.Mul(time, 0.0)
+
+    def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        arrival = body.Sub(state[0], body.Log(_above_zero(body, state[0])))
+        return [arrival, body.Add(state[1], body.cast(body.LessOrEqual(arrival, time), _DOUBLE))], []
+
+    def is_over(body: OpBuilder, state: list[ir.Value]) -> ir.Value:
+        waiting = body.cast(body.LessOrEqual(state[0], time), ir.DataType.INT32)
+        return body.Equal(body.ReduceSum(waiting, keepdims=0), 0)
+
+    (_, counts), _ = repeat(op, INT64_MAX, [start, start], step, unless=is_over)
+    return op.cast(counts, op.dtype(self))
+
+
+@lowering(aten.binomial.default)
+def binomial(op: OpBuilder, count: ir.Value, prob: ir.Value, generator: object = None) -> ir.Value:
+    """Count the successes of as many trials."""
+    sizes = broadcast_sizes(op, [count, prob])
+    trials, chance = (op.expand(op.cast(value, _DOUBLE), sizes) for value in (count, prob))
+
+    def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        takes_place = body.Less(body.cast(i, _DOUBLE), trials)
+        success = body.And(takes_place, body.Less(body.RandomUniformLike(chance, dtype=_DOUBLE), chance))
+        return [body.Add(state[0], body.cast(success, _DOUBLE))], []
+
+    most = op.cast(op.ReduceMax(op.Concat(flattened(op, trials), [0.0], axis=0), keepdims=0), _INT64)
+    (successes,), _ = repeat(op, most, [op.Mul(trials, 0.0)], step)
+    return op.cast(successes, op.dtype(count))
 
 
 @lowering(aten.multinomial.default)
