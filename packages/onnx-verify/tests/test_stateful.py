@@ -106,6 +106,17 @@ def test_a_function_that_does_not_return_the_state_cannot_prove_it():
     assert both
 
 
+def test_a_plain_model_is_compared_with_a_program_by_names():
+    inputs = {"x": X, "total": torch.ones(3), "steps": torch.tensor(4)}
+    reordered = clone(graph())
+    outputs = [reordered.graph.output[position] for position in (1, 0, 2)]
+    del reordered.graph.output[:]
+    reordered.graph.output.extend(outputs)
+    assert compare(reordered, program(graph()), inputs)
+    node_named(reordered, "mul").op_type = "Add"
+    assert not compare(reordered, program(graph()), inputs)
+
+
 def test_state_can_be_given_by_name():
     feeds = {"x": X, "total": torch.ones(3), "steps": torch.tensor(4)}
     inputs = onnx_verify.InputSet((X,), feeds=feeds)

@@ -29,8 +29,8 @@ class ProgramState:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def bind(self, inputs: InputSet, specs: tuple[ValueSpec, ...]) -> dict[str, Any]:
-        """Assigns an input set to the other inputs, and the values to the state inputs."""
-        if inputs.feeds is not None:
+        """Assigns an input set to the other inputs, and the values to the state inputs that it does not name."""
+        if inputs.feeds is not None or self.outputs.keys() <= inputs.kwargs.keys():
             return bind_feeds(inputs, specs)
         feeds = bind_feeds(inputs, self.without(specs))
         held = {spec.name: self.values[spec.name] for spec in specs if spec.name in self.outputs}
