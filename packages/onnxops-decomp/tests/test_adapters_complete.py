@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import onnx
 import pytest
 
@@ -51,7 +53,7 @@ def _changes() -> list[tuple[str, int]]:
     found = []
     for op_type in sorted({schema.name for schema in onnx.defs.get_all_schemas()}):
         versions = _versions(op_type)
-        for older, newer in zip(versions, versions[1:], strict=False):
+        for older, newer in itertools.pairwise(versions):
             inputs = (len(older.inputs), older.max_inputs, older.min_inputs) != (
                 len(newer.inputs),
                 newer.max_inputs,

@@ -6,6 +6,7 @@ torch's modules has to be imported for them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,21 @@ _INT64, _DOUBLE, _BOOL = ir.DataType.INT64, ir.DataType.DOUBLE, ir.DataType.BOOL
 
 
 def is_computable(op: OpBuilder, expression: sympy.Basic) -> bool:
-    """Tell whether every symbol of ``expression`` can be computed from the inputs of the model."""
-    return all(str(symbol) in op.context.symbols for symbol in expression.free_symbols)
+    """Tell whether ``expression`` can be computed from the inputs of the model."""
+    symbols = _symbols_of(expression)
+    return symbols is not None and all(symbol in op.context.symbols for symbol in symbols)
+
+
+@functools.lru_cache(maxsize=4096)
+def _symbols_of(expression: sympy.Basic) -> tuple[str, ...] | None:
+    """Return the names of the symbols, or None if the expression has a function without an ONNX form."""
+    symbols: list[str] = []
+    for part in sympy.preorder_traversal(expression):
+        if isinstance(part, sympy.Symbol):
+            symbols.append(str(part))
+        elif part.args and type(part).__name__ not in _EMITTERS and type(part).__name__ != "ExprCondPair":
+            return None
+    return tuple(dict.fromkeys(symbols))
 
 
 def emit_expression(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
@@ -150,6 +164,24 @@ def _relation(op_type: str, *, negate: bool = False) -> Callable[[OpBuilder, sym
     return emit
 
 
+def _function(op_type: str) -> Callable[[OpBuilder, sympy.Basic], ir.Value]:
+    """A function of reals."""
+
+    def emit(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+        result: ir.Value = op.emit(op_type, op.cast(emit_expression(op, expression.args[0]), _DOUBLE))
+        return result
+
+    return emit
+
+
+def _argument(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+    return emit_expression(op, expression.args[0])
+
+
+def _abs(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+    return op.Abs(emit_expression(op, expression.args[0]))
+
+
 def _where(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
     condition, *branches = expression.args
     x, y = (emit_expression(op, branch) for branch in branches)
@@ -204,4 +236,12 @@ _EMITTERS: dict[str, Callable[[OpBuilder, Any], ir.Value]] = {
     "Not": _not,
     "Where": _where,
     "Piecewise": _piecewise,
+    "Abs": _abs,
+    "Identity": _argument,
+    "OpaqueUnaryFn_sqrt": _function("Sqrt"),
+    "OpaqueUnaryFn_exp": _function("Exp"),
+    "OpaqueUnaryFn_log": _function("Log"),
+    "OpaqueUnaryFn_cos": _function("Cos"),
+    "OpaqueUnaryFn_sin": _function("Sin"),
+    "OpaqueUnaryFn_tanh": _function("Tanh"),
 }

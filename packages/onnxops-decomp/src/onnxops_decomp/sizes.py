@@ -61,7 +61,9 @@ class SizeOperations:
         """Return the size that a SymPy expression of the model's input dimensions gives."""
         if isinstance(expression, sympy.Integer):
             return int(expression)
-        return self.as_size(emit_expression(cast("OpBuilder", self).newest, expression), dim)
+        op = cast("OpBuilder", self).newest
+        # A quotient that is known to be whole is computed in doubles, which hold every size.
+        return self.as_size(op.cast(emit_expression(op, expression), ir.DataType.INT64), dim)
 
     def as_size(self, vector: ir.Value, dim: Dim = UNKNOWN) -> Size:
         """Turn a 1-D value of one element into a size; ``dim`` is what it is called in shapes."""
