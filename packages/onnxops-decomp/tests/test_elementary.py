@@ -94,3 +94,5 @@ def test_mantissa_and_exponent() -> None:
 def test_next_float_is_exact() -> None:
     x = torch.tensor([1.0, 0.5, -3.7, 0.0, 2.0**-126, 1e-45, 3.4e38, -1e10, 2.0**-149, INF, -INF, NAN])
     check(lambda x, y: torch.nextafter(x, y), x[:, None], x, tolerance=(0, 0))
+    half = torch.tensor([1.0, -3.7, 0.0, 6e-8, 65504.0, 6.1e-5, INF, NAN], dtype=torch.float16)
+    check(lambda x, y: torch.nextafter(x, y), half[:, None], half, tolerance=(0, 0))

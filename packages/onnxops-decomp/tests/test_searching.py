@@ -80,6 +80,7 @@ def test_segments(reduce: str, opset: int) -> None:
         lengths,
         opset=opset,
     )
+    check(lambda d, n: torch.segment_reduce(d, reduce, lengths=n, initial=1), data.half(), lengths, opset=opset)
     offsets = torch.tensor([0, 1, 1, 4])
     check(lambda d, o: torch.segment_reduce(d, reduce, offsets=o, axis=0, initial=0), data, offsets, opset=opset)
 

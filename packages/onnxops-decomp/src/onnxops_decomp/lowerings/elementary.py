@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import promote, promoted, result_dtype
+from onnxops_decomp.dtypes import promote, promoted, result_dtype, to_torch
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.comparison import sign_bit
 from onnxops_decomp.lowerings.registry import Function, lowering
@@ -221,20 +221,21 @@ def frexp(op: OpBuilder, self: ir.Value) -> tuple[ir.Value, ir.Value]:
 @promoted("self", "other")
 def nextafter(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     dtype = op.dtype(self)
-    if dtype != ir.DataType.FLOAT:
-        raise LoweringError(f"nextafter of {dtype.name} has no ONNX form; compute it in float32.")
+    if dtype == ir.DataType.DOUBLE:
+        raise LoweringError("nextafter of float64 has no ONNX form, as no wider dtype exists; compute it in float32.")
+    limits = torch.finfo(to_torch(dtype))
+    digits, lowest = 1 - int(math.log2(limits.eps)), int(math.log2(limits.smallest_normal))
     value, target = op.cast(self, ir.DataType.DOUBLE), op.cast(other, ir.DataType.DOUBLE)
     zero = op.Equal(value, 0)
     outward = op.Or(zero, op.Equal(op.Less(value, target), op.Greater(value, 0)))
-    mantissa, exponent = _exponent(op, op.Where(op.Or(zero, op.IsInf(value)), 2.0**-126, op.Abs(value)))
+    mantissa, exponent = _exponent(op, op.Where(op.Or(zero, op.IsInf(value)), limits.smallest_normal, op.Abs(value)))
     # Towards zero a power of two has its neighbour at half the distance.
     near = op.And(op.Not(outward), op.Equal(mantissa, 0.5))
     exponent = op.Sub(exponent, op.cast(near, ir.DataType.DOUBLE))
-    step = _power_of_two(op, op.Max(op.Sub(exponent, 24), -149))
+    step = _power_of_two(op, op.Max(op.Sub(exponent, digits), lowest + 1 - digits))
     moved = op.Add(value, op.Where(op.Less(value, target), step, op.Neg(step)))
-    largest = float(torch.finfo(torch.float32).max)
     inward = op.And(op.IsInf(value), op.Not(outward))
-    moved = op.Where(inward, op.Mul(op.Sign(value), largest), moved)
+    moved = op.Where(inward, op.Mul(op.Sign(value), limits.max), moved)
     result = op.Where(op.Equal(value, target), target, moved)
     undefined = op.Or(op.IsNaN(value), op.IsNaN(target))
     return op.cast(op.Where(undefined, math.nan, result), dtype)

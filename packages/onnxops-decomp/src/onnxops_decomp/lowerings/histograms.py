@@ -222,6 +222,10 @@ def segment_reduce(
     unsafe: bool = False,
     initial: float | None = None,
 ) -> ir.Value:
+    if data.dtype == ir.DataType.FLOAT16:
+        # ScatterElements has no FLOAT16 kernel that reduces.
+        wide = op.cast(data, FLOAT)
+        return op.cast(segment_reduce(op, wide, reduce, lengths, None, offsets, axis, unsafe, initial), op.dtype(data))
     ends, counts = _bounds(op, lengths, offsets, axis)
     reduction, neutral = _SEGMENTS[reduce]
     # Each element belongs to the segment that as many ends come before; what follows the last end to none.
