@@ -77,7 +77,7 @@ def test_missing_libraries_are_named():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert "pip install 'onnx-verify[cli]'" in result.stderr
-    assert "Traceback" not in result.output
+    assert "Traceback" not in result.stderr
 
 
 def test_json_is_all_that_is_printed(sound, broken):
