@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check
+from opset_sweep import swept
 
-OPSETS = [9, 13, 18, 23, 24, 26]
+OPSETS = swept(9, 13, 18, 23, 24, 26)
 
 
 def _qkv(length: int = 3, total: int = 5, heads: int = 4, groups: int = 4) -> list[torch.Tensor]:
@@ -80,7 +81,7 @@ def test_attention_over_batches_that_broadcast(opset: int) -> None:
     )
 
 
-@pytest.mark.parametrize("opset", [13, 18, 23])
+@pytest.mark.parametrize("opset", swept(13, 18, 23))
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_runs_at_other_sizes(causal: bool, opset: int) -> None:
     check(

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check
+from opset_sweep import swept
 
-OPSETS = [7, 11, 18, 22, 26]
+OPSETS = swept(7, 11, 18, 22, 26)
 
 
 @pytest.mark.parametrize("opset", OPSETS)

@@ -4,11 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check
+from opset_sweep import swept
 
 MODES = ["sum", "mean", "max"]
 
 
-@pytest.mark.parametrize("opset", [7, 13, 26])
+@pytest.mark.parametrize("opset", swept(7, 13, 26))
 @pytest.mark.parametrize("shape", [(), (3,), (2, 4), (0,)])
 def test_embedding_is_a_gather(shape: tuple[int, ...], opset: int) -> None:
     lowered = check(lambda i, w: F.embedding(i, w, 0), torch.randint(0, 5, shape), torch.randn(5, 3), opset=opset)
@@ -22,7 +23,7 @@ def test_renormalized_embeddings(norm: float) -> None:
     )
 
 
-@pytest.mark.parametrize("opset", [16, 18, 26])
+@pytest.mark.parametrize("opset", swept(16, 18, 26))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("padding", [None, 1, -2])

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check
+from opset_sweep import swept
 
-OPSETS = [7, 10, 11, 13, 18, 23]
+OPSETS = swept(7, 10, 11, 13, 18, 23)
 NEAREST = ["nearest", "nearest-exact"]
 
 
@@ -104,13 +105,13 @@ def test_area_interpolation() -> None:
     check(lambda x: F.interpolate(x, size=(3, 5), mode="area"), _image(7, 9))
 
 
-@pytest.mark.parametrize("opset", [7, 11, 13, 28])
+@pytest.mark.parametrize("opset", swept(7, 11, 13, 28))
 @pytest.mark.parametrize("shape", [(8, 3, 5), (2, 8, 3, 5), (2, 3, 4, 3, 5), (1, 8, 0, 3)])
 def test_pixel_shuffle(shape: tuple[int, ...], opset: int) -> None:
     check(lambda x: F.pixel_shuffle(x, 2), torch.randn(shape), opset=opset)
 
 
-@pytest.mark.parametrize("opset", [7, 13, 28])
+@pytest.mark.parametrize("opset", swept(7, 13, 28))
 @pytest.mark.parametrize("shape", [(2, 4, 6), (2, 3, 4, 6), (2, 3, 4, 4, 6)])
 def test_pixel_unshuffle(shape: tuple[int, ...], opset: int) -> None:
     check(lambda x: F.pixel_unshuffle(x, 2), torch.randn(shape), opset=opset)

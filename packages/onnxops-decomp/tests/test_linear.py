@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check
+from opset_sweep import swept
 
-OPSETS = [7, 9, 13, 18, 26]
+OPSETS = swept(7, 9, 13, 18, 26)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -126,7 +127,7 @@ EQUATIONS: list[tuple[str, list[tuple[int, ...]]]] = [
 ]
 
 
-@pytest.mark.parametrize("opset", [7, 9, 11, 12, 18, 26])
+@pytest.mark.parametrize("opset", swept(7, 9, 11, 12, 18, 26))
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
 def test_einsum(equation: str, shapes: list[tuple[int, ...]], opset: int) -> None:
     check(lambda *x: torch.einsum(equation, *x), *(torch.randn(shape) for shape in shapes), opset=opset)

@@ -7,8 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check
+from opset_sweep import swept
 
-OPSETS = [11, 13, 18, 26]
+OPSETS = swept(11, 13, 18, 26)
 REDUCTIONS = ["none", "mean", "sum"]
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check
+from opset_sweep import swept
 
-OPSETS = [7, 9, 13, 17, 18, 21, 23, 26]
+OPSETS = swept(7, 9, 13, 17, 18, 21, 23, 26)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -68,7 +69,7 @@ def test_batch_norm_runs_at_other_sizes() -> None:
     )
 
 
-@pytest.mark.parametrize("opset", [9, 13, 18])
+@pytest.mark.parametrize("opset", swept(9, 13, 18))
 @pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5)])
 def test_batch_norm_with_statistics_of_the_batch(shape: tuple[int, ...], opset: int) -> None:
     check(
@@ -99,7 +100,7 @@ def test_group_norm(shape: tuple[int, ...], opset: int) -> None:
     check(lambda x, w, b: F.group_norm(x, 3, w, b), torch.randn(shape), torch.randn(6), torch.randn(6), opset=opset)
 
 
-@pytest.mark.parametrize("opset", [13, 18, 21])
+@pytest.mark.parametrize("opset", swept(13, 18, 21))
 def test_group_norm_runs_at_other_sizes(opset: int) -> None:
     check(lambda x: F.group_norm(x, 2), torch.randn(2, 4, 5), opset=opset, others=[(torch.randn(3, 4, 8),)])
 

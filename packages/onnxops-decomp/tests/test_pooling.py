@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check
+from opset_sweep import swept
 
-OPSETS = [7, 10, 13, 18, 22, 26]
+OPSETS = swept(7, 10, 13, 18, 22, 26)
 MAX = [F.max_pool1d, F.max_pool2d, F.max_pool3d]
 AVG = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d]
 ADAPTIVE_AVG = [F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d]

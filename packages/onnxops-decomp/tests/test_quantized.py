@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators
 from decomp_harness import check
+from opset_sweep import swept
 
-OPSETS = [9, 10, 13, 18, 19, 21, 23]
+OPSETS = swept(9, 10, 13, 18, 19, 21, 23)
 ops: Any = torch.ops.quantized_decomposed
 aten: Any = torch.ops.aten
 RANGES = [(-128, 127, torch.int8), (-127, 127, torch.int8), (0, 255, torch.uint8), (0, 15, torch.uint8)]
@@ -72,7 +73,7 @@ def test_dynamic_quantization_per_token() -> None:
     check(function, torch.tensor([[-1.3, 0.2, 0.4], [0.77, 2.9, 1.1]]))
 
 
-@pytest.mark.parametrize("opset", [13, 18, 21])
+@pytest.mark.parametrize("opset", swept(13, 18, 21))
 def test_quantize_in_groups(opset: int) -> None:
     def function(x: torch.Tensor, s: torch.Tensor, z: torch.Tensor) -> Any:
         q = ops.quantize_per_channel_group(x, s, z, -8, 7, torch.int8, 2)
@@ -104,7 +105,7 @@ def test_fake_quantize_is_a_pair_of_nodes() -> None:
     assert lowered.op_types() == ["QuantizeLinear", "DequantizeLinear"]
 
 
-@pytest.mark.parametrize("opset", [9, 13, 21])
+@pytest.mark.parametrize("opset", swept(9, 13, 21))
 def test_quantize_per_channel_runs_at_other_sizes(opset: int) -> None:
     check(
         lambda x, s, z: ops.quantize_per_channel(x, s, z, 1, -127, 127, torch.int8),

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from decomp_harness import check, compare, expected_of, run
+from opset_sweep import swept
 
 from onnxops_decomp import OpBuilder, builtin_table
 from onnxops_decomp.calls import apply_lowering, find_lowering
@@ -50,7 +51,7 @@ def _call(kind: str, overload: str, count: int, *options: Any) -> Any:
     return call
 
 
-@pytest.mark.parametrize("opset", [7, 14, 18, 22])
+@pytest.mark.parametrize("opset", swept(7, 14, 18, 22))
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,7 +115,7 @@ def _lowered_call(kind: str, tensors: Sequence[torch.Tensor], count: int, option
     return ir.to_proto(build_model(op, list(apply_lowering(op, entry, overload, args, {})), name="packed"))
 
 
-@pytest.mark.parametrize("opset", [11, 14, 18])
+@pytest.mark.parametrize("opset", swept(11, 14, 18))
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check
+from opset_sweep import swept
 
-OPSETS = [11, 13, 16, 18, 20, 22, 26]
+OPSETS = swept(11, 13, 16, 18, 20, 22, 26)
 
 
 def _grid(*out: int) -> torch.Tensor:
@@ -21,7 +22,7 @@ def test_grid_sample_of_images(mode: str, padding: str, align: bool, opset: int)
     check(lambda x, g: F.grid_sample(x, g, mode, padding, align), torch.randn(2, 3, 4, 5), _grid(6, 3), opset=opset)
 
 
-@pytest.mark.parametrize("opset", [13, 18, 20, 22])
+@pytest.mark.parametrize("opset", swept(13, 18, 20, 22))
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
@@ -42,7 +43,7 @@ def test_grid_sample_runs_at_other_sizes(opset: int) -> None:
     )
 
 
-@pytest.mark.parametrize("opset", [9, 13, 18, 20, 26])
+@pytest.mark.parametrize("opset", swept(9, 13, 18, 20, 26))
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("plane", [(4, 5), (3, 1), (2, 3, 4)])
 def test_affine_grid(plane: tuple[int, ...], align: bool, opset: int) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torchvision_operators
 from decomp_harness import check
+from opset_sweep import swept
 
 torchvision_operators.define()
 vision: Any = torch.ops.torchvision
@@ -21,7 +22,7 @@ def _boxes(count: int) -> torch.Tensor:
     return torch.cat([corner, corner + torch.rand(count, 2) * 4 + 1], 1)
 
 
-@pytest.mark.parametrize("opset", [10, 11, 18, 26])
+@pytest.mark.parametrize("opset", swept(10, 11, 18, 26))
 def test_nms_keeps_the_best_boxes_in_order(opset: int) -> None:
     check(lambda b, s: vision.nms(b, s, 0.3), _boxes(20), torch.rand(20), opset=opset)
 
@@ -35,7 +36,7 @@ def test_nms_runs_at_other_sizes() -> None:
     )
 
 
-@pytest.mark.parametrize("opset", [16, 18, 21])
+@pytest.mark.parametrize("opset", swept(16, 18, 21))
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("ratio", [-1, 2])
 def test_roi_align(ratio: int, aligned: bool, opset: int) -> None:
@@ -68,12 +69,12 @@ def test_position_sensitive_roi_align(ratio: int) -> None:
 
 
 # From opset 22 on ONNX Runtime has no kernel for this operator and RoiAlign.
-@pytest.mark.parametrize("opset", [9, 18, 21])
+@pytest.mark.parametrize("opset", swept(9, 18, 21))
 def test_roi_pool(opset: int) -> None:
     check(lambda x, r: vision.roi_pool(x, r, 0.7, 2, 3)[0], torch.randn(2, 3, 7, 8), _regions(5), opset=opset)
 
 
-@pytest.mark.parametrize("opset", [11, 13, 18, 19, 22])
+@pytest.mark.parametrize("opset", swept(11, 13, 18, 19, 22))
 @pytest.mark.parametrize(
     ("groups", "offset_groups", "masked"), [(1, 1, False), (2, 1, True), (1, 2, True), (2, 4, True)]
 )
