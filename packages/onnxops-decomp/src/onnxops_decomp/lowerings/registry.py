@@ -7,13 +7,14 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 __all__ = ["Lowering", "LoweringTable", "builtin_table", "lowering", "operator_name"]
 
 Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
 Operator = torch._ops.OpOverload | torch._ops.OpOverloadPacket | str
 
 # Keyword-only arguments that say where or how a tensor is stored, which ONNX has no notion of. A lowering that
@@ -69,7 +70,7 @@ class LoweringTable(Mapping[str, Lowering]):
         self._real: dict[str, Lowering] = {}
         self._complex: dict[str, Lowering] = {}
 
-    def register(self, *operators: Operator, complex: bool = False) -> Callable[[Function], Function]:
+    def register(self, *operators: Operator, complex: bool = False) -> Callable[[F], F]:
         """Return a decorator that enters a function for ``operators``.
 
         Args:
@@ -82,7 +83,7 @@ class LoweringTable(Mapping[str, Lowering]):
         """
         table = self._complex if complex else self._real
 
-        def enter(function: Function) -> Function:
+        def enter(function: F) -> F:
             accepted = _accepted(function)
             for operator in operators:
                 name = operator_name(operator)
