@@ -115,3 +115,5 @@ def test_general_eigenvalues_are_refused_with_the_way_out(function) -> None:
 def test_ldl_is_refused_with_the_way_out() -> None:
     with pytest.raises(LoweringError, match=r"torch\.linalg\.lu_factor"):
         lower(torch.linalg.ldl_factor, (example(3, 3),))
+    with pytest.raises(LoweringError, match=r"torch\.linalg\.lu_factor"):
+        lower(torch.linalg.ldl_solve, (example(3, 3), torch.arange(1, 4, dtype=torch.int32), example(3, 1)))

@@ -271,10 +271,8 @@ def linalg_eig(op: OpBuilder, self: ir.Value) -> ir.Value:
     )
 
 
-@lowering(aten.linalg_ldl_factor_ex.default)
-def linalg_ldl_factor_ex(
-    op: OpBuilder, self: ir.Value, *, hermitian: bool = False, check_errors: bool = False
-) -> tuple[ir.Value, ...]:
+@lowering(aten.linalg_ldl_factor_ex.default, aten.linalg_ldl_solve.default)
+def linalg_ldl(op: OpBuilder, *args: object, **kwargs: object) -> ir.Value:
     raise LoweringError(
         "The LDL factorization picks pivots of one or two columns by the data, which ONNX has no operators for. "
         "Use torch.linalg.lu_factor, or torch.linalg.cholesky for a positive definite matrix."
