@@ -1,6 +1,6 @@
 """benchmark(): rows, ratios and memory."""
 
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,17 +28,23 @@ def test_each_model_is_measured_in_each_backend():
         assert row.runs_per_s == pytest.approx(1 / row.median_s)
 
 
-def test_the_ratio_of_two_sleeps_is_their_ratio():
-    def short(x):
-        time.sleep(0.01)
-        return x
+def test_the_ratio_holds_when_noise_slows_whole_rounds_down(monkeypatch):
+    clock, calls = [0.0], {"short": 0, "long": 0}
+    noise = np.random.default_rng(0).uniform(1, 50, 100)
 
-    def long(x):
-        time.sleep(0.03)
-        return x
+    def takes(name, seconds):
+        def function(x):
+            clock[0] += seconds * noise[calls[name]]
+            calls[name] += 1
+            return x
 
-    report = benchmark([short, long], (np.ones(1),), rounds=7, memory=False)
-    assert 2 < report.rows[1].ratio < 4
+        return function
+
+    monkeypatch.setattr("onnx_verify.bench.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    models = {"short": takes("short", 0.01), "long": takes("long", 0.03)}
+    report = benchmark(models, (np.ones(1),), rounds=20, memory=False)
+    assert report.rows[1].ratio == pytest.approx(3)
+    assert report.rows[0].p95_s > 1.5 * report.rows[0].median_s
 
 
 def test_peak_memory_grows_with_the_weights():

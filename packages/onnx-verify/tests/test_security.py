@@ -214,6 +214,14 @@ assert onnx_verify.compare(fed, fed, (np.array([2**20]),))
     assert run.stdout.split() == ["refused"] * 3 + ["True"]
 
 
+def test_a_memory_limit_that_comes_too_late_or_allows_nothing_is_refused():
+    compare(mlp(), mlp(), (normal(1, 8),))
+    with pytest.raises(onnx_verify.InputError, match="before the first model"):
+        onnx_verify.set_memory_limit(1 << 30)
+    with pytest.raises(onnx_verify.InputError, match="allows nothing"):
+        onnx_verify.set_memory_limit(0)
+
+
 def endless():
     """A loop that never ends."""
     body = helper.make_graph(
