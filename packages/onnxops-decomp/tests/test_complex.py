@@ -157,3 +157,21 @@ def test_rotary_embedding_by_complex_products_at_other_sizes() -> None:
         return torch.view_as_real(turned).flatten(-2)
 
     check(rotate, torch.randn(2, 5, 8), torch.randn(5, 4), others=[(torch.randn(3, 7, 8), torch.randn(7, 4))])
+
+
+def test_new_complex_tensors() -> None:
+    check(lambda a: (torch.zeros_like(a), torch.ones_like(a), torch.full_like(a, 2 - 1j), torch.full_like(a, 3.0)), Z)
+    check(lambda a: (a.new_zeros(2), a.new_full((2,), 1j), torch.zeros_like(a, dtype=torch.float32)), Z)
+    check(lambda x: torch.full((2, 3), 1 + 2j) + torch.zeros(3, dtype=torch.complex64) + x, torch.randn(3))
+
+
+def test_size_of_large_and_small_numbers() -> None:
+    check(lambda a: a.abs(), EDGES * 1e8, tolerance=(1e-6, 0))
+
+
+def test_spread_of_complex_numbers() -> None:
+    check(lambda a: (a.var(), a.std(1), a.var(0, correction=0), a.std(unbiased=False)), Z)
+
+
+def test_sum_of_real_numbers_to_a_complex_dtype() -> None:
+    check(lambda x: x.sum(0, dtype=torch.complex64), torch.randn(3, 2))

@@ -53,12 +53,17 @@ def find_lowering(
 
     An operator without an entry that stands for an ONNX node itself gets one for that node, where ``opset`` has it.
     """
-    of_complex = any(
-        is_complex(leaf) or isinstance(leaf, complex)
+    leaves = [
+        leaf
         for operand in (*args, *kwargs.values())
         for leaf in (operand if isinstance(operand, list | tuple) else (operand,))
-    )
-    found = table.find(overload.name(), complex=of_complex)
+    ]
+    of_complex = any(is_complex(leaf) or isinstance(leaf, complex) for leaf in leaves)
+    found = None
+    if not of_complex and any(isinstance(leaf, torch.dtype) and leaf.is_complex for leaf in leaves):
+        found = table.find(overload.name(), complex=True)
+    if found is None:
+        found = table.find(overload.name(), complex=of_complex)
     if found is None:
         functional = functional_overload(overload)
         found = None if functional is overload else table.find(functional.name(), complex=of_complex)

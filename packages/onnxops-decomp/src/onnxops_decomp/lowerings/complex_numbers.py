@@ -146,7 +146,9 @@ def angle(op: OpBuilder, self: ir.Value) -> ir.Value:
 
 @lowering(aten.abs.default, complex=True)
 def abs_(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return op.ReduceL2(self, [op.rank(self) - 1], keepdims=0)
+    # Squares that FLOAT has no room for DOUBLE has.
+    wide = op.cast(self, ir.DataType.DOUBLE)
+    return op.cast(op.ReduceL2(wide, [op.rank(self) - 1], keepdims=0), op.dtype(self))
 
 
 @lowering(aten.sgn.default, complex=True)

@@ -14,6 +14,7 @@ import torch
 from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex_numbers import complex_operands, joined, mul, multiplied, parts
+from onnxops_decomp.lowerings.conversions import as_complex
 from onnxops_decomp.lowerings.registry import Function, builtin_table, lowering
 
 if TYPE_CHECKING:
@@ -49,6 +50,10 @@ def _partwise(name: str) -> Function:
 
     def apply(op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
         function = _real(name)
+        dtype = kwargs.get("dtype")
+        if isinstance(dtype, torch.dtype) and dtype.is_complex:
+            kwargs["dtype"] = dtype.to_real()
+            args = (as_complex(op, args[0]), *args[1:])
         results = [
             function(
                 op,
@@ -187,6 +192,75 @@ for _name in (
     "unfold",
 ):
     lowering(f"aten::{_name}", complex=True)(_partwise(f"aten::{_name}"))
+
+
+# ---- new tensors
+
+
+def _created(name: str, position: int | None = None) -> Function:
+    """Lowering of an operator that makes a tensor, filled with the number at ``position`` where it takes one."""
+
+    def apply(op: OpBuilder, *args: Any, dtype: torch.dtype | None = None) -> ir.Value:
+        arguments = [_part(op, argument, 0) for argument in args]
+        real_dtype = dtype.to_real() if dtype is not None and dtype.is_complex else dtype
+        real: ir.Value = _real(name)(op, *arguments, dtype=real_dtype)
+        fill = 0 if position is None else args[position]
+        if dtype is not None and not dtype.is_complex:
+            return real
+        if not isinstance(fill, complex) or fill.imag == 0:
+            return as_complex(op, real)
+        arguments[position or 0] = fill.imag
+        return joined(op, real, _real(name)(op, *arguments, dtype=real_dtype))
+
+    return apply
+
+
+for _name in ("zeros", "ones", "zeros_like", "ones_like", "new_zeros", "new_ones", "new_empty", "empty_like", "eye"):
+    lowering(f"aten::{_name}", complex=True)(_created(f"aten::{_name}"))
+lowering(aten.empty.memory_format, complex=True)(_created("aten::empty.memory_format"))
+lowering(aten.scalar_tensor.default, complex=True)(_created("aten::scalar_tensor", 0))
+lowering(aten.full.default, complex=True)(_created("aten::full", 1))
+lowering(aten.full_like.default, complex=True)(_created("aten::full_like", 1))
+lowering(aten.new_full.default, complex=True)(_created("aten::new_full", 2))
+
+
+# ---- spread
+
+
+def _variance(op: OpBuilder, value: ir.Value, dim: Any, correction: float | None, keepdim: bool) -> ir.Value:
+    variance = _real("aten::var.correction")
+    real, imag = parts(op, value)
+    return op.Add(variance(op, real, dim, correction, keepdim), variance(op, imag, dim, correction, keepdim))
+
+
+@lowering(aten.var.correction, complex=True)
+def var(op: OpBuilder, self: ir.Value, dim: Any = None, correction: Any = None, keepdim: bool = False) -> ir.Value:
+    return _variance(op, self, dim, correction, keepdim)
+
+
+@lowering(aten.var.default, complex=True)
+def var_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
+    return _variance(op, self, None, int(unbiased), False)
+
+
+@lowering(aten.var.dim, complex=True)
+def var_dim(op: OpBuilder, self: ir.Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
+    return _variance(op, self, dim, int(unbiased), keepdim)
+
+
+@lowering(aten.std.correction, complex=True)
+def std(op: OpBuilder, self: ir.Value, dim: Any = None, correction: Any = None, keepdim: bool = False) -> ir.Value:
+    return op.Sqrt(_variance(op, self, dim, correction, keepdim))
+
+
+@lowering(aten.std.default, complex=True)
+def std_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
+    return op.Sqrt(_variance(op, self, None, int(unbiased), False))
+
+
+@lowering(aten.std.dim, complex=True)
+def std_dim(op: OpBuilder, self: ir.Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
+    return op.Sqrt(_variance(op, self, dim, int(unbiased), keepdim))
 
 
 # ---- products
