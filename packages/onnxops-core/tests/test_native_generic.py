@@ -109,8 +109,9 @@ def test_opcheck(sample):
     torch.library.opcheck(sample.op.overload, args, kwargs)
 
 
+@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.wide)], ids=["projected", "whole"])
 @_differentiable
-def test_gradients_are_exact_in_both_modes(sample):
+def test_gradients_are_exact_in_both_modes(sample, fast):
     args, kwargs = sample.make(torch.float64)
     places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.is_floating_point()]
 
@@ -123,7 +124,7 @@ def test_gradients_are_exact_in_both_modes(sample):
 
     tensors = [args[i].clone().requires_grad_() for i in places]
 
-    assert torch.autograd.gradcheck(function, tensors, check_forward_ad=True)
+    assert torch.autograd.gradcheck(function, tensors, check_forward_ad=True, fast_mode=fast)
 
 
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if s.vmap], ids=str)
