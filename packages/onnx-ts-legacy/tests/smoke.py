@@ -19,6 +19,9 @@ class Repeat(torch.nn.Module):
 
 
 def main(extra: str | None) -> None:
+    program = onnx_ts_legacy.export(torch.nn.Linear(3, 2), (torch.randn(2, 3),), dynamic_axes={"input": {0: "batch"}})
+    onnx.checker.check_model(program.model_proto)
+    assert program.input_names == ["input"]
     assert onnx_ts_legacy.__version__ == version("onnx-ts-legacy")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"

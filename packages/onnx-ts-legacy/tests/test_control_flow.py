@@ -104,6 +104,33 @@ def concatenated(x: Tensor) -> Tensor:
 
 
 @torch.jit.script
+def list_in_if(x: Tensor) -> Tensor:
+    parts = [x]
+    if bool(x.sum() > 0):
+        parts.append(x + 1)
+    return torch.cat(parts) * len(parts)
+
+
+@torch.jit.script
+def list_read_in_loop(x: Tensor) -> Tensor:
+    rows: list[Tensor] = []
+    for i in range(x.size(0)):
+        rows.append(x[i])
+    total = rows[0]
+    for i in range(len(rows)):
+        total = total + rows[i]
+    return total
+
+
+@torch.jit.script
+def item_set(x: Tensor) -> Tensor:
+    items = [x, x * 2, x * 3]
+    items[x.size(0) % 3] = x * 10
+    items[-1 - x.size(0) % 2] = x * 7
+    return torch.stack(items)
+
+
+@torch.jit.script
 def fixed_count(x: Tensor) -> Tensor:
     for i in range(3):
         x = x + i
@@ -146,7 +173,70 @@ def growing(x: Tensor) -> Tensor:
     return y
 
 
+@torch.jit.script
+def nested_loops(x: Tensor) -> Tensor:
+    y = torch.zeros_like(x)
+    for i in range(x.size(0)):
+        for j in range(x.size(1)):
+            if bool(x[i, j] > 0):
+                y[i, j] = x[i, j] * j
+            else:
+                y[i, j] = -1.0
+    return y
+
+
+@torch.jit.script
+def dict_in_loop(x: Tensor) -> Tensor:
+    sums = {"a": x[0], "b": x[0] * 0}
+    for i in range(x.size(0)):
+        sums["b"] = sums["b"] + sums["a"] * i
+    return sums["b"]
+
+
+@torch.jit.script
+def tuple_in_loop(x: Tensor) -> Tensor:
+    pair = (x[0], 0)
+    for i in range(x.size(0)):
+        pair = (pair[0] + x[i], pair[1] + 2)
+    return pair[0] * pair[1]
+
+
+@torch.jit.script
+def view_in_loop(x: Tensor) -> Tensor:
+    y = x.clone()
+    row = y[0]
+    for i in range(x.size(0)):
+        row += x[i]
+    return y
+
+
+@torch.jit.script
+def list_of_fixed_length(x: Tensor) -> Tensor:
+    items = [x, x * 2]
+    for _ in range(x.size(0)):
+        items[0] = items[0] + items[1]
+    return items[0]
+
+
+@torch.jit.script
+def returned_from_loop(x: Tensor) -> tuple[Tensor, int]:
+    n = 0
+    while True:
+        n += 1
+        if bool((x * n).sum() > 20):
+            break
+        if n > 10:
+            return x, n
+    return x * n, n
+
+
 PROGRAMS = [
+    nested_loops,
+    dict_in_loop,
+    tuple_in_loop,
+    view_in_loop,
+    list_of_fixed_length,
+    returned_from_loop,
     choose,
     nested,
     by_size,
@@ -176,7 +266,9 @@ def test_slices_up_to_a_runtime_number_agree_from_opset_10_on(program: torch.jit
 
 
 @pytest.mark.parametrize("opset", [13, 17, 21])
-@pytest.mark.parametrize("program", [appended, concatenated], ids=lambda program: program.name)
+@pytest.mark.parametrize(
+    "program", [appended, concatenated, list_in_if, list_read_in_loop, item_set], ids=lambda program: program.name
+)
 def test_a_list_that_grows_in_a_loop_becomes_a_sequence(program: torch.jit.ScriptFunction, opset: int) -> None:
     exported(program, *INPUTS, dynamic_axes=X, opset=opset)
 

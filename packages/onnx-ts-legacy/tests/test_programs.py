@@ -208,6 +208,49 @@ def test_batch_norm_in_training_mode_updates_its_statistics_as_state() -> None:
         torch.testing.assert_close(state[name], value)
 
 
+class ChangedInLoop(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(4, 3))
+        self.register_buffer("last", torch.zeros(3))
+        self.count = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(x.size(0)):
+            self.rows[i % 4] += x[i]
+            self.last = self.last * 0.5 + x[i]
+            self.count += 1
+        if bool(x.sum() > 0):
+            self.rows.mul_(2)
+        return self.rows.sum(0) * self.count + self.last
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+def test_attributes_changed_in_loops_and_branches_are_carried_from_call_to_call(opset: int) -> None:
+    eager = torch.jit.script(ChangedInLoop())
+    program = onnx_ts_legacy.export(
+        torch.jit.script(ChangedInLoop()), (X,), dynamic_axes=AXES, state="io", opset_version=opset
+    )
+
+    state = program.initial_state
+    for x in (X, Y, -Y.abs(), Y[:1]):
+        outputs = dict(zip(program.output_names, program(x, **state), strict=True))
+        torch.testing.assert_close(outputs["output"], eager(x), rtol=1e-4, atol=1e-5)
+        state = {name: outputs[output] for name, output in program.state_outputs.items()}
+    torch.testing.assert_close(state["rows"], eager.rows, rtol=1e-4, atol=1e-5)
+    assert state["count"].item() == eager.count
+
+
+def test_a_value_that_tracing_freezes_is_warned_about_with_its_line() -> None:
+    def frozen(x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+    with pytest.warns(torch.jit.TracerWarning, match="Python boolean") as caught:
+        onnx_ts_legacy.export(frozen, (X.abs(),))
+
+    assert any(warning.filename == __file__ for warning in caught)
+
+
 def test_a_scripted_module_without_one_forward_is_refused() -> None:
     with pytest.raises(CaptureError, match="script a module that calls it"):
         onnx_ts_legacy.export(torch.jit.script(nn.GRU(3, 4)), (torch.randn(2, 5, 3),))

@@ -11,7 +11,7 @@ import torch
 
 from onnx_ts_legacy.capture import Captured, capture
 from onnx_ts_legacy.enumerations import OperatorExportTypes, TrainingMode
-from onnx_ts_legacy.errors import ArgumentsError, VerificationError
+from onnx_ts_legacy.errors import ArgumentsError, MissingRuntimeError, VerificationError
 from onnx_ts_legacy.exporter import Options, convert, convert_partly
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
@@ -145,9 +145,12 @@ def _verify(captured: Captured, model: Any, program: TSProgram) -> None:
 
     Raises:
         VerificationError: If they disagree.
+        MissingRuntimeError: If onnx-verify is not installed.
     """
-    from onnx_verify import compare
-
+    try:
+        from onnx_verify import compare
+    except ImportError:
+        raise MissingRuntimeError("verify=True needs onnx-verify: pip install onnx-ts-legacy[verify].") from None
     reference = copy.deepcopy(model) if program.state_outputs else model
     count = len(program.output_names) - len(program.state_outputs)
     verdict = compare(

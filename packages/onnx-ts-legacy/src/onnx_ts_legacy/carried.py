@@ -94,6 +94,8 @@ class Number(Plan):
         return interpreter.scalars.runtime(interpreter.op.input("carried", self.dtype, ()))
 
     def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+        if isinstance(value, Uninitialized):
+            return [interpreter.op.constant(0, self.dtype)]
         return [interpreter.scalars.to_value(value)]
 
     def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
@@ -182,7 +184,7 @@ class Group(Plan):
         return self.make({key: plan.enter(interpreter) for key, plan in self.items.items()})
 
     def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
-        items = _items(value)
+        items = dict.fromkeys(self.items, value) if isinstance(value, Uninitialized) else _items(value)
         return [x for key, plan in self.items.items() for x in plan.leave(interpreter, items.get(key))]
 
     def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
@@ -301,6 +303,12 @@ def _unchanged(before: Any, after: Any) -> bool:
 def _widened(interpreter: Interpreter, before: Any, after: Any, symbols: int) -> Plan:
     if isinstance(before, Uninitialized) and isinstance(after, Tensor):
         return _tensor_plan(interpreter, [after], symbols)
+    if isinstance(before, Uninitialized) and isinstance(after, _NUMBERS):
+        dtype = interpreter.scalars.to_value(after).dtype
+        assert dtype is not None
+        return Number(dtype)
+    if isinstance(before, Uninitialized) and isinstance(after, tuple):
+        before = (before,) * len(after)
     if isinstance(before, Tensor) and isinstance(after, Tensor):
         return _tensor_plan(interpreter, [before, after], symbols)
     if isinstance(before, _NUMBERS) and isinstance(after, _NUMBERS):

@@ -11,6 +11,7 @@ __all__ = [
     "CaptureError",
     "ControlFlowError",
     "DynamicDimensionError",
+    "MissingRuntimeError",
     "OnnxExporterError",
     "SaveError",
     "ScriptValueError",
@@ -48,6 +49,10 @@ class DynamicDimensionError(TorchScriptExportError):
 
 class StateError(TorchScriptExportError):
     """The model changes an attribute or an input, and the export was not told to keep that."""
+
+
+class MissingRuntimeError(TorchScriptExportError):
+    """A package that is needed to run or verify a model is not installed."""
 
 
 class SaveError(TorchScriptExportError):

@@ -269,11 +269,10 @@ class Merge:
     def _output_tensor(self, a: ir.Value, b: ir.Value, forms: Sequence[Any], complex: bool) -> Tensor:
         interpreter = self._interpreter
         merged = interpreter.fresh(None, *forms)
-        if len(forms) > 1:
-            a, b = (self._unranked(value, side) for side, value in enumerate((a, b)))
         dims = interpreter.metadata.symbols.dims(forms[0]) if len(forms) == 1 else None
         if dims is not None and complex:
             dims = (*dims, 2)
+        a, b = (self._unshaped(value, side, dims) for side, value in enumerate((a, b)))
 
         def fill(value: ir.Value) -> None:
             merged.storage.state = merged.storage.start = Content(mark_complex(value) if complex else value)
@@ -281,10 +280,11 @@ class Merge:
         self._add(a, b, dims, fill)
         return merged
 
-    def _unranked(self, value: ir.Value, side: int) -> ir.Value:
-        """Hide the rank from shape inference, which took that of the first branch for both up to opset 10."""
+    def _unshaped(self, value: ir.Value, side: int, dims: tuple[Any, ...] | None) -> ir.Value:
+        """Hide a shape that only one branch has: inference took that of the first one for both up to opset 10."""
         interpreter = self._interpreter
-        if interpreter.op.opset >= 11:
+        own = None if value.shape is None else tuple(value.shape.dims)
+        if interpreter.op.opset >= 11 or (dims is not None and own == dims):
             return value
         with self._sides[side]():
             return unranked(interpreter.op, value)

@@ -85,12 +85,11 @@ class Metadata:
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake tensor of the same dtype, sizes and strides."""
-        return self.canonical(private.plain_fake(self.mode, tensor.shape, tensor.stride(), tensor.dtype))
+        return self._strided(tensor.dtype, tensor.shape, tensor.stride())
 
     def empty(self, dtype: torch.dtype, sizes: Sequence[int | torch.SymInt]) -> torch.Tensor:
         """Return a new fake tensor."""
-        with self.mode:
-            return torch.empty(list(sizes), dtype=dtype)
+        return self._strided(dtype, sizes, _contiguous_strides(sizes))
 
     # ---- numbers
 
@@ -151,12 +150,17 @@ class Metadata:
         """Return the first fake tensor of the same dtype, sizes and strides: equal calls then have equal operands."""
         if fake.layout != torch.strided:
             return fake
-        layout = (*fake.shape, *fake.stride(), fake.storage_offset())
-        key = (fake.dtype, fake.dim(), tuple(_key(size) for size in layout))
+        key = _form_key(fake.dtype, (*fake.shape, *fake.stride(), fake.storage_offset()))
         return self._canonical.setdefault(key, fake)
 
     def _contiguous_fake(self, dtype: torch.dtype, sizes: Sequence[Any]) -> torch.Tensor:
-        return self.canonical(private.plain_fake(self.mode, sizes, _contiguous_strides(sizes), dtype))
+        return self._strided(dtype, sizes, _contiguous_strides(sizes))
+
+    def _strided(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> torch.Tensor:
+        key = _form_key(dtype, (*sizes, *strides, 0))
+        if key not in self._canonical:
+            self._canonical[key] = private.plain_fake(self.mode, sizes, strides, dtype)
+        return self._canonical[key]
 
     def _is_contiguous(self, fake: torch.Tensor) -> bool:
         known = self._contiguous.get(id(fake))
@@ -347,6 +351,10 @@ def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
         # Dimensions of size 0 count as 1; symbolic ones are taken to be neither.
         step = step * max(size, 1) if isinstance(size, int) else step * size
     return tuple(strides)
+
+
+def _form_key(dtype: torch.dtype, layout: Sequence[Any]) -> Any:
+    return (dtype, tuple(map(_key, layout)))
 
 
 def _call_key(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

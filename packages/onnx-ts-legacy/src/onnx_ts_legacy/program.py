@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from onnx_ts_legacy.errors import ArgumentsError, SaveError
+from onnx_ts_legacy.errors import ArgumentsError, MissingRuntimeError, SaveError
 
 __all__ = ["TSProgram"]
 
@@ -63,6 +63,7 @@ class TSProgram:
 
         Raises:
             ArgumentsError: If inputs are missing or unknown.
+            MissingRuntimeError: If ONNX Runtime is not installed.
         """
         feeds: dict[str, Any] = dict(self.initial_state)
         if len(inputs) > len(self.input_names):
@@ -77,8 +78,12 @@ class TSProgram:
 
     def _loaded(self) -> Any:
         if self._session is None:
-            import onnxruntime
-
+            try:
+                import onnxruntime
+            except ImportError:
+                raise MissingRuntimeError(
+                    "Running a program needs ONNX Runtime: pip install onnx-ts-legacy[verify]."
+                ) from None
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 3
             self._session = onnxruntime.InferenceSession(
