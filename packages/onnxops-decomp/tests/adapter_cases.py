@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -164,10 +165,10 @@ def run(proto: onnx.ModelProto, case: Case) -> list[Array]:
         from onnx.reference import ReferenceEvaluator
 
         return [np.asarray(result) for result in ReferenceEvaluator(proto).run(None, feeds)]
-    return _run_in_runtime(proto, feeds)
+    return run_in_runtime(proto, feeds)
 
 
-def _run_in_runtime(proto: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
+def run_in_runtime(proto: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -225,3 +226,19 @@ def replay(case: Case, opset: int, *, symbolic: bool = False) -> Outcome:
         assert_equal(run(proto, case), case)
         return Outcome(None, constants)
     return outcome
+
+
+def run_function(function: Callable[..., Any], opset: int, *arrays: Array, dynamic: bool = False) -> list[Array]:
+    """Emit a function of the builder and of values for the arrays, and run it in ONNX Runtime."""
+    op = OpBuilder(opset)
+    values = []
+    for index, array in enumerate(arrays):
+        dims = [ir.SymbolicDim(f"d{index}_{axis}") for axis in range(array.ndim)] if dynamic else array.shape
+        values.append(op.input(f"input_{index}", ir.DataType.from_numpy(array.dtype), tuple(dims)))
+    results = function(op, *values)
+    outputs = list(results) if isinstance(results, list | tuple) else [results]
+    for output in outputs:
+        output.shape = output.shape or ir.Shape([])
+    proto = ir.to_proto(build_model(op, outputs, name="test"))
+    assert proto.opset_import[0].version == opset
+    return run_in_runtime(proto, {f"input_{i}": array for i, array in enumerate(arrays)})

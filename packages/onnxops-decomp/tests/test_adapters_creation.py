@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from test_adapters_exactness import run
+from adapter_cases import run_function as run
 
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.errors import UnsupportedOpsetError
@@ -194,6 +194,6 @@ def test_model_of_an_older_opset_loads_where_the_newest_does_not() -> None:
     x = op.input("input_0", T.FLOAT, (2, 3))
     proto = ir.to_proto(build_model(op, [op.Gelu(x)], name="test"))
     array = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
-    actual = adapter_cases._run_in_runtime(proto, {"input_0": array})[0]
+    actual = adapter_cases.run_in_runtime(proto, {"input_0": array})[0]
     expected = torch.nn.functional.gelu(torch.from_numpy(array)).numpy()
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import adapter_cases
 import numpy as np
-import onnx_ir as ir
 import pytest
+from adapter_cases import run_function as run
 
-from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.model import build_model
 
 INF, NAN = np.inf, np.nan
 FLOATS = np.array([-INF, -3.5, -1.0, -0.0, 0.0, 1e-40, 1.0, 2.5, 3e38, INF, NAN], np.float32)
 LONGS = np.array([-(2**63), -(2**53) - 1, -(2**53), -1, 0, 1, 2**53, 2**53 + 1, 2**62, 2**63 - 2, 2**63 - 1], np.int64)
 LOW_OPSETS = [7, 8, 9, 10, 11, 12]
-
-
-def run(function: Callable[..., Any], opset: int, *arrays: np.ndarray, dynamic: bool = False) -> list[np.ndarray]:
-    """Emit a function of the builder and of values for the arrays, and run it in ONNX Runtime."""
-    op = OpBuilder(opset)
-    values = []
-    for index, array in enumerate(arrays):
-        dims = [ir.SymbolicDim(f"d{index}_{axis}") for axis in range(array.ndim)] if dynamic else array.shape
-        values.append(op.input(f"input_{index}", ir.DataType.from_numpy(array.dtype), tuple(dims)))
-    results = function(op, *values)
-    outputs = list(results) if isinstance(results, list | tuple) else [results]
-    for output in outputs:
-        output.shape = output.shape or ir.Shape([])
-    proto = ir.to_proto(build_model(op, outputs, name="test"))
-    assert proto.opset_import[0].version == opset
-    return adapter_cases._run_in_runtime(proto, {f"input_{i}": array for i, array in enumerate(arrays)})
 
 
 def pairs(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

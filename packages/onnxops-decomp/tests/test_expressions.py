@@ -45,7 +45,7 @@ def test_value_of(name: str, sizes: tuple[int, int], opset: int) -> None:
     assert is_computable(op, expression)
     size = op.cast(emit_expression(op, expression), ir.DataType.INT64)
     proto = ir.to_proto(build_model(op, [size], name="test"))
-    actual = adapter_cases._run_in_runtime(proto, {"x": np.zeros(sizes, np.float32)})[0]
+    actual = adapter_cases.run_in_runtime(proto, {"x": np.zeros(sizes, np.float32)})[0]
     assert actual.tolist() == [int(expression.subs({N: sizes[0], M: sizes[1]}).expand(identity=True))]
 
 

@@ -27,7 +27,7 @@ def model(opset: int, function: Callable[[OpBuilder, ir.Value], Any], *dims: Any
 
 def run(op: OpBuilder, output: ir.Value, array: np.ndarray) -> np.ndarray:
     proto = ir.to_proto(build_model(op, [output], name="test"))
-    return adapter_cases._run_in_runtime(proto, {"x": array})[0]
+    return adapter_cases.run_in_runtime(proto, {"x": array})[0]
 
 
 def test_static_sizes_are_ints() -> None:
@@ -72,7 +72,7 @@ def test_reshape_with_a_size_of_the_runtime(opset: int) -> None:
     op, y = model(opset, lambda op, x: op.reshape(x, [op.size(x, 0), op.size_mul(op.size(x, 1), 4)]), "n", "m", 4)
     array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     proto = ir.to_proto(build_model(op, [y], name="test"))
-    np.testing.assert_array_equal(adapter_cases._run_in_runtime(proto, {"x": array})[0], array.reshape(2, 12))
+    np.testing.assert_array_equal(adapter_cases.run_in_runtime(proto, {"x": array})[0], array.reshape(2, 12))
     # A copied and an inferred size need no Shape node.
     assert [node.op_type for node in proto.graph.node] == ["Reshape"]
 
