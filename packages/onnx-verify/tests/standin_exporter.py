@@ -65,6 +65,10 @@ class StandIn:
                 nodes.append(helper.make_node(self.plain[kind], [read(a) for a in args], [out]))
             else:
                 raise NotImplementedError(kind)
+        return self._model(graph, infos, nodes, initializers, opset_version)
+
+    @staticmethod
+    def _model(graph, infos, nodes, initializers, opset_version):
         outputs = [onnx.ValueInfoProto(name=value.debugName()) for value in graph.outputs()]
         made = helper.make_graph(nodes, "piece", infos, outputs, initializers)
         return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset_version)], ir_version=10)
