@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import is_complex, mark_complex, to_ir
-from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.lowerings.registry import F, Operator, lowering
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["as_complex", "convert"]
+__all__ = ["as_complex", "convert", "real_and_complex"]
 
 aten = torch.ops.aten
 
@@ -45,82 +46,98 @@ def convert(op: OpBuilder, value: ir.Value, dtype: torch.dtype | None) -> ir.Val
     return op.cast(value, target)
 
 
-def _register(complex: bool) -> None:
-    @lowering(aten._to_copy.default, complex=complex)
-    def _to_copy(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
-        return convert(op, self, dtype)
+def real_and_complex(*operators: Operator) -> Callable[[F], F]:
+    """Return a decorator that enters a function for calls with and without complex operands."""
 
-    @lowering(aten.to.dtype, complex=complex)
-    def to_dtype(
-        op: OpBuilder,
-        self: ir.Value,
-        dtype: torch.dtype,
-        non_blocking: bool = False,
-        copy: bool = False,
-        memory_format: torch.memory_format | None = None,
-    ) -> ir.Value:
-        return convert(op, self, dtype)
+    def enter(function: F) -> F:
+        return lowering(*operators, complex=True)(lowering(*operators)(function))
 
-    @lowering(aten.to.dtype_layout, complex=complex)
-    def to_dtype_layout(
-        op: OpBuilder,
-        self: ir.Value,
-        dtype: torch.dtype | None = None,
-        copy: bool = False,
-    ) -> ir.Value:
-        return convert(op, self, dtype)
+    return enter
 
-    @lowering(aten.to.device, complex=complex)
-    def to_device(
-        op: OpBuilder,
-        self: ir.Value,
-        device: torch.device,
-        dtype: torch.dtype,
-        non_blocking: bool = False,
-        copy: bool = False,
-        memory_format: torch.memory_format | None = None,
-    ) -> ir.Value:
-        return convert(op, self, dtype)
 
-    @lowering(aten.to.prim_dtype, complex=complex)
-    def to_prim_dtype(
-        op: OpBuilder,
-        self: ir.Value,
-        dtype: torch.dtype | None = None,
-        non_blocking: bool = False,
-        copy: bool = False,
-    ) -> ir.Value:
-        return convert(op, self, dtype)
+@real_and_complex(aten._to_copy.default)
+def _to_copy(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
+    return convert(op, self, dtype)
 
-    @lowering(aten.to.prim_Device, complex=complex)
-    def to_prim_device(
-        op: OpBuilder,
-        self: ir.Value,
-        device: torch.device | None,
-        dtype: torch.dtype | None = None,
-        non_blocking: bool = False,
-        copy: bool = False,
-    ) -> ir.Value:
-        return convert(op, self, dtype)
 
-    @lowering(aten.to.other, complex=complex)
-    def to_other(
-        op: OpBuilder,
-        self: ir.Value,
-        other: ir.Value,
-        non_blocking: bool = False,
-        copy: bool = False,
-        memory_format: torch.memory_format | None = None,
-    ) -> ir.Value:
-        return _like(op, self, other)
+@real_and_complex(aten.to.dtype)
+def to_dtype(
+    op: OpBuilder,
+    self: ir.Value,
+    dtype: torch.dtype,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> ir.Value:
+    return convert(op, self, dtype)
 
-    @lowering(aten.type_as.default, complex=complex)
-    def type_as(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
-        return _like(op, self, other)
 
-    @lowering("prims::convert_element_type", complex=complex)
-    def convert_element_type(op: OpBuilder, a: ir.Value, dtype: torch.dtype) -> ir.Value:
-        return convert(op, a, dtype)
+@real_and_complex(aten.to.dtype_layout)
+def to_dtype_layout(
+    op: OpBuilder,
+    self: ir.Value,
+    dtype: torch.dtype | None = None,
+    copy: bool = False,
+) -> ir.Value:
+    return convert(op, self, dtype)
+
+
+@real_and_complex(aten.to.device)
+def to_device(
+    op: OpBuilder,
+    self: ir.Value,
+    device: torch.device,
+    dtype: torch.dtype,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> ir.Value:
+    return convert(op, self, dtype)
+
+
+@real_and_complex(aten.to.prim_dtype)
+def to_prim_dtype(
+    op: OpBuilder,
+    self: ir.Value,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+) -> ir.Value:
+    return convert(op, self, dtype)
+
+
+@real_and_complex(aten.to.prim_Device)
+def to_prim_device(
+    op: OpBuilder,
+    self: ir.Value,
+    device: torch.device | None,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+) -> ir.Value:
+    return convert(op, self, dtype)
+
+
+@real_and_complex(aten.to.other)
+def to_other(
+    op: OpBuilder,
+    self: ir.Value,
+    other: ir.Value,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> ir.Value:
+    return _like(op, self, other)
+
+
+@real_and_complex(aten.type_as.default)
+def type_as(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
+    return _like(op, self, other)
+
+
+@real_and_complex("prims::convert_element_type")
+def convert_element_type(op: OpBuilder, a: ir.Value, dtype: torch.dtype) -> ir.Value:
+    return convert(op, a, dtype)
 
 
 def _like(op: OpBuilder, value: ir.Value, other: ir.Value) -> ir.Value:
@@ -129,7 +146,3 @@ def _like(op: OpBuilder, value: ir.Value, other: ir.Value) -> ir.Value:
     if is_complex(value):
         value = op.Gather(value, 0, axis=-1)
     return op.cast(value, op.dtype(other))
-
-
-_register(complex=False)
-_register(complex=True)

@@ -10,6 +10,7 @@ import torch
 from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex_numbers import bare
+from onnxops_decomp.lowerings.conversions import real_and_complex
 from onnxops_decomp.lowerings.fourier import precise_dtype
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.sizes import INT64_MAX
@@ -68,65 +69,61 @@ def _with_parts(op: OpBuilder, signal: ir.Value) -> ir.Value:
     return signal if is_complex(signal) else op.Unsqueeze(signal, [op.rank(signal)])
 
 
-def _register(complex: bool) -> None:
-    @lowering(aten.stft.default, complex=complex)
-    def stft(
-        op: OpBuilder,
-        self: ir.Value,
-        n_fft: int,
-        hop_length: int | None = None,
-        win_length: int | None = None,
-        window: ir.Value | None = None,
-        normalized: bool = False,
-        onesided: bool | None = None,
-        return_complex: bool | None = None,
-        align_to_window: bool | None = None,
-    ) -> ir.Value:
-        return stft_center(
-            op,
-            self,
-            n_fft,
-            hop_length,
-            win_length,
-            window,
-            False,
-            "",
-            normalized,
-            onesided,
-            return_complex,
-            align_to_window,
-        )
-
-    @lowering(aten.stft.center, complex=complex)
-    def stft_center(
-        op: OpBuilder,
-        self: ir.Value,
-        n_fft: int,
-        hop_length: int | None = None,
-        win_length: int | None = None,
-        window: ir.Value | None = None,
-        center: bool = True,
-        pad_mode: str = "reflect",
-        normalized: bool = False,
-        onesided: bool | None = None,
-        return_complex: bool | None = None,
-        align_to_window: bool | None = None,
-    ) -> ir.Value:
-        if align_to_window:
-            raise LoweringError("align_to_window is not lowered; leave it out and slice the signal instead.")
-        of_complex = is_complex(self)
-        signal = _with_parts(op, self)
-        if center:
-            rank, margin = op.rank(signal), n_fft // 2
-            before = [margin if axis == rank - 2 else 0 for axis in range(rank)]
-            signal = op.Pad(signal, before + before, mode=_PAD_MODES[pad_mode])
-        if of_complex:
-            mark_complex(signal)
-        return _transformed(op, signal, n_fft, hop_length, win_length, window, normalized, onesided, return_complex)
+@real_and_complex(aten.stft.default)
+def stft(
+    op: OpBuilder,
+    self: ir.Value,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: ir.Value | None = None,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> ir.Value:
+    return stft_center(
+        op,
+        self,
+        n_fft,
+        hop_length,
+        win_length,
+        window,
+        False,
+        "",
+        normalized,
+        onesided,
+        return_complex,
+        align_to_window,
+    )
 
 
-_register(complex=False)
-_register(complex=True)
+@real_and_complex(aten.stft.center)
+def stft_center(
+    op: OpBuilder,
+    self: ir.Value,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: ir.Value | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> ir.Value:
+    if align_to_window:
+        raise LoweringError("align_to_window is not lowered; leave it out and slice the signal instead.")
+    of_complex = is_complex(self)
+    signal = _with_parts(op, self)
+    if center:
+        rank, margin = op.rank(signal), n_fft // 2
+        before = [margin if axis == rank - 2 else 0 for axis in range(rank)]
+        signal = op.Pad(signal, before + before, mode=_PAD_MODES[pad_mode])
+    if of_complex:
+        mark_complex(signal)
+    return _transformed(op, signal, n_fft, hop_length, win_length, window, normalized, onesided, return_complex)
 
 
 def _overlap_add(op: OpBuilder, frames: ir.Value, hop: int, n_fft: int) -> ir.Value:
