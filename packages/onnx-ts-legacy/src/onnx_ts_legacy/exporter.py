@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy._version import __version__
-from onnx_ts_legacy.capture import Captured, ExampleInput
+from onnx_ts_legacy.capture import Captured
 from onnx_ts_legacy.conversion import Failure, Interpreter
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, UnsupportedOperatorsError
@@ -122,16 +122,15 @@ class _Conversion:
         self._inputs: list[Tensor] = []
         self._outputs: list[tuple[str, ir.Value]] = []
         self._state_outputs: dict[str, str] = {}
-        self._used_axes: set[str] = set()
 
     def run(self) -> dict[str, Any]:
         """Convert the graph; return the attributes that it changes."""
         interpreter = self.interpreter
-        names = self._input_names()
+        self._remaining = iter(self._input_names())
         for name in self._options.output_names:
             if self.op.context.names.reserve(name) != name:
                 raise ArgumentsError(f"Output name {name!r} is given twice.")
-        variables = [self._variable(example, names) for example in self._captured.inputs]
+        variables = [self._nested(example.value) for example in self._captured.inputs]
         for slot in self._slots.values():
             interpreter.state_input(slot)
         if self._captured.root is not None:
@@ -160,11 +159,7 @@ class _Conversion:
         unknown = set(self._options.dynamic_axes) - set(names) - set(self._options.output_names)
         if unknown:
             raise ArgumentsError(f"dynamic_axes names {min(unknown)!r}, which is no input ({names}) or output.")
-        self._remaining = iter(names)
         return names
-
-    def _variable(self, example: ExampleInput, names: list[str]) -> Any:
-        return self._nested(example.value)
 
     def _nested(self, value: Any) -> Any:
         heap = self.interpreter.heap
