@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from decomp_harness import check
 from opset_sweep import swept
 
+from onnxops_decomp import LoweringError
+
 OPSETS = swept(7, 10, 11, 13, 18, 23)
 NEAREST = ["nearest", "nearest-exact"]
 
@@ -123,3 +125,15 @@ def test_pixel_shuffle_runs_at_other_sizes() -> None:
 
 def test_channel_shuffle() -> None:
     check(lambda x: F.channel_shuffle(x, 3), torch.randn(2, 6, 4, 5))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_images_of_bytes_are_rounded(mode: str) -> None:
+    # Multiples of 16 at twice the size: no result lies between two integers, where fixed and floating point differ.
+    x = torch.randint(0, 16, (1, 3, 5, 6)).mul(16).to(torch.uint8)
+    check(lambda x: F.interpolate(x, scale_factor=2, mode=mode), x)
+
+
+def test_fixed_point_filters_are_refused() -> None:
+    with pytest.raises(LoweringError, match="convert the input to float"):
+        check(lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), torch.zeros(1, 3, 5, 6, dtype=torch.uint8))

@@ -140,3 +140,7 @@ def test_weight_norm() -> None:
 
 def test_normalize() -> None:
     check(lambda x: F.normalize(x, dim=-1), torch.randn(3, 4), others=[(torch.randn(2, 7),)])
+
+
+def test_group_norm_of_doubles() -> None:
+    check(lambda x: F.group_norm(x, 2), torch.randn(2, 4, 5).double(), opset=18)

@@ -53,6 +53,13 @@ def rms_normalization(
     return op.Mul(op.cast(normalized, op.dtype(X)), scale)
 
 
+def _standardized(op: OpBuilder, x: ir.Value, epsilon: float) -> ir.Value:
+    """Bring (N, G, L) to mean 0 and variance 1 over L."""
+    centered = op.Sub(x, op.ReduceMean(x, [2]))
+    variance = op.ReduceMean(op.Mul(centered, centered), [2])
+    return op.Div(centered, op.Sqrt(op.Add(variance, epsilon)))
+
+
 @adapter("GroupNormalization", below=21)
 def group_normalization(
     op: OpBuilder,
@@ -70,7 +77,12 @@ def group_normalization(
     dtype = op.dtype(wide)
     ones, zeros = op.constant([1.0] * num_groups, dtype), op.constant([0.0] * num_groups, dtype)
     grouped = op.Reshape(wide, [0, num_groups, -1])
-    normalized = op.reshape(op.InstanceNormalization(grouped, ones, zeros, epsilon=epsilon), sizes)
+    if dtype == ir.DataType.DOUBLE:
+        # InstanceNormalization has no kernel for it in ONNX Runtime.
+        normalized = _standardized(op.newest, grouped, epsilon)
+    else:
+        normalized = op.InstanceNormalization(grouped, ones, zeros, epsilon=epsilon)
+    normalized = op.reshape(normalized, sizes)
     per_channel = list(range(1, rank - 1))
     result = op.Mul(op.cast(normalized, op.dtype(X)), op.Unsqueeze(scale, per_channel))
     return op.Add(result, op.Unsqueeze(bias, per_channel))

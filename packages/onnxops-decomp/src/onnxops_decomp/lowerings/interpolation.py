@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.adapters.resampling import axis_ratio, resample, resampled_size
+from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.inference import same_dim
 from onnxops_decomp.lowerings.registry import Function, lowering
 
@@ -44,6 +45,17 @@ def _interpolated(
     method: _Method,
 ) -> ir.Value:
     """Resize the spatial dimensions of a batch, as torch defines it by output sizes and perhaps scales."""
+    dtype = op.dtype(input)
+    if not dtype.is_floating_point() and method.mode != "nearest":
+        if method.mode == "cubic" or method.antialias:
+            raise LoweringError(
+                "torch interpolates integers by cubic or antialiasing filters in fixed-point steps that ONNX cannot "
+                "express; convert the input to float and round the result."
+            )
+        # torch rounds to the nearest integer, where runtimes cut digits off.
+        wide = op.cast(input, ir.DataType.FLOAT)
+        resized = op.Round(_interpolated(op, wide, output_size, scales, align_corners, method))
+        return op.cast(op.Min(op.Max(resized, 0.0), 255.0), dtype)
     sizes = op.sizes(input)[2:]
     factors = list(scales) if scales is not None and all(scale is not None and scale > 0 for scale in scales) else None
     if output_size is None:
