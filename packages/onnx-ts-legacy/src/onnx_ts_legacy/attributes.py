@@ -36,6 +36,7 @@ class Attributes:
         self._prefix = prefix
         self._objects: dict[Any, ObjectRef] = {}
         self._tensors: dict[Any, Tensor] = {}
+        self._kept: list[torch.Tensor] = []
         self._first: dict[tuple[int, str], Any] = {}
         self.slots = dict(slots)
         self.initializers: list[ir.Value] = []
@@ -103,6 +104,8 @@ class Attributes:
             value, fake = self._weight(path, tensor)
             variable = self._interpreter.fresh(value, fake, origin=path)
         self._tensors[key] = variable
+        # Its memory, and so its address, must not be given to another tensor while the address names it.
+        self._kept.append(tensor)
         return variable
 
     def _weight(self, path: str, tensor: torch.Tensor) -> tuple[ir.Value, Any]:
