@@ -48,6 +48,10 @@ def _pooled(
     spatial = len(kernel)
     x, unbatched = batched(op, self, spatial)
     batch, channels, *plane = op.sizes(x)
+    if any(isinstance(size, int) and size == 0 for size in (batch, channels)):
+        empty = [batch, channels, *counts]
+        nothing = [op.Reshape(op.constant(0, dtype), [1] * len(empty)) for dtype in (op.dtype(x), ir.DataType.INT64)]
+        return tuple(op.expand(value, empty) for value in nothing)
     index: ir.Value | None = None
     for axis in range(spatial):
         sample = op.Slice(samples, [order[axis]], [order[axis] + 1], [2])
