@@ -81,6 +81,14 @@ def test_short_time_transform(opset: int, center: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("opset", [13, 17])
+def test_short_time_transform_of_frames_of_any_length(opset: int) -> None:
+    x, window = torch.randn(100), torch.hann_window(25)
+    check(lambda x, w: torch.stft(x, 25, 10, window=w, return_complex=True), x, window, opset=opset)
+    z = torch.randn(2, 11, 11, dtype=torch.complex64)
+    check(lambda z, w: torch.istft(z, 20, 5, window=w), z, torch.hann_window(20), opset=opset)
+
+
 def test_short_time_transform_at_other_sizes() -> None:
     check(
         lambda x: torch.stft(x, 16, return_complex=True, normalized=True),

@@ -52,9 +52,8 @@ def _transformed(
     dtype = precise_dtype(op, signal, n_fft)
     frame_window = _window(op, window, win_length or n_fft, n_fft, dtype)
     half = real if onesided is None else onesided
-    result = op.STFT(
-        signal, op.constant(hop_length or n_fft // 4), frame_window, op.constant(n_fft), onesided=int(half)
-    )
+    step = op.constant(hop_length or n_fft // 4)
+    result = op.STFT(op.cast(signal, dtype), step, frame_window, op.constant(n_fft), onesided=int(half))
     # ONNX's shape inference takes onesided for 0 where it has its default of 1.
     result.shape = ir.Shape([op.dim(op.size(signal, 0)), None, n_fft // 2 + 1 if half else n_fft, 2])
     result = op.Transpose(op.cast(result, op.dtype(signal)), perm=[0, 2, 1, 3])
