@@ -45,6 +45,7 @@ def test_native_attention(opset: int, causal: bool) -> None:
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
     program = export(Attention(), (q, k, v), opset_version=opset)
     assert ("Attention" in op_types(program)) is (opset >= 23)
+    assert all(len(node.outputs) == 1 for node in program.model.graph if node.op_type == "Attention")
     torch.testing.assert_close(program(q, k, v), Attention()(q, k, v), rtol=1e-4, atol=1e-5)
 
 

@@ -200,6 +200,8 @@ class OpBuilder(SizeOperations):
             results.append(value)
         used = set(results)
         nodes = list(remove_unused(self.scope.nodes, used))
+        for node in nodes:
+            self._drop_unused_outputs(node, used)
         weights = [value for value in initializers if value.uses() or value in used]
         if constants:
             weights.extend(value for value in self.context.constants.used())
@@ -211,6 +213,17 @@ class OpBuilder(SizeOperations):
             name=name,
             opset_imports=self.opset_imports,
         )
+
+    def _drop_unused_outputs(self, node: ir.Node, used: set[ir.Value]) -> None:
+        """Leave out the optional results at the end of a node that nothing uses: they cost the runtime work."""
+        spec = op_spec(node.op_type, self.opset, node.domain)
+        count = len(node.outputs)
+        while spec and count > max(spec.min_outputs, 1) and spec.formal_output(count - 1).optional:
+            if node.outputs[count - 1].uses() or node.outputs[count - 1] in used:
+                break
+            count -= 1
+        if count < len(node.outputs):
+            node.resize_outputs(count)
 
     @property
     def opset_imports(self) -> dict[str, int]:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_core.native import find_native_op
 from onnxops_decomp.errors import UnsupportedOperatorError
+from onnxops_decomp.mutation import needs_functionalization
 from onnxops_decomp.torch_private import (
     fake_mode_of,
     is_composite,
@@ -108,6 +109,8 @@ class Decomposer:
             operands = [_fresh(leaves[position]) for position in positions]
             try:
                 graph_module = trace(call, operands, whole=definition is not None)
+                if needs_functionalization(graph_module):
+                    graph_module = trace(torch.func.functionalize(graph_module), operands, whole=False)
             except Exception as error:
                 raise UnsupportedOperatorError(
                     f"{overload.name()} has no ONNX lowering, and its decomposition cannot be traced "
@@ -117,6 +120,12 @@ class Decomposer:
         calls = [node.target for node in graph_module.graph.nodes if node.op == "call_function"]
         if calls == [overload]:
             return None
+        if needs_functionalization(graph_module):
+            raise UnsupportedOperatorError(
+                f"{overload.name()} has no ONNX lowering, and its decomposition writes to memory that it reads again "
+                "under another name.",
+                operator=overload.name(),
+            )
         for fact in assumptions:
             if isinstance(fact, sympy.Eq) and all(part.is_Symbol or part.is_Integer for part in fact.args):
                 raise UnsupportedOperatorError(

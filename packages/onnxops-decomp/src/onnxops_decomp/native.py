@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -48,19 +49,22 @@ def native_lowering(
 def _native(native: NativeOp, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
     call = native.onnx_call(args, kwargs)
     inputs = [_input(op, operand) for operand in call.inputs]
-    count = max(call.outputs) + 1
+    # An output that is not asked for is empty in torch and absent in ONNX, where asking for it costs the runtime work.
+    asked = native.bind(args, kwargs).get("num_outputs", len(call.outputs))
+    count = max(call.outputs[:asked]) + 1
     if call.domain:
         outputs = op.emit_custom(
             call.domain, call.op_type, inputs, _attributes(op, call.attributes), [None] * count, version=call.min_opset
         )
-        for index in set(range(count)) - set(call.outputs):
+        for index in set(range(count)) - set(call.outputs[:asked]):
             outputs[index].name = ""
     else:
         if op.opset < call.min_opset:
             raise UnsupportedOpsetError(call.op_type, op.opset, lowest=call.min_opset)
         outputs = op.emit_many(call.op_type, count, *inputs, **_attributes(op, call.attributes))
-    results = [outputs[index] for index in call.outputs]
-    return results[0] if len(results) == 1 else results
+    results = [outputs[index] for index in call.outputs[:asked]]
+    empty = [op.constant(np.zeros(0, np.float32), op.dtype(results[0])) for _ in call.outputs[asked:]]
+    return results[0] if len(call.outputs) == 1 else results + empty
 
 
 def _input(op: OpBuilder, operand: Any) -> ir.Value | None:

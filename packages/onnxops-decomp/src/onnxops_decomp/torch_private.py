@@ -13,7 +13,14 @@ import sympy
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-__all__ = ["fake_mode_of", "grad_mode_switch", "is_composite", "recorded_guards", "table_decomposition", "trace"]
+__all__ = [
+    "fake_mode_of",
+    "grad_mode_switch",
+    "is_composite",
+    "recorded_guards",
+    "table_decomposition",
+    "trace",
+]
 
 # Stands in graphs recorded before dispatch wherever the code enters or leaves ``torch.no_grad``.
 grad_mode_switch: Callable[..., Any] = torch._C._set_grad_enabled
