@@ -105,6 +105,22 @@ def mixed_dtypes(x: Tensor) -> Tensor:
     return z
 
 
+def handed_through(x: Tensor) -> Tensor:
+    y = x.clone()
+    same = torch.dropout(y.to(torch.float32).contiguous(), 0.5, False)
+    same.reshape(-1).mul_(3)
+    return y
+
+
+def copied_on_the_way(x: Tensor) -> Tensor:
+    y = x.clone().t()
+    copy = y.contiguous()
+    copy.mul_(3)
+    z = x.permute(1, 0).relu()
+    z.contiguous().add_(1)
+    return y + z
+
+
 def out_argument(x: Tensor) -> Tensor:
     y = torch.empty_like(x)
     torch.mul(x, 3, out=y)
@@ -124,6 +140,8 @@ FUNCTIONS = [
     indexed,
     metadata_changed,
     mixed_dtypes,
+    handed_through,
+    copied_on_the_way,
 ]
 
 
