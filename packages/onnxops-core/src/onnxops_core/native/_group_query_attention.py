@@ -191,23 +191,18 @@ def _gqa(attend: Attend) -> Callable[..., Three]:
         if length == total_sequence_length:
             start = torch.zeros_like(start)
         if do_rotary and cos_cache is not None and sin_cache is not None:
-            positions = start.unsqueeze(1) + torch.arange(length, device=q.device)
-            positions = positions if position_ids is None else position_ids
-            q = _rotate(q, cos_cache, sin_cache, positions, rotary_interleaved)
-            k = _rotate(k, cos_cache, sin_cache, positions, rotary_interleaved)
+            counted = start.unsqueeze(1) + torch.arange(length, device=q.device)
+            positions = counted if position_ids is None else position_ids
+            q, k = (_rotate(x, cos_cache, sin_cache, positions, rotary_interleaved) for x in (q, k))
         held = total_sequence_length if past_key is None else max(past_key.shape[2], total_sequence_length)
         present_key = _cache(past_key, k, start, held)
         present_value = _cache(past_value, v, start, held)
         call = new_call(q, present_key, present_value, scale, 1)
-        call.nonpad = start + length
-        call.causal = True
+        call.nonpad, call.causal, call.softcap = start + length, True, softcap
         call.left = local_window_size - 1 if local_window_size > 0 else -1
-        call.softcap = softcap
         if attention_bias is not None:
             call.mask = torch.nn.functional.pad(attention_bias, (0, held - attention_bias.shape[3]))
-        call.sink = head_sink
-        if head_sink is None and smooth_softmax:
-            call.sink = q.new_zeros(num_heads)
+        call.sink = q.new_zeros(num_heads) if head_sink is None and smooth_softmax else head_sink
         output = attend(call)[0]
         none = query.new_empty(0)
         return output, present_key if num_outputs > 1 else none, present_value if num_outputs > 2 else none.clone()

@@ -179,9 +179,9 @@ def attend(
     if out.numel() == 0:
         return out
     full = q if mask is None else mask.expand(batch, heads, q_length, total)
-    if mask is not None and full.stride(3) != 1:
-        full = full.contiguous()
+    full = full if mask is None or full.stride(3) == 1 else full.contiguous()
     kind = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
+    strides = [stride for x in (q, k, v, full) for stride in x.stride()[:3]]
     arguments = (
         q,
         k,
@@ -194,10 +194,7 @@ def attend(
         heads,
         heads // k.shape[1],
         past,
-        *q.stride()[:3],
-        *k.stride()[:3],
-        *v.stride()[:3],
-        *full.stride()[:3],
+        *strides,
         scale,
         softcap,
         left,
