@@ -94,6 +94,17 @@ def test_names_follow_the_structure() -> None:
     assert program.output_names == ["total", "parts.0", "parts.1.0", "input", "same"]
 
 
+def test_named_tuples_give_their_field_names() -> None:
+    def function(point):
+        return Point(point.right * 2, point.left)
+
+    program = export(function, (Point(torch.ones(2), torch.zeros(3)),))
+    assert program.input_names == ["point.left", "point.right"]
+    result = program(Point(torch.ones(2), torch.full((3,), 4.0)))
+    assert isinstance(result, Point)
+    torch.testing.assert_close(result.left, torch.full((3,), 8.0))
+
+
 def test_names_can_be_given() -> None:
     program = export(Mlp(), (torch.randn(2, 6),), input_names=["features"], output_names=["scores"])
     assert program.input_names == ["features"]

@@ -121,3 +121,10 @@ def test_nan_is_largest_and_smallest(opset: int) -> None:
     x = torch.tensor([[1.0, NAN, INF, NAN], [-INF, 2.0, NAN, 0.0], [3.0, 1.0, 2.0, 0.0]])
     check(lambda x: (x.amax(1), x.amin(0), x.max(), *x.max(1), *x.min(0), *x.aminmax(dim=1)), x, opset=opset)
     check(lambda x: (x.argmax(1), x.argmin(1, keepdim=True), x.argmax(), x.norm(INF, dim=1)), x, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18, 20])
+def test_reducing_empty_tensors_over_negative_axes(opset: int) -> None:
+    check(lambda x: x.sum(-1), torch.randn(0, 4, 5), opset=opset)
+    check(lambda x: x.mean((-1, -2)), torch.randn(0, 4, 5), opset=opset)
+    check(lambda x, y: torch.cdist(x, y), torch.randn(0, 4, 5), torch.randn(0, 3, 5), opset=opset)

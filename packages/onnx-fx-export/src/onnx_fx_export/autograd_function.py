@@ -79,12 +79,9 @@ class _ForwardContext:
     save_for_forward = save_for_backward
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """Operands are copies here."""
+        """Operands are copies here, and there are no gradients."""
 
-    mark_non_differentiable = mark_dirty
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """There are no gradients."""
+    mark_non_differentiable = set_materialize_grads = mark_dirty
 
 
 @functools.cache

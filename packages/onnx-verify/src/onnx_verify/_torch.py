@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 import numpy as np
 import numpy.typing as npt
 
-from onnx_verify.dtypes import onnx_dtype
 from onnx_verify.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -114,11 +113,6 @@ def to_tensor(array: Array) -> torch.Tensor:
         raise InputError(f"torch has no dtype for {array.dtype}")
     raw = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
     return cast("torch.Tensor", module.from_numpy(np.array(raw, copy=True)).view(dtype))
-
-
-def tensor_code(tensor: torch.Tensor) -> int:
-    """Returns the ONNX element type of a tensor."""
-    return onnx_dtype(to_numpy(tensor.new_empty(0)).dtype)
 
 
 @contextmanager

@@ -93,11 +93,6 @@ def _channel_axes(op: OpBuilder, input: ir.Value) -> list[int]:
     return [axis for axis in range(op.rank(input)) if axis != 1]
 
 
-def _per_channel(op: OpBuilder, vector: ir.Value, rank: int) -> ir.Value:
-    """Bring a vector over the channels into a shape that broadcasts against the input."""
-    return op.Unsqueeze(vector, list(range(1, rank - 1))) if rank > 2 else vector
-
-
 def _batch_statistics(op: OpBuilder, input: ir.Value, *, correction: int = 0) -> tuple[ir.Value, ir.Value]:
     """Return mean and variance per channel, in float for half floats as torch accumulates them."""
     wide = op.cast(input, ir.DataType.FLOAT) if op.dtype(input) in _HALF else input
