@@ -1,6 +1,6 @@
 """The TorchScript exporter beside torch's legacy one, on the same small models in one run.
 
-    python -m benchmarks ts_legacy [--opset 17] [--repeat 3] [--only NAME ...]
+    python benchmarks/ts_legacy.py [--opset 17] [--repeat 3] [--only NAME ...]
 
 For each model, traced and, where it says so, scripted: whether the exported model agrees with eager PyTorch in ONNX
 Runtime at a size other than the example's, seconds of the export (the best of several), and the number of nodes,

@@ -87,8 +87,12 @@ def test_a_model_that_cannot_be_captured_says_why() -> None:
                 return x
             return -x
 
-    with pytest.raises(onnx_fx_export.CaptureError):
+    with pytest.raises(onnx_fx_export.CaptureError) as caught:
         export(Branch(), (torch.ones(2),))
+    message = str(caught.value)
+    assert "torch.cond" in message
+    line = Branch.forward.__code__.co_firstlineno + 1
+    assert f"test_errors.py:{line}" in message
 
 
 def test_something_that_is_no_model_is_refused() -> None:

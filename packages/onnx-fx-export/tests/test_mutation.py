@@ -42,6 +42,7 @@ def test_mutated_buffers_are_refused_by_default(model) -> None:
 def test_mutated_buffers_become_state(model, name: str) -> None:
     program = export(model(), (torch.ones(2),), state="io")
     assert program.state == {name: f"{name}.next"}
+    assert program.input_names == ["x", name]
     eager = model()
     state = program.initial_state
     for step in range(5):

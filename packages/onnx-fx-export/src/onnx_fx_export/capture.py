@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -114,5 +116,27 @@ def _translated(error: Exception) -> CaptureError | DynamicShapeError:
             + "\n".join(f"  {fact}" for fact in facts[:8])
             + "\nDeclare it static, or change the code that needs the fixed size (TORCH_LOGS=dynamic shows the line)."
         )
+    place = _user_line(error)
+    where = f" at {place}" if place else ""
+    if "data-dependent" in text:
+        return CaptureError(
+            f"The model decides by the values of a tensor{where}. One graph holds both ways only if the code says so:\n"
+            "  torch.cond(condition, when_true, when_false, (x,))   instead of   if condition: ... else: ...\n"
+            "and a size read from data needs torch._check(...) for its bounds. onnx_ts_legacy.export takes a scripted "
+            f"model with such ifs as it is.\ntorch.export says: {text.splitlines()[0]}"
+        )
     head = "\n".join(text.splitlines()[:12])
-    return CaptureError(f"torch.export cannot capture the model ({type(error).__name__}):\n{head}")
+    return CaptureError(f"torch.export cannot capture the model{where} ({type(error).__name__}):\n{head}")
+
+
+def _user_line(error: Exception) -> str:
+    """Return ``file:line`` of the innermost frame that belongs to the user, or an empty string."""
+    own = (
+        str(Path(torch.__file__).parent),
+        str(Path(__file__).parent),
+        str(Path(contextlib.__file__).parent / "contextlib"),
+    )
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*own, "<"))
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

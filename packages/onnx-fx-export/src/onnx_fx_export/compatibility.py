@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.errors import OnnxExporterError
 from onnx_fx_export.export import export
 from onnx_fx_export.program import ONNXProgram
 
@@ -20,9 +19,7 @@ _WITHOUT_MEANING = (
     "autograd_inlining",
     "custom_opsets",
     "do_constant_folding",
-    "dynamo",
     "export_modules_as_functions",
-    "fallback",
     "operator_export_type",
     "training",
 )
@@ -51,22 +48,8 @@ def replace_torch_onnx() -> Iterator[None]:
 
 
 def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNXProgram | Any:
-    if not arguments.get("dynamo", True):
-        return _legacy_export(model, args, f, **arguments)
     accepted = set(inspect.signature(export).parameters)
     unknown = arguments.keys() - accepted - set(_WITHOUT_MEANING)
     if unknown:
         raise TypeError(f"torch.onnx.export has no argument {min(unknown)!r}.")
     return export(model, args, f, **{name: value for name, value in arguments.items() if name in accepted})
-
-
-def _legacy_export(model: Any, args: Any, f: Any, **arguments: Any) -> Any:
-    import importlib
-
-    try:
-        # Found at run time only: neither exporter depends on the other.
-        legacy = importlib.import_module("onnx_ts_legacy")
-    except ImportError as error:
-        raise OnnxExporterError("dynamo=False needs the TorchScript exporter: pip install onnx-ts-legacy.") from error
-    accepted = set(inspect.signature(legacy.export).parameters)
-    return legacy.export(model, args, f, **{name: value for name, value in arguments.items() if name in accepted})

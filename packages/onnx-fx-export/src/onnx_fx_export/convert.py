@@ -260,6 +260,8 @@ class _Converter:
         """
         self.find_mutations()
         values = self.inputs()
+        # What the user feeds comes first, what the model carries along after it.
+        self.op.scope.inputs.sort(key=lambda value: value.name in self.initial_state)
         results = self.lowering.run(self.program.graph_module, values)
         if self.lowering.failures:
             raise conversion_error(self.lowering.failures, self.op.opset)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import cProfile
+import importlib
+import inspect
+import io
 import os
+import pstats
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -13,10 +21,12 @@ import torch
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
-from onnx_fx_export.errors import ConversionError, InvalidArgumentError
+from onnx_fx_export.errors import CaptureError, ConversionError, InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.naming import input_paths, output_paths
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.program import CallStructure, ONNXProgram
+from onnx_fx_export.report import write_report
+from onnx_fx_export.saving import replaced_file
 from onnx_fx_export.verification import verify_program
 from onnxops_decomp import builtin_table
 
@@ -45,6 +55,11 @@ def export(
     verify: bool = False,
     optimize: bool = True,
     dynamo: bool = True,
+    fallback: bool = False,
+    report: bool = False,
+    profile: bool = False,
+    dump_exported_program: bool = False,
+    artifacts_dir: str | os.PathLike[str] = ".",
     progress: Callable[[str], None] | None = None,
 ) -> ONNXProgram:
     """Export a PyTorch model to ONNX.
@@ -69,7 +84,13 @@ def export(
             makes each an input and an output named ``<name>.next``.
         verify: Whether the result is compared with PyTorch on the example arguments (needs onnx-verify).
         optimize: Whether groups of nodes are fused where the opset has one operator for them.
-        dynamo: True, as in the calls of torch.onnx that this function takes the place of.
+        dynamo: False to hand the model to the TorchScript exporter (needs onnx-ts-legacy).
+        fallback: Whether a model that cannot be captured or converted is handed to the TorchScript exporter
+            (needs onnx-ts-legacy; what comes back then is its program).
+        report: Whether a page about the export is written to ``onnx_export_report.html``.
+        profile: Whether the report says where the time of the conversion went.
+        dump_exported_program: Whether the captured program is written to ``exported_program.pt2``.
+        artifacts_dir: Folder for the report and the captured program.
         progress: Called with the name of each stage as it begins.
 
     Returns:
@@ -87,38 +108,104 @@ def export(
     opset = DEFAULT_OPSET if opset_version is None else opset_version
     if state not in ("error", "io"):
         raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
-    if not dynamo:
-        raise InvalidArgumentError("dynamo=False asks for the TorchScript exporter: onnx_ts_legacy.export has it.")
-    timer = _Timer(bool(verbose), progress)
-    table = builtin_table()
-    if custom_translation_table:
-        table = table.extended(custom_translation_table)
-    with timer.stage("capture"):
-        program, dims = _captured(model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names)
-    structure = CallStructure(program.call_spec.in_spec, program.call_spec.out_spec)
-    names = ModelNames(
-        inputs=input_paths(structure.inputs, _parameter_names(model)),
-        outputs=output_paths(structure.outputs),
-        dims=dims,
-        input_overrides=input_names or (),
-        output_overrides=output_names or (),
+    by_torchscript: Callable[[], ONNXProgram] = partial(
+        _through_torchscript,
+        model,
+        positional,
+        f,
+        kwargs=kwargs,
+        input_names=input_names,
+        output_names=output_names,
+        opset_version=opset_version,
+        dynamic_axes=dynamic_axes,
+        state=state,
+        verify=verify,
+        export_params=export_params,
+        keep_initializers_as_inputs=keep_initializers_as_inputs,
     )
-    with timer.stage("convert"):
-        conversion = convert(program, opset=opset, table=table, names=names, state=state, optimize=optimize)
-    result = ONNXProgram(conversion, program, structure, timer.seconds)
+    if not dynamo:
+        return by_torchscript()
+    timer = _Timer(bool(verbose), progress)
+    profiler = cProfile.Profile() if profile else None
+    try:
+        with timer.stage("capture"):
+            program, dims = _captured(model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names)
+        names = _names(model, program, dims, input_names, output_names)
+        table = builtin_table().extended(custom_translation_table) if custom_translation_table else builtin_table()
+        with timer.stage("convert"), profiler or contextlib.nullcontext():
+            conversion = convert(program, opset=opset, table=table, names=names, state=state, optimize=optimize)
+    except (CaptureError, ConversionError):
+        if not fallback:
+            raise
+        return by_torchscript()
+    result = ONNXProgram(conversion, program, CallStructure.of(program), timer.seconds)
     if verify:
         with timer.stage("verify"):
             verify_program(result, program, positional, dict(kwargs or {}))
     if f is not None:
+        weights = {"include_initializers": export_params, "keep_initializers_as_inputs": keep_initializers_as_inputs}
         with timer.stage("save"):
-            result.save(
-                f,
-                include_initializers=export_params,
-                keep_initializers_as_inputs=keep_initializers_as_inputs,
-                external_data=external_data,
-            )
+            result.save(f, external_data=external_data, **weights)
     result.timings = dict(timer.seconds)
+    _write_artifacts(result, program, Path(artifacts_dir), report, dump_exported_program, profiler)
     return result
+
+
+def _names(
+    model: Any,
+    program: torch.export.ExportedProgram,
+    dims: list[dict[int, str]],
+    input_names: Sequence[str] | None,
+    output_names: Sequence[str] | None,
+) -> ModelNames:
+    """Return what the model's inputs, outputs and dimensions are called."""
+    return ModelNames(
+        inputs=input_paths(program.call_spec.in_spec, _parameter_names(model)),
+        outputs=output_paths(program.call_spec.out_spec),
+        dims=dims,
+        input_overrides=input_names or (),
+        output_overrides=output_names or (),
+    )
+
+
+def _write_artifacts(
+    result: ONNXProgram,
+    program: torch.export.ExportedProgram,
+    folder: Path,
+    report: bool,
+    dump: bool,
+    profiler: cProfile.Profile | None,
+) -> None:
+    """Write what was asked for besides the model."""
+    if dump:
+        with replaced_file(folder / "exported_program.pt2") as beside:
+            torch.export.save(program, beside)
+    if report:
+        write_report(result, folder, _profile_text(profiler))
+
+
+def _profile_text(profiler: cProfile.Profile | None) -> str | None:
+    """Return the functions that took most of the time."""
+    if profiler is None:
+        return None
+    text = io.StringIO()
+    pstats.Stats(profiler, stream=text).sort_stats("cumulative").print_stats(40)
+    return text.getvalue()
+
+
+def _through_torchscript(model: Any, args: tuple[Any, ...], f: Any, **arguments: Any) -> Any:
+    """Export with the TorchScript exporter.
+
+    Raises:
+        OnnxExporterError: If it is not installed, or fails as well.
+    """
+    try:
+        # Found at run time only: neither exporter depends on the other.
+        legacy = importlib.import_module("onnx_ts_legacy")
+    except ImportError as error:
+        raise OnnxExporterError("The TorchScript exporter is missing: pip install onnx-ts-legacy.") from error
+    accepted = inspect.signature(legacy.export).parameters
+    return legacy.export(model, args, f, **{name: value for name, value in arguments.items() if name in accepted})
 
 
 def unconvertible_ops(
@@ -203,8 +290,6 @@ class _Function(torch.nn.Module):
 
 
 def _parameter_names(model: Any) -> list[str]:
-    import inspect
-
     if isinstance(model, torch.export.ExportedProgram):
         return []
     forward = model.forward if isinstance(model, torch.nn.Module) else model

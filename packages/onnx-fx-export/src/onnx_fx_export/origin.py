@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import torch
 
 __all__ = ["module_path", "origin_of", "source_line"]
 
+_TORCH = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -17,7 +19,9 @@ def source_line(node: torch.fx.Node) -> str:
     if not trace:
         return ""
     frames = _FRAME.findall(trace)
-    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+    # Modules of torch call functions of torch; the line that the user can change is further out.
+    own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
+    return f"{own[-1][0]}:{own[-1][1]}" if own else ""
 
 
 def module_path(node: torch.fx.Node) -> str:

@@ -39,6 +39,11 @@ class CallStructure:
     inputs: pytree.TreeSpec
     outputs: pytree.TreeSpec
 
+    @classmethod
+    def of(cls, program: torch.export.ExportedProgram) -> CallStructure:
+        """Return the structure that a captured program was called with."""
+        return cls(program.call_spec.in_spec, program.call_spec.out_spec)
+
 
 class ONNXProgram:
     """An exported model that can be saved, run and verified.

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnx_fx_export.errors import SaveError
 
-__all__ = ["MAX_SINGLE_FILE_BYTES", "save_model"]
+__all__ = ["MAX_SINGLE_FILE_BYTES", "replaced_file", "save_model", "write_text"]
 
 MAX_SINGLE_FILE_BYTES = 1 << 30
 _EXTERNAL_THRESHOLD_BYTES = 1024
@@ -54,6 +54,31 @@ def save_model(
                     os.replace(Path(folder) / name, path.parent / name)
     except OSError as error:
         raise SaveError(f"The model cannot be written to {path}: {error.strerror or error}.") from error
+
+
+@contextlib.contextmanager
+def replaced_file(path: Path) -> Iterator[Path]:
+    """Give a path to write to that becomes ``path`` when the body ends well.
+
+    Raises:
+        SaveError: If it cannot be written; then ``path`` is as it was.
+    """
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            yield Path(folder) / path.name
+            os.replace(Path(folder) / path.name, path)
+    except OSError as error:
+        raise SaveError(f"The file {path} cannot be written: {error.strerror or error}.") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        SaveError: If it cannot be written.
+    """
+    with replaced_file(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
