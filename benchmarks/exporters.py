@@ -100,19 +100,19 @@ MODELS: dict[str, Callable[[], Example]] = {
 
 @dataclasses.dataclass
 class Row:
-    """What was measured of one model; seconds are medians, latencies in milliseconds."""
+    """What was measured of one model; seconds are medians, latencies in milliseconds, None where an export fails."""
 
     model: str
     opset: int
     capture_seconds: float
     ours_after_capture_seconds: float
-    theirs_after_capture_seconds: float
+    theirs_after_capture_seconds: float | None
     ours_over_capture: float
-    theirs_over_capture: float
+    theirs_over_capture: float | None
     ours_nodes: int
-    theirs_nodes: int
+    theirs_nodes: int | None
     ours_latency_ms: float
-    theirs_latency_ms: float
+    theirs_latency_ms: float | None
     max_abs_error: float
 
 
@@ -126,20 +126,22 @@ def doubled(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([value, value]) for name, value in inputs.items()}
 
 
-def export_theirs(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int) -> onnx.ModelProto:
-    """Export with torch.onnx."""
-    with contextlib.redirect_stdout(io.StringIO()):
+def export_theirs(
+    model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int, shapes: Any
+) -> onnx.ModelProto | None:
+    """Export with torch.onnx; return None if it cannot."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
         program = torch.onnx.export(
             model,
             (),
             kwargs=inputs,
             dynamo=True,
             opset_version=opset,
-            dynamic_shapes=dynamic_batch(inputs),
+            dynamic_shapes=shapes,
             verbose=False,
         )
-    assert program is not None
-    return program.model_proto
+        return None if program is None else program.model_proto
+    return None
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:
@@ -181,14 +183,14 @@ def measure(name: str, opset: int, repeats: int) -> Row:
         ours, program = timed(
             lambda: onnx_fx_export.export(model, (), kwargs=inputs, dynamic_shapes=shapes, opset_version=opset)
         )
-        theirs, their_proto = timed(lambda: export_theirs(model, inputs, opset))
+        theirs, their_proto = timed(lambda: export_theirs(model, inputs, opset, shapes))
         if turn:  # the first turn imports and warms up
             captures.append(capture)
             ours_seconds.append((ours, program.timings["capture"]))
             theirs_seconds.append(theirs)
     our_proto = program.model_proto
     feeds = {key: value.numpy() for key, value in inputs.items()}
-    ours_ms, theirs_ms = sessions_latency([our_proto, their_proto], feeds)
+    ours_ms, *others = sessions_latency([proto for proto in (our_proto, their_proto) if proto is not None], feeds)
     with torch.no_grad():
         expected = model(**inputs)[0]
     error = (next(iter(program(**inputs).values())) - expected).abs().max().item()
@@ -199,15 +201,20 @@ def measure(name: str, opset: int, repeats: int) -> Row:
         opset=opset,
         capture_seconds=capture,
         ours_after_capture_seconds=ours_after,
-        theirs_after_capture_seconds=statistics.median(theirs_seconds) - capture,
+        theirs_after_capture_seconds=statistics.median(theirs_seconds) - capture if their_proto else None,
         ours_over_capture=statistics.median(total for total, _ in ours_seconds) / capture,
-        theirs_over_capture=statistics.median(theirs_seconds) / capture,
+        theirs_over_capture=statistics.median(theirs_seconds) / capture if their_proto else None,
         ours_nodes=len(our_proto.graph.node),
-        theirs_nodes=len(their_proto.graph.node),
+        theirs_nodes=len(their_proto.graph.node) if their_proto else None,
         ours_latency_ms=ours_ms,
-        theirs_latency_ms=theirs_ms,
+        theirs_latency_ms=others[0] if others else None,
         max_abs_error=error,
     )
+
+
+def shown(figure: float | None) -> str:
+    """Return a figure of torch.onnx, or that it has none because the export fails."""
+    return "fails" if figure is None else f"{figure:.2f}"
 
 
 def table_of(rows: list[Row]) -> Table:
@@ -220,10 +227,10 @@ def table_of(rows: list[Row]) -> Table:
             r.model,
             str(r.opset),
             f"{r.capture_seconds:.2f}",
-            f"{r.ours_after_capture_seconds:.2f} / {r.theirs_after_capture_seconds:.2f}",
-            f"{r.ours_over_capture:.2f} / {r.theirs_over_capture:.2f}",
-            f"{r.ours_nodes} / {r.theirs_nodes}",
-            f"{r.ours_latency_ms:.2f} / {r.theirs_latency_ms:.2f}",
+            f"{r.ours_after_capture_seconds:.2f} / {shown(r.theirs_after_capture_seconds)}",
+            f"{r.ours_over_capture:.2f} / {shown(r.theirs_over_capture)}",
+            f"{r.ours_nodes} / {r.theirs_nodes or 'fails'}",
+            f"{r.ours_latency_ms:.2f} / {shown(r.theirs_latency_ms)}",
             f"{r.max_abs_error:.1e}",
         )
     return table

@@ -81,3 +81,19 @@ def test_publishing_replaces_what_is_between_the_marks_and_nothing_else(folder: 
 def test_a_page_without_a_pair_of_marks_is_refused(text: str) -> None:
     with pytest.raises(ToolError, match="expected one"):
         bench_report.between_marks(text, "figures")
+
+
+def test_an_export_that_fails_is_said_to_fail() -> None:
+    row = {
+        "model": "swin",
+        "opset": 23,
+        "capture_seconds": 2.0,
+        "ours_over_capture": 1.1,
+        "theirs_over_capture": None,
+        "ours_nodes": 437,
+        "theirs_nodes": None,
+        "ours_latency_ms": 10.0,
+        "theirs_latency_ms": None,
+    }
+    assert bench_report.exporters_table([row]).count("fails") == 3
+    assert "fails" in bench_report.chart([row])

@@ -31,6 +31,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def figure(value: float | None) -> str:
+    """A figure of torch.onnx, or that its export fails."""
+    return "fails" if value is None else f"{value:.2f}"
+
+
 def exporters_table(rows: Rows) -> str:
     """Our exporter beside `torch.onnx.export(dynamo=True)`, from the rows of `benchmarks/exporters.py`."""
     header = ["model", "capture s", "export / capture", "torch.onnx", "nodes", "torch.onnx", "latency ms", "torch.onnx"]
@@ -39,11 +44,11 @@ def exporters_table(rows: Rows) -> str:
             f"{row['model']}, opset {row['opset']}",
             f"{row['capture_seconds']:.2f}",
             f"{row['ours_over_capture']:.2f}",
-            f"{row['theirs_over_capture']:.2f}",
+            figure(row["theirs_over_capture"]),
             f"{row['ours_nodes']}",
-            f"{row['theirs_nodes']}",
+            str(row["theirs_nodes"] or "fails"),
             f"{row['ours_latency_ms']:.2f}",
-            f"{row['theirs_latency_ms']:.2f}",
+            figure(row["theirs_latency_ms"]),
         ]
         for row in rows
     ]
@@ -62,16 +67,17 @@ def operators_table(results: Mapping[str, Mapping[str, float]]) -> str:
 
 def chart(rows: Rows) -> str:
     """Bars of export over capture, ours above torch.onnx's, as SVG."""
-    longest = max(max(row["ours_over_capture"], row["theirs_over_capture"]) for row in rows)
+    longest = max(max(row["ours_over_capture"], row["theirs_over_capture"] or 0) for row in rows)
     scale = 480 / longest
     parts = []
     for place, row in enumerate(rows):
         top = 40 + 46 * place
         parts.append(f'<text x="92" y="{top + 21}" text-anchor="end">{row["model"]}</text>')
         for shift, key, color in ((0, "ours_over_capture", "#6366f1"), (16, "theirs_over_capture", "#9ca3af")):
-            width = row[key] * scale
+            width = (row[key] or 0) * scale
             parts.append(f'<rect x="100" y="{top + shift}" width="{width:.1f}" height="14" fill="{color}"/>')
-            parts.append(f'<text x="{106 + width:.1f}" y="{top + shift + 12}" font-size="12">{row[key]:.2f}</text>')
+            text = figure(row[key])
+            parts.append(f'<text x="{106 + width:.1f}" y="{top + shift + 12}" font-size="12">{text}</text>')
     one = 100 + scale
     height = 50 + 46 * len(rows)
     return (
