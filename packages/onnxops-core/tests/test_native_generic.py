@@ -61,13 +61,17 @@ def test_kernel_equals_reference_in_every_dtype(sample):
 
 @_each
 def test_half_precision_is_rounded_once(sample):
-    for dtype in {torch.float16, torch.bfloat16} & set(sample.dtypes):
+    for dtype in (torch.float16, torch.bfloat16):
+        if dtype not in sample.dtypes:
+            continue
         args, kwargs = sample.make(dtype)
+        # Rotated keys pass through the cache, which is half precision by the operator's type constraint.
+        units = 4 if kwargs.get("do_rotary") else 1
         wide = [a.double() if isinstance(a, torch.Tensor) and a.dtype == dtype else a for a in args]
         exact = _outputs(sample.op.reference(*wide, **kwargs))
         for one, other in zip(_outputs(sample.op(*args, **kwargs)), exact, strict=True):
-            unit = torch.finfo(dtype).eps if one.is_floating_point() else 0
-            torch.testing.assert_close(one.double(), other.double(), rtol=unit, atol=unit, equal_nan=True)
+            bound = units * torch.finfo(dtype).eps if one.is_floating_point() else 0
+            torch.testing.assert_close(one.double(), other.double(), rtol=bound, atol=bound, equal_nan=True)
 
 
 @_each
