@@ -125,3 +125,22 @@ def test_state_through_a_view_of_an_input_is_not_lost() -> None:
     outputs = program.run({"cache": torch.zeros(2, 2)})
     torch.testing.assert_close(outputs["cache.next"], torch.ones(2, 2))
     torch.testing.assert_close(outputs["output"], torch.full((2, 2), 2.0))
+
+
+def test_verification_covers_the_state_and_leaves_the_model_as_it_was() -> None:
+    model = Counter()
+    export(model, (torch.ones(2),), state="io", verify=True)
+    assert model.total.tolist() == [0.0, 0.0]
+
+    def wrong_add(op, self, other, alpha=1):
+        return op.Mul(op.Add(self, other), 1.0 if op.rank(self) == 0 else 3.0)
+
+    table = {torch.ops.aten.add.Tensor: wrong_add}
+
+    class Hidden(Counter):
+        def forward(self, x):
+            self.total.add_(x)
+            return x * 2
+
+    with pytest.raises(onnx_fx_export.VerificationError):
+        export(Hidden(), (torch.ones(2),), state="io", verify=True, custom_translation_table=table)

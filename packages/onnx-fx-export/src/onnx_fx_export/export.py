@@ -141,7 +141,7 @@ def export(
     result = ONNXProgram(conversion, program, CallStructure.of(program), timer.seconds)
     if verify:
         with timer.stage("verify"):
-            verify_program(result, program, positional, dict(kwargs or {}))
+            verify_program(result, _reference(model), positional, dict(kwargs or {}))
     if f is not None:
         weights = {"include_initializers": export_params, "keep_initializers_as_inputs": keep_initializers_as_inputs}
         with timer.stage("save"):
@@ -149,6 +149,12 @@ def export(
     result.timings = dict(timer.seconds)
     _write_artifacts(result, program, Path(artifacts_dir), report, dump_exported_program, profiler)
     return result
+
+
+def _reference(model: Any) -> Callable[..., Any]:
+    """Return what a verification runs: the user's own model, or the module of a captured program."""
+    callable_model: Callable[..., Any] = model.module() if isinstance(model, torch.export.ExportedProgram) else model
+    return callable_model
 
 
 def _names(

@@ -199,7 +199,10 @@ class ONNXProgram:
         Raises:
             InvalidArgumentError: If the arguments have another structure than the exported ones.
         """
-        outputs = self.run(self.flat_inputs(*args, **kwargs))
+        return self.structured(self.run(self.flat_inputs(*args, **kwargs)))
+
+    def structured(self, outputs: Mapping[str, torch.Tensor]) -> Any:
+        """Return named outputs in the structure that the torch model returns."""
         leaves = [outputs[e] if isinstance(e, str) and e in outputs else e for e in self._conversion.outputs]
         return pytree.tree_unflatten(leaves, self._structure.outputs)
 
@@ -243,7 +246,7 @@ class ONNXProgram:
         """
         if self.exported_program is None:
             raise OnnxExporterError("The captured program was released; there is nothing to compare with.")
-        verify_program(self, self.exported_program, args, kwargs)
+        verify_program(self, self.exported_program.module(), args, kwargs)
 
     def compute_values(self, names: Sequence[str], args: Sequence[Any] = (), **kwargs: Any) -> dict[str, torch.Tensor]:
         """Run the model and return values inside it.
