@@ -170,3 +170,46 @@ def eager(program, args):
 
 def test_rotary_embedding_with_two_different_halves_stays() -> None:
     assert "RotaryEmbedding" not in exported(Rotary(halves_differ=True), *rotary_inputs(2, 5, 2))
+
+
+def conv_net(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, bias=False),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.ConvTranspose2d(8, 6, 3, groups=2),
+        torch.nn.BatchNorm2d(6, affine=False),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(5),
+        torch.nn.BatchNorm1d(5),
+    )
+    model(torch.randn(16, 3, 7, 7))  # the running statistics become those of some data
+    return model.eval().to(dtype)
+
+
+@pytest.mark.parametrize("opset", [9, 20, 23])
+def test_batch_normalization_goes_into_weights(opset: int) -> None:
+    model, x = conv_net(), torch.randn(2, 3, 7, 7)
+    program = export(model, (x,), opset_version=opset, dynamic_shapes=[{0: "batch"}])
+    assert op_counts(program) == {"Conv": 1, "Relu": 1, "ConvTranspose": 1, "Reshape": 1, "Gemm": 1}
+    x = torch.randn(5, 3, 7, 7)
+    with torch.no_grad():
+        torch.testing.assert_close(program(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_folded_weights_are_computed_from_weights_applied_later() -> None:
+    other = conv_net()
+    with torch.no_grad():
+        for tensor in other.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.mul_(1.5)
+    program = export(conv_net(), (torch.randn(2, 3, 7, 7),))
+    assert set(program.apply_weights(other.state_dict())) == {f"{n}.num_batches_tracked" for n in ("1", "4", "7")}
+    x = torch.randn(2, 3, 7, 7)
+    with torch.no_grad():
+        torch.testing.assert_close(program(x), other(x), rtol=1e-5, atol=1e-5)
+
+
+def test_without_optimize_batch_normalization_stays() -> None:
+    assert op_counts(export(conv_net(), (torch.randn(2, 3, 7, 7),), optimize=False))["BatchNormalization"] == 3

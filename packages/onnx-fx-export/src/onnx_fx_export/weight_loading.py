@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
+from onnxops_decomp.passes import DerivedTensor
 
 __all__ = ["apply_weights", "load_state_dict"]
 
@@ -60,30 +61,44 @@ def apply_weights(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> list[
         InvalidArgumentError: If a tensor has another shape or dtype than the one that it replaces; then none is
             replaced.
     """
-    initializers = model.graph.initializers
-    changes: list[tuple[ir.Value, torch.Tensor]] = []
-    unused: list[str] = []
-    for name, tensor in weights.items():
-        value, transposed = initializers.get(name), initializers.get(name + SUFFIX_TRANSPOSED)
-        if value is None and transposed is None:
-            unused.append(name)
-        if value is not None:
-            changes.append((value, _checked(name, value, tensor.detach())))
-        if transposed is not None:
-            changes.append((transposed, _checked(name, transposed, tensor.detach().mT)))
+    used: set[str] = set()
+    changes: list[tuple[ir.Value, ir.TensorProtocol]] = []
+    for value in model.graph.initializers.values():
+        new = None if value.const_value is None else _replacement(value.const_value, weights, used)
+        if new is not None:
+            changes.append((value, new))
     for value, tensor in changes:
-        value.const_value = ir.tensor_adapters.TorchTensor(tensor, name=value.name)
-    return unused
+        value.const_value = tensor
+    return [name for name in weights if name not in used]
 
 
-def _checked(name: str, value: ir.Value, tensor: torch.Tensor) -> torch.Tensor:
+def _replacement(
+    tensor: ir.TensorProtocol, weights: Mapping[str, torch.Tensor], used: set[str]
+) -> ir.TensorProtocol | None:
+    """Return what takes the place of a tensor, and note the names that it needs; None if it stays as it is."""
+    if isinstance(tensor, DerivedTensor):
+        sources = [_replacement(source, weights, used) for source in tensor.sources]
+        if all(source is None for source in sources):
+            return None
+        return tensor.of([new or old for new, old in zip(sources, tensor.sources, strict=True)])
+    name = str(tensor.name)
+    source = name.removesuffix(SUFFIX_TRANSPOSED)
+    if name in weights:
+        used.add(name)
+        return _checked(name, tensor, weights[name].detach())
+    if source in weights:
+        used.add(source)
+        return _checked(source, tensor, weights[source].detach().mT)
+    return None
+
+
+def _checked(name: str, old: ir.TensorProtocol, tensor: torch.Tensor) -> ir.TensorProtocol:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    wanted = tuple(value.shape.numpy()) if value.shape is not None else ()
     dtype = ir.tensor_adapters.from_torch_dtype(tensor.dtype)
-    if tuple(tensor.shape) != wanted or dtype != value.dtype:
+    if tuple(tensor.shape) != tuple(old.shape) or dtype != old.dtype:
         raise InvalidArgumentError(
             f"Weight {name} has shape {list(tensor.shape)} and dtype {dtype.name}; the model wants "
-            f"{list(wanted)} and {value.dtype.name if value.dtype else 'any'}."
+            f"{list(old.shape)} and {old.dtype.name}."
         )
-    return tensor
+    return ir.tensor_adapters.TorchTensor(tensor, name=old.name)

@@ -13,11 +13,13 @@ from onnx_fx_export.finish.attention import FoldAttentionHeads, FoldRepeatedHead
 from onnx_fx_export.finish.normalization import FuseRMSNormalization
 from onnx_fx_export.finish.rotary import FuseRotaryEmbedding
 from onnx_fx_export.finish.weights import FoldWeightTransposes
+from onnxops_decomp.passes import FoldBatchNormalization
 
 __all__ = ["PASSES", "finish"]
 
 PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
     FoldWeightTransposes,
+    FoldBatchNormalization,
     FuseRMSNormalization,
     FuseRotaryEmbedding,
     FoldRepeatedHeads,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnx_fx_export.finish.matching import constant, dims, operand, producer, replace, sole_user, sweep
+from onnxops_decomp.passes.matching import constant, dims, operand, producer, replace, sole_user, sweep
 
 __all__ = ["FoldAttentionHeads", "FoldRepeatedHeads"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnx_fx_export.finish.matching import constant, dims, operand, other_operand, producer, replace
+from onnxops_decomp.passes.matching import constant, dims, operand, other_operand, producer, replace
 
 __all__ = ["FuseRotaryEmbedding"]
 
