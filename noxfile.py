@@ -266,9 +266,13 @@ def bench(session: nox.Session) -> None:
     session.install(TORCH[DEFAULT_TORCH], *group("bench"), *(f"./packages/{name}" for name in PACKAGES))
     output = ROOT / "bench-output"
     output.mkdir(exist_ok=True)
-    for name in ("exporters", "core_ops"):
-        session.run("python", f"benchmarks/{name}.py", "--json", str(output / f"{name}.json"))
-    session.run("python", "-m", "tools.bench_report", str(output), *session.posargs)
+    scripts = {path.stem: path for path in sorted(ROOT.glob("benchmarks/*.py")) if path.stem != "figures"}
+    asked = [argument for argument in session.posargs if not argument.startswith("-")] or list(scripts)
+    for name in asked:
+        (output / f"{name}.json").unlink(missing_ok=True)
+        session.run("python", str(scripts[name].relative_to(ROOT)), "--json", str(output / f"{name}.json"))
+    options = [argument for argument in session.posargs if argument.startswith("-")]
+    session.run("python", "-m", "tools.bench_report", str(output), *options)
 
 
 @nox.session(venv_backend="none")

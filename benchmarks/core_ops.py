@@ -9,13 +9,12 @@ its target is marked.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import time
 from collections.abc import Callable
 
 import torch
+from figures import Figure, Plot, command
 from torch.nn import functional
 
 from onnxops_core import native
@@ -186,34 +185,40 @@ def peak_memory() -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json")
+    """Measure all rows and the memory of attention."""
+    parser = command(__doc__)
     parser.add_argument("--only", default="")
     parser.add_argument("--budget", type=float, default=1.5, help="seconds per row")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rows = [*attention_rows(), *decode_rows(), *rotary_rows(), *normalization_rows()]
-    results = {}
+    measured: list[dict[str, str | float | None]] = []
     with torch.no_grad():
-        for row in rows:
-            if options.only not in row.name:
-                continue
-            ours, theirs = measure(row, options.budget)
-            late = "  ABOVE TARGET" if ours / theirs > row.target else ""
-            print(
-                f"{row.name:42s} {ours * 1e6:10.1f} us  {theirs * 1e6:10.1f} us  x{ours / theirs:5.2f}"
-                f"  (<= {row.target:.2f}, {row.note}){late}",
-                flush=True,
-            )
-            results[row.name] = {"ours_us": ours * 1e6, "theirs_us": theirs * 1e6, "target": row.target}
-        if not options.only:
-            for name, mebibytes in peak_memory().items():
-                print(f"attention Y alone, S2048 H8, {name}: peak {mebibytes:.1f} MiB")
-                results[f"memory {name}"] = {"mebibytes": mebibytes}
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"torch": torch.__version__, "results": results}, file, indent=1)
+        for row in (*attention_rows(), *decode_rows(), *rotary_rows(), *normalization_rows()):
+            if options.only in row.name:
+                ours, theirs = measure(row, options.budget)
+                late = "yes" if ours / theirs > row.target else "no"
+                figures = {"ours": ours * 1e6, "theirs": theirs * 1e6, "ratio": ours / theirs, "target": row.target}
+                measured.append({"operator": row.name, "beside": row.note, **figures, "late": late})
+        memory = {} if options.only else peak_memory()
+    peaks = ", ".join(f"{name} {mebibytes:.1f} MiB" for name, mebibytes in memory.items())
+    held = f" Peak memory of attention over 2048 positions: {peaks}." if peaks else ""
+    Figure(
+        title="Native operators beside torch, one thread",
+        caption="Microseconds of a call on the CPU, the best of many rounds in turn with what torch offers for the "
+        f"same computation; less is better.{held}",
+        columns={
+            "operator": "operator",
+            "beside": "beside",
+            "ours": "us",
+            "theirs": "torch us",
+            "ratio": "ratio",
+            "target": "aim",
+            "late": "beyond it",
+        },
+        rows=measured,
+        plot=Plot("bars", "operator", {"ratio": "onnxops-core / torch"}, "time over that of torch"),
+    ).finish(options.json)
 
 
 if __name__ == "__main__":

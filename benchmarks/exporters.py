@@ -1,36 +1,32 @@
-"""Export time, node count and latency beside ``torch.onnx.export(dynamo=True)``, on the same models in one run.
+"""Export time, node count and latency beside ``torch.onnx.export``, dynamo and legacy, on the same models in one run.
 
     python benchmarks/exporters.py [--opset 23] [--only bert llama] [--json FILE]
 
-For each model: seconds of ``torch.export.export`` alone (the capture that both exporters need), seconds after the
-capture, the total as a multiple of the capture, the number of nodes, and the median latency in ONNX Runtime on one
-thread, measured turn by turn so that a noisy machine disturbs both sides alike.
+For each model: seconds of ``torch.export.export`` alone (the capture that both newer exporters need), the whole export
+as a multiple of it, the number of nodes, and the median latency in ONNX Runtime on one thread, all measured turn by
+turn so that a noisy machine disturbs all sides alike. The legacy exporter takes the newest opset that it has.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import dataclasses
 import gc
 import io
-import json
 import logging
 import statistics
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import onnx
 import onnxruntime
 import torch
-from rich.console import Console
-from rich.table import Table
+from figures import Figure, Plot, command
 
 import onnx_fx_export
 
+LEGACY_OPSET = 20
 Example = tuple[torch.nn.Module, dict[str, torch.Tensor]]
 
 
@@ -98,24 +94,6 @@ MODELS: dict[str, Callable[[], Example]] = {
 }
 
 
-@dataclasses.dataclass
-class Row:
-    """What was measured of one model; seconds are medians, latencies in milliseconds, None where an export fails."""
-
-    model: str
-    opset: int
-    capture_seconds: float
-    ours_after_capture_seconds: float
-    theirs_after_capture_seconds: float | None
-    ours_over_capture: float
-    theirs_over_capture: float | None
-    ours_nodes: int
-    theirs_nodes: int | None
-    ours_latency_ms: float
-    theirs_latency_ms: float | None
-    max_abs_error: float
-
-
 def dynamic_batch(inputs: dict[str, torch.Tensor]) -> dict[str, dict[int, Any]]:
     """Declare the first dimension of every input dynamic."""
     return {name: {0: torch.export.Dim.DYNAMIC} for name in inputs}
@@ -126,22 +104,26 @@ def doubled(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([value, value]) for name, value in inputs.items()}
 
 
-def export_theirs(
-    model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int, shapes: Any
-) -> onnx.ModelProto | None:
+def export_theirs(model: torch.nn.Module, inputs: dict[str, torch.Tensor], **options: Any) -> onnx.ModelProto | None:
     """Export with torch.onnx; return None if it cannot."""
+    file = io.BytesIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
-        program = torch.onnx.export(
-            model,
-            (),
-            kwargs=inputs,
-            dynamo=True,
-            opset_version=opset,
-            dynamic_shapes=shapes,
-            verbose=False,
-        )
-        return None if program is None else program.model_proto
+        torch.onnx.export(model, (), file, kwargs=inputs, verbose=False, **options)
+        return onnx.load_model_from_string(file.getvalue())
     return None
+
+
+def export_dynamo(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int) -> onnx.ModelProto | None:
+    """Export with torch.onnx as it is now."""
+    shapes = dynamic_batch(inputs)
+    return export_theirs(model, inputs, dynamo=True, opset_version=opset, dynamic_shapes=shapes)
+
+
+def export_legacy(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int) -> onnx.ModelProto | None:
+    """Export with the TorchScript exporter of torch.onnx, at the newest opset that it has."""
+    axes = {name: {0: "batch"} for name in inputs}
+    opset = min(opset, LEGACY_OPSET)
+    return export_theirs(model, inputs, dynamo=False, opset_version=opset, input_names=list(inputs), dynamic_axes=axes)
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:
@@ -170,92 +152,81 @@ def sessions_latency(models: list[onnx.ModelProto], feeds: dict[str, Any], round
     return [1000 * statistics.median(entry) for entry in times]
 
 
-def measure(name: str, opset: int, repeats: int) -> Row:
-    """Measure one model."""
+def measure(name: str, opset: int, repeats: int) -> dict[str, Any]:
+    """Measure one model; None is the figure of an export that fails."""
     torch.manual_seed(0)
     model, single = MODELS[name]()
     model.eval()
     inputs = doubled(single)
     shapes = dynamic_batch(inputs)
-    captures, ours_seconds, theirs_seconds = [], [], []
+    sides: dict[str, Callable[[], Any]] = {
+        "capture": lambda: torch.export.export(model, (), inputs, dynamic_shapes=shapes),
+        "ours": lambda: onnx_fx_export.export(model, (), kwargs=inputs, dynamic_shapes=shapes, opset_version=opset),
+        "dynamo": lambda: export_dynamo(model, inputs, opset),
+        "legacy": lambda: export_legacy(model, inputs, opset),
+    }
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    made: dict[str, Any] = {}
     for turn in range(repeats + 1):
-        capture, _ = timed(lambda: torch.export.export(model, (), inputs, dynamic_shapes=shapes))
-        ours, program = timed(
-            lambda: onnx_fx_export.export(model, (), kwargs=inputs, dynamic_shapes=shapes, opset_version=opset)
-        )
-        theirs, their_proto = timed(lambda: export_theirs(model, inputs, opset, shapes))
-        if turn:  # the first turn imports and warms up
-            captures.append(capture)
-            ours_seconds.append((ours, program.timings["capture"]))
-            theirs_seconds.append(theirs)
-    our_proto = program.model_proto
+        for side, action in sides.items():
+            seconds, made[side] = timed(action)
+            if turn:  # the first turn imports and warms up
+                times[side].append(seconds)
+    program = made["ours"]
+    protos = {"ours": program.model_proto, "dynamo": made["dynamo"], "legacy": made["legacy"]}
+    present = {side: proto for side, proto in protos.items() if proto is not None}
     feeds = {key: value.numpy() for key, value in inputs.items()}
-    ours_ms, *others = sessions_latency([proto for proto in (our_proto, their_proto) if proto is not None], feeds)
+    latency = dict(zip(present, sessions_latency(list(present.values()), feeds), strict=True))
     with torch.no_grad():
         expected = model(**inputs)[0]
-    error = (next(iter(program(**inputs).values())) - expected).abs().max().item()
-    capture = statistics.median(captures)
-    ours_after = statistics.median(total - own for total, own in ours_seconds)
-    return Row(
-        model=name,
-        opset=opset,
-        capture_seconds=capture,
-        ours_after_capture_seconds=ours_after,
-        theirs_after_capture_seconds=statistics.median(theirs_seconds) - capture if their_proto else None,
-        ours_over_capture=statistics.median(total for total, _ in ours_seconds) / capture,
-        theirs_over_capture=statistics.median(theirs_seconds) / capture if their_proto else None,
-        ours_nodes=len(our_proto.graph.node),
-        theirs_nodes=len(their_proto.graph.node) if their_proto else None,
-        ours_latency_ms=ours_ms,
-        theirs_latency_ms=others[0] if others else None,
-        max_abs_error=error,
-    )
+    capture = statistics.median(times["capture"])
+    row: dict[str, Any] = {"model": name, "opset": opset, "capture": capture}
+    for side, proto in protos.items():
+        row[side] = statistics.median(times[side]) / capture if proto else None
+        row[f"{side}_nodes"] = len(proto.graph.node) if proto else None
+        row[f"{side}_ms"] = latency.get(side)
+    row["error"] = (next(iter(program(**inputs).values())) - expected).abs().max().item()
+    return row
 
 
-def shown(figure: float | None) -> str:
-    """Return a figure of torch.onnx, or that it has none because the export fails."""
-    return "fails" if figure is None else f"{figure:.2f}"
-
-
-def table_of(rows: list[Row]) -> Table:
-    """Return the table for a terminal, ours / torch.onnx side by side."""
-    table = Table(title="onnx-fx-export / torch.onnx.export(dynamo=True)")
-    for title in ("model", "opset", "capture s", "after capture s", "total / capture", "nodes", "latency ms", "error"):
-        table.add_column(title, justify="left" if title == "model" else "right", no_wrap=True)
-    for r in rows:
-        table.add_row(
-            r.model,
-            str(r.opset),
-            f"{r.capture_seconds:.2f}",
-            f"{r.ours_after_capture_seconds:.2f} / {shown(r.theirs_after_capture_seconds)}",
-            f"{r.ours_over_capture:.2f} / {shown(r.theirs_over_capture)}",
-            f"{r.ours_nodes} / {r.theirs_nodes or 'fails'}",
-            f"{r.ours_latency_ms:.2f} / {shown(r.theirs_latency_ms)}",
-            f"{r.max_abs_error:.1e}",
-        )
-    return table
+COLUMNS = {
+    "model": "model",
+    "capture": "capture s",
+    "ours": "export / capture",
+    "dynamo": "torch.onnx",
+    "legacy": "legacy",
+    "ours_nodes": "nodes",
+    "dynamo_nodes": "torch.onnx",
+    "legacy_nodes": "legacy",
+    "ours_ms": "latency ms",
+    "dynamo_ms": "torch.onnx",
+    "legacy_ms": "legacy",
+}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure all models and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command(__doc__)
     parser.add_argument("--opset", type=int, default=23)
     parser.add_argument("--only", nargs="*", choices=sorted(MODELS), default=list(MODELS))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="also write the rows here")
     options = parser.parse_args(argv)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    rows = []
-    console = Console(stderr=True)
-    for name in options.only:
-        with console.status(f"measuring {name}"):
-            rows.append(measure(name, options.opset, options.repeats))
-    Console(width=120).print(table_of(rows))
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps([dataclasses.asdict(entry) for entry in rows], indent=1))
+    Figure(
+        title="Export beside torch.onnx",
+        caption=f"Whole exports at opset {options.opset} (the legacy exporter: {LEGACY_OPSET}, its newest) over "
+        "`torch.export.export` alone, number of nodes, and latency in ONNX Runtime on one thread; less is better.",
+        columns=COLUMNS,
+        rows=[measure(name, options.opset, options.repeats) for name in options.only],
+        plot=Plot(
+            "bars",
+            "model",
+            {"ours": "onnx-fx-export", "dynamo": "torch.onnx", "legacy": "torch.onnx, legacy"},
+            "seconds of the export over seconds of torch.export alone",
+        ),
+    ).finish(options.json)
 
 
 if __name__ == "__main__":

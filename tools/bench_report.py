@@ -1,7 +1,8 @@
 """Figures for people out of the JSON files that the benchmarks write: `python -m tools.bench_report bench-output`.
 
-Writes `report.md` and `exporters.svg` there. With `--publish` it also puts the comparison with torch.onnx between the
-marks in README.md, and the whole report into docs/reference/benchmarks.md.
+Each file holds one figure in the format of `benchmarks/figures.py`. Writes `report.md` and a plot for each figure
+there. With `--publish` it also puts the comparison with torch.onnx between the marks in README.md, and the whole report
+into docs/reference/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,11 +20,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tools.bench_plot import plot
 from tools.commands import ToolError, run
 
 START, END = "<!-- bench:start -->", "<!-- bench:end -->"
 COMMAND = "python3 -m nox -s bench -- --publish"
-Rows = Sequence[Mapping[str, Any]]
+FIRST = "exporters"  # the figure that the README shows
+Figure = Mapping[str, Any]
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -31,63 +35,20 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def figure(value: float | None) -> str:
-    """A figure of torch.onnx, or that its export fails."""
-    return "fails" if value is None else f"{value:.2f}"
+def cell(value: str | int | float | None) -> str:
+    """A value of a row with three digits; None says that there is nothing to measure because an export fails."""
+    if value is None:
+        return "fails"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
-def exporters_table(rows: Rows) -> str:
-    """Our exporter beside `torch.onnx.export(dynamo=True)`, from the rows of `benchmarks/exporters.py`."""
-    header = ["model", "capture s", "export / capture", "torch.onnx", "nodes", "torch.onnx", "latency ms", "torch.onnx"]
-    body = [
-        [
-            f"{row['model']}, opset {row['opset']}",
-            f"{row['capture_seconds']:.2f}",
-            f"{row['ours_over_capture']:.2f}",
-            figure(row["theirs_over_capture"]),
-            f"{row['ours_nodes']}",
-            str(row["theirs_nodes"] or "fails"),
-            f"{row['ours_latency_ms']:.2f}",
-            figure(row["theirs_latency_ms"]),
-        ]
-        for row in rows
-    ]
-    return markdown_table(header, body)
-
-
-def operators_table(results: Mapping[str, Mapping[str, float]]) -> str:
-    """Native operators beside what torch offers, from the results of `benchmarks/core_ops.py`."""
-    timed = {name: row for name, row in results.items() if "ours_us" in row}
-    body = [
-        [name, f"{row['ours_us']:.1f}", f"{row['theirs_us']:.1f}", f"{row['ours_us'] / row['theirs_us']:.2f}"]
-        for name, row in timed.items()
-    ]
-    return markdown_table(["operator", "us", "torch us", "ratio"], body)
-
-
-def chart(rows: Rows) -> str:
-    """Bars of export over capture, ours above torch.onnx's, as SVG."""
-    longest = max(max(row["ours_over_capture"], row["theirs_over_capture"] or 0) for row in rows)
-    scale = 480 / longest
-    parts = []
-    for place, row in enumerate(rows):
-        top = 40 + 46 * place
-        parts.append(f'<text x="92" y="{top + 21}" text-anchor="end">{row["model"]}</text>')
-        for shift, key, color in ((0, "ours_over_capture", "#6366f1"), (16, "theirs_over_capture", "#9ca3af")):
-            width = (row[key] or 0) * scale
-            parts.append(f'<rect x="100" y="{top + shift}" width="{width:.1f}" height="14" fill="{color}"/>')
-            text = figure(row[key])
-            parts.append(f'<text x="{106 + width:.1f}" y="{top + shift + 12}" font-size="12">{text}</text>')
-    one = 100 + scale
-    height = 50 + 46 * len(rows)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 {height}" font-family="system-ui, sans-serif" '
-        f'font-size="14" fill="#4b5563">\n<text x="100" y="22" font-size="13">seconds of export over seconds of '
-        f"torch.export alone: onnx-fx-export (blue), torch.onnx (grey)</text>\n"
-        f'<path d="M{one:.1f} 32 V{height - 8}" stroke="#10b981" stroke-dasharray="4 3"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+def table(figure: Figure) -> str:
+    """The table of one figure."""
+    columns: Mapping[str, str] = figure["columns"]
+    body = [[cell(row[key]) for key in columns] for row in figure["rows"]]
+    return markdown_table(list(columns.values()), body)
 
 
 def machine() -> str:
@@ -103,25 +64,42 @@ def machine() -> str:
     )
 
 
-def report(folder: Path, described: str) -> tuple[str, str]:
-    """The short comparison for the README, and the whole report.
+def read_figures(folder: Path) -> dict[str, Figure]:
+    """The figures in a folder by the name of their file, that of the README first, the others by name.
 
     Raises:
-        ToolError: The folder has no figures of the exporters.
+        ToolError: There is none of the exporters, or a file is no figure.
     """
-    exporters = folder / "exporters.json"
-    if not exporters.exists():
-        raise ToolError(f"{exporters} is missing; run the benchmarks first")
-    rows = json.loads(exporters.read_text(encoding="utf-8"))
-    (folder / "exporters.svg").write_text(chart(rows), encoding="utf-8")
-    short = f"{exporters_table(rows)}\n\nMeasured by `{COMMAND}` on {described}."
-    sections = ["# Benchmarks", f"Measured by `{COMMAND}` on {described}."]
-    sections += ["## Export beside torch.onnx", "![Export over capture](exporters.svg)", exporters_table(rows)]
-    operators = folder / "core_ops.json"
-    if operators.exists():
-        results = json.loads(operators.read_text(encoding="utf-8"))["results"]
-        sections += ["## Native operators beside torch, one thread", operators_table(results)]
-    return short, "\n\n".join(sections) + "\n"
+    names = sorted((path.stem for path in folder.glob("*.json")), key=lambda name: (name != FIRST, name))
+    if FIRST not in names:
+        raise ToolError(f"{folder / FIRST}.json is missing; run the benchmarks first")
+    figures = {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    for name, figure in figures.items():
+        if not isinstance(figure, dict) or not {"title", "caption", "columns", "rows"} <= set(figure):
+            raise ToolError(f"{folder / name}.json is no figure of benchmarks/figures.py")
+    return figures
+
+
+def report(folder: Path, described: str) -> tuple[str, str]:
+    """The short comparison for the README, and the whole report; the plots go to the folder.
+
+    Raises:
+        ToolError: The folder has no figures of the exporters, or a file is no figure.
+    """
+    figures = read_figures(folder)
+    measured = f"Measured by `{COMMAND}` on {described}."
+    sections = [
+        "# Benchmarks",
+        measured,
+        "Sides take turns within one run: their ratios hold elsewhere, seconds do not.",
+    ]
+    for name, figure in figures.items():
+        sections += [f"## {figure['title']}", figure["caption"]]
+        if figure.get("plot"):
+            (folder / f"{name}.svg").write_text(plot(figure), encoding="utf-8")
+            sections.append(f"![{figure['plot']['label']}]({name}.svg)")
+        sections.append(table(figure))
+    return f"{table(figures[FIRST])}\n\n{measured}", "\n\n".join(sections) + "\n"
 
 
 def between_marks(text: str, content: str) -> str:
@@ -136,10 +114,16 @@ def between_marks(text: str, content: str) -> str:
 
 
 def publish(root: Path, folder: Path, short: str, whole: str) -> None:
+    """Put the short comparison into the README, the whole report and its plots into the docs."""
     readme = root / "README.md"
     readme.write_text(between_marks(readme.read_text(encoding="utf-8"), short), encoding="utf-8")
-    (root / "docs/reference/benchmarks.md").write_text(whole.replace("(exporters.svg)", "(../_static/exporters.svg)"))
-    shutil.copyfile(folder / "exporters.svg", root / "docs/_static/exporters.svg")
+    plots = root / "docs/_static/benchmarks"
+    shutil.rmtree(plots, ignore_errors=True)
+    plots.mkdir(parents=True)
+    for drawn in folder.glob("*.svg"):
+        shutil.copyfile(drawn, plots / drawn.name)
+    page = re.sub(r"\]\(([\w-]+\.svg)\)", r"](../_static/benchmarks/\1)", whole)
+    (root / "docs/reference/benchmarks.md").write_text(page, encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
