@@ -7,7 +7,7 @@ import collections
 import pytest
 import torch
 
-from onnx_fx_export import export
+from onnx_fx_export import InvalidArgumentError, export
 
 
 def op_counts(program) -> collections.Counter[str]:
@@ -213,3 +213,124 @@ def test_folded_weights_are_computed_from_weights_applied_later() -> None:
 
 def test_without_optimize_batch_normalization_stays() -> None:
     assert op_counts(export(conv_net(), (torch.randn(2, 3, 7, 7),), optimize=False))["BatchNormalization"] == 3
+
+
+class MatrixProduct(torch.nn.Module):
+    def __init__(self, bias: tuple[int, ...]) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.randn(bias))
+
+    def forward(self, x, weight):
+        return self.bias + x @ weight
+
+
+@pytest.mark.parametrize("bias", [(5,), (1,), (3, 5), (1, 5), (3, 1), ()])
+@pytest.mark.parametrize("opset", [9, 23])
+def test_a_matrix_product_and_its_bias_are_one_gemm(bias: tuple[int, ...], opset: int) -> None:
+    assert exported(MatrixProduct(bias), torch.randn(3, 4), torch.randn(4, 5), opset=opset) == {"Gemm": 1}
+
+
+@pytest.mark.parametrize("x, bias", [((3, 4), (2, 3, 5)), ((1, 4), (3, 5)), ((2, 3, 4), (5,))])
+def test_an_addition_that_gemm_cannot_do_stays(x: tuple[int, ...], bias: tuple[int, ...]) -> None:
+    assert exported(MatrixProduct(bias), torch.randn(x), torch.randn(4, 5)) == {"MatMul": 1, "Add": 1}
+
+
+def test_a_product_that_is_used_twice_stays() -> None:
+    def function(x, weight, bias):
+        product = x @ weight
+        return product + bias, product
+
+    class Model(torch.nn.Module):
+        forward = staticmethod(function)
+
+    counts = exported(Model(), torch.randn(3, 4), torch.randn(4, 5), torch.randn(5))
+    assert counts == {"MatMul": 1, "Add": 1}
+
+
+NO_OPERATIONS = {
+    "reshape of a reshape": lambda x: x.reshape(x.shape[0], -1).reshape(x.shape),
+    "flatten and back": lambda x: x.flatten(0, 1).unflatten(0, (x.shape[0], -1)),
+    "view of its own shape": lambda x: x.view(x.shape),
+    "expand to its own shape": lambda x: x.expand(x.shape),
+    "expand of nothing": lambda x: x.expand(-1, -1, 4),
+    "cast there and back": lambda x: x.double().float(),
+    "slice of everything": lambda x: x[:, :, :4][:, :],
+    "transpose there and back": lambda x: x.permute(1, 2, 0).permute(2, 0, 1),
+    "unsqueeze and squeeze": lambda x: x.unsqueeze(1).squeeze(1),
+    "clone": lambda x: x.clone().contiguous(),
+}
+
+
+@pytest.mark.parametrize("name", NO_OPERATIONS)
+def test_what_changes_nothing_leaves_no_node(name: str) -> None:
+    shapes = {"x": {0: "batch", 1: "length"}}
+    program = export(lambda x: NO_OPERATIONS[name](x).relu(), (torch.randn(2, 3, 4),), dynamic_shapes=shapes)
+    assert op_counts(program) == {"Relu": 1}
+    x = torch.randn(5, 6, 4)
+    assert torch.equal(program(x), x.relu())
+
+
+def test_a_cast_that_loses_bits_stays() -> None:
+    assert exported(torch.nn.Identity(), torch.randn(3), opset=20) == {"Identity": 1}
+    program = export(lambda x: x.half().float(), (torch.randn(3),))
+    assert op_counts(program) == {"Cast": 2}
+
+
+class Twice(torch.nn.Module):
+    """Two layers whose weights are equal, but not one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.second.load_state_dict(self.first.state_dict())
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+
+def stored(program) -> list[int]:
+    return sorted(value.const_value.size for value in program.model.graph.initializers.values())
+
+
+def test_equal_weights_are_stored_once() -> None:
+    assert stored(export(Twice(), (torch.randn(2, 3, 4),))) == [4, 16]
+
+
+def test_zeros_of_either_sign_are_not_equal() -> None:
+    model = Twice()
+    torch.nn.init.zeros_(model.first.bias)
+    model.second.bias = torch.nn.Parameter(-torch.zeros(4))
+    assert stored(export(model, (torch.randn(2, 3, 4),))) == [4, 4, 16]
+
+
+def test_weights_that_were_equal_can_be_replaced_by_others() -> None:
+    program = export(Twice(), (torch.randn(2, 3, 4),))
+    other = Twice()
+    torch.nn.init.normal_(other.second.weight)
+    assert program.apply_weights(other.state_dict()) == []
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(program(x), other(x).detach())
+    assert stored(program) == [4, 16, 16]
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids):
+        return self.head(self.embedding(ids))
+
+
+def test_a_tied_weight_can_be_replaced_under_both_names() -> None:
+    program, other = export(Tied(), (torch.tensor([[1, 2]]),)), Tied()
+    assert program.apply_weights(other.state_dict()) == []
+    ids = torch.tensor([[3, 4]])
+    torch.testing.assert_close(program(ids), other(ids).detach())
+
+
+def test_a_tied_weight_is_not_given_two_contents() -> None:
+    program = export(Tied(), (torch.tensor([[1, 2]]),))
+    with pytest.raises(InvalidArgumentError, match="one weight"):
+        program.apply_weights({"embedding.weight": torch.ones(10, 4), "head.weight": torch.zeros(10, 4)})

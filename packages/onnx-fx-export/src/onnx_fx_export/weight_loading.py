@@ -11,6 +11,8 @@ import onnx_ir as ir
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
+from onnx_fx_export.finish.weights import DeduplicateInitializers, restore_duplicates
+from onnx_fx_export.weights import TIED
 from onnxops_decomp.passes import DerivedTensor
 
 __all__ = ["apply_weights", "load_state_dict"]
@@ -61,15 +63,34 @@ def apply_weights(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> list[
         InvalidArgumentError: If a tensor has another shape or dtype than the one that it replaces; then none is
             replaced.
     """
+    restore_duplicates(model)
     used: set[str] = set()
     changes: list[tuple[ir.Value, ir.TensorProtocol]] = []
     for value in model.graph.initializers.values():
         new = None if value.const_value is None else _replacement(value.const_value, weights, used)
         if new is not None:
             changes.append((value, new))
+    used |= _tied(model, weights)
     for value, tensor in changes:
         value.const_value = tensor
+    DeduplicateInitializers()(model)
     return [name for name in weights if name not in used]
+
+
+def _tied(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> set[str]:
+    """Return the further names of weights that the module has under several.
+
+    Raises:
+        InvalidArgumentError: If the names of one weight are given different tensors.
+    """
+    found: set[str] = set()
+    for value in model.graph.initializers.values():
+        names = [name for name in value.meta.get(TIED, ()) if name in weights]
+        for name in names[1:]:
+            if not torch.equal(weights[names[0]], weights[name]):
+                raise InvalidArgumentError(f"{names[0]} and {name} are one weight in the model, but differ here.")
+        found.update(names)
+    return found
 
 
 def _replacement(

@@ -10,7 +10,10 @@ import torch
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import mark_complex, to_ir
 
-__all__ = ["WeightStore"]
+__all__ = ["TIED", "WeightStore"]
+
+# Key in a value's ``meta`` of the names that the module has for one weight.
+TIED = "onnx_fx_export.tied"
 
 
 class WeightStore:
@@ -26,6 +29,9 @@ class WeightStore:
         key = _identity(tensor)
         found = self._by_storage.get(key) if key is not None else None
         if found is not None:
+            names = found.meta.setdefault(TIED, [found.const_value.name])  # type: ignore[union-attr]
+            if name not in names:
+                names.append(name)
             return found
         real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
         name = self._op.context.names.reserve(name)
@@ -45,6 +51,8 @@ class WeightStore:
 
 def _identity(tensor: torch.Tensor) -> Any:
     """Return what two tensors share exactly if they are the same view of the same memory; None for empty ones."""
-    if tensor.numel() == 0 or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+        return id(tensor)  # it has no memory to compare, and lives as long as the program
+    if tensor.numel() == 0:
         return None
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), str(tensor.device))

@@ -11,19 +11,22 @@ import onnx_ir as ir
 
 from onnx_fx_export.finish.attention import FoldAttentionHeads, FoldRepeatedHeads
 from onnx_fx_export.finish.normalization import FuseRMSNormalization
+from onnx_fx_export.finish.products import FuseGemm
 from onnx_fx_export.finish.rotary import FuseRotaryEmbedding
-from onnx_fx_export.finish.weights import FoldWeightTransposes
+from onnx_fx_export.finish.weights import DeduplicateInitializers, FoldWeightTransposes
 from onnxops_decomp.passes import FoldBatchNormalization
 
 __all__ = ["PASSES", "finish"]
 
 PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
     FoldWeightTransposes,
+    FuseGemm,
     FoldBatchNormalization,
     FuseRMSNormalization,
     FuseRotaryEmbedding,
     FoldRepeatedHeads,
     FoldAttentionHeads,
+    DeduplicateInitializers,
 )
 
 

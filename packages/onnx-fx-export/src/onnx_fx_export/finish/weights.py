@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
+from typing import Any
 
-__all__ = ["FoldWeightTransposes"]
+import onnx_ir as ir
+import torch
+
+__all__ = ["DeduplicateInitializers", "FoldWeightTransposes", "restore_duplicates"]
+
+_MERGED = "onnx_fx_export.merged"
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SAMPLE = 16
+# A weight is compared with no more others than this, so that the pass stays linear whatever the weights are.
+_MOST_COMPARISONS = 4
 
 
 class FoldWeightTransposes(ir.passes.InPlacePass):
@@ -44,8 +53,69 @@ class FoldWeightTransposes(ir.passes.InPlacePass):
         name = f"{value.name}.transposed"
         view = ir.tensor_adapters.TorchTensor(tensor.raw.permute(perm), name=name)
         transposed = ir.Value(name=name, type=value.type, shape=view.shape, const_value=view)
+        transposed.meta.update(value.meta)
         for node in nodes:
             ir.convenience.replace_all_uses_with(node.outputs[0], transposed)
         graph.remove(nodes, safe=True)
         graph.initializers.pop(str(value.name))
         graph.initializers.add(transposed)
+
+
+class DeduplicateInitializers(ir.passes.InPlacePass):
+    """Stores weights of equal contents once.
+
+    Tensors are compared bit by bit, and only with those that agree in dtype, shape and a sample. Which inputs read the
+    others is kept in the value's ``meta``, so that :func:`restore_duplicates` can undo it before weights are replaced.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on the main graph's initializers."""
+        graph = model.graph
+        modified = False
+        groups: dict[Any, list[tuple[ir.Value, torch.Tensor]]] = {}
+        for value in list(graph.initializers.values()):
+            bits = None if value.is_graph_input() or value.is_graph_output() else _bits(value.const_value)
+            if bits is None:
+                continue
+            group = groups.setdefault((value.dtype, tuple(bits.shape), _sample(bits)), [])
+            equal = next((kept for kept, other in group if torch.equal(bits, other)), None)
+            if equal is not None:
+                self._merge(graph, value, equal)
+                modified = True
+            elif len(group) < _MOST_COMPARISONS:
+                group.append((value, bits))
+        return ir.passes.PassResult(model, modified)
+
+    def _merge(self, graph: ir.Graph, value: ir.Value, kept: ir.Value) -> None:
+        uses = list(value.uses())
+        for node, index in uses:
+            node.replace_input_with(index, kept)
+        kept.meta.setdefault(_MERGED, []).append((value, uses))
+        graph.initializers.pop(str(value.name))
+
+
+def restore_duplicates(model: ir.Model) -> None:
+    """Give each weight that :class:`DeduplicateInitializers` merged into another a place of its own again."""
+    for kept in list(model.graph.initializers.values()):
+        for value, uses in kept.meta.pop(_MERGED, ()):
+            for node, index in uses:
+                if node.graph is not None and node.inputs[index] is kept:
+                    node.replace_input_with(index, value)
+            model.graph.initializers.add(value)
+
+
+def _bits(tensor: ir.TensorProtocol | None) -> torch.Tensor | None:
+    """Return the contents as integers, without a copy; None for what is not in memory."""
+    if not isinstance(tensor, ir.tensor_adapters.TorchTensor):
+        return None
+    raw = tensor.raw
+    if type(raw) not in (torch.Tensor, torch.nn.Parameter) or raw.is_meta or raw.layout is not torch.strided:
+        return None
+    width = _INTEGERS.get(raw.element_size())
+    return None if width is None or raw.numel() == 0 else raw.detach().view(width)
+
+
+def _sample(bits: torch.Tensor) -> tuple[int, ...]:
+    """Return a few elements of the first and of the last row."""
+    rows = [bits[(end,) * (bits.dim() - 1)] for end in (0, -1)] if bits.dim() else [bits.reshape(1)]
+    return tuple(element for row in rows for part in (row[:_SAMPLE], row[-_SAMPLE:]) for element in part.tolist())

@@ -108,7 +108,7 @@ def _takes_bias(linear: ir.Node, bias: ir.Value | None) -> bool:
     """Tell whether the bias of a linear operator is known and is one number for each channel, or absent."""
     if linear.op_type == "Gemm":
         alpha, beta = (linear.attributes.get_float(name, 1.0) for name in ("alpha", "beta"))
-        if alpha != 1.0 or beta != 1.0 or linear.attributes.get_int("transA", 0):
+        if alpha != 1.0 or beta != 1.0 or linear.attributes.get_int("transA", 0) != 0:
             return False
     tensor = _tensor(bias)
     result, shape = linear.outputs[0].shape, None if tensor is None else tuple(tensor.shape)
