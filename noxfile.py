@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,17 @@ PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # Pinned exactly: an open range lets pip take the newest torch, on Linux a CUDA build of several GB.
 TORCH = {"2.13": "torch==2.13.0", "2.14": "torch==2.14.1", "2.15": "torch==2.15.0"}
 DEFAULT_TORCH = "2.13"
-TORCH_PARAMETERS = [nox.param(release, tags=[f"torch-{release}"]) for release in TORCH]
+PYTHONS = ["3.11", "3.12", "3.13"]
+# Between them lie the opsets at which most operators of ONNX changed their form.
+OPSETS = ["7-12", "13-17", "18-22", "23-28"]
+# These have tests by opset; `default` is what a change runs: all tests, and of each sweep over opsets a usual few.
+SWEPT = ["onnx-fx-export", "onnx-ts-legacy", "onnxops-decomp"]
+RUNS = [
+    nox.param(package, torch, opsets, tags=[f"torch-{torch}" + f"-opsets-{opsets}" * (opsets != "default")])
+    for package in PACKAGES
+    for torch in TORCH
+    for opsets in ("default", *(OPSETS if package in SWEPT else []))
+]
 
 nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = True
@@ -29,7 +40,7 @@ nox.options.sessions = [
     "lint",
     "wheels",
     "tooling",
-    *(f"tests(package='{name}', torch='{DEFAULT_TORCH}')" for name in PACKAGES),
+    *(f"tests(package='{name}', torch='{DEFAULT_TORCH}', opsets='default')" for name in PACKAGES),
 ]
 
 
@@ -45,11 +56,11 @@ def interpreter(directory: Path) -> str:
     return str(directory / scripts / f"python{suffix}")
 
 
-def create_env(session: nox.Session, directory: Path) -> str:
-    """A virtual environment of the running interpreter; returns the path of its python."""
+def create_env(session: nox.Session, directory: Path, base: str = sys.executable) -> str:
+    """A virtual environment of an interpreter, by default the running one; returns the path of its python."""
     python = interpreter(directory)
     if not Path(python).exists():
-        session.run(sys.executable, "-m", "venv", str(directory), external=True, silent=True)
+        session.run(base, "-m", "venv", str(directory), external=True, silent=True)
         pip_install(session, python, "--upgrade", "pip")
     return python
 
@@ -59,26 +70,39 @@ def pip_install(session: nox.Session, python: str, *arguments: str) -> None:
     session.run(python, "-m", "pip", "install", "--quiet", "--no-compile", *arguments, external=True)
 
 
-prepared: dict[str, str] = {}
+def find_python(version: str) -> str | None:
+    """An interpreter of a Python version that works, from the search path or from pyenv."""
+    installed = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [f"python{version}", *map(str, sorted(installed.glob(f"{version}.*/bin/python")))]
+    for candidate in filter(None, map(shutil.which, candidates)):
+        # A shim of pyenv is found for every version, and works for the chosen one alone.
+        if subprocess.run([candidate, "-c", ""], capture_output=True).returncode == 0:
+            return candidate
+    return None
 
 
-def torch_env(session: nox.Session, torch: str = DEFAULT_TORCH) -> str:
-    """The environment that the sessions of one torch release share; returns the path of its python.
+prepared: dict[tuple[str, str], str] = {}
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def torch_env(
+    session: nox.Session, torch: str = DEFAULT_TORCH, version: str = RUNNING, base: str = sys.executable
+) -> str:
+    """The environment that the sessions of one torch release and Python share; returns the path of its python.
 
     It holds the wheels of the packages as they are now, never the source tree. That a package needs no more
     than it declares is what `wheels` proves, so sharing loses nothing and saves a torch per package.
     """
-    if torch not in prepared:
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        python = create_env(session, session.cache_dir / f"py{version}-torch-{torch}")
+    if (torch, version) not in prepared:
+        python = create_env(session, session.cache_dir / f"py{version}-torch-{torch}", base)
         groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
         local = [f"./packages/{name}" for name in PACKAGES]
         pip_install(session, python, TORCH[torch], *group("test"), *groups, *local)
         pip_install(session, python, "--no-deps", *group("model-files"))
         # Again, because pip keeps what is installed as long as the version number is the same.
         pip_install(session, python, "--no-deps", "--force-reinstall", "--no-build-isolation", *local)
-        prepared[torch] = python
-    return prepared[torch]
+        prepared[torch, version] = python
+    return prepared[torch, version]
 
 
 def pytest(session: nox.Session, python: str, *arguments: str, success_codes: Sequence[int] = (0,)) -> None:
@@ -88,12 +112,33 @@ def pytest(session: nox.Session, python: str, *arguments: str, success_codes: Se
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("torch", TORCH_PARAMETERS)
-@nox.parametrize("package", PACKAGES)
-def tests(session: nox.Session, package: str, torch: str) -> None:
-    """Test one package against one torch release; `-- -k name` and other arguments go to pytest."""
-    arguments = session.posargs or ["-m", "not wide"]
+@nox.parametrize("package, torch, opsets", RUNS)
+def tests(session: nox.Session, package: str, torch: str, opsets: str) -> None:
+    """Test one package with one torch release, at some opsets; `-- -k name` and other arguments go to pytest."""
+    chosen = ["-m", "not wide"] if opsets == "default" else ["-p", "tools.opset_option", "--opset", opsets]
+    arguments = session.posargs if session.posargs and opsets == "default" else [*chosen, *session.posargs]
     pytest(session, torch_env(session, torch), f"packages/{package}/tests", *arguments)
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("version", [nox.param(version, id=version) for version in PYTHONS])
+def pythons(session: nox.Session, version: str) -> None:
+    """Test all packages on another Python, if this machine has it."""
+    base = find_python(version)
+    if base is None:
+        session.skip(f"there is no Python {version} here")
+    python = torch_env(session, DEFAULT_TORCH, version, base)
+    for package in PACKAGES:
+        pytest(session, python, f"packages/{package}/tests", "-m", "not wide", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def newest(session: nox.Session) -> None:
+    """Try the newest torch (on Linux a CUDA build of several GB): what rests on its private parts, and a smoke test."""
+    python = torch_env(session, list(TORCH)[-1])
+    pytest(session, python, *(str(path) for path in sorted(ROOT.glob("packages/*/tests/test_torch_private.py"))))
+    for package in PACKAGES:
+        session.run(python, f"packages/{package}/tests/smoke.py", external=True)
 
 
 @nox.session(venv_backend="none")

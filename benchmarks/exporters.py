@@ -104,11 +104,11 @@ def doubled(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([value, value]) for name, value in inputs.items()}
 
 
-def export_theirs(model: torch.nn.Module, inputs: dict[str, torch.Tensor], **options: Any) -> onnx.ModelProto | None:
+def export_theirs(model: torch.nn.Module, args: tuple[torch.Tensor, ...], **options: Any) -> onnx.ModelProto | None:
     """Export with torch.onnx; return None if it cannot."""
     file = io.BytesIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
-        torch.onnx.export(model, (), file, kwargs=inputs, verbose=False, **options)
+        torch.onnx.export(model, args, file, verbose=False, **options)
         return onnx.load_model_from_string(file.getvalue())
     return None
 
@@ -116,14 +116,14 @@ def export_theirs(model: torch.nn.Module, inputs: dict[str, torch.Tensor], **opt
 def export_dynamo(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int) -> onnx.ModelProto | None:
     """Export with torch.onnx as it is now."""
     shapes = dynamic_batch(inputs)
-    return export_theirs(model, inputs, dynamo=True, opset_version=opset, dynamic_shapes=shapes)
+    return export_theirs(model, (), kwargs=inputs, dynamo=True, opset_version=opset, dynamic_shapes=shapes)
 
 
 def export_legacy(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int) -> onnx.ModelProto | None:
     """Export with the TorchScript exporter of torch.onnx, at the newest opset that it has."""
     axes = {name: {0: "batch"} for name in inputs}
-    opset = min(opset, LEGACY_OPSET)
-    return export_theirs(model, inputs, dynamo=False, opset_version=opset, input_names=list(inputs), dynamic_axes=axes)
+    args, opset = tuple(inputs.values()), min(opset, LEGACY_OPSET)
+    return export_theirs(model, args, dynamo=False, opset_version=opset, input_names=list(inputs), dynamic_axes=axes)
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:

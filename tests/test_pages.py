@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import noxfile
 from tools.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
@@ -68,6 +69,31 @@ def test_sessions_that_a_workflow_runs_exist(workflow: Path) -> None:
 
     assert named
     assert named <= sessions()
+
+
+def listed(key: str, text: str) -> set[str]:
+    """The values that a workflow's matrices give to a key."""
+    return {value for found in re.findall(rf"\b{key}: \[(.*)\]", text) for value in re.findall(r'"([^"]+)"', found)}
+
+
+def test_the_nightly_workflow_covers_what_the_sessions_are_parametrized_by() -> None:
+    text = (ROOT / ".github/workflows/nightly.yml").read_text()
+
+    assert listed("torch", text) == set(noxfile.TORCH)
+    assert listed("opsets", text) == set(noxfile.OPSETS)
+    assert listed("python", text) == set(noxfile.PYTHONS)
+
+
+def test_pages_and_workflows_name_test_sessions_in_full() -> None:
+    runs = {f"tests(package='{p}', torch='{t}', opsets='{o}')" for p, t, o in (run.args for run in noxfile.RUNS)}
+    tags = {tag for run in noxfile.RUNS for tag in run.tags}
+    for page in (*PAGES, *WORKFLOWS):
+        text = page.read_text().replace("$PACKAGE", PACKAGES[0])
+        named = re.findall(r"nox -s \"(tests\(.*?\))\"", text)
+        tagged = [tag for tag in re.findall(r"nox -s tests -t ([\w.-]+)", text) if "$" not in tag]
+
+        assert set(named) <= runs, page
+        assert set(tagged) <= tags, page
 
 
 def test_the_ci_runs_the_test_command_of_the_readme_and_nothing_else() -> None:

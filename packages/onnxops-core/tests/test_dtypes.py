@@ -14,9 +14,11 @@ def test_every_onnx_dtype_has_its_name():
 
 
 def test_table_covers_all_onnx_dtypes_but_those_torch_lacks():
-    missing = {name for name, number in onnx.TensorProto.DataType.items() if number not in dtypes.ONNX_TO_TORCH}
+    known = onnx.TensorProto.DataType.items()
+    missing = {name for name, number in known if number not in dtypes.ONNX_TO_TORCH}
 
-    assert missing == {"UNDEFINED", "STRING", "FLOAT6E2M3", "FLOAT6E3M2"}
+    # Older releases of onnx have no dtypes of six bits.
+    assert missing == {"UNDEFINED", "STRING", "FLOAT6E2M3", "FLOAT6E3M2"} & {name for name, _ in known}
 
 
 @pytest.mark.parametrize("dtype", dtypes.TORCH_TO_ONNX, ids=str)
