@@ -277,6 +277,18 @@ def test_an_onnxscript_function_becomes_part_of_the_model() -> None:
     assert [function.name for function in program.model.functions.values()] == ["ScaledSum"]
 
 
+@pytest.mark.parametrize("opset", [9, 13, 20, 26])
+def test_an_onnxscript_function_of_another_opset_is_written_at_the_one_asked_for(opset: int) -> None:
+    def symbolic(g, x, y, scale, dims):
+        return g.onnxscript_op(ScaledSum, x, y, scale_f=2.5)
+
+    register_custom_op_symbolic("ts_legacy_symbolic::scaled_sum", symbolic, 9)
+
+    program = exported(use_scaled_sum, (X, X + 1), opset=opset)
+
+    assert not program.model.functions
+
+
 def test_unconverted_operators_are_written_as_they_are_where_that_is_asked_for() -> None:
     fallthrough = onnx_ts_legacy.export(
         use_scaled_sum, (X, X), operator_export_type=OperatorExportTypes.ONNX_FALLTHROUGH

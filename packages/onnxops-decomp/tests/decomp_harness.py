@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import mark_complex, to_ir
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
-from onnxops_decomp.lowerings import builtin_table
+from onnxops_decomp.lowerings import LoweringTable, builtin_table
 from onnxops_decomp.model import build_model
 
 ORT_NEWEST_OPSET = 26
@@ -49,6 +49,7 @@ def lower(
     opset: int = 20,
     dynamic: bool = False,
     whole: bool = True,
+    table: LoweringTable | None = None,
 ) -> Lowered:
     """Lower ``function(*args)``; with ``dynamic`` every size of every tensor other than 0 and 1 is symbolic."""
     mode = "symbolic" if dynamic else "fake"
@@ -57,7 +58,7 @@ def lower(
     op = OpBuilder(opset)
     symbols = SymbolNames(op)
     values = [_input(op, symbols, node) for node in traced.graph.nodes if node.op == "placeholder"]
-    lowering = GraphLowering(op, builtin_table(), symbols)
+    lowering = GraphLowering(op, table or builtin_table(), symbols)
     results = pytree.tree_leaves(lowering.run(traced, values))
     if lowering.failures:
         raise lowering.failures[0].error

@@ -76,7 +76,8 @@ def export(
         dynamic_shapes: Dynamic dimensions as torch.export takes them; keys may be names from ``input_names``, and a
             string stands for a dynamic dimension of that name.
         dynamic_axes: Dynamic dimensions as the TorchScript exporter takes them.
-        custom_translation_table: Lowerings of your own by operator overload; they win over the built-in ones.
+        custom_translation_table: Lowerings of your own by operator overload, plain functions or those of onnxscript;
+            they win over the built-in ones.
         external_data: Whether the weights are saved beside the model; by default if they exceed 1 GiB.
         export_params: Whether ``f`` contains the weights.
         keep_initializers_as_inputs: Whether ``f`` lists weights as inputs too.

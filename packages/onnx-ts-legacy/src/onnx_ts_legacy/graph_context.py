@@ -16,6 +16,7 @@ from onnx_ts_legacy.symbolic_values import SymbolicValue
 from onnx_ts_legacy.values import ListRef, Tensor, is_runtime
 from onnxops_decomp.calls import check_result
 from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.scripted import ScriptFunction
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
@@ -103,7 +104,10 @@ class GraphContext:
     at = aten_op
 
     def onnxscript_op(self, onnx_fn: Any, *raw_args: Any, outputs: int = 1, **kwargs: Any) -> Any:
-        """Write a call of a function of ``onnxscript``; the function becomes part of the model.
+        """Write a call of a function of ``onnxscript``.
+
+        The function becomes part of the model if it is written for the opset of the model and calls no others; else
+        its nodes are written at that opset.
 
         Args:
             onnx_fn: An ``onnxscript.OnnxFunction``.
@@ -112,14 +116,18 @@ class GraphContext:
             kwargs: Its attributes, with or without the suffix of their kind.
         """
         attributes = dict(_attribute(name, value) for name, value in kwargs.items())
-        function = ir.from_proto(onnx_fn.to_function_proto())
-        self.interpreter.add_function(function)
+        script = ScriptFunction.of(onnx_fn)
+        function = script.body
         inputs = [self.value(arg) for arg in raw_args]
-        version = onnx_fn.opset.version
-        dtypes: list[Any] = [None] * outputs
-        results = self.interpreter.op.emit_custom(
-            function.domain, function.name, inputs, attributes, dtypes, version=version
-        )
+        results: Sequence[ir.Value]
+        if script.library or function.opset_imports.get("", self.opset) != self.opset:
+            results = script.inline(self.interpreter.op, inputs, attributes)[:outputs]
+        else:
+            self.interpreter.add_function(function)
+            dtypes: list[Any] = [None] * outputs
+            results = self.interpreter.op.emit_custom(
+                function.domain, function.name, inputs, attributes, dtypes, version=onnx_fn.opset.version
+            )
         wrapped = tuple(SymbolicValue(result, function.name) for result in results)
         return wrapped[0] if outputs == 1 else wrapped
 

@@ -112,10 +112,7 @@ def apply_lowering(
         raise LoweringError(
             f"{overload.name()} makes a tensor of layout {keyword['layout']}; ONNX has dense ones only."
         )
-    if entry.accepted is not None:
-        keyword = {
-            name: value for name, value in keyword.items() if name in entry.accepted or name not in PLACEMENT_ARGUMENTS
-        }
+    _leave_out_unknown(entry, overload, positional, keyword)
     try:
         return entry.function(op, *positional, **keyword)
     except UnsupportedOpsetError as error:
@@ -128,6 +125,28 @@ def apply_lowering(
             f"{overload.name()}: its lowering failed with {type(error).__name__}: {error}. This is a defect of the "
             "lowering, please report it with the call's arguments."
         ) from error
+
+
+def _leave_out_unknown(
+    entry: Lowering, overload: torch._ops.OpOverload, positional: list[Any], keyword: dict[str, Any]
+) -> None:
+    """Leave out arguments that the function has no parameter for, where they say nothing.
+
+    Those are where a tensor is stored, and defaults that a user's function was not written for.
+    """
+    for name in [] if entry.accepted is None else keyword.keys() - entry.accepted:
+        if name in PLACEMENT_ARGUMENTS or _is_default(overload, name, keyword[name]):
+            del keyword[name]
+    if entry.positional is not None and len(positional) > entry.positional:
+        names = [a.name for a in overload._schema.arguments if not a.is_out and not a.kwarg_only]
+        while len(positional) > entry.positional and _is_default(overload, names[len(positional) - 1], positional[-1]):
+            positional.pop()
+
+
+def _is_default(overload: torch._ops.OpOverload, name: str, value: Any) -> bool:
+    argument = next(a for a in overload._schema.arguments if a.name == name)
+    default = argument.default_value
+    return argument.has_default_value() and type(value) is type(default) and value == default
 
 
 def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -45,18 +46,37 @@ class Lowering:
         operator: Qualified ATen name.
         function: Called as ``function(op, *args, **kwargs)`` with the arguments named as in native_functions.yaml.
         accepted: Names of the keyword arguments that the function takes; None if it takes any.
+        positional: How many positional arguments the function takes after ``op``; None if it takes any number.
     """
 
     operator: str
     function: Function
     accepted: frozenset[str] | None
+    positional: int | None = None
+
+    @classmethod
+    def of(cls, operator: Operator, function: Function) -> Lowering:
+        """Return the entry for a plain function, or for one of ``onnxscript``."""
+        if hasattr(function, "to_function_proto"):
+            from onnxops_decomp.scripted import script_lowering
+
+            function = script_lowering(function)
+        return cls(operator_name(operator), function, *_signature(function))
 
 
-def _accepted(function: Function) -> frozenset[str] | None:
+@functools.cache
+def _signature(function: Function) -> tuple[frozenset[str] | None, int | None]:
+    """Return what :class:`Lowering` says of the parameters of a function."""
     parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-        return None
-    return frozenset(p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL)
+    kinds = [p.kind for p in parameters]
+    names = frozenset(p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL)
+    positional = sum(
+        kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds
+    )
+    return (
+        None if inspect.Parameter.VAR_KEYWORD in kinds else names,
+        None if inspect.Parameter.VAR_POSITIONAL in kinds else positional - 1,
+    )
 
 
 class LoweringTable(Mapping[str, Lowering]):
@@ -84,12 +104,11 @@ class LoweringTable(Mapping[str, Lowering]):
         table = self._complex if complex else self._real
 
         def enter(function: F) -> F:
-            accepted = _accepted(function)
             for operator in operators:
-                name = operator_name(operator)
-                if name in table:
-                    raise ValueError(f"{name} has a lowering already: {table[name].function.__qualname__}.")
-                table[name] = Lowering(name, function, accepted)
+                entry = Lowering.of(operator, function)
+                known = table.setdefault(entry.operator, entry)
+                if known is not entry:
+                    raise ValueError(f"{entry.operator} has a lowering already: {known.function.__qualname__}.")
             return function
 
         return enter
@@ -99,12 +118,17 @@ class LoweringTable(Mapping[str, Lowering]):
         return (self._complex if complex else self._real).get(name)
 
     def extended(self, functions: Mapping[Operator, Function]) -> LoweringTable:
-        """Return a copy in which ``functions`` take the place of the entries for the same operators."""
+        """Return a copy in which ``functions`` take the place of the entries for the same operators.
+
+        Args:
+            functions: By operator a plain function, called as ``function(op, *args, **kwargs)``, or a function of
+                ``onnxscript``, whose parameters are the arguments of the operator.
+        """
         table = LoweringTable()
         table._real, table._complex = dict(self._real), dict(self._complex)
         for operator, function in functions.items():
-            name = operator_name(operator)
-            table._real[name] = table._complex[name] = Lowering(name, function, _accepted(function))
+            entry = Lowering.of(operator, function)
+            table._real[entry.operator] = table._complex[entry.operator] = entry
         return table
 
     def __getitem__(self, name: str) -> Lowering:
