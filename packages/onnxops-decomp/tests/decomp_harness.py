@@ -24,6 +24,7 @@ from onnxops_decomp.dtypes import mark_complex, to_ir
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.lowerings import LoweringTable, builtin_table
 from onnxops_decomp.model import build_model
+from onnxops_decomp.whole_calls import WholeCalls, restore
 
 ORT_NEWEST_OPSET = 26
 TOLERANCE = {
@@ -53,8 +54,9 @@ def lower(
 ) -> Lowered:
     """Lower ``function(*args)``; with ``dynamic`` every size of every tensor other than 0 and 1 is symbolic."""
     mode = "symbolic" if dynamic else "fake"
-    with torch.no_grad():
+    with torch.no_grad(), WholeCalls():
         traced = make_fx(function, tracing_mode=mode, pre_dispatch=whole)(*args)
+    restore(traced)
     op = OpBuilder(opset)
     symbols = SymbolNames(op)
     values = [_input(op, symbols, node) for node in traced.graph.nodes if node.op == "placeholder"]

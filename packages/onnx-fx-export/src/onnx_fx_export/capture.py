@@ -16,8 +16,8 @@ from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError
-from onnx_fx_export.recurrent_capture import RecurrentCalls, restored
 from onnxops_core.export_state import onnx_export
+from onnxops_decomp.whole_calls import WholeCalls, restore
 
 __all__ = ["CaptureRequest", "capture"]
 
@@ -85,14 +85,15 @@ def capture(request: CaptureRequest) -> torch.export.ExportedProgram:
         try:
             with onnx_export(), torch.no_grad(), contextlib.ExitStack() as stack:
                 if not strict:
-                    stack.enter_context(RecurrentCalls())
+                    stack.enter_context(WholeCalls())
                     calls = stack.enter_context(recorded_calls())
                 program = torch.export.export(
                     request.model, request.args, request.kwargs, dynamic_shapes=declared, strict=strict
                 )
             # The calls live as long as the graph that refers to them.
             program.graph_module.meta["onnx_fx_export.calls"] = calls
-            return restored(program)
+            restore(program.graph_module)
+            return program
         except Exception as error:
             first = first or error
             # Dynamo would record the forward of a Function and lose what its symbolic method says.

@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnxops_core.native import find_native_op
+from onnxops_decomp.definitions import definition as own_definition
 from onnxops_decomp.errors import UnsupportedOperatorError
 from onnxops_decomp.mutation import needs_functionalization
 from onnxops_decomp.torch_private import (
@@ -91,7 +92,8 @@ class Decomposer:
         self, overload: torch._ops.OpOverload, leaves: list[Any], structure: pytree.TreeSpec
     ) -> Decomposition | None:
         native = find_native_op(overload)
-        definition = native.decomposition if native is not None else table_decomposition(overload)
+        own = native.decomposition if native is not None else own_definition(overload)
+        definition = own or table_decomposition(overload)
         if definition is None and not is_composite(overload):
             return None
         function: Any = definition or overload

@@ -148,3 +148,12 @@ def embedding_bag_forward(
 ) -> tuple[ir.Value | None, ...]:
     padding = None if padding_idx < 0 else padding_idx
     return _bag(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding)
+
+
+@lowering(aten.one_hot.default)
+def one_hot(op: OpBuilder, self: ir.Value, num_classes: Size = -1) -> ir.Value:
+    """As many classes as the largest one asks for where no number is given."""
+    if isinstance(num_classes, int) and num_classes == -1:
+        num_classes = op.Add(op.ReduceMax(self, keepdims=0), 1)
+    classes = op.Range(0, num_classes, 1)
+    return op.cast(op.Equal(op.Unsqueeze(self, [op.rank(self)]), classes), ir.DataType.INT64)

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
+__all__ = ["MEAN", "NONE", "SUM"]
+
 aten = torch.ops.aten
 
-_NONE, _MEAN, _SUM = 0, 1, 2
+NONE, MEAN, SUM = 0, 1, 2
 
 
 def _reduced(op: OpBuilder, loss: ir.Value, reduction: int) -> ir.Value:
-    if reduction == _NONE:
+    if reduction == NONE:
         return loss
-    return (op.ReduceMean if reduction == _MEAN else op.ReduceSum)(loss, keepdims=0)
+    return (op.ReduceMean if reduction == MEAN else op.ReduceSum)(loss, keepdims=0)
 
 
 def _weights(op: OpBuilder, like: ir.Value, weight: ir.Value | None, classes: ir.Value, counts: ir.Value) -> ir.Value:
@@ -46,10 +48,10 @@ def _nll(
     # A target that is ignored gives 0, also where its log-likelihood is infinite.
     loss = op.Where(counts, op.Neg(op.Mul(picked, weights)), op.constant(0.0, op.dtype(self)))
     total = op.ReduceSum(weights, keepdims=0)
-    if reduction == _NONE:
+    if reduction == NONE:
         return loss, op.constant(0.0, op.dtype(self))
     summed = op.ReduceSum(loss, keepdims=0)
-    return (op.Div(summed, total) if reduction == _MEAN else summed), total
+    return (op.Div(summed, total) if reduction == MEAN else summed), total
 
 
 @lowering(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
@@ -65,7 +67,7 @@ def nll_loss(
     self: ir.Value,
     target: ir.Value,
     weight: ir.Value | None = None,
-    reduction: int = _MEAN,
+    reduction: int = MEAN,
     ignore_index: Size = -100,
 ) -> ir.Value:
     return _nll(op, self, target, weight, reduction, ignore_index)[0]
@@ -78,7 +80,7 @@ def margin_ranking_loss(
     input2: ir.Value,
     target: ir.Value,
     margin: float = 0.0,
-    reduction: int = _MEAN,
+    reduction: int = MEAN,
 ) -> ir.Value:
     # The margin is a Python float, which makes a float of integers.
     first, second, wanted = promote(op, input1, input2, target, dtype=result_dtype(input1, input2, target, 0.0))
@@ -88,7 +90,7 @@ def margin_ranking_loss(
 
 @lowering(aten.hinge_embedding_loss.default)
 def hinge_embedding_loss(
-    op: OpBuilder, self: ir.Value, target: ir.Value, margin: float = 1.0, reduction: int = _MEAN
+    op: OpBuilder, self: ir.Value, target: ir.Value, margin: float = 1.0, reduction: int = MEAN
 ) -> ir.Value:
     self = op.cast(self, result_dtype(self, 0.0))
     zero = op.constant(0, op.dtype(self))

@@ -1,0 +1,82 @@
+"""Operators of torch written by others, where torch's own definition looks into its operands.
+
+Each equals the operator on operands that torch accepts; what torch refuses by looking at them, such as weights below
+zero, is not looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["corrcoef", "cov", "definition", "gaussian_nll_loss"]
+
+aten = torch.ops.aten
+
+
+def cov(
+    self: torch.Tensor,
+    *,
+    correction: int = 1,
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Covariances of variables in rows, observations in columns; see ``torch.cov``."""
+    rows = self.view(1, -1) if self.ndim < 2 else self
+    weights = [weight for weight in (fweights, aweights) if weight is not None]
+    weight = math.prod(weights[1:], start=weights[0]) if weights else None
+    total: Any = rows.shape[1] if weight is None else weight.sum()
+    average = (rows if weight is None else rows * weight).sum(1) / total
+    factor = total - correction
+    if weight is not None and aweights is not None and correction != 0:
+        factor = total - correction * (weight * aweights).sum() / total
+    factor = factor.clamp(min=0) if isinstance(factor, torch.Tensor) else torch.sym_max(factor, 0)
+    centered = rows - average.unsqueeze(1)
+    product = centered @ (centered if weight is None else centered * weight).t().conj()
+    return torch.true_divide(product, factor).squeeze()
+
+
+def corrcoef(self: torch.Tensor) -> torch.Tensor:
+    """Correlation coefficients of variables in rows; see ``torch.corrcoef``."""
+    covariance = cov(self)
+    if covariance.ndim == 0:
+        return covariance / covariance
+    deviation = covariance.diagonal().real.sqrt() if self.is_complex() else covariance.diagonal().sqrt()
+    result = covariance / deviation.view(-1, 1) / deviation.view(1, -1)
+    if result.is_complex():
+        return torch.complex(result.real.clip(-1, 1), result.imag.clip(-1, 1))
+    return result.clip(-1, 1)
+
+
+def gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """See ``torch.nn.functional.gaussian_nll_loss``; a variance below 0 counts as 0."""
+    if not isinstance(var, torch.Tensor):
+        var = torch.full_like(input, var)
+    if var.shape != input.shape and input.shape[:-1] == var.shape:
+        var = var.unsqueeze(-1)
+    var = var.clamp(min=eps)
+    loss: torch.Tensor = 0.5 * (var.log() + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+_DEFINITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
+    aten.cov.default: cov,
+    aten.corrcoef.default: corrcoef,
+}
+
+
+def definition(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """Return the definition of an operator, or None if torch's is as good."""
+    return _DEFINITIONS.get(overload)

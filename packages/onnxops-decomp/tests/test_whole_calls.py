@@ -1,0 +1,70 @@
+"""Operators that look into their operands are captured whole, and equal eager PyTorch."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from decomp_harness import check
+
+X = torch.randn(3, 6)
+COUNTS, WEIGHTS = torch.tensor([1, 2, 0, 3, 1, 1]), torch.rand(6)
+
+
+@pytest.mark.parametrize("opset", [9, 18])
+@pytest.mark.parametrize("correction", [0, 1, 2])
+def test_covariance(correction: int, opset: int) -> None:
+    check(lambda x: torch.cov(x, correction=correction), X, opset=opset)
+    check(lambda x, f, a: torch.cov(x, correction=correction, fweights=f, aweights=a), X, COUNTS, WEIGHTS, opset=opset)
+    check(lambda x, f: x.cov(correction=correction, fweights=f), X, COUNTS, opset=opset)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [X[0], X[:1], X[:, :1], torch.randint(9, (3, 4)), torch.randn(2, 5, dtype=torch.complex64), X.double()],
+    ids=["vector", "one variable", "one observation", "integers", "complex", "double"],
+)
+@pytest.mark.filterwarnings("ignore:cov")
+def test_covariance_and_correlation_of(x: torch.Tensor) -> None:
+    check(lambda x: (torch.cov(x), torch.corrcoef(x)), x)
+
+
+def test_covariance_at_other_sizes() -> None:
+    check(lambda x: (torch.cov(x), torch.corrcoef(x)), X, others=[(torch.randn(5, 4),), (torch.randn(2, 9),)])
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+@pytest.mark.parametrize("with_replacement", [False, True])
+def test_combinations(with_replacement: bool, r: int) -> None:
+    check(lambda x: torch.combinations(x, r, with_replacement), torch.randn(5))
+    check(lambda x: torch.combinations(x, r, with_replacement), torch.randn(1))
+
+
+@pytest.mark.parametrize("start", [2, -3])
+def test_narrow_from_a_start_in_a_tensor(start: int) -> None:
+    check(lambda x, s: x.narrow(1, s, 2), X, torch.tensor(start), others=[(torch.randn(4, 9), torch.tensor(5))])
+    check(lambda x, s: torch.narrow(input=x, dim=-1, start=s, length=2), X, torch.tensor(start))
+
+
+@pytest.mark.parametrize("opset", [9, 18])
+def test_one_hot_with_as_many_classes_as_there_are(opset: int) -> None:
+    x = torch.tensor([[0, 2], [4, 1]])
+    check(lambda x: F.one_hot(x), x, others=[(torch.tensor([[0, 1, 1]]),)], opset=opset)
+    check(lambda x: F.one_hot(x, 5), x, opset=opset)
+
+
+def test_classes_that_the_data_decides_go_on_through_the_graph() -> None:
+    check(lambda x: F.one_hot(x).float().sum(0) * 2, torch.tensor([0, 2, 2]), others=[(torch.tensor([3, 5]),)])
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_gaussian_nll_loss(reduction: str) -> None:
+    def loss(x: torch.Tensor, t: torch.Tensor, v: Any, **options: Any) -> torch.Tensor:
+        return F.gaussian_nll_loss(x, t, v, reduction=reduction, **options)
+
+    t = torch.randn(3, 6)
+    check(lambda x, t, v: loss(x, t, v), X, t, torch.rand(3, 6))
+    check(lambda x, t, v: loss(x, t, v, full=True, eps=0.5), X, t, torch.rand(3))
+    check(lambda x, t: loss(x, t, 2.0), X, t)
+    other = (torch.randn(4, 5), torch.randn(4, 5), torch.rand(4, 1))
+    check(lambda x, t, v: loss(x, t, v), X, t, torch.rand(3, 1), others=[other])
