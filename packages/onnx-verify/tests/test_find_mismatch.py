@@ -181,9 +181,38 @@ def test_one_model_agrees_between_optimization_levels():
     assert report.checked >= 15
 
 
-def test_bisect_between_two_different_models_is_refused():
-    with pytest.raises(onnx_verify.InputError, match="bisect"):
-        find_mismatch(mlp(), (normal(2, 8),), reference=mlp(), strategy="bisect")
+def test_a_wrong_fusion_is_found_between_two_models():
+    def without_names(model):
+        """Another model of the same function: the additions have a twin that nothing reads."""
+        other = clone(model)
+        other.graph.node.append(helper.make_node("Add", ["m0", "b0"], ["twin"], name="twin"))
+        return other
+
+    report = find_mismatch(
+        mlp(layers=7), (normal(2, 8),), reference=without_names(mlp(layers=7)), backend=FaultyFusion()
+    )
+    assert [node.name for node in report.first.nodes] == ["matmul3", "add3"]
+
+
+@pytest.mark.parametrize("name", ["add2", "relu5"])
+def test_bisection_alone_finds_a_fault_between_two_models(name):
+    sound = mlp(layers=8)
+    broken = clone(sound)
+    faults.becomes(name, "Sub" if name.startswith("add") else "Abs")(broken)
+    report = find_mismatch(broken, (normal(2, 8),), reference=sound, strategy="bisect")
+    assert [node.name for node in report.first.nodes] == [name]
+    assert report.first.confirmed
+    assert report.runs <= 2 + 1 + np.ceil(np.log2(24)) + 3
+
+
+def test_bisection_goes_through_values_that_the_reference_does_not_have():
+    nodes = [helper.make_node("Gemm", ["x", "w0", "b0"], ["a0"], name="gemm"), *mlp().graph.node[2:]]
+    names = ("w0", "b0", "w1", "b1", "w2", "b2")
+    fused = build(nodes, mlp().graph.input, mlp().graph.output, {name: weight(mlp(), name) for name in names})
+    broken = clone(mlp())
+    faults.values("w0", lambda w: w.T)(broken)
+    report = find_mismatch(broken, (normal(3, 8),), reference=fused, strategy="bisect", match="names")
+    assert [node.name for node in report.first.nodes] == ["matmul0", "add0"]
 
 
 class Net(torch.nn.Module):
@@ -217,6 +246,40 @@ def test_a_sound_onnx_program_agrees_with_its_exported_program_node_by_node(prog
     report = find_mismatch(program, SAMPLES, exhaustive=True)
     assert report.ok
     assert report.checked >= 8
+
+
+def test_bisection_alone_finds_a_fault_between_a_model_and_a_program(program):
+    model = clone(program.model_proto)
+    node = next(node for node in model.graph.node if node.op_type == "Softmax")
+    faults.attribute(node.name, "axis", 1)(model)
+    report = find_mismatch(model, SAMPLES, reference=program.exported_program, strategy="bisect")
+    assert report.first.node.name == node.name
+    assert report.first.confirmed
+    assert find_mismatch(program, SAMPLES, strategy="bisect", exhaustive=True).ok
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.ParameterList(torch.randn(8, 8) / 3 for _ in range(5))
+        self.biases = torch.nn.ParameterList(torch.randn(8) for _ in range(5))
+
+    def forward(self, x):
+        for w, b in zip(self.weights, self.biases, strict=True):
+            x = torch.relu(x @ w + b)
+        return x
+
+
+def test_a_wrong_fusion_is_found_between_a_model_and_a_program():
+    torch.manual_seed(0)
+    exported = torch.onnx.export(Layers().eval(), (torch.ones(2, 8),), dynamo=True, verbose=False)
+    model = clone(exported.model_proto)
+    for number, node in enumerate(node for node in model.graph.node if node.op_type == "Add"):
+        node.name = f"add{number}"
+    reference = exported.exported_program
+    report = find_mismatch(model, (torch.randn(2, 8),), reference=reference, backend=FaultyFusion())
+    assert [node.op_type for node in report.first.nodes] == ["MatMul", "Add"]
+    assert report.first.node.name == "add3"
 
 
 @pytest.mark.parametrize("kind", ["Softmax", "MatMul", "LayerNormalization", "Gather", "Transpose"])

@@ -102,7 +102,7 @@ def _while_loop(lowering: GraphLowering, node: torch.fx.Node) -> Any:
     condition_graph, body_graph, carried, extra = lowering.resolve(node.args)
     op = lowering.op
     initial = [_value(op, value) for value in carried]
-    start = _scalar(op, _value(op, lowering.nested().run(condition_graph, [*carried, *extra])))
+    start = _condition(lowering, op, condition_graph, [*carried, *extra])
     body = op.subgraph()
     body.input("iteration", _INT64, ())
     body.input("condition", _BOOL, ())
@@ -112,10 +112,17 @@ def _while_loop(lowering: GraphLowering, node: torch.fx.Node) -> Any:
             mark_number(value)
     following = [_value(body, v) for v in lowering.nested(body).run(body_graph, [*inner, *extra])]
     _check_dtypes("Carried value of while_loop", initial, following)
-    again = _scalar(body, _value(body, lowering.nested(body).run(condition_graph, [*following, *extra])))
+    again = _condition(lowering, body, condition_graph, [*following, *extra])
     graph = body.graph([again, *following], name=op.context.names.new("while_body"))
     outputs = op.emit_many("Loop", len(initial), None, start, *initial, body=graph)
     return _results(outputs, following, [dims_of(value) for value in inner])
+
+
+def _condition(lowering: GraphLowering, op: OpBuilder, graph_module: torch.fx.GraphModule, inputs: Any) -> ir.Value:
+    """Lower the condition of a loop; its nodes are told from those of the body, whose names may be the same."""
+    loop = op.context.origin.get("onnxops.fx_node", "")
+    with op.origin(fx_node=f"{loop}/condition"):
+        return _scalar(op, _value(op, lowering.nested(op).run(graph_module, inputs)))
 
 
 def _scan(lowering: GraphLowering, node: torch.fx.Node) -> Any:

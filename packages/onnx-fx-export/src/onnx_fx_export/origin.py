@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -33,9 +34,18 @@ def module_path(node: torch.fx.Node) -> str:
     return path.removeprefix("L['self'].").removeprefix("L__self__.").removeprefix("L['self']")
 
 
-def origin_of(node: torch.fx.Node) -> dict[str, str]:
-    """Return the metadata that the ONNX nodes of an fx node carry."""
-    metadata = {"onnxops.fx_node": node.name}
+def origin_of(node: torch.fx.Node, outer: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata that the ONNX nodes of an fx node carry.
+
+    A name is unique in its graph only, so that of a node in a nested graph follows the one of its operator:
+    ``"cond/relu"``.
+
+    Args:
+        node: The fx node.
+        outer: The metadata of the operator whose nested graph the node is in; empty in the outermost graph.
+    """
+    scope = outer.get("onnxops.fx_node")
+    metadata = {"onnxops.fx_node": f"{scope}/{node.name}" if scope else node.name}
     if source := source_line(node):
         metadata["onnxops.source"] = source
     if path := module_path(node):

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
         SubgraphExportError,
         UnsafeModelError,
     )
-    from onnx_verify.find import SearchOptions, find_mismatch
+    from onnx_verify.find import find_mismatch
     from onnx_verify.findings import MismatchReport, NodeLabel, NodeMismatch
     from onnx_verify.generate import RandomInputs, generate_inputs
     from onnx_verify.inputs import InputSet, input_sets
     from onnx_verify.model import LoadedModel, load_model
     from onnx_verify.report import write_report
     from onnx_verify.runtimes import Backend, OnnxBackend, Runtime
+    from onnx_verify.search import SearchOptions
     from onnx_verify.tolerance import Tolerance, default_tolerance
     from onnx_verify.torchscript import GraphInfo, VerificationOptions, verify_aten_graph
     from onnx_verify.verdict import CaseReport, OutputReport, Verdict
@@ -63,10 +64,7 @@ _MODULES = {
         "SubgraphExportError",
         "UnsafeModelError",
     ),
-    "find": (
-        "SearchOptions",
-        "find_mismatch",
-    ),
+    "find": ("find_mismatch",),
     "findings": (
         "MismatchReport",
         "NodeLabel",
@@ -89,6 +87,7 @@ _MODULES = {
         "OnnxBackend",
         "Runtime",
     ),
+    "search": ("SearchOptions",),
     "tolerance": (
         "Tolerance",
         "default_tolerance",

@@ -1,13 +1,12 @@
-"""Finding the smallest run of nodes that disagrees, for faults that only show when nodes run together.
+"""Finding the smallest range of nodes that disagrees, for faults that only show when nodes run together.
 
-An optimizer's fusion vanishes when the values inside it are asked for. So here only the values at the two
-ends of a
+An optimizer's fusion vanishes when the values inside it are asked for. So here only the values at the two ends of a
 range are looked at: the range is given right values and run as a whole by the runtime in question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,46 +14,47 @@ from onnx_verify.findings import NodeLabel, NodeMismatch, error_score
 from onnx_verify.localize import compare_value
 from onnx_verify.model import LoadedModel
 from onnx_verify.runtimes import Backend
-from onnx_verify.slicing import Graph, piece
-from onnx_verify.streaming import Feeds, OnnxStream, Values, run_piece
+from onnx_verify.slicing import FEED_SUFFIX, Graph, piece
+from onnx_verify.streaming import Feeds, Values, ValueStream, run_piece
 from onnx_verify.tolerance import ToleranceLike
 from onnx_verify.verdict import OutputReport
 
 
 @dataclass
 class _Test:
-    """One range as a model, what it was given, what it gave, and how that compares, by sample."""
+    """One range as a model, what it was given, what it had to give and gave, and how that compares, by sample."""
 
-    model: LoadedModel | None
+    nodes: list[int]
+    model: LoadedModel
     feeds: list[dict[str, Any]]
+    right: dict[str, Values]
     actual: dict[str, Values]
     reports: list[list[OutputReport]]
 
 
 @dataclass
 class Bisector:
-    """Searches one graph for the range that two runtimes disagree on.
+    """Searches a candidate for the range of nodes that disagrees with a reference.
 
     Attributes:
-        graph: the model that both run.
+        graph: the model in question.
         samples: its inputs by name, one per input set.
         labels: the input sets' names.
-        reference: the runtime that is right.
-        candidate: the runtime in question.
+        stream: begins the values of the reference anew.
+        pairs: the reference's name for each candidate value that has one.
+        candidate: what runs the model in question.
         tolerance: one for all values, or None for the defaults by dtype.
-        memory_limit: bytes for the values of the reference.
         tests: how many ranges were run so far.
     """
 
     graph: Graph
     samples: Sequence[Feeds]
     labels: Sequence[str]
-    reference: Backend
+    stream: Callable[[], ValueStream]
+    pairs: Mapping[str, str]
     candidate: Backend
     tolerance: ToleranceLike = None
-    memory_limit: int = 1 << 30
     tests: int = 0
-    _known: dict[int, dict[str, Values]] = field(default_factory=dict)
     _last: dict[tuple[int, int], _Test] = field(default_factory=dict)
 
     def run(self) -> NodeMismatch | None:
@@ -96,58 +96,56 @@ class Bisector:
         """Runs a range on the candidate; the last range that disagreed is kept for the finding."""
         self.tests += 1
         test = self._execute(start, stop)
-        differs = any(not report.ok for each in test.reports for report in each)
-        if differs:
+        differs = test is not None and any(not report.ok for each in test.reports for report in each)
+        if test is not None and differs:
             self._last[start, stop] = test
             for other in [key for key in self._last if key != (start, stop) and key != (0, stop)]:
                 del self._last[other]
         return differs
 
-    def _execute(self, start: int, stop: int) -> _Test:
-        nodes = range(start, stop)
-        outputs = [name for name in self.graph.live_after(stop) if self.graph.producer[name] >= start]
+    def _execute(self, start: int, stop: int) -> _Test | None:
+        """Runs a range, and the nodes before it that make what it reads and the reference does not have.
+
+        Returns:
+            How the values compare that the range makes, that are needed after it and that the reference has; None if
+            there are none.
+        """
+        graph = self.graph
+        outputs = [n for n in graph.live_after(stop) if graph.producer[n] >= start and n in self.pairs]
         if not outputs:
-            return _Test(None, [], {}, [])
-        reads = {name for index in nodes for name in self.graph.uses[index]}
-        before = self._values_at(start)
+            return None
+        nodes = graph.behind(range(start, stop), self.pairs)
+        reads = {name for index in nodes for name in graph.uses[index]}
+        given = {n: n + FEED_SUFFIX for n in reads if n in self.pairs and graph.producer[n] < start}
+        right = self._right({*given, *outputs})
         feeds = [
-            {name: values[s] for name, values in before.items() if name in reads}
-            | {name: sample[name] for name in reads if name in sample}
+            {given[name]: right[name][s] for name in given} | {name: sample[name] for name in reads if name in sample}
             for s, sample in enumerate(self.samples)
         ]
-        model = piece(self.graph, nodes, outputs, feeds[0])
+        model = piece(graph, nodes, outputs, feeds[0], given)
         actual = run_piece(model, outputs, feeds, self.candidate)
-        expected = self._values_at(stop)
         reports = [
-            [compare_value(name, expected[name][s], actual[name][s], self.tolerance) for name in outputs]
+            [compare_value(name, right[name][s], actual[name][s], self.tolerance) for name in outputs]
             for s in range(len(feeds))
         ]
-        return _Test(model, feeds, actual, reports)
+        return _Test(nodes, model, feeds, {name: right[name] for name in outputs}, actual, reports)
 
-    def _values_at(self, cut: int) -> dict[str, Values]:
-        """Returns the reference's values that cross a cut; only the last few cuts are kept."""
-        if cut == 0:
-            return {}
-        if cut not in self._known:
-            wanted = set(self.graph.live_after(cut))
-            stream = OnnxStream(self.graph, self.samples, self.reference, self.memory_limit)
-            if len(self._known) >= 2:
-                self._known.pop(next(iter(self._known)))
-            self._known[cut] = dict(stream.values(wanted))
-        return self._known[cut]
+    def _right(self, names: set[str]) -> dict[str, Values]:
+        """Returns the reference's values, under the candidate's names."""
+        made = dict(self.stream().values({self.pairs[name] for name in names}))
+        return {name: made[self.pairs[name]] for name in names}
 
     def _finding(self, start: int, stop: int) -> NodeMismatch:
         test = self._last[start, stop]
         worst = max(range(len(test.reports)), key=lambda s: max(map(_rank, test.reports[s])))
-        expected = self._values_at(stop)
-        together = f"these {stop - start} nodes disagree only when {self.candidate.label} runs them together"
+        together = f"these {len(test.nodes)} nodes disagree only when {self.candidate.label} runs them together"
         return NodeMismatch(
-            nodes=[NodeLabel.of(node) for node in self.graph.nodes[start:stop]],
+            nodes=[NodeLabel.of(self.graph.nodes[index]) for index in test.nodes],
             reports=[report for report in test.reports[worst] if not report.ok],
             sample=self.labels[worst],
             piece=test.model,
             feeds=test.feeds[worst],
-            reference={name: expected[name][worst] for name in test.actual},
+            reference={name: values[worst] for name, values in test.right.items()},
             candidate={name: values[worst] for name, values in test.actual.items()},
             optimization=self.candidate.optimization,
             notes=[together] if stop - start > 1 else [],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,26 @@ class BodyRun:
 
 @dataclass
 class BodyNode:
-    """A control-flow node with the values that it reads."""
+    """A control-flow node with the values that it reads.
+
+    Attributes:
+        node: an If, Loop or Scan.
+        model: the model that it is in.
+        values: what it and its bodies read, by name, initializers excepted.
+        before: the nodes before it that make what has no counterpart on the other side, if there are any.
+        before_feeds: right values for them.
+    """
 
     node: onnx.NodeProto
     model: LoadedModel
     values: Mapping[str, Any]
+    before: LoadedModel | None = None
+    before_feeds: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """How labels call the node."""
+        return self.node.name or f"{self.node.op_type} {self.node.output[0]}"
 
     def body(self, name: str) -> onnx.GraphProto:
         """Returns the body in an attribute."""
@@ -77,7 +92,7 @@ def body_runs(reference: BodyNode, candidate: BodyNode, backend: Backend) -> Ite
 
 def _branch(reference: BodyNode, candidate: BodyNode) -> BodyRun:
     name = "then_branch" if bool(np.asarray(reference.read(0)).reshape(-1)[0]) else "else_branch"
-    return _pair(reference, candidate, name, f"{_name(candidate.node)} {name}", [])
+    return _pair(reference, candidate, name, f"{candidate.name} {name}", [])
 
 
 def _pair(reference: BodyNode, candidate: BodyNode, body: str, label: str, state: list[Any]) -> BodyRun:
@@ -99,7 +114,7 @@ def _iterations(reference: BodyNode, candidate: BodyNode, backend: Backend) -> I
     iteration = 0
     while going and (count is None or iteration < count):
         state = [np.asarray(iteration, np.int64), np.asarray(True), *carried]
-        label = f"{_name(candidate.node)} iteration {iteration}"
+        label = f"{candidate.name} iteration {iteration}"
         run = _pair(reference, candidate, "body", label, state)
         yield run
         results = backend.load(run.reference).run_values(run.reference_feeds)
@@ -122,11 +137,7 @@ def _scans(reference: BodyNode, candidate: BodyNode, backend: Backend) -> Iterat
             np.take(values, -1 - iteration if flip else iteration, axis)
             for values, axis, flip in zip(sequences, axes, backward, strict=True)
         ]
-        label = f"{_name(candidate.node)} iteration {iteration}"
+        label = f"{candidate.name} iteration {iteration}"
         run = _pair(reference, candidate, "body", label, [*carried, *parts])
         yield run
         carried = backend.load(run.reference).run_values(run.reference_feeds)[:states]
-
-
-def _name(node: onnx.NodeProto) -> str:
-    return node.name or f"{node.op_type} {node.output[0]}"

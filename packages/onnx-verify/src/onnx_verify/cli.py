@@ -22,10 +22,11 @@ from onnx_verify.comparison import compare as compare_models
 from onnx_verify.comparison import compare_outputs, resolve_inputs
 from onnx_verify.datafiles import read_expected
 from onnx_verify.errors import InputError, OnnxVerifyError
-from onnx_verify.find import SearchOptions, find_mismatch
+from onnx_verify.find import find_mismatch
 from onnx_verify.generate import RandomInputs
 from onnx_verify.model import load_model
 from onnx_verify.runtimes import Backend
+from onnx_verify.search import SearchOptions
 from onnx_verify.tolerance import Tolerance
 from onnx_verify.verdict import Verdict
 

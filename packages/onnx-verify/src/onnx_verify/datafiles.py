@@ -100,7 +100,8 @@ def _from_file(path: Path) -> InputSet:
     if path.suffix != ".npz":
         return InputSet((read_value(path),), label=path.name)
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # A file of our own: numpy leaves the one that it opens to the garbage collector if the archive is damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return InputSet(kwargs={name: archive[name] for name in archive.files}, label=path.name)
     except (OSError, ValueError, EOFError, KeyError, MemoryError) as error:
         raise InputError(f"{path} cannot be read as an .npz file: {error}") from error

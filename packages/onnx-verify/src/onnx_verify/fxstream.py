@@ -1,10 +1,12 @@
-"""The values of an ExportedProgram, node by node."""
+"""The values of an fx graph, node by node: of an ExportedProgram, or of a graph nested in one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from onnx_verify._torch import is_tensor, require_torch, to_numpy, to_tensor
 from onnx_verify.errors import InputError, ModelRunError
@@ -12,58 +14,99 @@ from onnx_verify.inputs import InputSet, as_array
 
 if TYPE_CHECKING:
     import torch
-    from torch.fx import Node
+    from torch.fx import GraphModule, Node
 
     from onnx_verify.streaming import Values
 
+Arguments = Callable[[], Iterable[Any]]
+"""Gives a value for each placeholder, anew for each run."""
 
-class FxStream:
-    """Interprets the graph of an ExportedProgram beside an ONNX model; its values are named like its nodes.
 
-    A value is copied when it is computed: what the program later does to it in place does not count.
+class GraphStream:
+    """Interprets an fx graph beside an ONNX model; its values are named like its nodes.
+
+    A value is copied when it is computed: what the graph later does to it in place does not count. Complex values
+    are given as ONNX holds them, with the real and imaginary parts in a last dimension of two.
     """
 
-    def __init__(self, program: torch.export.ExportedProgram, sets: Sequence[InputSet]) -> None:
-        """Keeps the program; nothing runs yet."""
-        self.program = program
-        self.sets = list(sets)
+    def __init__(self, module: GraphModule, arguments: Sequence[Arguments]) -> None:
+        """Keeps the graph and what it is run on, once per sample; nothing runs yet."""
+        self.module = module
+        self.arguments = list(arguments)
+
+    def only(self, sample: int) -> GraphStream:
+        """Returns the graph on one sample."""
+        return GraphStream(self.module, [self.arguments[sample]])
 
     @property
     def names(self) -> set[str]:
         """The nodes whose result is one tensor."""
-        return {node.name for node in self.program.graph.nodes if _is_tensor_node(node)}
+        return {node.name for node in self.module.graph.nodes if _is_tensor_node(node)}
 
     def values(self, wanted: set[str]) -> Iterator[tuple[str, Values]]:
         """Yields the wanted values in the order of the graph, and forgets each after its last use."""
-        torch = require_torch("running an ExportedProgram")
-        runs = [self._interpreter(each) for each in self.sets]
         left = len(wanted & self.names)
-        for node in self.program.graph.nodes:
+        for node, runs in self._steps():
             if node.op == "output" or not left:
                 return
-            with torch.no_grad():
-                for run in runs:
-                    self._step(run, node)
+            self._compute(runs, node)
             if node.name in wanted and _is_tensor_node(node):
                 left -= 1
-                yield node.name, [to_numpy(run.env[node]) for run in runs]
+                yield node.name, [onnx_form(to_numpy(run.env[node])) for run in runs]
+
+    def operands(self, name: str) -> list[tuple[Any, ...]]:
+        """Returns the positional arguments that a node is called with, one tuple per sample."""
+        for node, runs in self._steps():
+            if node.name == name:
+                return [run.fetch_args_kwargs_from_env(node)[0] for run in runs]
+            self._compute(runs, node)
+        raise InputError(f"the graph has no node {name!r}")
+
+    def results(self) -> list[list[Any]]:
+        """Returns what the graph returns, flat, one list per sample."""
+        for node, runs in self._steps():
+            if node.op == "output":
+                found = [run.fetch_args_kwargs_from_env(node)[0][0] for run in runs]
+                return [list(each) if isinstance(each, (list, tuple)) else [each] for each in found]
+            self._compute(runs, node)
+        return []
+
+    def _steps(self) -> Iterator[tuple[Node, list[Any]]]:
+        """Yields each node with the interpreters, which forget what no later node reads."""
+        torch = require_torch("running an fx graph")
+        runs = []
+        for arguments in self.arguments:
+            interpreter = torch.fx.Interpreter(self.module)
+            interpreter.args_iter = iter(arguments())
+            runs.append(interpreter)
+        for node in self.module.graph.nodes:
+            yield node, runs
             for run in runs:
                 for dead in run.user_to_last_uses.get(node, ()):
                     run.env.pop(dead, None)
 
-    def _step(self, run: Any, node: Node) -> None:
+    def _compute(self, runs: Sequence[Any], node: Node) -> None:
+        torch = require_torch("running an fx graph")
         try:
-            run.env[node] = run.run_node(node)
+            with torch.no_grad():
+                for run in runs:
+                    run.env[node] = run.run_node(node)
         except InputError:
             raise
         except Exception as error:
             raise ModelRunError(f"fx node {node.name} ({node.target}) failed: {error}") from error
 
-    def _interpreter(self, inputs: InputSet) -> Any:
-        torch = require_torch("running an ExportedProgram")
-        interpreter = torch.fx.Interpreter(self.program.graph_module)
-        interpreter.args_iter = iter(self._placeholders(inputs))
-        return interpreter
+
+class FxStream(GraphStream):
+    """Interprets an ExportedProgram."""
+
+    def __init__(self, program: torch.export.ExportedProgram, sets: Sequence[InputSet]) -> None:
+        """Keeps the program; nothing runs yet."""
+        self.program = program
+        super().__init__(program.graph_module, [self._arguments(each) for each in sets])
+
+    def _arguments(self, inputs: InputSet) -> Arguments:
+        return lambda: self._placeholders(inputs)
 
     def _placeholders(self, inputs: InputSet) -> Iterator[Any]:
         """Yields a value for each placeholder: weights by name, then the flat inputs."""
@@ -95,6 +138,11 @@ class FxStream:
 
 
 _MISSING = object()
+
+
+def onnx_form(array: Any) -> Any:
+    """Returns an array as an exporter writes it: complex numbers as pairs in a last dimension."""
+    return np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else array
 
 
 def _tensors(inputs: InputSet) -> Iterator[Any]:

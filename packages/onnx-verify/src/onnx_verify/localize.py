@@ -264,16 +264,8 @@ class Localizer:
 
         What earlier windows made is given to the piece as a value; ``whole`` goes through it all the same.
         """
-        graph = self.candidate
-        found, pending = {index}, [index]
-        while pending:
-            for name in graph.uses[pending.pop()]:
-                made = graph.producer.get(name)
-                held = name in self.pairs or (name in self._own and not whole)
-                if made is not None and not held and made not in found:
-                    found.add(made)
-                    pending.append(made)
-        return sorted(found)
+        held = self.pairs.keys() if whole else self.pairs.keys() | self._own.keys()
+        return self.candidate.behind([index], held)
 
     def _release(self, stop: int) -> None:
         """Drops what no later node needs."""

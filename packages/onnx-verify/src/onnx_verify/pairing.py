@@ -52,13 +52,17 @@ def _kind(graph: Graph, name: str) -> tuple[str, str]:
 def _same_origin(reference: Graph, candidate: Graph, name: str) -> bool:
     """Tells whether the metadata of two values of one name, where both have some, names the same fx node."""
     labels = [NodeLabel.of(graph.nodes[graph.producer[name]]) for graph in (reference, candidate)]
-    first, second = (_fx_name(label.fx_node) for label in labels)
+    first, second = (fx_name(label.fx_node) for label in labels)
     return first is None or second is None or first == second
 
 
-def _fx_name(text: str | None) -> str | None:
-    """Returns the name of an fx node, which torch.onnx gives with the whole line: ``%name : [...] = ...``."""
-    return text.split(" :")[0].lstrip("%") if text else None
+def fx_name(text: str | None) -> str | None:
+    """Returns the name of an fx node in its own graph.
+
+    torch.onnx gives it with the whole line, ``%name : [...] = ...``; this project's exporters put the operators whose
+    nested graph it is in before it, ``cond/name``.
+    """
+    return text.split(" :")[0].lstrip("%").rpartition("/")[2] if text else None
 
 
 def _by_position(reference: Graph, candidate: Graph) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from onnx_verify.weights import Weight, weight_bytes
 
 FEED_SUFFIX = "@given"
 """Ends the name of a value that is given to a piece, so that the piece can produce the same value itself."""
+
+_PASSED = "@out"
 
 
 def flatten_functions(model: LoadedModel) -> LoadedModel:
@@ -65,6 +67,18 @@ class Graph:
         weights = self.model.weights
         return sum(weight_bytes(weights[name]) for name in self.uses[index] if name in weights)
 
+    def behind(self, nodes: Iterable[int], held: Container[str]) -> list[int]:
+        """Returns some nodes and those before them that lead to them through values that are not held, in order."""
+        found = set(nodes)
+        pending = list(found)
+        while pending:
+            for name in self.uses[pending.pop()]:
+                made = self.producer.get(name)
+                if made is not None and name not in held and made not in found:
+                    found.add(made)
+                    pending.append(made)
+        return sorted(found)
+
     def live_after(self, stop: int) -> list[str]:
         """Returns the values made before node ``stop`` that a node from it on, or the caller, still needs."""
         finals = set(self.outputs)
@@ -113,6 +127,15 @@ def piece(
     proto = onnx.ModelProto(ir_version=source.proto.ir_version, graph=built)
     proto.opset_import.extend(source.proto.opset_import)
     return LoadedModel(proto, weights, source.source)
+
+
+def returning(model: LoadedModel, name: str) -> LoadedModel:
+    """Returns a model that gives one of its outputs only."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    del proto.graph.output[:]
+    proto.graph.output.extend(value for value in model.graph.output if value.name == name)
+    return LoadedModel(proto, model.weights, model.source)
 
 
 def value_info(name: str, value: Any) -> onnx.ValueInfoProto:
@@ -170,6 +193,12 @@ def standalone(graph: onnx.GraphProto, model: LoadedModel, feeds: Mapping[str, A
     return LoadedModel(proto, weights, model.source)
 
 
+def passed_name(name: str) -> str | None:
+    """Returns the name in the body of a value that a standalone body passes on as it is, None for any other."""
+    source, mark, _ = name.rpartition(_PASSED)
+    return source if mark else None
+
+
 def _make_outputs(graph: onnx.GraphProto) -> None:
     """Gives each output a node of its own: one that is captured or fed as it is would not be a graph
     output."""
@@ -179,7 +208,7 @@ def _make_outputs(graph: onnx.GraphProto) -> None:
         if value.name in made and value.name not in names:
             names.append(value.name)
             continue
-        passed = f"{value.name}@out{len(names)}"
+        passed = f"{value.name}{_PASSED}{len(names)}"
         graph.node.append(helper.make_node("Identity", [value.name], [passed], name=passed))
         names.append(passed)
     del graph.output[:]

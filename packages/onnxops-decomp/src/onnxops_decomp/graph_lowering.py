@@ -100,7 +100,8 @@ class GraphLowering:
         symbols: Names of the symbolic dimensions.
         decomposer: Source of decompositions; pass one along to share its results between graphs.
         handlers: What to do with call targets that are no ATen overloads, such as higher-order operators.
-        origin: Called with a node, returns the metadata to stamp its ONNX nodes with.
+        origin: Called with a node and the metadata of the node whose nested graph it is in (empty in the outermost),
+            returns the metadata to stamp its ONNX nodes with.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class GraphLowering:
         *,
         decomposer: Decomposer | None = None,
         handlers: Mapping[Any, NodeHandler] | None = None,
-        origin: Callable[[torch.fx.Node], dict[str, str]] | None = None,
+        origin: Callable[[torch.fx.Node, Mapping[str, str]], dict[str, str]] | None = None,
     ) -> None:
         self.op, self.table, self.symbols = op, table, symbols
         self.decomposer = decomposer or Decomposer()
@@ -185,7 +186,7 @@ class GraphLowering:
     def _lower_node(self, node: torch.fx.Node) -> None:
         outer = self.op.context.origin
         if self.origin is not None and self._depth == 0:
-            self.op.context.origin = self.origin(node)
+            self.op.context.origin = self.origin(node, outer)
         try:
             self.env[node] = self._result(node)
             if self._depth == 0:
