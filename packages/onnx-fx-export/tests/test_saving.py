@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from onnx_fx_export import export
+from onnx_fx_export import export, weights
 
 
 def run(path: Path, x: torch.Tensor) -> torch.Tensor:
@@ -67,3 +68,37 @@ def test_saving_twice_gives_the_same_bytes(model, tmp_path: Path) -> None:
     program.save(tmp_path / "a.onnx")
     program.save(tmp_path / "b.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.bool])
+@pytest.mark.parametrize("perm", [(0, 1), (1, 0)])
+def test_weights_are_streamed_in_pieces(dtype: torch.dtype, perm: tuple[int, int], monkeypatch) -> None:
+    monkeypatch.setattr(weights, "_BLOCK_BYTES", 100)
+    tensor = (torch.rand(70, 130) * 3).to(dtype).permute(perm)
+    file = io.BytesIO()
+    weights.StreamedTensor(tensor).tofile(file)
+    assert file.getvalue() == tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def test_weights_of_any_rank_are_streamed(monkeypatch) -> None:
+    monkeypatch.setattr(weights, "_BLOCK_BYTES", 100)
+    for tensor in (torch.tensor(3.0), torch.empty(0, 4), torch.randn(5, 6, 40).permute(2, 0, 1)):
+        file = io.BytesIO()
+        weights.StreamedTensor(tensor).tofile(file)
+        assert file.getvalue() == tensor.contiguous().numpy().tobytes()
+
+
+def test_transposed_weights_are_never_copied_whole() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.Linear(2048, 2048))
+    program = export(model, (torch.randn(2, 3, 2048),))
+    sizes = []
+
+    class Counting(io.BytesIO):
+        def write(self, data) -> int:
+            sizes.append(memoryview(data).nbytes)
+            return sizes[-1]
+
+    for value in program.model.graph.initializers.values():
+        value.const_value.tofile(Counting())
+    assert sum(sizes) == 4 * 2 * (2048 * 2048 + 2048)
+    assert max(sizes) <= 8 << 20

@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_fx_export.errors import SaveError
+from onnx_fx_export.weights import has_data
 
 __all__ = ["MAX_SINGLE_FILE_BYTES", "replaced_file", "save_model", "write_text"]
 
@@ -31,9 +32,11 @@ def save_model(
     The files are written to a folder beside the destination and moved into place when they are complete.
 
     Raises:
-        SaveError: If the destination cannot be written.
+        SaveError: If the destination cannot be written, or weights have no contents.
     """
     path = Path(destination)
+    if include_initializers:
+        _check_data(model)
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     external = size >= MAX_SINGLE_FILE_BYTES if external_data is None else external_data
     try:
@@ -54,6 +57,16 @@ def save_model(
                     os.replace(Path(folder) / name, path.parent / name)
     except OSError as error:
         raise SaveError(f"The model cannot be written to {path}: {error.strerror or error}.") from error
+
+
+def _check_data(model: ir.Model) -> None:
+    values = model.graph.initializers.values()
+    missing = [str(v.name) for v in values if v.const_value is not None and not has_data(v.const_value)]
+    if missing:
+        raise SaveError(
+            f"{len(missing)} weights were never allocated, {missing[0]} among them: give them contents with "
+            "apply_weights(...), or save with include_initializers=False."
+        )
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import torch
 
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.finish.weights import DeduplicateInitializers, restore_duplicates
-from onnx_fx_export.weights import TIED
+from onnx_fx_export.weights import TIED, StreamedTensor
 from onnxops_decomp.passes import DerivedTensor
 
 __all__ = ["apply_weights", "load_state_dict"]
@@ -122,4 +122,4 @@ def _checked(name: str, old: ir.TensorProtocol, tensor: torch.Tensor) -> ir.Tens
             f"Weight {name} has shape {list(tensor.shape)} and dtype {dtype.name}; the model wants "
             f"{list(old.shape)} and {old.dtype.name}."
         )
-    return ir.tensor_adapters.TorchTensor(tensor, name=old.name)
+    return StreamedTensor(tensor, name=old.name)

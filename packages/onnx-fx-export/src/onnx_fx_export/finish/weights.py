@@ -7,6 +7,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from onnx_fx_export.weights import StreamedTensor
+
 __all__ = ["DeduplicateInitializers", "FoldWeightTransposes", "restore_duplicates"]
 
 _MERGED = "onnx_fx_export.merged"
@@ -51,7 +53,7 @@ class FoldWeightTransposes(ir.passes.InPlacePass):
         perm: tuple[int, ...],
     ) -> None:
         name = f"{value.name}.transposed"
-        view = ir.tensor_adapters.TorchTensor(tensor.raw.permute(perm), name=name)
+        view = StreamedTensor(tensor.raw.permute(perm), name=name)
         transposed = ir.Value(name=name, type=value.type, shape=view.shape, const_value=view)
         transposed.meta.update(value.meta)
         for node in nodes:

@@ -1,0 +1,153 @@
+"""Exporting and saving a model of 2.5 GiB: memory beyond the loaded model, and time beside writing the same bytes.
+
+    python benchmarks/saving.py [--gib 2.5] [--json FILE]
+
+The model is a chain of linear layers, whose weights ONNX wants transposed, and of convolutions with batch
+normalization, whose weights are computed anew. The peak is of the process's own memory (RssAnon) from the start of
+the export to the end of the save. The disk's own speed is measured in turn with the saves: the same number of bytes
+through ``write``, into a file of the same folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import statistics
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from figures import Cell, Figure, command
+
+import onnx_fx_export
+
+WIDTH = 4096
+CHANNELS = 512
+
+
+def build(gib: float) -> torch.nn.Module:
+    """Return a model with about that many GiB of weights."""
+    layers: list[torch.nn.Module] = [torch.nn.Conv2d(4, CHANNELS, 3, bias=False), torch.nn.BatchNorm2d(CHANNELS)]
+    for _ in range(8):
+        layers += [torch.nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False), torch.nn.BatchNorm2d(CHANNELS)]
+    layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Unflatten(1, (1, -1))]
+    layers += [torch.nn.Linear(CHANNELS, WIDTH)]
+    left = gib * (1 << 30) - 4 * sum(tensor.numel() for layer in layers for tensor in layer.parameters())
+    layers += [torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)]
+    layers += [torch.nn.Linear(WIDTH, WIDTH) for _ in range(int(left / 4 / WIDTH / WIDTH) - 8)]
+    return torch.nn.Sequential(*layers).eval()
+
+
+class Peak:
+    """Samples the process's own memory while it is entered; ``bytes`` is the most it grew by."""
+
+    def __enter__(self) -> Peak:
+        self._start, self.bytes, self._stop = self._read(), 0, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @staticmethod
+    def _read() -> int:
+        fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return int(fields["RssAnon"].split()[0]) << 10
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            self.bytes = max(self.bytes, self._read() - self._start)
+            time.sleep(0.002)
+
+
+def ours(model: torch.nn.Module, example: torch.Tensor) -> Callable[[Path], None]:
+    """Export with onnx-fx-export and return what saves the result."""
+    return onnx_fx_export.export(model, (example,)).save
+
+
+def theirs(model: torch.nn.Module, example: torch.Tensor) -> Callable[[Path], None]:
+    """Export with torch.onnx and return what saves the result."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        program = torch.onnx.export(model, (example,), dynamo=True, verbose=False)
+    assert program is not None
+    return lambda path: program.save(path, external_data=True)
+
+
+def seconds(action: Callable[[Path], object], path: Path) -> float:
+    """Return how long it takes to write a new file."""
+    for old in path.parent.iterdir():
+        old.unlink()
+    start = time.perf_counter()
+    action(path)
+    return time.perf_counter() - start
+
+
+def write_plainly(model: torch.nn.Module, path: Path) -> None:
+    """Write the bytes of all weights with ``write``."""
+    with path.open("wb") as file:
+        for tensor in model.parameters():
+            file.write(memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy()))
+
+
+def measure(name: str, export: Callable[..., Callable[[Path], None]], model: torch.nn.Module) -> dict[str, Cell]:
+    """Measure one exporter."""
+    example = torch.randn(2, 4, 8, 8)
+    export(build(0), example)  # imports, and what torch caches
+    size = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        path = Path(folder) / "model.onnx"
+        with Peak() as peak:
+            save = export(model, example)
+            save(path)
+        turns = [(seconds(save, path), seconds(partial(write_plainly, model), path)) for _ in range(5)]
+    saving, writing = (statistics.median(column) for column in zip(*turns, strict=True))
+    return {
+        "exporter": name,
+        "weights": size / 2**30,
+        "peak": peak.bytes / 2**20,
+        "share": 100 * peak.bytes / size,
+        "saving": saving,
+        "writing": writing,
+        "ratio": statistics.median(mine / plain for mine, plain in turns),
+    }
+
+
+COLUMNS = {
+    "exporter": "exporter",
+    "weights": "weights GiB",
+    "peak": "peak beyond the model MiB",
+    "share": "% of the weights",
+    "saving": "save s",
+    "writing": "write s",
+    "ratio": "save / write",
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure both exporters and print the table."""
+    parser = command(__doc__)
+    parser.add_argument("--gib", type=float, default=2.5)
+    options = parser.parse_args(argv)
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    model = build(options.gib)
+    Figure(
+        title="Saving a large model",
+        caption="Memory that export and save take beyond the loaded model, and the time of a save beside writing the "
+        "same bytes; less is better.",
+        columns=COLUMNS,
+        rows=[measure(name, export, model) for name, export in {"onnx-fx-export": ours, "torch.onnx": theirs}.items()],
+    ).finish(options.json)
+
+
+if __name__ == "__main__":
+    main()
