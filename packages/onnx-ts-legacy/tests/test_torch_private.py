@@ -22,6 +22,15 @@ def test_fake_tensors_take_sizes_without_values_and_say_what_they_share() -> Non
     assert private.statically_known_true(view.shape[0] == size * 3)
 
 
+def test_a_size_that_is_set_to_be_at_least_one_is_known_to_be() -> None:
+    size = private.fake_mode().shape_env.create_unbacked_symint()
+
+    private.set_at_least_one(size)
+
+    assert private.statically_known_true(size >= 1)
+    assert not private.statically_known_true(size >= 2)
+
+
 def test_sizes_with_examples_are_symbols() -> None:
     mode = private.fake_mode()
 

@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
     ShapeEnv,
+    constrain_range,
     statically_known_true,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "plain_fake",
     "quiet_fake_tensors",
     "same_storage",
+    "set_at_least_one",
     "slow_attention",
     "statically_known_true",
     "trace_graph",
@@ -81,6 +83,11 @@ def new_dimension(mode: FakeTensorMode, name: str, hint: int) -> torch.SymInt:
     shape_env: Any = mode.shape_env
     symbol = shape_env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
     return cast(torch.SymInt, shape_env.create_symintnode(symbol, hint=hint, source=source))
+
+
+def set_at_least_one(size: torch.SymInt) -> None:
+    """Let torch know that a size is not 0, at less cost than ``torch._check`` (``symbolic_shapes.constrain_range``)."""
+    constrain_range(size, min=1)
 
 
 def same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -29,7 +29,7 @@ from onnxops_decomp.dtypes import is_complex, mark_complex, to_ir
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["Plan", "Same", "joined", "plan_of_state"]
+__all__ = ["Carried", "Number", "Plan", "Same", "joined", "plan_of_state"]
 
 _NUMBERS = (bool, int, float, torch.SymInt, RuntimeBool, RuntimeFloat)
 
@@ -353,7 +353,10 @@ def _wider_tensor(interpreter: Interpreter, plan: Carried, value: Any, symbols: 
         for size, now in zip(plan.sizes, fake.shape, strict=True)
     )
     same = all((a is None) == (b is None) for a, b in zip(sizes, plan.sizes, strict=True))
-    return plan if same else Carried(plan.dtype, sizes, plan.complex, plan.aliases)
+    aliases = plan.aliases
+    if value.storage.frame < interpreter.heap.frame and value.storage not in aliases:
+        aliases = (*aliases, value.storage)
+    return plan if same and aliases is plan.aliases else Carried(plan.dtype, sizes, plan.complex, aliases)
 
 
 def _wider_group(interpreter: Interpreter, plan: Group, value: Any, symbols: int) -> Plan:

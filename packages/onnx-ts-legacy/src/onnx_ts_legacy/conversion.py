@@ -117,7 +117,8 @@ class Interpreter(OperatorCalls):
         return [self.env[variable.unique()] for variable in returned]
 
     def _run_node(self, node: Any) -> None:
-        args = [self.env[variable.unique()] for variable in node.inputs()]
+        # Ten times as fast as going through node.inputs().
+        args = [self.env[node.inputsAt(index).unique()] for index in range(node.inputsSize())]
         outer, self.node = self.node, node
         try:
             result = self._dispatch(node, node.kind(), args)

@@ -1,8 +1,8 @@
 """``prim::Loop``: repeated here where the number of iterations is known and small, an ONNX Loop otherwise.
 
 What an ONNX Loop carries from one iteration to the next is found by running the body until nothing more turns out to
-change: first everything is taken to stay as it is; what the body leaves different is carried, with the dimensions that
-stay the same; a list that grows becomes a sequence.
+change: first everything is taken to stay as it is, but for what its nodes tell; what the body leaves different is
+carried, with the dimensions that stay the same; a list that grows becomes a sequence.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnx_ts_legacy.carried import Plan, Same, joined, plan_of_state
+from onnx_ts_legacy.carried import Plan, joined, plan_of_state
 from onnx_ts_legacy.control_flow import abandon, in_branch
 from onnx_ts_legacy.errors import ControlFlowError
+from onnx_ts_legacy.foresight import first_objects, first_plans
 from onnx_ts_legacy.prims import ProgramRaisesError
 from onnx_ts_legacy.values import Mutable
 from onnxops_decomp.builder import OpBuilder
@@ -86,8 +87,8 @@ class _Loop:
         self._trips, self._condition = trips, condition
         self._initial = carried
         self._symbols = interpreter.metadata.symbol_count()
-        self._plans: list[Plan] = [Same(value) for value in carried]
-        self._objects: dict[Mutable, Plan] = {}
+        self._plans = first_plans(interpreter, block, carried)
+        self._objects = first_objects(interpreter, block)
 
     def convert(self) -> list[Any]:
         failures = len(self._interpreter.failures)

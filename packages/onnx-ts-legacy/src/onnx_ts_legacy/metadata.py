@@ -6,6 +6,7 @@ Then the call is tried with several sizes, and what came out the same every time
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
-from onnx_ts_legacy.pointwise_forms import pointwise_form
+from onnx_ts_legacy.forms import known_form, known_view
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.graph_lowering import SymbolNames
 
@@ -44,7 +45,10 @@ class Metadata:
         self._canonical: dict[Any, torch.Tensor] = {}
         self._known: dict[Any, tuple[Any, int | None]] = {}
         self._contiguous: dict[int, tuple[bool, torch.Tensor]] = {}
-        self._plain_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
+
+    @functools.cached_property
+    def _plain_mode(self) -> private.FakeTensorMode:
+        return private.FakeTensorMode(allow_non_fake_inputs=True)
 
     # ---- tensors
 
@@ -64,7 +68,7 @@ class Metadata:
             return known[0]
         # 0 and 1 are special cases to many operators, so they do not serve as examples.
         size = self.unknown_size(hint=example if example > 1 else 5)
-        torch._check(size >= 1)
+        private.set_at_least_one(size)
         self.symbols.rename(size.node.expr, name)
         self._declared[name] = (size, example)
         return size
@@ -77,11 +81,10 @@ class Metadata:
         for axis, name in names.items():
             sizes[axis] = self.declared_size(name, example.shape[axis])
         last = torch.channels_last
-        channels_last = example.dim() == 4 and not example.is_contiguous() and example.is_contiguous(memory_format=last)
-        with self.mode:
-            return torch.empty(
-                sizes, dtype=example.dtype, memory_format=last if channels_last else torch.contiguous_format
-            )
+        if example.dim() == 4 and not example.is_contiguous() and example.is_contiguous(memory_format=last):
+            with self.mode:
+                return torch.empty(sizes, dtype=example.dtype, memory_format=last)
+        return self.empty(example.dtype, sizes)
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake tensor of the same dtype, sizes and strides."""
@@ -153,9 +156,6 @@ class Metadata:
         key = _form_key(fake.dtype, (*fake.shape, *fake.stride(), fake.storage_offset()))
         return self._canonical.setdefault(key, fake)
 
-    def _contiguous_fake(self, dtype: torch.dtype, sizes: Sequence[Any]) -> torch.Tensor:
-        return self._strided(dtype, sizes, _contiguous_strides(sizes))
-
     def _strided(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> torch.Tensor:
         key = _form_key(dtype, (*sizes, *strides, 0))
         if key not in self._canonical:
@@ -180,22 +180,26 @@ class Metadata:
         key = _call_key(function, args, kwargs)
         if key is not None and key in self._known:
             return self._known[key]
-        form = pointwise_form(function, args, kwargs, self._is_contiguous)
-        if form is not None:
-            known = self._contiguous_fake(*form), None
+        known = self._by_rule(function, args, kwargs)
+        if known is not None:
             if key is not None:
                 self._known[key] = known
             return known
-        count = self.symbol_count()
         result = self.run(function, args, kwargs)
         position = _viewed(args, result)
         leaves, structure = pytree.tree_flatten(result)
         canonical = [self.canonical(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         result = pytree.tree_unflatten(canonical, structure)
-        sizes = [size for leaf in canonical for size in (leaf.shape if isinstance(leaf, torch.Tensor) else [leaf])]
-        if key is not None and all(not isinstance(s, torch.SymInt) or self.is_older(s, count) for s in sizes):
+        if key is not None and _free_symbols(canonical) <= _free_symbols(pytree.tree_leaves((args, kwargs))):
             self._known[key] = result, position
         return result, position
+
+    def _by_rule(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None] | None:
+        view = known_view(function, args, kwargs)
+        if view is not None:
+            return self._strided(args[0].dtype, *view), 0
+        form = known_form(function, args, kwargs, self._is_contiguous)
+        return None if form is None else (self.empty(*form), None)
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call an operator on fake tensors.
@@ -362,6 +366,12 @@ def _call_key(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if any(isinstance(leaf, torch.SymFloat | torch.SymBool | torch.Generator) for leaf in leaves):
         return None
     return (function, _key(args), tuple((name, _key(value)) for name, value in kwargs.items()))
+
+
+def _free_symbols(leaves: Sequence[Any]) -> set[sympy.Symbol]:
+    """Return the symbols in numbers and in the sizes of tensors."""
+    sizes = [size for leaf in leaves for size in (leaf.shape if isinstance(leaf, torch.Tensor) else [leaf])]
+    return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
 
 
 def _viewed(args: Sequence[Any], result: Any) -> int | None:
