@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import onnx_ir as ir
-import sympy
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -16,8 +15,11 @@ from onnx_fx_export._version import __version__
 from onnx_fx_export.constraints import SizeConstraints
 from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
 from onnx_fx_export.finish import finish
+from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.higher_order import HANDLERS
 from onnx_fx_export.origin import origin_of
+from onnx_fx_export.regions import ModuleClasses, module_regions
+from onnx_fx_export.size_sources import define_symbol, shape_entry
 from onnx_fx_export.weights import WeightStore
 from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.dtypes import mark_complex, mark_number, to_ir
@@ -25,7 +27,7 @@ from onnxops_decomp.folding import MAX_ELEMENTS
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.inference import Dims
 from onnxops_decomp.model import build_model
-from onnxops_decomp.mutation import needs_functionalization, written_arguments
+from onnxops_decomp.mutation import needs_functionalization, written_roots
 
 __all__ = ["Conversion", "ModelNames", "convert"]
 
@@ -72,13 +74,22 @@ class Conversion:
 
 class _Converter:
     def __init__(
-        self, program: torch.export.ExportedProgram, opset: int, table: LoweringTable, names: ModelNames, state: str
+        self,
+        program: torch.export.ExportedProgram,
+        opset: int,
+        table: LoweringTable,
+        names: ModelNames,
+        state: str,
+        functions: ModuleClasses,
     ) -> None:
         self.program, self.names, self.state_mode = program, names, state
         self.op = OpBuilder(opset)
         self.symbols = SymbolNames(self.op)
         self.weights = WeightStore(self.op)
-        self.lowering = GraphLowering(self.op, table, self.symbols, handlers=HANDLERS, origin=origin_of)
+        self.functions = FunctionStore()
+        handlers = {**HANDLERS, **self.functions.handlers(opset)}
+        self.lowering = GraphLowering(self.op, table, self.symbols, handlers=handlers, origin=origin_of)
+        self.module_classes = functions
         self.input_positions: list[int] = []
         self.model_inputs: list[str] = []
         self.input_dims: dict[str, Dims] = {}
@@ -117,26 +128,14 @@ class _Converter:
         value = self.op.input(name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
         for axis, size in enumerate(val.shape):
             if isinstance(size, torch.SymInt):
-                self._define_symbol(self.symbols.expression(size), partial(_shape_entry, value, axis))
+                define_symbol(self.op.context, self.symbols.expression(size), partial(shape_entry, value, axis))
         return mark_complex(value) if val.is_complex() else value
 
     def _number_input(self, name: str, val: Any) -> ir.Value:
         dtype = {torch.SymInt: ir.DataType.INT64, torch.SymBool: ir.DataType.BOOL}.get(type(val), ir.DataType.DOUBLE)
         value = mark_number(self.op.input(name, dtype, ()))
-        self._define_symbol(self.symbols.expression(val), lambda op: op.Reshape(value, [1]))
+        define_symbol(self.op.context, self.symbols.expression(val), lambda op: op.Reshape(value, [1]))
         return value
-
-    def _define_symbol(self, expression: sympy.Expr, source: Any) -> None:
-        """Note how a symbol is computed from a size that depends on it alone and linearly."""
-        symbols = list(expression.free_symbols)
-        if len(symbols) != 1 or str(symbols[0]) in self.op.context.symbols:
-            return
-        symbol = symbols[0]
-        slope = sympy.diff(expression, symbol) if expression.is_polynomial(symbol) else None
-        if slope is None or not slope.is_Integer or slope == 0:
-            return
-        offset = int(expression.subs(symbol, 0))
-        self.op.context.symbols[str(symbol)] = partial(_solved, source, offset, int(slope))
 
     def _name_dims(self, placeholders: Sequence[torch.fx.Node]) -> None:
         """Give symbols the names that the user gave the dimensions."""
@@ -262,6 +261,7 @@ class _Converter:
         values = self.inputs()
         # What the user feeds comes first, what the model carries along after it.
         self.op.scope.inputs.sort(key=lambda value: value.name in self.initial_state)
+        self.lowering.regions = module_regions(self.program.graph, self.module_classes, self.functions)
         results = self.lowering.run(self.program.graph_module, values)
         if self.lowering.failures:
             raise conversion_error(self.lowering.failures, self.op.opset)
@@ -275,6 +275,7 @@ class _Converter:
             outputs,
             name="main_graph",
             initializers=self.weights.values,
+            functions=self.functions.functions,
             producer=("onnx-fx-export", __version__),
         )
         if optimize:
@@ -293,26 +294,9 @@ class _Named:
     index: int
 
 
-def _shape_entry(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
-    return op.Shape(value, start=axis, end=axis + 1)
-
-
-def _solved(source: Any, offset: int, slope: int, op: OpBuilder) -> ir.Value:
-    """Return the symbol s for which ``slope * s + offset`` is the size that ``source`` gives."""
-    size = source(op)
-    shifted = op.Sub(size, [offset]) if offset else size
-    return shifted if slope == 1 else op.Div(shifted, [slope])
-
-
 def _written_placeholders(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
-    root: dict[torch.fx.Node, torch.fx.Node] = {}
-    found: dict[torch.fx.Node, None] = {}
-    for node in program.graph.nodes:
-        for operand in written_arguments(node):
-            root[node] = root.get(operand, operand)
-            if root[node].op == "placeholder":
-                found[root[node]] = None
-    return list(found)
+    roots = written_roots(program.graph).values()
+    return list(dict.fromkeys(root for root in roots if root.op == "placeholder"))
 
 
 def _listed(names: set[str], kind: str) -> str:
@@ -323,12 +307,12 @@ def _listed(names: set[str], kind: str) -> str:
 
 def convert(
     program: torch.export.ExportedProgram,
-    *,
     opset: int,
     table: LoweringTable,
     names: ModelNames,
     state: str = "error",
     optimize: bool = True,
+    functions: ModuleClasses = False,
 ) -> Conversion:
     """Convert a captured program to an ONNX model at ``opset``.
 
@@ -340,9 +324,16 @@ def convert(
         state: ``"error"`` to refuse programs that mutate buffers or inputs, ``"io"`` to make each of those an input
             and an output.
         optimize: Whether the finishing passes fuse nodes.
+        functions: Classes of the modules that become functions, or True for all modules.
 
     Raises:
+        InvalidArgumentError: If the opset has no functions, or a class of ``functions`` is not called.
         MutationError: If the program mutates state and ``state`` is ``"error"``.
         ConversionError: If operators cannot be converted; it lists all of them.
     """
-    return _Converter(program, opset, table, names, state).run(optimize)
+    if functions and opset < LOWEST_OPSET:
+        raise InvalidArgumentError(
+            f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {opset} is asked for: give a higher "
+            "opset_version, or leave out export_modules_as_functions."
+        )
+    return _Converter(program, opset, table, names, state, functions).run(optimize)

@@ -25,6 +25,7 @@ from onnx_fx_export.errors import CaptureError, ConversionError, InvalidArgument
 from onnx_fx_export.naming import input_paths, output_paths
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.program import CallStructure, ONNXProgram
+from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.report import write_report
 from onnx_fx_export.saving import replaced_file
 from onnx_fx_export.verification import verify_program
@@ -54,6 +55,7 @@ def export(
     state: Literal["error", "io"] = "error",
     verify: bool = False,
     optimize: bool = True,
+    export_modules_as_functions: ModuleClasses = False,
     dynamo: bool = True,
     fallback: bool = False,
     report: bool = False,
@@ -85,6 +87,8 @@ def export(
             makes each an input and an output named ``<name>.next``.
         verify: Whether the result is compared with PyTorch on the example arguments (needs onnx-verify).
         optimize: Whether groups of nodes are fused where the opset has one operator for them.
+        export_modules_as_functions: Classes of modules whose calls become calls of ONNX functions, or True for all
+            modules; equal ones share a function. By default everything is inlined. Needs opset 15.
         dynamo: False to hand the model to the TorchScript exporter (needs onnx-ts-legacy).
         fallback: Whether a model that cannot be captured or converted is handed to the TorchScript exporter
             (needs onnx-ts-legacy; what comes back then is its program).
@@ -134,7 +138,7 @@ def export(
         names = _names(model, program, dims, input_names, output_names)
         table = builtin_table().extended(custom_translation_table) if custom_translation_table else builtin_table()
         with timer.stage("convert"), profiler or contextlib.nullcontext():
-            conversion = convert(program, opset=opset, table=table, names=names, state=state, optimize=optimize)
+            conversion = convert(program, opset, table, names, state, optimize, export_modules_as_functions)
     except (CaptureError, ConversionError):
         if not fallback:
             raise

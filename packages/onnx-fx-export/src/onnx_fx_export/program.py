@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.convert import Conversion
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.finish import finish
+from onnx_fx_export.finish.functions import inline_functions
+from onnx_fx_export.finish.weights import restore_duplicates
 from onnx_fx_export.naming import rename_dimensions
 from onnx_fx_export.saving import MAX_SINGLE_FILE_BYTES, save_model
 from onnx_fx_export.verification import verify_program
@@ -128,6 +130,16 @@ class ONNXProgram:
 
     def optimize(self) -> None:
         """Run the finishing passes again, after a change of the model; an export has run them already."""
+        finish(self.model)
+        self._session = None
+
+    def inline_functions(self) -> None:
+        """Replace the calls of functions by what the functions compute, and drop the functions.
+
+        The finishing passes run again, as they see more then. The module paths of nodes are complete afterwards.
+        """
+        restore_duplicates(self.model)
+        inline_functions(self.model)
         finish(self.model)
         self._session = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ __all__ = ["Failure", "GraphLowering", "SymbolNames"]
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 NodeHandler = Callable[["GraphLowering", torch.fx.Node], Any]
+# Lowers a run of nodes as a whole and returns those that it took care of; none where it leaves them to the caller.
+RegionHandler = Callable[["GraphLowering", torch.fx.GraphModule], Collection[torch.fx.Node]]
 
 
 class SymbolNames:
@@ -102,6 +104,13 @@ class GraphLowering:
         handlers: What to do with call targets that are no ATen overloads, such as higher-order operators.
         origin: Called with a node and the metadata of the node whose nested graph it is in (empty in the outermost),
             returns the metadata to stamp its ONNX nodes with.
+
+    Attributes:
+        env: What each fx node was lowered to.
+        written: For each in-place call, the node that stands for the tensor it writes to.
+        failures: Nodes that could not be lowered; nested lowerings add theirs.
+        assumptions: Facts about symbolic sizes that decompositions rely on.
+        regions: Runs of nodes that are lowered as a whole, by their first node.
     """
 
     def __init__(
@@ -119,9 +128,10 @@ class GraphLowering:
         self.handlers: dict[Any, NodeHandler] = {**STRIDED, **(handlers or {})}
         self.origin = origin
         self.env: dict[torch.fx.Node, Any] = {}
-        self._written: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.written: dict[torch.fx.Node, torch.fx.Node] = {}
         self.failures: list[Failure] = []
         self.assumptions: list[sympy.Basic] = []
+        self.regions: Mapping[torch.fx.Node, RegionHandler] = {}
         self._depth = 0
 
     def nested(self, op: OpBuilder | None = None) -> GraphLowering:
@@ -143,21 +153,28 @@ class GraphLowering:
         Returns:
             What the output node returns, fx nodes replaced by values or static results.
         """
-        remaining = iter(inputs)
-        for node in graph_module.graph.nodes:
-            if node.op == "placeholder":
-                self.env[node] = next(remaining)
+        placeholders = graph_module.graph.find_nodes(op="placeholder")
+        self.env.update(zip(placeholders, inputs, strict=True))
+        self.run_nodes(graph_module, graph_module.graph.nodes)
+        return self.resolve(graph_module.graph.output_node().args[0])
+
+    def run_nodes(self, graph_module: torch.fx.GraphModule, nodes: Iterable[torch.fx.Node]) -> None:
+        """Lower some nodes of a graph, in order; what they use from outside has to have a value already."""
+        done: set[torch.fx.Node] = set()
+        for node in nodes:
+            if node in done or node.op in ("placeholder", "output"):
+                continue
+            region = self.regions.get(node)
+            if region is not None and (lowered := region(self, graph_module)):
+                done.update(lowered)
             elif node.op == "get_attr":
                 self.env[node] = self.attribute(graph_module, str(node.target))
             elif node.op == "call_function":
                 self._lower_node(node)
-            elif node.op == "output":
-                return self.resolve(node.args[0])
             else:
                 raise LoweringError(
                     f"fx node {node.format_node()} is not an ATen call; capture the model with torch.export."
                 )
-        return None
 
     def resolve(self, argument: Any) -> Any:
         """Replace the fx nodes inside an argument by what they were lowered to."""
@@ -165,7 +182,7 @@ class GraphLowering:
 
     def value_of(self, node: torch.fx.Node) -> Any:
         """Return what a node stands for now: in-place operators give the node that they write to a new value."""
-        return self.env[self._written.get(node, node)]
+        return self.env[self.written.get(node, node)]
 
     def attribute(self, graph_module: torch.fx.GraphModule, target: str) -> Any:
         """Return an attribute of the graph module: a tensor as a constant value, anything else as it is."""
@@ -190,7 +207,7 @@ class GraphLowering:
         try:
             self.env[node] = self._result(node)
             if self._depth == 0:
-                self._name(node)
+                self.name_value(node)
         except LoweringError as error:
             self.failures.append(Failure(node, error))
             self.env[node] = self._stand_in(node.meta.get("val"))
@@ -239,7 +256,7 @@ class GraphLowering:
         self.check(result, node.meta.get("val"), overload.name())
         self._bind_unbacked(node, result)
         for operand in written_arguments(node):
-            self._written[node] = root = self._written.get(operand, operand)
+            self.written[node] = root = self.written.get(operand, operand)
             self.env[root] = result
         return result
 
@@ -300,7 +317,7 @@ class GraphLowering:
             if isinstance(source, ir.Value):
                 self.op.context.symbols[str(symbol)] = partial(_size_source, source, axis)
 
-    def _name(self, node: torch.fx.Node) -> None:
+    def name_value(self, node: torch.fx.Node) -> None:
         """Call the result like the fx node, unless it is a value that has its name already."""
         value = self.env[node]
         if isinstance(value, ir.Value) and value.producer() is not None and (value.name or "").startswith("val_"):

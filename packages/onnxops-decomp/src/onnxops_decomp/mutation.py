@@ -12,7 +12,7 @@ import torch
 
 from onnxops_decomp.torch_private import is_composite
 
-__all__ = ["needs_functionalization", "written_arguments"]
+__all__ = ["needs_functionalization", "written_arguments", "written_roots"]
 
 # Operators that write to an argument without saying so in their schema: position of the argument that, when true,
 # makes them update the running statistics.
@@ -94,6 +94,15 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
         operands = operand if isinstance(operand, list | tuple) else [operand]
         found.extend(item for item in operands if isinstance(item, torch.fx.Node))
     return found
+
+
+def written_roots(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
+    """Return, for each in-place call of a graph, the node that first stood for the tensor that it writes to."""
+    roots: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.nodes:
+        for operand in written_arguments(node):
+            roots[node] = roots.get(operand, operand)
+    return roots
 
 
 def _writes_silently(node: torch.fx.Node) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnx_fx_export.finish.attention import FoldAttentionHeads, FoldRepeatedHeads
+from onnx_fx_export.finish.functions import HoistWeightTransposes, as_model
 from onnx_fx_export.finish.normalization import FuseRMSNormalization
 from onnx_fx_export.finish.products import FuseGemm
 from onnx_fx_export.finish.rotary import FuseRotaryEmbedding
@@ -32,8 +33,13 @@ PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
 
 def finish(model: ir.Model) -> None:
     """Run all passes in order. Weights come first; heads are folded once their keys and values have been."""
+    HoistWeightTransposes()(model)
     for each in PASSES:
         each()(model)
+    for function in model.functions.values():
+        with as_model(model, function) as body:
+            for each in PASSES:
+                each()(body)
     initializers = model.graph.initializers
     for name in [n for n, value in initializers.items() if not value.uses() and not value.is_graph_output()]:
         del initializers[name]
