@@ -1,6 +1,7 @@
 """ONNX operators as torch operators, by topic."""
 
 from onnxops_core.native._attention import attention
+from onnxops_core.native._cpu import build_cpu_kernels
 from onnxops_core.native._declare import NativeOp, OnnxCall, ScalarInput, find_native_op, native_ops
 from onnxops_core.native._flex_attention import flex_attention
 from onnxops_core.native._group_query_attention import group_query_attention
@@ -29,6 +30,7 @@ __all__ = [
     "affine_grid",
     "attention",
     "bit_cast",
+    "build_cpu_kernels",
     "causal_conv_with_state",
     "cum_prod",
     "deform_conv",

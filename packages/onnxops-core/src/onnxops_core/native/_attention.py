@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from onnxops_core._torch_private import has_values, is_plain_eager
-from onnxops_core.native._attention_checks import check_attention, check_attention_values
+from onnxops_core._torch_private import is_plain_eager
+from onnxops_core.native._attention_checks import check_attention, check_attention_values, fit_at_a_glance
 from onnxops_core.native._attention_kernel import attention_kernel
 from onnxops_core.native._attention_reference import (
     AttentionCall,
@@ -18,6 +18,7 @@ from onnxops_core.native._attention_reference import (
     split_heads,
 )
 from onnxops_core.native._backends import Backend
+from onnxops_core.native._cpu import attend_one_query
 from onnxops_core.native._declare import NativeOp, declare
 from onnxops_core.native._gpu import (
     fused_attention,
@@ -167,6 +168,7 @@ def _declare_version(version: int, inputs: str, attributes: str, **options: Any)
         composite=_run_on_call(attention_composite),
         kernel=_run_on_call(attention_kernel),
         backends=_BACKENDS,
+        dispatch=False,
         fake=_run_on_call(_fake),
         check=_checker(version),
         not_attributes=("num_outputs",),
@@ -201,8 +203,6 @@ def _at_once(
     """
     length = q.shape[2]
     if nonpad is not None:
-        if not nonpad.is_cpu:
-            return None
         counts = nonpad.tolist()
         if mask is not None or not counts or counts[0] == 0 or counts != counts[:1] * len(counts):
             return None
@@ -215,10 +215,16 @@ def _at_once(
             return None
         k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
         is_causal = False
-    elif is_causal and mask is not None:
-        return None
+    elif is_causal:
+        if mask is not None:
+            return None
+        is_causal = k.shape[2] > 1
     if mask is not None and (mask.dim() < 2 or mask.shape[-1] != k.shape[2]):
         return None
+    if mask is None and not is_causal:
+        y = attend_one_query(q, k, v, scale)
+        if y is not None:
+            return y, k, v
     group = q.shape[1] // k.shape[1]
     if length == 1 and group > 1 and mask is None:
         # The heads of a group are as good as further queries, and share the reading of keys and values.
@@ -251,27 +257,26 @@ def _quick(
     At one token the overhead of either is as much as the computation.
     """
     q, k, v, mask, past_key, past_value, nonpad = inputs
-    if torch.compiler.is_compiling() or q.dim() != 4 or q.dtype != v.dtype or not is_plain_eager(inputs):
+    if torch.compiler.is_compiling() or not is_plain_eager(inputs):
         return None
-    check_attention(
-        q,
-        k,
-        v,
-        mask,
-        past_key,
-        past_value,
-        nonpad,
-        kv_num_heads=kv_num_heads,
-        q_num_heads=q_num_heads,
-        qk_matmul_output_mode=mode,
-        scale=scale,
-        softcap=0.0,
-        softmax_precision=None,
-        windows=(-1, -1),
-        num_outputs=1,
-        strict_heads=False,
-    )
-    if nonpad is not None and has_values(nonpad):
+    if not q.is_cpu or q.dim() != 4 or q.dtype != v.dtype:
+        return None
+    plain = scale is None and mask is past_key is past_value is nonpad is None
+    plain = plain and not (mode or q_num_heads or kv_num_heads)
+    if not plain or not fit_at_a_glance(q, k, v):
+        check_attention(
+            *inputs,
+            kv_num_heads=kv_num_heads,
+            q_num_heads=q_num_heads,
+            qk_matmul_output_mode=mode,
+            scale=scale,
+            softcap=0.0,
+            softmax_precision=None,
+            windows=(-1, -1),
+            num_outputs=1,
+            strict_heads=False,
+        )
+    if nonpad is not None:
         check_attention_values(k, nonpad)
     return _at_once(q, k, v, mask, past_key, past_value, nonpad, bool(is_causal), scale)
 

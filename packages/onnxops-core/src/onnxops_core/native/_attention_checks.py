@@ -8,23 +8,26 @@ import torch
 
 from onnxops_core.native._checks import FLOATS, check_choice, invalid
 
-__all__ = ["check_attention", "check_attention_values", "mask_shape_is_valid"]
+__all__ = ["check_attention", "check_attention_values", "fit_at_a_glance", "mask_shape_is_valid"]
 
 _PRECISIONS = (1, 10, 11, 16)
 
 
-def _check_ranks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def _check_ranks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int:
+    """Returns the rank of all three."""
     rank = q.dim()
     if rank not in (3, 4):
         raise invalid("Attention", "Q", q, "rank 4 (batch, heads, sequence, head_size) or rank 3")
-    for name, tensor in (("K", k), ("V", v)):
-        if tensor.dim() != rank:
-            raise invalid("Attention", name, tensor, f"rank {rank} as Q")
-    if q.dtype not in FLOATS or v.dtype not in FLOATS:
-        wrong = ("Q", q) if q.dtype not in FLOATS else ("V", v)
+    if k.dim() != rank or v.dim() != rank:
+        wrong = ("K", k) if k.dim() != rank else ("V", v)
+        raise invalid("Attention", *wrong, f"rank {rank} as Q")
+    dtype = q.dtype
+    if dtype not in FLOATS or v.dtype not in FLOATS:
+        wrong = ("Q", q) if dtype not in FLOATS else ("V", v)
         raise invalid("Attention", *wrong, "dtype float16, bfloat16, float32 or float64")
-    if k.dtype != q.dtype:
-        raise invalid("Attention", "K", k, f"the dtype of Q, {q.dtype}")
+    if k.dtype != dtype:
+        raise invalid("Attention", "K", k, f"the dtype of Q, {dtype}")
+    return rank
 
 
 def _heads(
@@ -34,20 +37,28 @@ def _heads(
     if q_num_heads < 0 or kv_num_heads < 0:
         raise invalid("Attention", "q_num_heads, kv_num_heads", (q_num_heads, kv_num_heads), "no negative number")
     if q.dim() == 4:
-        heads = q.shape[1], k.shape[1]
-        for name, given, found in (("q_num_heads", q_num_heads, heads[0]), ("kv_num_heads", kv_num_heads, heads[1])):
-            if given and (strict or given != found):
-                expected = "to be left out for 4-D inputs" if strict else f"{found}, as the 4-D inputs have"
-                raise invalid("Attention", name, given, expected)
-        if v.shape[1] != heads[1]:
-            raise invalid("Attention", "V", v, f"{heads[1]} heads as K")
-        return heads
+        heads, kv_heads = q.shape[1], k.shape[1]
+        if q_num_heads or kv_num_heads:
+            _check_redundant_heads(
+                (("q_num_heads", q_num_heads, heads), ("kv_num_heads", kv_num_heads, kv_heads)), strict
+            )
+        if v.shape[1] != kv_heads:
+            raise invalid("Attention", "V", v, f"{kv_heads} heads as K")
+        return heads, kv_heads
     if not q_num_heads or not kv_num_heads:
         raise invalid("Attention", "q_num_heads, kv_num_heads", (q_num_heads, kv_num_heads), "both for 3-D inputs")
     for name, tensor, heads_of in (("Q", q, q_num_heads), ("K", k, kv_num_heads), ("V", v, kv_num_heads)):
         if tensor.shape[2] % heads_of:
             raise invalid("Attention", name, tensor, f"a last dimension divisible by its {heads_of} heads")
     return q_num_heads, kv_num_heads
+
+
+def _check_redundant_heads(counts: tuple[tuple[str, int, int], ...], strict: bool) -> None:
+    """Compares numbers of heads with those that 4-D inputs have themselves."""
+    for name, given, found in counts:
+        if given and (strict or given != found):
+            expected = "to be left out for 4-D inputs" if strict else f"{found}, as the 4-D inputs have"
+            raise invalid("Attention", name, given, expected)
 
 
 def _check_mask(mask: torch.Tensor, dtype: torch.dtype, shape: tuple[int, int, int, int]) -> None:
@@ -102,6 +113,18 @@ def _check_attributes(
         raise invalid("Attention", "left_window_size, right_window_size", windows, "-1 or more")
 
 
+def fit_at_a_glance(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether Q, K and V are 4-D, valid, and of the most common shapes; False says nothing.
+
+    At one token :func:`check_attention` takes as long as a small computation, so that common calls avoid it.
+    """
+    shape, keys, dtype = q.shape, k.shape, q.dtype
+    if len(shape) != 4 or keys != v.shape or len(keys) != 4 or dtype not in FLOATS:
+        return False
+    same_heads = shape[1] == keys[1] or (keys[1] > 0 and shape[1] % keys[1] == 0)
+    return same_heads and shape[0] == keys[0] and shape[3] == keys[3] > 0 < keys[1] and k.dtype == v.dtype == dtype
+
+
 def check_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -122,21 +145,22 @@ def check_attention(
     strict_heads: bool,
 ) -> None:
     """Raises ValueError for what the specification forbids; see :func:`onnxops_core.attention`."""
-    _check_ranks(q, k, v)
+    rank = _check_ranks(q, k, v)
     heads, kv_heads = _heads(q, k, v, q_num_heads, kv_num_heads, strict_heads)
     if kv_heads == 0 or heads % kv_heads:
         raise invalid("Attention", "Q", q, f"a number of heads ({heads}) divisible by the {kv_heads} heads of K")
-    batch, sequence = k.shape[0], k.shape[-2]
-    if q.shape[0] != batch:
-        raise invalid("Attention", "K", k, f"batch {q.shape[0]} as Q")
-    if v.shape[0] != batch or v.shape[-2] != sequence:
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    batch, sequence = k_shape[0], k_shape[-2]
+    if q_shape[0] != batch:
+        raise invalid("Attention", "K", k, f"batch {q_shape[0]} as Q")
+    if v_shape[0] != batch or v_shape[-2] != sequence:
         raise invalid("Attention", "V", v, f"batch {batch} and sequence length {sequence} as K")
-    sizes = (q.shape[3], k.shape[3]) if q.dim() == 4 else (q.shape[2] // heads, k.shape[2] // kv_heads)
-    if sizes[0] != sizes[1] or sizes[0] == 0:
-        raise invalid("Attention", "K", k, f"head size {sizes[0]} as Q, and not zero")
+    size, k_size = (q_shape[3], k_shape[3]) if rank == 4 else (q_shape[2] // heads, k_shape[2] // kv_heads)
+    if size != k_size or size == 0:
+        raise invalid("Attention", "K", k, f"head size {size} as Q, and not zero")
     past = _check_past(past_key, past_value, k, v, kv_heads)
     if attn_mask is not None:
-        _check_mask(attn_mask, q.dtype, (batch, heads, q.shape[-2], past + sequence))
+        _check_mask(attn_mask, q.dtype, (batch, heads, q_shape[-2], past + sequence))
     if nonpad_kv_seqlen is not None:
         if past_key is not None:
             raise invalid("Attention", "nonpad_kv_seqlen", nonpad_kv_seqlen, "none together with past_key")

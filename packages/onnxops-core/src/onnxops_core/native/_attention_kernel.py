@@ -1,8 +1,8 @@
-"""The fast CPU implementation of Attention: never a whole score matrix unless that is asked for.
+"""The fast implementation of Attention: never a whole score matrix unless that is asked for.
 
-What torch's flash attention can express goes there. The rest (soft cap, windows, causal with a past, masks
-together with causal) is computed in tiles of query rows, each against only the keys that some row of the tile
-can see.
+GPU calls go to the backends for GPUs. On the CPU, what torch's flash attention can express goes there. The
+rest (soft cap, windows, causal with a past, masks together with causal) is computed in tiles of query rows,
+each against only the keys that some row of the tile can see.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from onnxops_core.native._attention_reference import (
     finish_outputs,
     sdpa_expresses,
 )
+from onnxops_core.native._cpu import attend_one_query
+from onnxops_core.native._gpu import attention_on_gpu
 
 __all__ = ["attention_kernel"]
 
@@ -29,10 +31,10 @@ _TILE_ELEMENTS = 1 << 19
 def attention_kernel(call: AttentionCall) -> Outputs:
     """Computes the outputs that are wanted; the reference does so where the whole score matrix is one of
     them."""
-    if call.num_outputs > 3 or call.precision not in (None, 1) or call.v.dtype != call.q.dtype:
-        return _contiguous(attention_reference(call))
-    if call.sink is not None or not call.q.is_cpu:
+    if not call.q.is_cpu:
         # Tiles by Python loops, and lengths read back one by one, are for the CPU.
+        return attention_on_gpu(call) or _contiguous(attention_reference(call))
+    if call.num_outputs > 3 or call.precision not in (None, 1) or call.v.dtype != call.q.dtype or call.sink is not None:
         return _contiguous(attention_reference(call))
     y = _by_batch(call) if call.nonpad is not None else _one_length(call)
     return _contiguous(finish_outputs(call, y, None, call.past_length == 0))
@@ -76,6 +78,10 @@ def _one_length(call: AttentionCall) -> torch.Tensor:
     if not sdpa_expresses(call):
         return _tiled(call)
     mask = call.mask
+    if mask is None and not call.causal:
+        y = attend_one_query(call.q, call.k, call.v, call.scale)
+        if y is not None:
+            return y
     if mask is not None and mask.dim() < 2:
         mask = mask.unsqueeze(0)
     return torch.nn.functional.scaled_dot_product_attention(

@@ -1,7 +1,7 @@
 """Which implementation computes a call: each backend says whether it can, and if not why.
 
-A CUDA call goes to the first backend that does not refuse it, and to the operator's own kernel if all do. On
-the CPU the kernel itself is the fast implementation.
+A call goes to the first backend for its device that does not refuse it, and to the operator's own kernel, which
+consists of torch operators, if all do.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ class Backend:
         name: what it is, as :meth:`onnxops_core.native.NativeOp.explain` shows it.
         refuses: takes the operator's arguments and returns why it cannot compute the call, or None if it can.
         run: takes the operator's arguments and computes the call.
+        device: the type of the devices whose calls are its own.
     """
 
     name: str
     refuses: Callable[..., str | None]
     run: Callable[..., Any]
+    device: str = "cuda"
 
 
 def dispatching(backends: tuple[Backend, ...], kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that sends CUDA calls to the first backend that takes them, others to the kernel."""
-    if not backends:
-        return kernel
+    """Returns a function that sends a call to the first backend that takes it, or to the kernel."""
+    on_cpu = [backend for backend in backends if backend.device == "cpu"]
+    on_cuda = [backend for backend in backends if backend.device == "cuda"]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if args[0].is_cuda:
-            for backend in backends:
-                if backend.refuses(*args, **kwargs) is None:
-                    return backend.run(*args, **kwargs)
+        for backend in on_cpu if args[0].is_cpu else on_cuda if args[0].is_cuda else ():
+            if backend.refuses(*args, **kwargs) is None:
+                return backend.run(*args, **kwargs)
         return kernel(*args, **kwargs)
 
     return run

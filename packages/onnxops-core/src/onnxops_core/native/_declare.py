@@ -120,8 +120,7 @@ class NativeOp:
         return self.kernel(*args, **kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> dict[str, str | None]:
-        """Returns for each backend why it would not compute a CUDA call with these arguments, None if it
-        would."""
+        """Returns for each backend why it would not compute a call with these arguments, None if it would."""
         return {backend.name: backend.refuses(*args, **kwargs) for backend in self.backends}
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,6 +201,7 @@ def declare(
     output_positions: tuple[int, ...] | None = None,
     opset_of_call: Callable[[Mapping[str, Any]], int] | None = None,
     backends: tuple[Backend, ...] = (),
+    dispatch: bool = True,
 ) -> NativeOp:
     """Defines a native operator; the module's docstring explains the parts.
 
@@ -216,10 +216,12 @@ def declare(
         not_attributes: keyword-only arguments that the ONNX node does not have.
         output_positions: which ONNX output each torch output is, where they do not stand in the same order.
         opset_of_call: the lowest opset for a call with given arguments, where that depends on them.
-        backends: what computes CUDA calls, in order of preference.
+        backends: what computes calls on a device instead of the kernel, in order of preference.
+        dispatch: whether a call is sent to a backend here; otherwise the kernel does so itself.
     """
     name = f"{op_type}.opset{since_version}"
     decomposition = composite or reference
+    kernel = kernel or _contiguous_kernel(decomposition)
     _LIBRARY.define(name + schema)
     overload: torch._ops.OpOverload = getattr(getattr(torch.ops.onnxops, op_type), f"opset{since_version}")
     op = NativeOp(
@@ -229,7 +231,7 @@ def declare(
         overload=overload,
         reference=reference,
         decomposition=decomposition,
-        kernel=dispatching(backends, kernel or _contiguous_kernel(decomposition)),
+        kernel=dispatching(backends, kernel) if backends and dispatch else kernel,
         check=check,
         check_values=check_values,
         scalar_inputs=dict(scalar_inputs or {}),

@@ -230,6 +230,10 @@ def fused_attention_refuses(call: AttentionCall) -> str | None:
         return "the score matrix is wanted"
     if not sdpa_expresses(call):
         return "a soft cap, window, length, precision, or causal with a past or mask is beyond fused attention"
+    if call.group != 1 and (call.mask is not None or call.q.dtype not in (torch.float16, torch.bfloat16)):
+        return "grouped heads with a mask, or in float32, would go through the score matrix"
+    if call.k.shape[2] == 0:
+        return "there are no keys"
     return None
 
 
@@ -242,6 +246,10 @@ def fused_attention(call: AttentionCall) -> Outputs:
     y = torch.nn.functional.scaled_dot_product_attention(
         call.q, call.k, call.v, mask, 0.0, call.causal, scale=call.scale, enable_gqa=call.group != 1
     )
+    if mask is not None:
+        # What a query without any key gets is not the same in all of torch's kernels.
+        allowed = mask if mask.dtype == torch.bool else mask != -math.inf
+        y = y.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     return _dense(finish_outputs(call, y, None, call.past_length == 0))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from onnxops_core.native._checks import check_float, check_same_dtype, invalid
+from onnxops_core.native._cpu import CPU_ROTARY_EMBEDDING
 from onnxops_core.native._declare import declare
 from onnxops_core.native._gpu import ROTARY_EMBEDDING
 
@@ -69,7 +70,10 @@ def _check_values(
 ) -> None:
     if position_ids is None or position_ids.numel() == 0:
         return
-    low, high = int(position_ids.min()), int(position_ids.max())
+    if position_ids.numel() == 1:
+        low = high = int(position_ids.item())
+    else:
+        low, high = (int(limit) for limit in torch.aminmax(position_ids))
     if low < 0 or high >= cos_cache.shape[0]:
         raise invalid(
             _OP,
@@ -140,8 +144,8 @@ def _kernel(
     width = rotary_embedding_dim
     if x.numel() <= _SMALL and not interleaved and x.dim() == 4 and width in (0, x.shape[3]):
         first, second = x.chunk(2, -1)
-        real = torch.addcmul(first * cos, second, sin, value=-1.0)
-        return torch.cat((real, torch.addcmul(second * cos, first, sin)), -1)
+        real = (first * cos).addcmul_(second, sin, value=-1.0)
+        return torch.cat((real, (second * cos).addcmul_(first, sin)), -1)
     result = x.new_empty(x.shape)
     source, target = x, result
     if x.dim() == 3:
@@ -175,7 +179,7 @@ _ROTARY_EMBEDDING = declare(
     fake=_fake,
     check=_check,
     check_values=_check_values,
-    backends=(ROTARY_EMBEDDING,),
+    backends=(CPU_ROTARY_EMBEDDING, ROTARY_EMBEDDING),
 )
 
 

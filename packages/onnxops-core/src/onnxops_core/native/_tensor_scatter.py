@@ -29,11 +29,11 @@ def _check(
         raise invalid(_OP, "axis", axis, f"a dimension of past_cache (rank {rank}) other than the batch dimension")
     if mode not in ("linear", "circular"):
         check_choice(_OP, "mode", mode, ("linear", "circular"))
-    check_same_dtype(_OP, "update", update, "past_cache", past_cache.dtype)
-    same = len(new) == rank and new[:place] == shape[:place] and new[place + 1 :] == shape[place + 1 :]
-    if not same or new[place] > shape[place]:
+    if update.dtype != past_cache.dtype:
+        check_same_dtype(_OP, "update", update, "past_cache", past_cache.dtype)
+    if len(new) != rank or (*new[:place], shape[place], *new[place + 1 :]) != shape or new[place] > shape[place]:
         raise invalid(_OP, "update", update, f"the shape of past_cache, {tuple(shape)}, but shorter in axis {place}")
-    if write_indices is not None and (write_indices.dtype != torch.int64 or tuple(write_indices.shape) != (shape[0],)):
+    if write_indices is not None and (write_indices.dtype != torch.int64 or write_indices.shape != shape[:1]):
         raise invalid(_OP, "write_indices", write_indices, f"shape ({shape[0]},) and dtype int64")
 
 
@@ -82,7 +82,7 @@ def _reference(
 
 def _write(cache: torch.Tensor, update: torch.Tensor, starts: list[int], place: int, mode: str) -> None:
     length, size = update.shape[place], cache.shape[place]
-    if starts and starts == starts[:1] * len(starts):
+    if len(starts) == 1 or (starts and starts == starts[:1] * len(starts)):
         _write_at(cache, update, starts[0], place, length, size, mode)
         return
     for row, start in enumerate(starts):
@@ -186,7 +186,7 @@ def tensor_scatter_(
     if plain and cache.is_cpu:
         _check(cache, update, write_indices, axis=axis, mode=mode)
         starts = [0] * cache.shape[0] if write_indices is None else write_indices.tolist()
-        if mode == "linear":
+        if mode == "linear" and write_indices is not None:
             _check_starts(cache, update, starts, axis)
         _write(cache, update, starts, axis % cache.dim(), mode)
         return cache

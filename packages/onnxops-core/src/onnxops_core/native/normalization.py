@@ -6,6 +6,7 @@ import torch
 
 from onnxops_core.dtypes import torch_dtype
 from onnxops_core.native._checks import check_choice, check_float, check_same_dtype, invalid
+from onnxops_core.native._cpu import CPU_RMS_NORMALIZATION
 from onnxops_core.native._declare import declare
 from onnxops_core.native._gpu import LAYER_NORMALIZATION, RMS_NORMALIZATION
 
@@ -95,7 +96,7 @@ _RMS_NORMALIZATION = declare(
     kernel=_rms_kernel,
     fake=_rms_fake,
     check=_rms_check,
-    backends=(RMS_NORMALIZATION,),
+    backends=(CPU_RMS_NORMALIZATION, RMS_NORMALIZATION),
 )
 
 
