@@ -1,6 +1,6 @@
 """Native operators on the CPU beside what torch offers for the same computation.
 
-    python benchmarks/core_ops.py [--kernels] [--json FILE] [--only NAME]
+    python benchmarks/core_ops.py [--composed] [--json FILE] [--only NAME]
 
 One thread, one process. Each row compares two functions that compute the same; they are timed in alternation,
 so that a slow moment of the machine hits both, and the best rounds are compared. A row whose ratio exceeds
@@ -190,14 +190,14 @@ def main() -> None:
     """Measure all rows and the memory of attention."""
     parser = command(__doc__)
     parser.add_argument("--only", default="")
-    parser.add_argument("--kernels", action="store_true", help="build the C kernels first; else without them")
+    parser.add_argument("--composed", action="store_true", help="without the optional C kernels")
     parser.add_argument("--budget", type=float, default=1.5, help="seconds per row")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     cache = tempfile.TemporaryDirectory()
     os.environ["XDG_CACHE_HOME"] = cache.name
-    if options.kernels:
+    if not options.composed:
         native.build_cpu_kernels()
     measured: list[dict[str, str | float | None]] = []
     with torch.no_grad():
@@ -209,7 +209,7 @@ def main() -> None:
                 measured.append({"operator": row.name, "beside": row.note, **figures, "late": late})
         memory = {} if options.only else peak_memory()
     peaks = ", ".join(f"{name} {mebibytes:.1f} MiB" for name, mebibytes in memory.items())
-    built = "with" if options.kernels else "without"
+    built = "without" if options.composed else "with"
     held = f" Peak memory of attention over 2048 positions: {peaks}." if peaks else ""
     Figure(
         title="Native operators beside torch, one thread",
