@@ -50,6 +50,26 @@ def test_compare_exits_with_0_1_or_2(sound, broken, tmp_path):
     assert "cannot be read" in result.output
 
 
+def test_an_output_that_is_wrong_in_every_run_is_explained_once(sound, tmp_path):
+    model = clone(mlp())
+    node_named(model, "add2").op_type = "Sub"
+    onnx.save(model, tmp_path / "wrong.onnx")
+    text = " ".join(run("compare", sound, tmp_path / "wrong.onnx").output.split())
+    assert text.count("elements differ") == 1
+    assert "more runs)" in text
+
+
+def test_a_search_that_had_nothing_to_do_says_how_to_make_it_look(sound):
+    assert "--exhaustive" in run("bisect", sound, sound).output
+    assert "--exhaustive" not in run("bisect", sound, sound, "--exhaustive").output
+
+
+def test_a_model_is_described_in_plain_words(sound):
+    text = run("inspect", sound).output
+    assert "ai.onnx 18" in text
+    assert "x float [batch, 8]" in text
+
+
 def test_the_installed_command_exits_likewise(sound, broken):
     command = [sys.executable, "-m", "onnx_verify._entry"]
     codes = [

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from models import mlp, mlp_numpy, normal
+from models import build, info, mlp, mlp_numpy, normal
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
@@ -73,6 +74,57 @@ def test_sequences_are_read(tmp_path):
     for read, wanted in zip(read_value(tmp_path / "s.pb"), parts, strict=True):
         np.testing.assert_array_equal(read, wanted)
     np.testing.assert_array_equal(read_value(tmp_path / "o.pb"), [parts[0]])
+
+
+OPTIONAL = {
+    "tensor": (helper.make_tensor_type_proto(TensorProto.FLOAT, [None]), [normal(4), None]),
+    "sequence": (
+        helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None)),
+        [[normal(2), normal(3)], [normal(1)], None],
+    ),
+}
+
+
+def has_element(inner):
+    """Tells whether its optional input holds something."""
+    node = helper.make_node("OptionalHasElement", ["o"], ["y"])
+    optional = helper.make_value_info("o", helper.make_optional_type_proto(inner))
+    return build([node], [optional], [info("y", [], TensorProto.BOOL)])
+
+
+@pytest.mark.parametrize("runtime", ["ort", "reference"])
+@pytest.mark.parametrize("kind", OPTIONAL)
+def test_optional_inputs_are_read_and_passed(kind, runtime, tmp_path):
+    inner, values = OPTIONAL[kind]
+    code = onnx.OptionalProto.TENSOR if kind == "tensor" else onnx.OptionalProto.SEQUENCE
+    for value in values:
+        for declared in (None, code):
+            file = tmp_path / "input_0.pb"
+            file.write_bytes(numpy_helper.from_optional(value, "o", declared).SerializeToString())
+            expected = np.asarray(value is not None)
+            reference = lambda *_, result=expected: result  # noqa: E731
+            assert compare(reference, has_element(inner), str(tmp_path), backend=runtime)
+
+
+def test_what_an_optional_holds_reaches_the_model():
+    inner, values = OPTIONAL["sequence"]
+    optional = helper.make_optional_type_proto(inner)
+    nodes = [helper.make_node("OptionalGetElement", ["o"], ["s"]), helper.make_node("SequenceLength", ["s"], ["y"])]
+    model = build(nodes, [helper.make_value_info("o", optional)], [info("y", [], TensorProto.INT64)])
+    for backend in ("ort", "reference"):
+        for value in values[:2]:
+            assert compare(lambda _, n=len(value): np.asarray(n), model, (value,), backend=backend)
+
+
+def test_an_optional_input_is_given_as_what_it_holds_or_none():
+    inner, (present, absent) = OPTIONAL["tensor"]
+    for backend in ("ort", "reference"):
+        for value in (present, absent):
+            for inputs in ((value,), {"o": value}):
+                expected = np.asarray(value is not None)
+                assert compare(lambda *_, e=expected, **__: e, has_element(inner), inputs, backend=backend)
+    with pytest.raises(onnx_verify.InputError, match="2 tensors were given"):
+        compare(lambda _: None, has_element(inner), ([present, present],))
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.pb", "x.txt"])

@@ -66,17 +66,25 @@ def _number(value: float | None) -> str:
 
 
 def verdict(result: Verdict) -> RenderableType:
-    """Returns a table with one row per output and run, and the reasons below."""
+    """Returns a table with one row per output and run, and below it why each output that is wrong is so."""
     table = Table("run", "output", "type", "state", "max abs", "max rel", "ulp", "cosine", "wrong")
-    reasons: list[Text] = []
+    reasons: dict[str, list[str]] = {}
     for case in result.cases:
         for output in case.outputs:
             table.add_row(cell(case.label), *_output_cells(output))
-            reasons += [cell(f"{case.label}, {output.name}: {reason}", "red") for reason in output.reasons]
-        reasons += [cell(f"{case.label}: {reason}", "red") for reason in case.reasons]
+            if output.reasons:
+                reasons.setdefault(output.name, []).append(f"{output.name}, {case.label}: {'; '.join(output.reasons)}")
+        for reason in case.reasons:
+            reasons.setdefault(reason, []).append(f"{case.label}: {reason}")
     word = "agrees with" if result.ok else "DISAGREES with"
     head = cell(f"{result.candidate} {word} {result.reference}", "bold green" if result.ok else "bold red")
-    return Group(head, table, *reasons)
+    return Group(head, table, *(cell(_first(lines), "red") for lines in reasons.values()))
+
+
+def _first(lines: Sequence[str]) -> str:
+    """Returns the first of several reasons of one kind, and how many there are more."""
+    more = len(lines) - 1
+    return f"{lines[0]} (and in {more} more {'run' if more == 1 else 'runs'})" if more else lines[0]
 
 
 def _output_cells(output: OutputReport) -> list[Text]:
@@ -97,7 +105,9 @@ def _output_cells(output: OutputReport) -> list[Text]:
 def mismatches(result: MismatchReport) -> RenderableType:
     """Returns the verdict and the wrong nodes."""
     parts: list[RenderableType] = [verdict(result.verdict)]
-    parts.append(cell(f"{result.checked} values compared in {result.runs} runs"))
+    unchecked = result.ok and not result.checked
+    hint = "; --exhaustive also checks every node alone" if unchecked else ""
+    parts.append(cell(f"{result.checked} values compared in {result.runs} runs{hint}"))
     parts += [cell(str(each), "bold") for each in result.mismatches]
     if not result.verdict.ok and not result.mismatches:
         parts.append(cell("no single node explains the disagreement", "yellow"))
@@ -155,15 +165,24 @@ def measurements(result: BenchmarkReport) -> RenderableType:
     return table
 
 
+def _dim(dim: int | str | None) -> str:
+    return "?" if dim is None else str(dim)
+
+
 def summary(facts: dict[str, Any], findings: Sequence[Finding]) -> RenderableType:
     """Returns what a model is made of and what its checks found."""
     table = Table(show_header=False)
+    opsets = ", ".join(f"{domain} {version}" for domain, version in facts["opsets"].items())
+    facts = {**facts, "producer": facts["producer"] or "-", "opsets": opsets}
     for key in ("source", "producer", "ir_version", "opsets", "nodes", "initializers", "parameters"):
         table.add_row(cell(key), cell(facts[key]))
     table.add_row(cell("weights"), cell(f"{facts['weight_bytes'] / 2**20:.2f} MiB"))
     for kind in ("inputs", "outputs"):
         for value in facts[kind]:
-            table.add_row(cell(kind[:-1]), cell(f"{value['name']} {value['dtype']} {value['shape']}"))
+            shape = "of any shape" if value["shape"] is None else f"[{', '.join(map(_dim, value['shape']))}]"
+            table.add_row(cell(kind[:-1]), cell(f"{value['name']} {value['dtype']} {shape}"))
+    if facts["functions"]:
+        table.add_row(cell("functions"), cell(", ".join(facts["functions"])))
     operators = ", ".join(f"{name} {count}" for name, count in facts["operators"].items())
     table.add_row(cell("operators"), cell(operators))
     styles = {"error": "bold red", "warning": "yellow"}

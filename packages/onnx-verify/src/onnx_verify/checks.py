@@ -337,5 +337,5 @@ def summarize(model: ModelLike | LoadedModel) -> dict[str, Any]:
 
 
 def _describe(value: Any) -> dict[str, Any]:
-    dtype = onnx.TensorProto.DataType.Name(value.code).lower() if value.code else "sequence or optional"
+    dtype = onnx.TensorProto.DataType.Name(value.code).lower() if value.code else value.kind
     return {"name": value.name, "dtype": dtype, "shape": list(value.shape) if value.shape is not None else None}

@@ -68,7 +68,9 @@ def read_expected(path: Path) -> list[list[tuple[str, Any]]]:
 def _flat(values: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     flat: list[tuple[str, Any]] = []
     for name, value in values:
-        if isinstance(value, list):
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+            flat.extend(_flat([(name, value[0])]))
+        elif isinstance(value, list):
             flat.extend((f"{name}[{index}]", item) for index, item in enumerate(value))
         elif value is not None:
             flat.append((name, value))
@@ -110,7 +112,7 @@ def _from_file(path: Path) -> InputSet:
 
 
 def read_value(path: Path) -> Any:
-    """Reads one tensor, or one sequence as a list, from ``.npy`` or ``.pb``.
+    """Reads one tensor, one sequence as a list, or an optional as a list of what it holds, from ``.npy`` or ``.pb``.
 
     Raises:
         InputError: if the file holds neither.
@@ -126,20 +128,36 @@ def read_value(path: Path) -> Any:
 def _parse_value(data: bytes) -> Any:
     """Parses a TensorProto, else a SequenceProto; neither says which it is.
 
-    An optional that holds a tensor is, byte for byte, a sequence of one, and is read as that.
+    An optional is, byte for byte, a sequence of the one value that it holds, and is read as that; one that says
+    of itself that it holds nothing is None.
     """
     tensor = onnx.TensorProto()
     try:
         tensor.ParseFromString(data)
         return tensor_values(tensor)
     except (DecodeError, ModelLoadError):
-        sequence = onnx.SequenceProto()
         if tensor.HasField("raw_data"):
             raise
+        sequence = onnx.SequenceProto()
         sequence.ParseFromString(data)
-        if sequence.elem_type != onnx.SequenceProto.TENSOR:
+        if _is_absent(sequence):
+            return None
+        if sequence.elem_type not in (onnx.SequenceProto.TENSOR, onnx.SequenceProto.SEQUENCE):
             raise
-        return [tensor_values(each) for each in sequence.tensor_values]
+        return _parts(sequence)
+
+
+def _is_absent(sequence: onnx.SequenceProto) -> bool:
+    """Tells whether an optional read as a sequence holds nothing, of no type or of a sequence's."""
+    if sequence.elem_type == onnx.SequenceProto.SEQUENCE:
+        return not sequence.sequence_values
+    return sequence.HasField("elem_type") and sequence.elem_type == onnx.SequenceProto.UNDEFINED
+
+
+def _parts(sequence: onnx.SequenceProto) -> list[Any]:
+    if sequence.elem_type == onnx.SequenceProto.SEQUENCE:
+        return [_parts(each) for each in sequence.sequence_values]
+    return [tensor_values(each) for each in sequence.tensor_values]
 
 
 def write_value(path: Path, value: Any) -> None:

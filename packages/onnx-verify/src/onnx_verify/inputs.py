@@ -141,14 +141,14 @@ def bind_feeds(inputs: InputSet, specs: Sequence[ValueSpec], by_name_only: bool 
 
 
 def _assign(inputs: InputSet, by_name: Mapping[str, ValueSpec], by_name_only: bool) -> dict[str, Any]:
-    named = {key: value for key, value in inputs.kwargs.items() if key in by_name and _is_value(value)}
+    named = {key: value for key, value in inputs.kwargs.items() if key in by_name and _is_value(value, by_name[key])}
     if by_name_only and inputs.kwargs and not inputs.args:
         _check_names(dict(inputs.kwargs), by_name)
     others = {key: value for key, value in inputs.kwargs.items() if key not in named}
     free = [name for name in by_name if name not in named]
     rest = flatten((inputs.args, others))
     if any(by_name[name].code is None for name in free) and len(inputs.args) == len(free) and not others:
-        rest = list(inputs.args)  # a sequence input takes a whole list
+        rest = list(inputs.args)  # a sequence takes a whole list, an optional None
     if len(rest) != len(free):
         rest = [leaf for leaf in rest if not isinstance(leaf, (bool, int, float, complex, str))]
     if len(rest) != len(free):
@@ -159,8 +159,8 @@ def _assign(inputs: InputSet, by_name: Mapping[str, ValueSpec], by_name_only: bo
     return {name: named[name] for name in by_name}
 
 
-def _is_value(value: object) -> bool:
-    return is_leaf(value) or isinstance(value, list)
+def _is_value(value: object, spec: ValueSpec) -> bool:
+    return is_leaf(value) or isinstance(value, list) or (value is None and spec.optional)
 
 
 def _check_names(given: Mapping[str, Any], by_name: Mapping[str, ValueSpec]) -> None:
@@ -174,6 +174,10 @@ def _check_names(given: Mapping[str, Any], by_name: Mapping[str, ValueSpec]) -> 
 
 def _fit(value: Any, spec: ValueSpec) -> Any:
     """Turns one input into what the model declares for it, or says why it does not fit."""
+    if spec.optional:
+        value = _held(value, spec)
+        if value is None:
+            return None
     if isinstance(value, list):
         return [as_array(item, f"input {spec.name!r}") for item in value]
     array = as_array(value, f"input {spec.name!r}")
@@ -188,6 +192,17 @@ def _fit(value: Any, spec: ValueSpec) -> Any:
         raise InputError(f"input {spec.name!r} is {array.dtype}, the model takes {wanted}")
     _check_shape(array, spec)
     return array
+
+
+def _held(value: Any, spec: ValueSpec) -> Any:
+    """Returns what an optional holds, which a file spells as a sequence of one, or of none where it is absent."""
+    if not isinstance(value, list):
+        return value
+    if spec.kind == "optional tensor":
+        if len(value) > 1:
+            raise InputError(f"input {spec.name!r} is an optional tensor; {len(value)} tensors were given")
+        return value[0] if value else None
+    return value[0] if len(value) == 1 and isinstance(value[0], list) else value
 
 
 def _check_shape(array: Array, spec: ValueSpec) -> None:

@@ -38,11 +38,24 @@ ModelLike = onnx.ModelProto | ir.Model | str | Path
 
 @dataclass(frozen=True)
 class ValueSpec:
-    """One graph input or output: element type code, and dimensions (int, name, or None where unknown)."""
+    """One graph input or output.
+
+    Attributes:
+        name: its name.
+        code: element type of a tensor, None for a sequence or an optional.
+        shape: dimensions of a tensor (int, name, or None where unknown), None where nothing is known.
+        kind: ``"tensor"``, ``"sequence"``, or for an optional what it may hold, such as ``"optional tensor"``.
+    """
 
     name: str
     code: int | None
     shape: tuple[int | str | None, ...] | None
+    kind: str = "tensor"
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be absent."""
+        return self.kind.startswith("optional")
 
 
 @dataclass
@@ -297,9 +310,13 @@ def _add_ir_weight(loaded: LoadedModel, name: str, value: ir.Value) -> None:
 
 
 def value_spec(value: onnx.ValueInfoProto) -> ValueSpec:
-    """Reads name, element type and dimensions of a value; those of a sequence or optional are unknown."""
-    if value.type.WhichOneof("value") != "tensor_type":
-        return ValueSpec(value.name, None, None)
+    """Reads name, kind, element type and dimensions of a value; the last two of tensors only."""
+    kind = str(value.type.WhichOneof("value") or "tensor").removesuffix("_type")
+    if kind == "optional":
+        inner = str(value.type.optional_type.elem_type.WhichOneof("value") or "tensor").removesuffix("_type")
+        kind = f"optional {inner}"
+    if kind != "tensor":
+        return ValueSpec(value.name, None, None, kind)
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return ValueSpec(value.name, tensor.elem_type or None, None)

@@ -255,7 +255,11 @@ class OrtRuntime(OnnxRuntime):
             self._session = ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
         except Exception as error:
             raise ModelRunError(f"{self.name} cannot be loaded: {_first_lines(error)}") from error
-
+        # A provider that fails to start is left out with a line in the log, and the model would run on the CPU.
+        if backend.kind.value not in self._session.get_providers():
+            raise ModelRunError(
+                f"{self.name}: {backend.kind.value} did not start; its libraries (CUDA, cuDNN) may be missing"
+            )
         ends = (*self._session.get_inputs(), *self._session.get_outputs())
         self._plain = not any(_FOREIGN.search(end.type) for end in ends)
 
