@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 import torch
-from ts_models import run
+from ts_models import exported, run
 
 import onnx_ts_legacy
 from onnx_ts_legacy import JitScalarType, TrainingMode
@@ -63,6 +63,37 @@ def test_training_mode_keeps_dropout_and_evaluation_drops_it() -> None:
 
     assert "Dropout" in {node.op_type for node in kept.model.graph}
     assert [node.op_type for node in dropped.model.graph] == ["Gemm"]
+
+
+def normalized() -> torch.nn.Sequential:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+    model(torch.randn(8, 3, 6, 6) * 3 + 1)
+    return model.eval()
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+def test_batch_normalization_goes_into_the_weights_before_it(scripted: bool) -> None:
+    model = torch.jit.script(normalized()) if scripted else normalized()
+
+    program = exported(model, (torch.randn(2, 3, 6, 6),), (torch.randn(5, 3, 6, 6),), dynamic_axes={"input": {0: "n"}})
+
+    assert [node.op_type for node in program.model.graph] == ["Conv", "Relu"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_constant_folding": False},
+        {"keep_initializers_as_inputs": True},
+        {"export_params": False},
+        {"training": TrainingMode.PRESERVE},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_weights_are_not_folded_where_they_have_to_stay(options: dict) -> None:
+    program = onnx_ts_legacy.export(normalized(), (torch.randn(2, 3, 6, 6),), **options)
+
+    assert [node.op_type for node in program.model.graph] == ["Conv", "BatchNormalization", "Relu"]
 
 
 def test_a_model_knows_that_it_is_being_exported() -> None:

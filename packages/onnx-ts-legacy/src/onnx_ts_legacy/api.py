@@ -58,7 +58,8 @@ def export(
         output_names: Names of the outputs, in order.
         operator_export_type: What becomes of operators that cannot be converted.
         opset_version: Opset to write, 7 to 26; 17 if left out.
-        do_constant_folding: Kept for compatibility: constants are always folded while the model is written.
+        do_constant_folding: Whether batch normalization goes into the weights before it, unless in training mode or
+            where weights are inputs. Constants that are no weights are folded in any case.
         dynamic_axes: For inputs by name, the axes whose size may change, with or without names for them. One name is
             one size. Declared axes of an output get the name in its shape.
         keep_initializers_as_inputs: Whether weights are listed as inputs, so that they can be overridden.
@@ -92,6 +93,7 @@ def export(
         inlines_python=autograd_inlining,
         export_params=export_params,
         initializers_as_inputs=bool(keep_initializers_as_inputs),
+        folds_weights=do_constant_folding and int(getattr(training, "value", training) or 0) == TrainingMode.EVAL,
     )
     with select_model_mode_for_export(model, training):
         captured = capture(model, args, kwargs)

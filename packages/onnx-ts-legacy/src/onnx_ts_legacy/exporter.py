@@ -23,6 +23,7 @@ from onnx_ts_legacy.values import DictRef, ListRef, Poison, SequenceState, Tenso
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.model import build_model
+from onnxops_decomp.passes import FoldBatchNormalization
 
 __all__ = ["Options", "convert", "convert_partly"]
 
@@ -44,6 +45,7 @@ class Options:
     inlines_python: bool = True
     export_params: bool = True
     initializers_as_inputs: bool = False
+    folds_weights: bool = True
     name: str = "main_graph"
 
     def custom(self, operator: str) -> Callable[..., Any] | None:
@@ -276,6 +278,8 @@ class _Conversion:
             value.name = name
             self._declare(name, value)
         self._list_weights(model.graph)
+        if self._options.folds_weights and self._options.export_params:
+            FoldBatchNormalization()(model)
         initial = {name: slot.initial_tensor() for name, slot in self._slots.items()}
         return TSProgram(model, initial, self._state_outputs)
 

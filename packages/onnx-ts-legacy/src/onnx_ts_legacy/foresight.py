@@ -1,7 +1,7 @@
 """What the body of a loop will change, as far as its nodes tell: each right guess saves one run of the body.
 
-A variable that is carried and stays the same is still the same after the loop. Memory that is only written to in a branch
-is left out: if the branch is never taken, it is not state of the model.
+A variable that is carried and stays the same is still the same after the loop. Memory that is only written to in a
+branch is left out: if the branch is never taken, it is not state of the model.
 """
 
 from __future__ import annotations
