@@ -113,7 +113,7 @@ def test_the_readable_graph_names_weights_shapes_modules_and_lines(capsys: pytes
 
     assert "input  %x : FLOAT[n,3]" in text
     assert "weight %linear.weight : FLOAT[3,3]" in text
-    assert "scope: model.linear" in text
+    assert "scope: linear" in text
     assert "test_options.py:" in text
     assert capsys.readouterr().out.strip() == text
 

@@ -254,8 +254,3 @@ def test_a_value_that_tracing_freezes_is_warned_about_with_its_line() -> None:
 def test_a_scripted_module_without_one_forward_is_refused() -> None:
     with pytest.raises(CaptureError, match="script a module that calls it"):
         onnx_ts_legacy.export(torch.jit.script(nn.GRU(3, 4)), (torch.randn(2, 5, 3),))
-
-
-def test_modules_as_functions_are_refused_and_not_ignored() -> None:
-    with pytest.raises(onnx_ts_legacy.OnnxExporterError, match="not available"):
-        onnx_ts_legacy.export(nn.Linear(3, 2), (X,), export_modules_as_functions=True)

@@ -13,6 +13,7 @@ from onnx_ts_legacy.capture import Captured, capture
 from onnx_ts_legacy.enumerations import OperatorExportTypes, TrainingMode
 from onnx_ts_legacy.errors import ArgumentsError, MissingRuntimeError, VerificationError
 from onnx_ts_legacy.exporter import Options, convert, convert_partly
+from onnx_ts_legacy.module_functions import check_opset, module_classes
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
 
@@ -64,7 +65,8 @@ def export(
             one size. Declared axes of an output get the name in its shape.
         keep_initializers_as_inputs: Whether weights are listed as inputs, so that they can be overridden.
         custom_opsets: Versions of the domains that custom symbolics write to.
-        export_modules_as_functions: Not available; anything but False is refused.
+        export_modules_as_functions: Whether modules become functions of the model, which their weights are inputs of:
+            all of them, or those of the classes in a set. Needs opset 15.
         autograd_inlining: Whether an ``autograd.Function`` without a symbolic is converted as what its forward does.
         state: What to do if the model changes its attributes or inputs: ``"error"``, or ``"io"`` to make the state
             inputs and outputs of the model.
@@ -78,12 +80,11 @@ def export(
     """
     if state not in ("error", "io"):
         raise ArgumentsError(f"state is 'error' or 'io', got {state!r}.")
+    opset = _opset(opset_version)
     if export_modules_as_functions:
-        raise ArgumentsError(
-            "export_modules_as_functions is not available here; onnx-fx-export keeps modules as functions."
-        )
+        check_opset(opset)
     options = Options(
-        opset_version=_opset(opset_version),
+        opset_version=opset,
         input_names=tuple(input_names or ()),
         output_names=tuple(output_names or ()),
         dynamic_axes=dict(dynamic_axes or {}),
@@ -94,6 +95,7 @@ def export(
         export_params=export_params,
         initializers_as_inputs=bool(keep_initializers_as_inputs),
         folds_weights=do_constant_folding and int(getattr(training, "value", training) or 0) == TrainingMode.EVAL,
+        module_classes=module_classes(model, export_modules_as_functions),
     )
     with select_model_mode_for_export(model, training):
         captured = capture(model, args, kwargs)

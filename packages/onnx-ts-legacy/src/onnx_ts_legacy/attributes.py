@@ -33,7 +33,7 @@ class Attributes:
 
     def __init__(self, interpreter: Interpreter, root: Any, prefix: str, slots: Mapping[str, StateSlot]) -> None:
         self._interpreter = interpreter
-        self._prefix = prefix
+        self.prefix = prefix
         self._objects: dict[Any, ObjectRef] = {}
         self._tensors: dict[Any, Tensor] = {}
         self._kept: list[torch.Tensor] = []
@@ -75,7 +75,7 @@ class Attributes:
     def path(self, target: ObjectRef, name: str) -> str:
         """Return the qualified name of an attribute as the user's module knows it."""
         path = f"{target.path}.{name}" if target.path else name
-        return "" if path == self._prefix else path.removeprefix(f"{self._prefix}.") if self._prefix else path
+        return "" if path == self.prefix else path.removeprefix(f"{self.prefix}.") if self.prefix else path
 
     def _first_read(self, target: ObjectRef, name: str) -> Any:
         found = target.source.getattr(name)

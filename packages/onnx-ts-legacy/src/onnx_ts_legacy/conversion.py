@@ -25,7 +25,7 @@ from onnx_ts_legacy.prims import PRIM_HANDLERS
 from onnx_ts_legacy.python_operators import convert_python_operator
 from onnx_ts_legacy.quantized import convert_quantized, is_quantized_call, observed_fake_quantize
 from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
-from onnx_ts_legacy.sources import source_line
+from onnx_ts_legacy.sources import module_path, source_line
 from onnx_ts_legacy.state import StateSlot
 from onnx_ts_legacy.values import (
     DictRef,
@@ -139,7 +139,8 @@ class Interpreter(OperatorCalls):
     def _dispatch(self, node: Any, kind: str, args: list[Any]) -> Any:
         flow = CONTROL_FLOW.get(kind)
         if flow is not None:
-            return flow(self, node, args)
+            with self.op.origin(**self._origin(node, kind)):
+                return flow(self, node, args)
         if kind == "prim::PythonOp":
             return convert_python_operator(self, node, args)
         custom = self.custom(kind)
@@ -153,7 +154,10 @@ class Interpreter(OperatorCalls):
             return observed_fake_quantize(self, node, args)
         handler = PRIM_HANDLERS.get(kind)
         if handler is not None and not (args and isinstance(args[0], Poison)):
-            return handler(self, node, args)
+            if kind.startswith("prim::"):
+                return handler(self, node, args)
+            with self.op.origin(**self._origin(node, kind)):
+                return handler(self, node, args)
         with self.op.origin(**self._origin(node, kind)):
             return self._operator(node, kind, args)
 
@@ -162,9 +166,9 @@ class Interpreter(OperatorCalls):
         source = source_line(node)
         if source:
             found["source"] = source
-        scope = node.scopeName()
-        if scope:
-            found["module"] = scope.rpartition("/")[2].removeprefix("__module.")
+        module = module_path(node, self.attributes.prefix)
+        if module:
+            found["module"] = module
         return found
 
     def convert_call(self, node: Any, kind: str, args: list[Any]) -> Any:

@@ -16,6 +16,7 @@ from onnx_ts_legacy.capture import Captured
 from onnx_ts_legacy.conversion import Failure, Interpreter
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, UnsupportedOperatorsError
+from onnx_ts_legacy.module_functions import ModuleClass, outline_modules
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import registry
 from onnx_ts_legacy.state import StateSlot, interface_value
@@ -46,6 +47,7 @@ class Options:
     export_params: bool = True
     initializers_as_inputs: bool = False
     folds_weights: bool = True
+    module_classes: Mapping[str, ModuleClass] = dataclasses.field(default_factory=dict)
     name: str = "main_graph"
 
     def custom(self, operator: str) -> Callable[..., Any] | None:
@@ -280,6 +282,8 @@ class _Conversion:
         self._list_weights(model.graph)
         if self._options.folds_weights and self._options.export_params:
             FoldBatchNormalization()(model)
+        if self._options.module_classes:
+            outline_modules(model, self._options.module_classes, interpreter.attributes.initializers)
         initial = {name: slot.initial_tensor() for name, slot in self._slots.items()}
         return TSProgram(model, initial, self._state_outputs)
 

@@ -1,4 +1,4 @@
-"""Where in the user's program a node comes from."""
+"""Where in the user's program a node comes from: its line, and its module."""
 
 from __future__ import annotations
 
@@ -8,12 +8,30 @@ from typing import Any
 
 import torch
 
-__all__ = ["source_line"]
+__all__ = ["module_path", "source_line"]
 
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # Scripted programs may come from another machine, whose torch lies elsewhere.
 _LIBRARY = re.compile(r"[/\\]site-packages[/\\]torch[/\\]|" + re.escape(os.path.dirname(torch.__file__) + os.sep))
+# Scripted programs name the modules that a node lies in with their classes, and calls that are none.
+_CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
+_NO_MODULES = ("SELF", "UNKNOWN_INSTANCE")
+
+
+def module_path(node: Any, prefix: str = "") -> str:
+    """Return the path of the module that a node lies in; an empty string for the model itself.
+
+    Args:
+        node: The node.
+        prefix: Start of all paths, which is left out.
+    """
+    scope = str(node.scopeName())
+    if scope:
+        path = scope.rpartition("/")[2].removeprefix("__module").removeprefix(".")
+    else:
+        path = ".".join(name for name, _ in _CALLED.findall(node.getModuleHierarchy()) if name not in _NO_MODULES)
+    return "" if path == prefix else path.removeprefix(f"{prefix}.") if prefix else path
 
 
 def source_line(node: Any) -> str:
