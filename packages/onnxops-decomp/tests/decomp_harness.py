@@ -122,7 +122,9 @@ def _to_torch(array: np.ndarray) -> torch.Tensor:
 
 def _ort_to_torch(value: ort.OrtValue) -> torch.Tensor:
     if value.element_type() == onnx.TensorProto.BFLOAT16:
-        return torch.from_dlpack(value._ortvalue.to_dlpack()) if value.numel() else torch.empty(0, dtype=torch.bfloat16)
+        # An empty tensor has no memory that it could hand over.
+        empty = torch.empty(value.shape(), dtype=torch.bfloat16)
+        return torch.from_dlpack(value._ortvalue.to_dlpack()) if empty.numel() else empty
     return torch.from_numpy(np.array(value.numpy()))
 
 

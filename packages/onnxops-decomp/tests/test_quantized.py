@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators
-from decomp_harness import check
+import torch.nn.functional as F
+from decomp_harness import check, lower
 from opset_sweep import swept
+
+from onnxops_decomp import LoweringError
 
 OPSETS = swept(9, 10, 13, 18, 19, 21, 23)
 ops: Any = torch.ops.quantized_decomposed
@@ -147,15 +150,66 @@ def test_weights_of_eight_bits() -> None:
     )
 
 
-@pytest.mark.parametrize("rowwise", [False, True])
-def test_scaled_product_of_narrow_floats(rowwise: bool) -> None:
-    scales = (torch.rand(16, 1), torch.rand(1, 16)) if rowwise else (torch.tensor(0.5), torch.tensor(2.0))
+NARROW = torch.float8_e4m3fn
+SCALES = {
+    "whole": (torch.tensor(0.5), torch.tensor(2.0)),
+    "rows": (torch.rand(16, 1) + 0.5, torch.rand(1, 32) + 0.5),
+}
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16, torch.float16, None])
+def test_scaled_product_of_narrow_floats(out_dtype: torch.dtype | None, scales: str) -> None:
+    if scales == "rows":
+        # torch scales by rows into bfloat16 alone.
+        out_dtype = torch.bfloat16
 
     def function(a: torch.Tensor, b: torch.Tensor, s: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        narrow = torch.float8_e4m3fn
-        return torch._scaled_mm(a.to(narrow), b.to(narrow).t(), s, t, out_dtype=torch.float32)
+        return torch._scaled_mm(a.to(NARROW), b.to(NARROW).t(), s, t, out_dtype=out_dtype).float()
 
-    check(function, torch.randn(16, 32), torch.randn(16, 32), *scales, opset=21)
+    check(function, torch.randn(16, 64), torch.randn(32, 64), *SCALES[scales], opset=21)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scaled_product_with_a_bias(dtype: torch.dtype) -> None:
+    def function(a: torch.Tensor, b: torch.Tensor, s: torch.Tensor, t: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(a.to(NARROW), b.to(torch.float8_e5m2).t(), s, t, bias=c, out_dtype=dtype).float()
+
+    operands = torch.randn(16, 64), torch.randn(32, 64), *SCALES["whole"], torch.randn(32).to(dtype)
+    check(function, *operands, opset=21, others=[(torch.randn(48, 64), *operands[1:])])
+
+
+@pytest.mark.parametrize("scales", SCALES)
+def test_scaled_product_by_recipes(scales: str) -> None:
+    recipe = F.ScalingType.RowWise if scales == "rows" else F.ScalingType.TensorWise
+
+    def function(a: torch.Tensor, b: torch.Tensor, s: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return F.scaled_mm(a.to(NARROW), b.to(NARROW).t(), s, recipe, t, recipe, output_dtype=torch.bfloat16).float()
+
+    check(function, torch.randn(16, 64), torch.randn(32, 64), *SCALES[scales], opset=21)
+
+
+def test_the_scale_of_a_scaled_result_is_refused() -> None:
+    def function(a: torch.Tensor, b: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(a.to(NARROW), b.to(NARROW).t(), s, s, scale_result=s, out_dtype=NARROW)
+
+    with pytest.raises(LoweringError, match="divides by it on the CPU"):
+        lower(function, (torch.randn(16, 32), torch.randn(16, 32), torch.tensor(2.0)), opset=21)
+
+
+# Blocks of rows are 64 or 32 by the vector width of the machine; 80 and 112 leave parts of one.
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize(("rows", "columns", "group"), [(64, 64, 32), (80, 32, 32), (112, 64, 64), (16, 128, 128)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_of_four_bits(dtype: torch.dtype, rows: int, columns: int, group: int, opset: int) -> None:
+    packed = aten._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (rows, columns), dtype=torch.int32), 2)
+    check(
+        lambda x, w, s: aten._weight_int4pack_mm_for_cpu(x, w, group, s),
+        torch.randn(3, columns).to(dtype),
+        packed,
+        torch.rand(columns // group, rows, 2).to(dtype),
+        opset=opset,
+    )
 
 
 @pytest.mark.parametrize("opset", [13, 18])
@@ -170,3 +224,67 @@ def test_grouped_products(left: tuple[int, ...], right: tuple[int, ...], opset: 
         return torch._grouped_mm(a, b, *o).float()
 
     check(function, *operands, *([] if offs is None else [offs]), opset=opset)
+
+
+# ---- quantized tensors of torch
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("opset", swept(7, 10, 13, 20))
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.quint8])
+def test_quantized_tensors_are_dequantized(dtype: torch.dtype, opset: int) -> None:
+    check(lambda x: torch.quantize_per_tensor(x, 0.1, 3, dtype).dequantize(), _floats(3, 4), opset=opset)
+    check(
+        lambda x, s, z: torch.quantize_per_tensor(x, s, z, dtype).dequantize(),
+        _floats(3, 4),
+        torch.tensor(0.1),
+        torch.tensor(3),
+        opset=opset,
+    )
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_another_operator_on_a_quantized_tensor_is_refused() -> None:
+    with pytest.raises(LoweringError, match="relu is applied to a quantized tensor"):
+        lower(lambda x: torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).relu().dequantize(), (_floats(3, 4),))
+
+
+# ---- fake quantization that observes
+
+observe: Any = aten._fused_moving_avg_obs_fq_helper_functional.default
+INF = float("inf")
+
+
+def _observed(x: torch.Tensor, switches: tuple[int, int], state: tuple[list[float], list[float]], *rest: Any) -> Any:
+    """Arguments of an observing fake quantization: the tensors, and a function of them."""
+    count = len(state[0])
+    tensors = [torch.tensor([switch]) for switch in switches]
+    tensors += [torch.tensor(part) for part in state]
+    tensors += [torch.full((count,), 0.5), torch.full((count,), 2, dtype=torch.int32)]
+    return (lambda x, *t: observe(x, *t, 0.01, *rest)), x, *tensors
+
+
+@pytest.mark.parametrize("opset", swept(7, 10, 13, 18, 21))
+@pytest.mark.parametrize(("low", "high"), [(0, 255), (-127, 127), (0, 15)])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("switches", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_observing_fake_quantization(
+    switches: tuple[int, int], symmetric: bool, low: int, high: int, opset: int
+) -> None:
+    function, *operands = _observed(torch.randn(4, 5), switches, ([-1.0], [2.0]), low, high, -1, False, symmetric)
+    check(lambda a, b, c, d, e, f, g: function(a, b, c, d, e, f, g), *operands, opset=opset)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4, 3, 2, 2)])
+@pytest.mark.parametrize("start", [([INF] * 4, [-INF] * 4), ([-1.0] * 4, [0.5] * 4)])
+def test_observing_fake_quantization_per_channel(start: Any, shape: tuple[int, ...]) -> None:
+    function, *operands = _observed(torch.randn(shape), (1, 1), start, -128, 127, 0, True, True)
+    check(lambda a, b, c, d, e, f, g: function(a, b, c, d, e, f, g), *operands)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("factor", [0.0, 1e-5, -1e-5, 1.0, -1.0, 1e-39])
+def test_observed_ranges_that_are_narrow_or_on_one_side(factor: float, symmetric: bool) -> None:
+    for x in (torch.rand(4, 5), torch.randn(4, 5)):
+        function, *operands = _observed(x * factor, (1, 1), ([INF], [-INF]), 0, 255, -1, False, symmetric)
+        check(lambda a, b, c, d, e, f, g: function(a, b, c, d, e, f, g), *operands)

@@ -17,12 +17,13 @@ from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversio
 from onnx_fx_export.finish import finish
 from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.higher_order import HANDLERS
+from onnx_fx_export.observers import settled
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.regions import ModuleClasses, module_regions
 from onnx_fx_export.size_sources import define_symbol, shape_entry
 from onnx_fx_export.weights import WeightStore
 from onnxops_decomp import LoweringTable, OpBuilder
-from onnxops_decomp.dtypes import mark_complex, mark_number, to_ir
+from onnxops_decomp.dtypes import affine_of, mark_complex, mark_number, to_ir
 from onnxops_decomp.folding import MAX_ELEMENTS
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.inference import Dims
@@ -179,6 +180,7 @@ class _Converter:
         Raises:
             MutationError: If something is mutated and the user did not ask for state inputs and outputs.
         """
+        self.program = settled(self.program)
         if needs_functionalization(self.program.graph_module):
             self.program = self.program.run_decompositions({})
         self.rebound = _written_placeholders(self.program)
@@ -212,6 +214,8 @@ class _Converter:
                 values.append((result, self._state_name(str(spec.target), spec.kind is OutputKind.BUFFER_MUTATION)))
             elif spec.kind is OutputKind.USER_OUTPUT:
                 name = next(names)
+                if affine_of(result) is not None:
+                    raise InvalidArgumentError(f"Output {name} is a quantized tensor of torch; dequantize it first.")
                 if isinstance(result, ir.Value):
                     user.append(_Named(len(values)))
                     values.append((result, next(overrides, name)))

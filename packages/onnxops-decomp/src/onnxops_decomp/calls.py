@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import is_complex, to_ir
+from onnxops_decomp.dtypes import affine_of, is_complex, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.inference import Dims, dims_of
 from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Lowering, LoweringTable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
 __all__ = ["apply_lowering", "bind_arguments", "check_result", "find_lowering", "functional_overload"]
+
+_TAKES_QUANTIZED = ("aten::dequantize.self", "aten::dequantize.tensor")
 
 
 @functools.cache
@@ -53,11 +55,7 @@ def find_lowering(
 
     An operator without an entry that stands for an ONNX node itself gets one for that node, where ``opset`` has it.
     """
-    leaves = [
-        leaf
-        for operand in (*args, *kwargs.values())
-        for leaf in (operand if isinstance(operand, list | tuple) else (operand,))
-    ]
+    leaves = list(_leaves(args, kwargs))
     of_complex = any(is_complex(leaf) or isinstance(leaf, complex) for leaf in leaves)
     found = None
     if not of_complex and any(isinstance(leaf, torch.dtype) and leaf.is_complex for leaf in leaves):
@@ -68,6 +66,12 @@ def find_lowering(
         functional = functional_overload(overload)
         found = None if functional is overload else table.find(functional.name(), complex=of_complex)
     return found or native_lowering(overload, args, kwargs, opset)
+
+
+def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the arguments of a call, those of lists one by one."""
+    for operand in (*args, *kwargs.values()):
+        yield from operand if isinstance(operand, list | tuple) else (operand,)
 
 
 def bind_arguments(
@@ -111,6 +115,11 @@ def apply_lowering(
     if keyword.get("layout") not in (None, torch.strided, 0):
         raise LoweringError(
             f"{overload.name()} makes a tensor of layout {keyword['layout']}; ONNX has dense ones only."
+        )
+    if overload.name() not in _TAKES_QUANTIZED and any(affine_of(leaf) for leaf in _leaves(args, kwargs)):
+        raise LoweringError(
+            f"{overload.name()} is applied to a quantized tensor. In an fx graph such tensors can be dequantized only: "
+            "capture a model that was quantized with torchao's PT2E flow, or use onnx_ts_legacy for quantized modules."
         )
     _leave_out_unknown(entry, overload, positional, keyword)
     try:
@@ -161,7 +170,8 @@ def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: 
     Raises:
         LoweringError: If dtype or rank differ. This is a defect of the lowering, never to be passed on silently.
     """
-    wanted = to_ir(expected.dtype)
+    # torch calls a quantized tensor by the dtype that it was made of while it captures.
+    wanted = to_ir(expected.dtype) if affine_of(value) is None or value.dtype is None else value.dtype
     if expected.dtype.is_complex:
         if not is_complex(value):
             raise LoweringError(f"{operator} gives a complex tensor in torch, but its lowering a real one.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import onnx_ir as ir
 import torch
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
 __all__ = [
+    "Affine",
+    "affine_of",
     "is_complex",
     "mark_complex",
     "mark_number",
+    "mark_quantized",
     "promote",
     "promoted",
     "result_dtype",
@@ -28,14 +31,16 @@ __all__ = [
 
 _COMPLEX_KEY = "onnxops_decomp.complex"
 _NUMBER_KEY = "onnxops_decomp.number"
+_AFFINE_KEY = "onnxops_decomp.affine"
+_STORAGE = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 
 Operand = ir.Value | bool | int | float
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def to_ir(dtype: torch.dtype) -> ir.DataType:
-    """Return the ONNX dtype of a torch dtype; a complex one gives that of its parts."""
-    return ir.DataType(onnx_dtype(dtype.to_real() if dtype.is_complex else dtype))
+    """Return the ONNX dtype of a torch dtype; a complex one gives that of its parts, a quantized one its integers'."""
+    return ir.DataType(onnx_dtype(dtype.to_real() if dtype.is_complex else _STORAGE.get(dtype, dtype)))
 
 
 def to_torch(dtype: ir.DataType) -> torch.dtype:
@@ -52,6 +57,29 @@ def mark_complex(value: ir.Value) -> ir.Value:
 def is_complex(value: object) -> bool:
     """Tell whether ``value`` stands for a complex tensor."""
     return isinstance(value, ir.Value) and _COMPLEX_KEY in value.meta
+
+
+class Affine(NamedTuple):
+    """What the integers of a quantized tensor stand for.
+
+    Attributes:
+        scale: FLOAT, 0-d.
+        zero_point: In the dtype of the integers, 0-d.
+    """
+
+    scale: ir.Value
+    zero_point: ir.Value
+
+
+def mark_quantized(value: ir.Value, affine: Affine) -> ir.Value:
+    """Mark a value as the integers of a quantized tensor of torch."""
+    value.meta[_AFFINE_KEY] = affine
+    return value
+
+
+def affine_of(value: object) -> Affine | None:
+    """Return what the integers of a quantized tensor stand for; None if ``value`` is no quantized tensor."""
+    return value.meta.get(_AFFINE_KEY) if isinstance(value, ir.Value) else None
 
 
 def mark_number(value: ir.Value) -> ir.Value:

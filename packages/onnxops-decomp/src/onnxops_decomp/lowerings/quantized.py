@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.dtypes import Operand
 
+__all__ = ["fake_quantized", "number_parameter", "unclipped"]
+
 aten = torch.ops.aten
 
 _FLOAT, _INT8, _UINT8 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8
@@ -23,7 +25,7 @@ _FLOAT, _INT8, _UINT8 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8
 _LINEAR = (_INT8, _UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 
 
-def _parameter(op: OpBuilder, number: Operand, dtype: ir.DataType) -> ir.Value:
+def number_parameter(op: OpBuilder, number: Operand, dtype: ir.DataType) -> ir.Value:
     """Return a scale or zero point as a scalar."""
     if not isinstance(number, ir.Value):
         return op.constant(number, dtype)
@@ -85,8 +87,8 @@ def quantize_per_tensor(
     dtype: torch.dtype,
 ) -> ir.Value:
     bounds = _as_int(op, quant_min), _as_int(op, quant_max)
-    zero = _parameter(op, zero_point, to_ir(dtype))
-    return _quantize(op, input, _parameter(op, scale, _FLOAT), zero, *bounds, to_ir(dtype), 0)
+    zero = number_parameter(op, zero_point, to_ir(dtype))
+    return _quantize(op, input, number_parameter(op, scale, _FLOAT), zero, *bounds, to_ir(dtype), 0)
 
 
 @lowering(
@@ -105,8 +107,10 @@ def dequantize_per_tensor(
     *,
     out_dtype: torch.dtype | None = None,
 ) -> ir.Value:
-    zero = _parameter(op, zero_point, op.dtype(input))
-    return op.cast(_dequantize(op, input, _parameter(op, scale, _FLOAT), zero, 0), to_ir(out_dtype or torch.float32))
+    zero = number_parameter(op, zero_point, op.dtype(input))
+    return op.cast(
+        _dequantize(op, input, number_parameter(op, scale, _FLOAT), zero, 0), to_ir(out_dtype or torch.float32)
+    )
 
 
 @lowering("quantized_decomposed::quantize_per_channel")
@@ -209,7 +213,7 @@ def dequantize_per_channel_group(
     return op.cast(op.reshape(result, op.sizes(w_int8)), to_ir(output_dtype))
 
 
-def _fake_quantized(
+def fake_quantized(
     op: OpBuilder, x: ir.Value, scale: ir.Value, zero_point: ir.Value, low: int, high: int, axis: int
 ) -> ir.Value:
     """Quantize and dequantize; the pair of operators is what runtimes recognize."""
@@ -230,7 +234,7 @@ def _within(inner: tuple[int, int], outer: tuple[int, int] | None) -> bool:
     return outer is not None and outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _unclipped(
+def unclipped(
     op: OpBuilder, x: ir.Value, scale: ir.Value, zero_point: ir.Value, low: int, high: int, axis: int
 ) -> ir.Value:
     """Tell which elements the quantized range holds."""
@@ -242,7 +246,7 @@ def _unclipped(
 
 def _zero_point(op: OpBuilder, zero_point: Operand) -> ir.Value:
     dtype = zero_point.dtype if isinstance(zero_point, ir.Value) and zero_point.dtype else ir.DataType.INT32
-    return _parameter(op, zero_point, dtype)
+    return number_parameter(op, zero_point, dtype)
 
 
 @lowering(
@@ -252,8 +256,8 @@ def _zero_point(op: OpBuilder, zero_point: Operand) -> ir.Value:
 def fake_quantize_per_tensor_affine(
     op: OpBuilder, self: ir.Value, scale: Operand, zero_point: Operand, quant_min: int, quant_max: int
 ) -> ir.Value:
-    return _fake_quantized(
-        op, self, _parameter(op, scale, _FLOAT), _zero_point(op, zero_point), quant_min, quant_max, 0
+    return fake_quantized(
+        op, self, number_parameter(op, scale, _FLOAT), _zero_point(op, zero_point), quant_min, quant_max, 0
     )
 
 
@@ -261,8 +265,8 @@ def fake_quantize_per_tensor_affine(
 def fake_quantize_per_tensor_affine_cachemask(
     op: OpBuilder, self: ir.Value, scale: Operand, zero_point: Operand, quant_min: int, quant_max: int
 ) -> tuple[ir.Value, ir.Value]:
-    arguments = _parameter(op, scale, _FLOAT), _zero_point(op, zero_point), quant_min, quant_max, 0
-    return _fake_quantized(op, self, *arguments), _unclipped(op, self, *arguments)
+    arguments = number_parameter(op, scale, _FLOAT), _zero_point(op, zero_point), quant_min, quant_max, 0
+    return fake_quantized(op, self, *arguments), unclipped(op, self, *arguments)
 
 
 @lowering(aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default)
@@ -275,17 +279,17 @@ def fake_quantize_with_switch(
     quant_min: int,
     quant_max: int,
 ) -> tuple[ir.Value, ir.Value]:
-    arguments = _parameter(op, scale, _FLOAT), _zero_point(op, zero_point), quant_min, quant_max, 0
+    arguments = number_parameter(op, scale, _FLOAT), _zero_point(op, zero_point), quant_min, quant_max, 0
     enabled = op.cast(_zero_point(op, fake_quant_enabled), ir.DataType.BOOL)
-    output = op.Where(enabled, _fake_quantized(op, self, *arguments), self)
-    return output, op.Or(op.Not(enabled), _unclipped(op, self, *arguments))
+    output = op.Where(enabled, fake_quantized(op, self, *arguments), self)
+    return output, op.Or(op.Not(enabled), unclipped(op, self, *arguments))
 
 
 @lowering(aten.fake_quantize_per_channel_affine.default)
 def fake_quantize_per_channel_affine(
     op: OpBuilder, self: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int, quant_min: int, quant_max: int
 ) -> ir.Value:
-    return _fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis)
+    return fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis)
 
 
 @lowering(aten.fake_quantize_per_channel_affine_cachemask.default)
@@ -293,7 +297,7 @@ def fake_quantize_per_channel_affine_cachemask(
     op: OpBuilder, self: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int, quant_min: int, quant_max: int
 ) -> tuple[ir.Value, ir.Value]:
     arguments = scale, zero_point, quant_min, quant_max, axis
-    return _fake_quantized(op, self, *arguments), _unclipped(op, self, *arguments)
+    return fake_quantized(op, self, *arguments), unclipped(op, self, *arguments)
 
 
 def _learned_zero_point(op: OpBuilder, zero_point: ir.Value, low: int, high: int) -> ir.Value:
@@ -310,8 +314,8 @@ def fake_quantize_learnable_per_tensor_affine(
     quant_max: int,
     grad_factor: float = 1.0,
 ) -> ir.Value:
-    zero = _learned_zero_point(op, _parameter(op, zero_point, _FLOAT), quant_min, quant_max)
-    return _fake_quantized(op, self, _parameter(op, scale, _FLOAT), zero, quant_min, quant_max, 0)
+    zero = _learned_zero_point(op, number_parameter(op, zero_point, _FLOAT), quant_min, quant_max)
+    return fake_quantized(op, self, number_parameter(op, scale, _FLOAT), zero, quant_min, quant_max, 0)
 
 
 @lowering(aten._fake_quantize_learnable_per_channel_affine.default)
@@ -326,4 +330,4 @@ def fake_quantize_learnable_per_channel_affine(
     grad_factor: float = 1.0,
 ) -> ir.Value:
     zero = _learned_zero_point(op, zero_point, quant_min, quant_max)
-    return _fake_quantized(op, self, scale, zero, quant_min, quant_max, axis)
+    return fake_quantized(op, self, scale, zero, quant_min, quant_max, axis)

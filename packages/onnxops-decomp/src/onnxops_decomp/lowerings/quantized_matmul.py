@@ -13,6 +13,8 @@ from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.windows import arange
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from onnxops_decomp.builder import OpBuilder
 
 aten = torch.ops.aten
@@ -82,6 +84,25 @@ def weight_int8pack_mm(op: OpBuilder, self: ir.Value, mat2: ir.Value, scales: ir
     return op.Mul(product, op.cast(scales, dtype))
 
 
+def _scaled_product(
+    op: OpBuilder,
+    a: ir.Value,
+    b: ir.Value,
+    scale_a: ir.Value,
+    scale_b: ir.Value,
+    bias: ir.Value | None,
+    out_dtype: torch.dtype | None,
+) -> ir.Value:
+    for name, scale, shape in (("scale_a", scale_a, "(M, 1)"), ("scale_b", scale_b, "(1, N)")):
+        if op.dtype(scale) != _FLOAT:
+            raise LoweringError(f"Products are scaled by float32 numbers, one or {shape}, but {name} is per block.")
+    product = op.MatMul(op.cast(a, _FLOAT), op.cast(b, _FLOAT))
+    result = op.Mul(op.Mul(product, scale_a), scale_b)
+    if bias is not None:
+        result = op.Add(result, op.cast(bias, _FLOAT))
+    return op.cast(result, op.dtype(a) if out_dtype is None else to_ir(out_dtype))
+
+
 @lowering(aten._scaled_mm.default)
 def scaled_mm(
     op: OpBuilder,
@@ -94,19 +115,38 @@ def scaled_mm(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> ir.Value:
-    for name, scale, shape in (("scale_a", scale_a, "(M, 1)"), ("scale_b", scale_b, "(1, N)")):
-        if op.dtype(scale) != _FLOAT:
-            raise LoweringError(
-                f"_scaled_mm is lowered for float32 scales: one number or {shape}, got {name} per block."
-            )
-    product = op.MatMul(op.cast(self, _FLOAT), op.cast(mat2, _FLOAT))
-    result = op.Mul(op.Mul(product, scale_a), scale_b)
-    if bias is not None:
-        result = op.Add(result, op.cast(bias, _FLOAT))
-    wanted = op.dtype(self) if out_dtype is None else to_ir(out_dtype)
-    if scale_result is not None and wanted.is_floating_point() and wanted.bitwidth == 8:
-        result = op.Mul(result, scale_result)
-    return op.cast(result, wanted)
+    if scale_result is not None:
+        raise LoweringError(
+            "scale_result has no one meaning: torch divides by it on the CPU and multiplies by it on CUDA. "
+            "Scale the result with an operator of its own."
+        )
+    return _scaled_product(op, self, mat2, scale_a, scale_b, bias, out_dtype)
+
+
+# torch.nn.functional.ScalingType: one scale for all, or one for each row.
+_TENSOR_WISE, _ROW_WISE = 0, 1
+
+
+@lowering(aten._scaled_mm_v2.default)
+def scaled_mm_v2(
+    op: OpBuilder,
+    self: ir.Value,
+    mat2: ir.Value,
+    scale_a: Sequence[ir.Value],
+    recipe_a: Sequence[int],
+    swizzle_a: Sequence[int],
+    scale_b: Sequence[ir.Value],
+    recipe_b: Sequence[int],
+    swizzle_b: Sequence[int],
+    bias: ir.Value | None,
+    out_dtype: torch.dtype | None,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> ir.Value:
+    recipes = [*recipe_a, *recipe_b]
+    if len(recipes) != 2 or not {*recipes} <= {_TENSOR_WISE, _ROW_WISE} or contraction_dim:
+        raise LoweringError("Products are scaled as a whole or by rows; scales per block have no lowering.")
+    return _scaled_product(op, self, mat2, scale_a[0], scale_b[0], bias, out_dtype)
 
 
 def _membership(op: OpBuilder, offs: ir.Value, count: ir.Value | int) -> ir.Value:
