@@ -131,8 +131,17 @@ def test_gradients_are_exact_in_both_modes(sample, fast):
     assert torch.autograd.gradcheck(function, tensors, check_forward_ad=True, fast_mode=fast)
 
 
+@pytest.fixture
+def _no_loop_of_vmap():
+    """Makes vmap fail where it would run an operator once per element for want of a batching rule."""
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    yield
+    torch._C._functorch._set_vmap_fallback_enabled(True)
+
+
+@pytest.mark.usefixtures("_no_loop_of_vmap")
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if s.vmap], ids=str)
-def test_vmap_equals_a_loop(sample):
+def test_vmap_is_batched_and_equals_a_loop(sample):
     dtype = _default_dtype(sample)
     calls = [sample.make(dtype)[0] for _ in range(3)]
     kwargs = sample.make(dtype)[1]

@@ -78,6 +78,20 @@ def test_nothing_is_plain_under_functorch(transform):
     assert seen == [(False, False)]
 
 
+@pytest.mark.parametrize("nested", [torch.func.grad, lambda function: function])
+def test_mapped_tensors_are_known_on_every_level(nested):
+    seen = []
+
+    def function(x, y):
+        seen.append((_torch_private.is_mapped(x), _torch_private.is_mapped(y)))
+        return (x * y).sum()
+
+    torch.vmap(nested(function), in_dims=(0, None))(torch.ones(2, 2), torch.ones(2))
+    torch.func.grad(function)(torch.ones(2), torch.ones(2))
+
+    assert seen == [(True, False), (False, False)]
+
+
 def test_forward_mode_is_noticed_for_dual_tensors_alone():
     x = torch.ones(2)
 

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["below_autograd", "differentiates", "forward_mode_is_active", "has_values", "is_plain_eager"]
+__all__ = ["below_autograd", "differentiates", "forward_mode_is_active", "has_values", "is_mapped", "is_plain_eager"]
 
 # torch.library's own kernels use this guard to call the next kernel below autograd.
 below_autograd = torch._C._AutoDispatchBelowAutograd
@@ -72,3 +72,12 @@ def is_wrapped(tensor: torch.Tensor) -> bool:
     """Whether a functorch transform (vmap, grad, jvp) wraps the tensor."""
     wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return bool(wrapped)
+
+
+def is_mapped(tensor: torch.Tensor) -> bool:
+    """Whether vmap maps over the tensor, on whatever level of nested transforms."""
+    while is_wrapped(tensor):
+        if torch._C._functorch.is_batchedtensor(tensor):
+            return True
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return False

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from onnxops_core._torch_private import forward_mode_is_active
+from onnxops_core._torch_private import forward_mode_is_active, is_mapped
 from onnxops_core.dtypes import torch_dtype
 
 __all__ = ["AttentionCall", "attention_composite", "attention_reference", "finish_outputs", "split_heads"]
@@ -225,7 +225,8 @@ def sdpa_expresses(call: AttentionCall) -> bool:
 
 def attention_composite(call: AttentionCall) -> Outputs:
     """The reference, or scaled_dot_product_attention where that says the same."""
-    if not sdpa_expresses(call) or forward_mode_is_active():  # fused attention has no forward-mode derivative
+    # Fused attention has neither a forward-mode derivative nor, on the CPU, a batching rule.
+    if not sdpa_expresses(call) or forward_mode_is_active() or any(map(is_mapped, (call.q, call.k, call.v))):
         return attention_reference(call)
     y = torch.nn.functional.scaled_dot_product_attention(
         call.q,

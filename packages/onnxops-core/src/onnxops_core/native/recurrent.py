@@ -3,13 +3,18 @@ operators."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from onnxops_core.native._checks import FLOATS, check_choice, check_dtype, check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
+from onnxops_core.native._linear_attention_chunks import run_chunks
 
 __all__ = ["causal_conv_with_state", "linear_attention"]
 
+_FEW_STEPS = 4
 _RULES = ("linear", "gated", "delta", "gated_delta")
 Two = tuple[torch.Tensor, torch.Tensor]
 
@@ -74,51 +79,72 @@ def _heads(tensor: torch.Tensor, heads: int, dtype: torch.dtype) -> torch.Tensor
     return result
 
 
-def _linear_reference(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    past_state: torch.Tensor | None = None,
-    decay: torch.Tensor | None = None,
-    beta: torch.Tensor | None = None,
-    *,
-    q_num_heads: int,
-    kv_num_heads: int,
-    update_rule: str = "gated_delta",
-    scale: float = 0.0,
-    chunk_size: int = 64,
+def _steps(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    state: torch.Tensor,
+    decay: torch.Tensor | None,
+    rate: torch.Tensor | None,
+    chunk_size: int,
 ) -> Two:
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    k = _heads(key, kv_num_heads, dtype)
-    v = _heads(value, kv_num_heads, dtype)
-    size, v_size = k.shape[3], v.shape[3]
-    q = _heads(query, q_num_heads, dtype) * (scale or size**-0.5)
-    # The query heads that share a state stand beside each other: (batch, kv_heads, group, sequence, size).
-    q = q.unflatten(1, (kv_num_heads, q_num_heads // kv_num_heads))
-    keep = None if decay is None else torch.exp(_heads(decay, kv_num_heads, dtype)).unsqueeze(-1)
-    rate = None if beta is None else beta.to(dtype).transpose(1, 2).unsqueeze(-1)
-    if past_state is None:
-        state = query.new_zeros((query.shape[0], kv_num_heads, size, v_size), dtype=dtype)
-    else:
-        state = past_state.to(dtype)
+    """Runs the recurrence step by step; arguments and results are those of :func:`run_chunks`."""
     outputs = []
-    for step in range(query.shape[1]):
-        if keep is not None:
-            state = state * keep[:, :, step]
+    for step in range(k.shape[2]):
+        if decay is not None:
+            state = state * torch.exp(decay[:, :, step]).unsqueeze(-1)
         written = v[:, :, step].unsqueeze(2)
         k_step = k[:, :, step]
         if rate is not None:
             written = rate[:, :, step].unsqueeze(2) * (written - k_step.unsqueeze(2) @ state)
         state = state + k_step.unsqueeze(3) * written
         outputs.append(q[:, :, :, step] @ state)
-    if outputs:
-        output = torch.stack(outputs, 3).flatten(1, 2).transpose(1, 2).flatten(2)
-    else:
-        output = query.new_empty((query.shape[0], 0, q_num_heads * v_size))
-    present_dtype = query.dtype if past_state is None else past_state.dtype
-    present = state.to(present_dtype)
-    # With no step the state is the past itself; an operator's output must be new.
-    return output.to(query.dtype), present if outputs or past_state is None else present.clone()
+    return torch.stack(outputs, 3), state
+
+
+def _steps_or_chunks(q: torch.Tensor, k: torch.Tensor, *args: Any) -> Two:
+    # What a chunk prepares pays off from a few steps on.
+    return (run_chunks if k.shape[2] > _FEW_STEPS else _steps)(q, k, *args)
+
+
+def _linear(run: Callable[..., Two]) -> Callable[..., Two]:
+    """Gives a way to run the recurrence the operator's signature."""
+
+    def attend(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        past_state: torch.Tensor | None = None,
+        decay: torch.Tensor | None = None,
+        beta: torch.Tensor | None = None,
+        *,
+        q_num_heads: int,
+        kv_num_heads: int,
+        update_rule: str = "gated_delta",
+        scale: float = 0.0,
+        chunk_size: int = 64,
+    ) -> Two:
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        k = _heads(key, kv_num_heads, dtype)
+        v = _heads(value, kv_num_heads, dtype)
+        size, v_size = k.shape[3], v.shape[3]
+        q = _heads(query, q_num_heads, dtype) * (scale or size**-0.5)
+        # The query heads that share a state stand beside each other: (batch, kv_heads, group, sequence, size).
+        q = q.unflatten(1, (kv_num_heads, q_num_heads // kv_num_heads))
+        logarithms = None if decay is None else _heads(decay, kv_num_heads, dtype)
+        rate = None if beta is None else beta.to(dtype).transpose(1, 2).unsqueeze(-1)
+        present_dtype = query.dtype if past_state is None else past_state.dtype
+        if past_state is None:
+            state = query.new_zeros((query.shape[0], kv_num_heads, size, v_size), dtype=dtype)
+        else:
+            state = past_state.to(dtype)
+        if query.shape[1] == 0:
+            # With no step the state is the past itself; an operator's output must be new.
+            return query.new_empty((query.shape[0], 0, q_num_heads * v_size)), state.to(present_dtype, copy=True)
+        output, state = run(q, k, v, state, logarithms, rate, chunk_size)
+        return output.flatten(1, 2).transpose(1, 2).flatten(2).to(query.dtype), state.to(present_dtype)
+
+    return attend
 
 
 def _linear_fake(
@@ -150,7 +176,8 @@ _LINEAR_ATTENTION = declare(
     "(Tensor query, Tensor key, Tensor value, Tensor? past_state=None, Tensor? decay=None, Tensor? beta=None, *, "
     "int q_num_heads, int kv_num_heads, str update_rule='gated_delta', float scale=0.0, int chunk_size=64) "
     "-> (Tensor output, Tensor present_state)",
-    reference=_linear_reference,
+    reference=_linear(_steps),
+    composite=_linear(_steps_or_chunks),
     fake=_linear_fake,
     check=_linear_check,
 )
@@ -187,7 +214,7 @@ def linear_attention(
         kv_num_heads: the number of states per batch row.
         update_rule: ``"linear"``, ``"gated"``, ``"delta"`` or ``"gated_delta"``.
         scale: factor of the output; 0 stands for ``1 / sqrt(head_size)``.
-        chunk_size: a hint for implementations; without influence on the result.
+        chunk_size: how many steps may be computed at once; without influence on the result but for rounding.
 
     Returns:
         ``(output, present_state)``: ``(batch, sequence, q_num_heads * v_head_size)`` of query's dtype, and
