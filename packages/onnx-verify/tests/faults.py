@@ -35,7 +35,9 @@ def all_nodes(graph):
 
 
 def find(model, name):
-    return next(node for node in all_nodes(model.graph) if node.name == name)
+    """The node of that name, in the graph, its bodies or a local function."""
+    functions = (node for function in model.functions for node in function.node)
+    return next(node for node in (*all_nodes(model.graph), *functions) if node.name == name)
 
 
 def attribute(name, key, value):
@@ -231,6 +233,37 @@ def _quantized():
     yield "output zero point", own_values("DequantizeLinear_y", 2, np.asarray(127, np.uint8)), "DequantizeLinear_y"
 
 
+def _integer():
+    yield "zero point dropped", rewire("MatMulInteger_sum0", "xq", "w0", "xz"), "MatMulInteger_sum0"
+    yield "weight zero point", values("z0", lambda z: z + 1), "MatMulInteger_sum0"
+    yield "weights off by one", values("w1", lambda w: w + 1), "MatMulInteger_sum1"
+    yield "scale of the other layer", rewire("Mul_step1", "rs", "s0"), "Mul_step1"
+    yield "weight scale dropped", rewire("Mul_logits", "wide1", "rs"), "Mul_logits"
+    yield "activation dropped", rewire("DynamicQuantizeLinear_rq", "h"), "DynamicQuantizeLinear_rq"
+    yield "output zero point", own_values("QuantizeLinear_yq", 2, np.asarray(119, np.uint8)), "QuantizeLinear_yq"
+
+
+def _half():
+    yield "epsilon", attribute("LayerNormalization_h", "epsilon", 1e-1), "LayerNormalization_h"
+    yield "query and key swapped", rewire("MatMul_q", "h", "wk"), "MatMul_q"
+    yield "value transposed", values("wv", lambda w: w.T), "MatMul_v"
+    yield "one weight", values("wo", lambda w: w + 0.2 * np.eye(8, k=3)), "MatMul_o"
+    yield "scale", values("root", lambda r: r * 1.05), "Mul_scaled"
+    yield "softmax axis", attribute("Softmax_p", "axis", 1), "Softmax_p"
+    yield "residual from the values", rewire("Add_res", "o", "h"), "Add_res"
+    yield "gate on the residual", becomes("Sigmoid_open", "Tanh"), "Sigmoid_open"
+    yield "cast dropped", bypass("Cast_narrow"), "Sub_y"
+    yield "mean over the wrong axis", own_values("ReduceMean_mean", 1, np.array([1], np.int64)), "ReduceMean_mean"
+
+
+def _functions():
+    yield "activation in the inner function", becomes("Sigmoid_s", "Tanh"), "Sigmoid_s"
+    yield "product in the inner function", becomes("Mul_g", "Add"), "Mul_g"
+    yield "residual in the outer function", rewire("Add_c", "silu", "m"), "Add_c"
+    yield "call of the wrong weight", rewire("Layer_y", "turned", "w0"), "MatMul_m"
+    yield "between the calls", becomes("Neg_turned", "Abs"), "Neg_turned"
+
+
 def _control_flow():
     loop = "Loop_final iteration "
     then, other = "If_stepped then_branch", "If_stepped else_branch"
@@ -246,7 +279,7 @@ def _control_flow():
 def small_faults():
     """All faults in the small models."""
     kinds = {
-        "cnn": _cnn, "decoder": _decoder, "recurrent": _recurrent, "quantized": _quantized,
-        "control_flow": _control_flow,
+        "cnn": _cnn, "decoder": _decoder, "recurrent": _recurrent, "quantized": _quantized, "integer": _integer,
+        "half": _half, "functions": _functions, "control_flow": _control_flow,
     }  # fmt: skip
     return [Fault(model, *fault) for model, faults in kinds.items() for fault in faults()]

@@ -200,6 +200,87 @@ def quantized(seed=0):
     return build(nodes, [info("x", ["n", 8])], [info("y", ["n", 6])], weights, opset=19)
 
 
+def integer(seed=0):
+    """Two linear layers in integer arithmetic, quantized as the data comes, on [n, 8]."""
+    rng = np.random.default_rng(seed)
+    weights = {
+        "w0": rng.integers(-100, 100, (8, 6)).astype(np.int8), "w1": rng.integers(-100, 100, (6, 4)).astype(np.int8),
+        "z0": np.asarray(3, np.int8), "s0": np.asarray(0.02, np.float32), "s1": np.asarray(0.01, np.float32),
+        "ys": np.asarray(0.05, np.float32), "yz": np.asarray(120, np.uint8),
+    }  # fmt: skip
+    nodes = [
+        _node("DynamicQuantizeLinear", ["x"], ["xq", "xs", "xz"]),
+        _node("MatMulInteger", ["xq", "w0", "xz", "z0"], "sum0"),
+        _node("Cast", ["sum0"], "wide0", to=TensorProto.FLOAT),
+        _node("Mul", ["xs", "s0"], "step0"),
+        _node("Mul", ["wide0", "step0"], "h"),
+        _node("Relu", ["h"], "r"),
+        _node("DynamicQuantizeLinear", ["r"], ["rq", "rs", "rz"]),
+        _node("MatMulInteger", ["rq", "w1", "rz"], "sum1"),
+        _node("Cast", ["sum1"], "wide1", to=TensorProto.FLOAT),
+        _node("Mul", ["rs", "s1"], "step1"),
+        _node("Mul", ["wide1", "step1"], "logits"),
+        _node("QuantizeLinear", ["logits", "ys", "yz"], "yq"),
+        _node("DequantizeLinear", ["yq", "ys", "yz"], "y"),
+    ]
+    return build(nodes, [info("x", ["n", 8])], [info("y", ["n", 4])], weights)
+
+
+def half(seed=0):
+    """Attention and a gated layer in half precision, on [n, s, 8]."""
+    rng = np.random.default_rng(seed)
+    weights = {name: (rng.standard_normal((8, 8)) / 2).astype(np.float16) for name in ("wq", "wk", "wv", "wo", "wg")}
+    weights |= {
+        "gamma": rng.uniform(0.5, 1.5, 8).astype(np.float16), "beta": rng.standard_normal(8).astype(np.float16),
+        "root": np.asarray(8**-0.5, np.float16), "axes": np.array([-1], np.int64),
+    }  # fmt: skip
+    code = TensorProto.FLOAT16
+    nodes = [
+        _node("LayerNormalization", ["x", "gamma", "beta"], "h", epsilon=1e-3),
+        _node("MatMul", ["h", "wq"], "q"),
+        _node("MatMul", ["h", "wk"], "k"),
+        _node("MatMul", ["h", "wv"], "v"),
+        _node("Transpose", ["k"], "kt", perm=[0, 2, 1]),
+        _node("MatMul", ["q", "kt"], "scores"),
+        _node("Mul", ["scores", "root"], "scaled"),
+        _node("Softmax", ["scaled"], "p", axis=-1),
+        _node("MatMul", ["p", "v"], "mixed"),
+        _node("MatMul", ["mixed", "wo"], "o"),
+        _node("Add", ["o", "x"], "res"),
+        _node("MatMul", ["res", "wg"], "gate"),
+        _node("Sigmoid", ["gate"], "open"),
+        _node("Mul", ["res", "open"], "gated"),
+        _node("Cast", ["gated"], "wide", to=TensorProto.FLOAT),
+        _node("ReduceMean", ["wide", "axes"], "mean", keepdims=1),
+        _node("Cast", ["mean"], "narrow", to=code),
+        _node("Sub", ["gated", "narrow"], "y"),
+    ]
+    return build(nodes, [info("x", ["n", "s", 8], code)], [info("y", ["n", "s", 8], code)], weights)
+
+
+def functions(seed=0):
+    """Two layers that are calls of one local function, which calls another, on [n, 6]."""
+    rng = np.random.default_rng(seed)
+    weights = {name: (rng.standard_normal((6, 6)) / 2).astype(np.float32) for name in ("w0", "w1")}
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+    gate = [_node("Sigmoid", ["a"], "s"), _node("Mul", ["a", "s"], "g")]
+    layer = [
+        _node("MatMul", ["a", "w"], "m"),
+        helper.make_node("Gate", ["m"], ["silu"], domain="local", name="Gate_silu"),
+        _node("Add", ["silu", "a"], "c"),
+    ]
+    local = [
+        helper.make_function("local", "Gate", ["a"], ["g"], gate, opsets),
+        helper.make_function("local", "Layer", ["a", "w"], ["c"], layer, opsets),
+    ]
+    nodes = [
+        helper.make_node("Layer", ["x", "w0"], ["h"], domain="local", name="Layer_h"),
+        _node("Neg", ["h"], "turned"),
+        helper.make_node("Layer", ["turned", "w1"], ["y"], domain="local", name="Layer_y"),
+    ]
+    return build(nodes, [info("x", ["n", 6])], [info("y", ["n", 6])], weights, functions=local)
+
+
 def control_flow():
     """A Loop whose body holds an If, and an If around a captured value."""
     then = helper.make_graph([_node("Mul", ["acc", "two"], "t")], "then", [], [info("t", None)])

@@ -228,3 +228,52 @@ def test_a_body_that_carries_other_values_is_not_entered_and_the_reason_given():
     report = find_mismatch(model, CALLS["while"][1], reference=program("while").exported_program)
     assert report.first.node.name == "Loop_0"
     assert "takes 5 values, the program's 4" in str(report)
+
+
+class Regions(torch.nn.Module):
+    """A part that runs in another mode, as rotary embeddings do."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            y = x.float().sin() * 2 + 1
+        return torch.topk(y.exp(), 2)[0], x.sin()
+
+
+REGION_SAMPLES = [(HIGH,), (LOW,)]
+
+
+@pytest.fixture(scope="module")
+def regions():
+    return fx_export.export(Regions(), REGION_SAMPLES[0])
+
+
+def test_the_nodes_of_a_region_in_another_mode_are_checked(regions):
+    report = find_mismatch(regions, REGION_SAMPLES, exhaustive=True)
+    assert report.ok, str(report)
+    assert {each.op_type for each in report.profile} >= {"Sin", "Mul", "Add", "Exp"}
+
+
+@pytest.mark.parametrize("kind", ["Sin", "Mul", "Exp"])
+def test_a_fault_in_a_region_in_another_mode_is_found(regions, kind):
+    model = clone(regions.model_proto)
+    node = next(node for node in model.graph.node if node.op_type == kind)
+    node.op_type = {"Sin": "Cos", "Mul": "Add", "Exp": "Sigmoid"}[kind]
+    report = find_mismatch(model, REGION_SAMPLES, reference=regions.exported_program)
+    assert report.first.node.name == node.name, str(report)
+
+
+def test_complex_values_inside_a_program_are_checked_as_pairs():
+    class Spectrum(torch.nn.Module):
+        def forward(self, x):
+            spectrum = torch.fft.rfft(x) * (2 + 1j)
+            return torch.fft.irfft(spectrum), spectrum.abs()
+
+    samples = [(T(normal(2, 8)),)]
+    exported = fx_export.export(Spectrum(), samples[0])
+    report = find_mismatch(exported, samples, exhaustive=True)
+    assert report.ok, str(report)
+    model = clone(exported.model_proto)
+    faults.becomes("Sub_0", "Add")(model)
+    report = find_mismatch(model, samples, reference=exported.exported_program)
+    assert report.first.node.fx_node == "mul"
+    assert "Sub_0" in {node.name for node in report.first.nodes}

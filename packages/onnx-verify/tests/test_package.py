@@ -68,13 +68,20 @@ except onnx_verify.MissingDependencyError as error:
     assert "onnx-verify[torch]" in str(error)
 else:
     raise AssertionError("torch is missing and nobody said so")
+np.savez(sys.argv[2] + "/x.npz", x=normal(2, 8))
+assert onnx_verify.compare(sound, sound, sys.argv[2] + "/x.npz")
+halved = onnx_verify.find_mismatch(broken, "random", reference=sound, strategy="bisect")
+assert halved.first.node.name == "add1"
 from onnx_verify._entry import main
 
-sys.argv = ["onnx-verify", "compare", sys.argv[2] + "/a.onnx", sys.argv[2] + "/a.onnx"]
-try:
-    main()
-except SystemExit as end:
-    assert end.code == 0
+path = sys.argv[2] + "/a.onnx"
+for command in (["compare", path, path], ["bisect", path, path], ["run", path], ["inspect", path],
+                ["bench", path, "--rounds", "2", "--no-memory"]):
+    sys.argv = ["onnx-verify", *command]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 0, command
 assert "torch" not in sys.modules
 print("all of it")
 """

@@ -11,6 +11,9 @@ import onnx
 from onnx_verify.model import LoadedModel
 from onnx_verify.verdict import OutputReport, Verdict, plain_values
 
+FUNCTION = "onnx_verify.function"
+"""The metadata key that names the local function which a node was inlined from."""
+
 _FX_NODE = ("onnxops.fx_node", "pkg.torch.onnx.fx_node")
 _SOURCE = ("onnxops.source", "pkg.torch.onnx.stack_trace")
 _MODULE = ("onnxops.module", "pkg.torch.onnx.name_scopes")
@@ -30,6 +33,7 @@ class NodeLabel:
     fx_node: str | None = None
     source: str | None = None
     module: str | None = None
+    function: str | None = None
 
     @classmethod
     def of(cls, node: onnx.NodeProto) -> NodeLabel:
@@ -40,12 +44,15 @@ class NodeLabel:
             return next((props[key] for key in keys if key in props), None)
 
         outputs = tuple(node.output)
-        return cls(node.name, node.op_type, node.domain, outputs, first(_FX_NODE), first(_SOURCE), first(_MODULE))
+        origin = (first(_FX_NODE), first(_SOURCE), first(_MODULE), props.get(FUNCTION))
+        return cls(node.name, node.op_type, node.domain, outputs, *origin)
 
     def __str__(self) -> str:
         """Returns operator, name and origin in one line."""
         kind = f"{self.domain}::{self.op_type}" if self.domain else self.op_type
         text = f"{kind} {self.name or '(unnamed)'} -> {', '.join(self.outputs)}"
+        if self.function:
+            text += f" in function {self.function}"
         if self.fx_node:
             text += f" (fx node {self.fx_node.splitlines()[0]})"
         if self.source:

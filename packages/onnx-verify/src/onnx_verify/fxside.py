@@ -14,7 +14,7 @@ from onnx_verify.bodies import CONTROL_FLOW, BodyNode
 from onnx_verify.dtypes import is_known, numpy_dtype
 from onnx_verify.errors import InputError
 from onnx_verify.findings import NodeLabel
-from onnx_verify.fxstream import Arguments, GraphStream, onnx_form
+from onnx_verify.fxstream import GraphStream, copies, onnx_form, regions, tensor_names
 from onnx_verify.pairing import fx_name
 from onnx_verify.sides import INITIAL, Execution, paired_outputs
 from onnx_verify.slicing import Graph, returning, standalone
@@ -53,7 +53,7 @@ class FxSide:
     def pairs(self, candidate: Graph, match: str) -> dict[str, str]:
         """Pairs values with the nodes that they are named like or that their metadata names, outputs by position."""
         del match
-        pairs = dict(_claims(candidate, self.values, self.scope))
+        pairs = dict(_claims(candidate, self.values.module, self.scope))
         pairs |= paired_outputs(candidate, self.output_names, self.values.names, pairs)
         return pairs | self._renamed_outputs(candidate, pairs)
 
@@ -67,13 +67,16 @@ class FxSide:
 
     def executions(self, value: str, call: BodyNode) -> Iterator[Execution]:
         """Executes the nested graphs of the higher-order operator that makes the value."""
+        region, inside, inner = value.partition("/")
+        if inside:
+            yield from FxSide(self.values.enter(region), _join(self.scope, region)).executions(inner, call)
+            return
         node = next((node for node in self.values.module.graph.nodes if node.name == value), None)
         if node is not None and node.target is operator.getitem:
             node = node.args[0]
         enter = _entrances(call.node.op_type).get(node.target) if node is not None else None
         if node is not None and enter is not None:
-            scope = f"{self.scope}/{node.name}" if self.scope else node.name
-            yield from enter(self.values.operands(node.name)[0], call, scope)
+            yield from enter(self.values.operands(node.name)[0], call, _join(self.scope, node.name))
 
     def _renamed_outputs(self, candidate: Graph, pairs: Mapping[str, str]) -> dict[str, str]:
         """Pairs a graph output that was given a name of its own with the fx node that its metadata names."""
@@ -128,8 +131,8 @@ class _LoopSide(FxSide):
     def pairs(self, candidate: Graph, match: str) -> dict[str, str]:
         """Pairs the values of each graph by their metadata, and what is returned by position."""
         del match
-        condition = _claims(candidate, self.condition, f"{self.scope}/condition")
-        pairs = dict(_claims(candidate, self.values, self.scope))
+        condition = _claims(candidate, self.condition.module, f"{self.scope}/condition")
+        pairs = dict(_claims(candidate, self.values.module, self.scope))
         pairs |= {own: _CONDITION + name for own, name in condition}
         return pairs | paired_outputs(candidate, self.output_names, self.names, pairs)
 
@@ -153,14 +156,17 @@ class _LoopValues:
             yield _CONDITION + name, values
 
 
-def _claims(candidate: Graph, stream: GraphStream, scope: str) -> Iterator[tuple[str, str]]:
+def _claims(candidate: Graph, module: GraphModule, scope: str) -> Iterator[tuple[str, str]]:
     """Yields each candidate value that says which fx node it is, with the node's name.
 
     A value is named like its fx node, with a number behind where that name was taken. Metadata that names a node of
     another graph rules a value out, for fx names are unique in their graph only. What control flow returns is told by
     its position.
     """
-    known, parts = stream.names, _parts(stream.module)
+    known, parts = tensor_names(module), _parts(module)
+    for region, inner in regions(module).items():
+        for own, name in _claims(candidate, inner, _join(scope, region)):
+            yield own, f"{region}/{name}"
     for name, index in candidate.producer.items():
         node = candidate.nodes[index]
         label = NodeLabel.of(node).fx_node
@@ -191,6 +197,10 @@ def _parts(module: GraphModule) -> dict[str, dict[int, str]]:
     return parts
 
 
+def _join(scope: str, name: str) -> str:
+    return f"{scope}/{name}" if scope else name
+
+
 def _returned(module: GraphModule) -> list[str]:
     """Returns the names of what a graph returns; empty for what no node makes."""
     output = next(node for node in module.graph.nodes if node.op == "output").args[0]
@@ -199,11 +209,6 @@ def _returned(module: GraphModule) -> list[str]:
 
 def _array(value: Any) -> Any:
     return onnx_form(to_numpy(value)) if is_tensor(value) else np.asarray(value)
-
-
-def _copies(values: Sequence[Any]) -> Arguments:
-    """Gives values to a nested graph, which may write to them."""
-    return lambda: [value.detach().clone() if is_tensor(value) else value for value in values]
 
 
 def _fed(value: Any, declared: onnx.ValueInfoProto) -> Any:
@@ -242,12 +247,12 @@ def _execution(side: FxSide, call: BodyNode, body: str, label: str, given: Seque
 def _branch(operands: Sequence[Any], call: BodyNode, scope: str) -> Iterator[Execution]:
     predicate, true_graph, false_graph, given = operands
     graph, body = (true_graph, "then_branch") if bool(predicate) else (false_graph, "else_branch")
-    yield _execution(FxSide(GraphStream(graph, [_copies(given)]), scope), call, body, body, [])
+    yield _execution(FxSide(GraphStream(graph, [copies(given)]), scope), call, body, body, [])
 
 
 def _iterations(operands: Sequence[Any], call: BodyNode, scope: str) -> Iterator[Execution]:
     condition_graph, body_graph, carried, extra = operands
-    condition = GraphStream(condition_graph, [_copies([*carried, *extra])])
+    condition = GraphStream(condition_graph, [copies([*carried, *extra])])
     start = call.node.input[1] if len(call.node.input) > 1 else ""
     if call.before is not None and start in (value.name for value in call.before.outputs):
         before = returning(call.before, start)
@@ -255,9 +260,9 @@ def _iterations(operands: Sequence[Any], call: BodyNode, scope: str) -> Iterator
         yield Execution(f"{call.name} {INITIAL}", side, before, call.before_feeds)
     iteration, going = 0, bool(condition.results()[0][0])
     while going:
-        body = GraphStream(body_graph, [_copies([*carried, *extra])])
+        body = GraphStream(body_graph, [copies([*carried, *extra])])
         following = body.results()[0]
-        condition = GraphStream(condition_graph, [_copies([*following, *extra])])
+        condition = GraphStream(condition_graph, [copies([*following, *extra])])
         state = [np.asarray(iteration, np.int64), np.asarray(True), *carried]
         yield _execution(_LoopSide(body, condition, scope), call, "body", f"iteration {iteration}", state)
         carried, going = following, bool(condition.results()[0][0])
@@ -269,7 +274,7 @@ def _scanned(operands: Sequence[Any], call: BodyNode, scope: str) -> Iterator[Ex
     extra = rest[-1] if rest else ()
     for iteration in range(len(scanned[0])):
         state = [*carried, *(values[iteration] for values in scanned)]
-        body = GraphStream(graph, [_copies([*state, *extra])])
+        body = GraphStream(graph, [copies([*state, *extra])])
         yield _execution(FxSide(body, scope), call, "body", f"iteration {iteration}", state)
         carried = body.results()[0][: len(carried)]
 

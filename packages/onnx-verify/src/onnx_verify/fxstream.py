@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,27 +22,32 @@ if TYPE_CHECKING:
 Arguments = Callable[[], Iterable[Any]]
 """Gives a value for each placeholder, anew for each run."""
 
+Mode = Callable[[], AbstractContextManager[Any]]
+"""Sets the mode that a node is run in."""
+
 
 class GraphStream:
     """Interprets an fx graph beside an ONNX model; its values are named like its nodes.
 
     A value is copied when it is computed: what the graph later does to it in place does not count. Complex values
-    are given as ONNX holds them, with the real and imaginary parts in a last dimension of two.
+    are given as ONNX holds them, with the real and imaginary parts in a last dimension of two. The values of a region
+    that runs in another mode, such as autocast, are named ``region/node``.
     """
 
-    def __init__(self, module: GraphModule, arguments: Sequence[Arguments]) -> None:
+    def __init__(self, module: GraphModule, arguments: Sequence[Arguments], mode: Mode = nullcontext) -> None:
         """Keeps the graph and what it is run on, once per sample; nothing runs yet."""
         self.module = module
         self.arguments = list(arguments)
+        self.mode = mode
 
     def only(self, sample: int) -> GraphStream:
         """Returns the graph on one sample."""
-        return GraphStream(self.module, [self.arguments[sample]])
+        return GraphStream(self.module, [self.arguments[sample]], self.mode)
 
     @property
     def names(self) -> set[str]:
-        """The nodes whose result is one tensor."""
-        return {node.name for node in self.module.graph.nodes if _is_tensor_node(node)}
+        """The nodes whose result is one tensor, in regions too."""
+        return tensor_names(self.module)
 
     def values(self, wanted: set[str]) -> Iterator[tuple[str, Values]]:
         """Yields the wanted values in the order of the graph, and forgets each after its last use."""
@@ -49,10 +55,33 @@ class GraphStream:
         for node, runs in self._steps():
             if node.op == "output" or not left:
                 return
+            if node.target in _regions():
+                for name, values in self._within(node, runs, wanted):
+                    left -= 1
+                    yield name, values
             self._compute(runs, node)
             if node.name in wanted and _is_tensor_node(node):
                 left -= 1
                 yield node.name, [onnx_form(to_numpy(run.env[node])) for run in runs]
+
+    def _within(self, node: Node, runs: Sequence[Any], wanted: set[str]) -> Iterator[tuple[str, Values]]:
+        """Yields the wanted values of a region, which is run once more for them."""
+        prefix = f"{node.name}/"
+        inner = {name.removeprefix(prefix) for name in wanted if name.startswith(prefix)}
+        if inner:
+            region = self._region(node, [run.fetch_args_kwargs_from_env(node)[0] for run in runs])
+            yield from ((prefix + name, values) for name, values in region.values(inner))
+
+    def _region(self, node: Node, operands: Sequence[tuple[Any, ...]]) -> GraphStream:
+        place, mode = _regions()[node.target]
+        settings = operands[0][:place]
+        arguments = [copies(each[place + 1 :]) for each in operands]
+        return GraphStream(operands[0][place], arguments, lambda: mode(*settings))
+
+    def enter(self, name: str) -> GraphStream:
+        """Returns a region as a graph of its own."""
+        node = next(node for node in self.module.graph.nodes if node.name == name)
+        return self._region(node, self.operands(name))
 
     def operands(self, name: str) -> list[tuple[Any, ...]]:
         """Returns the positional arguments that a node is called with, one tuple per sample."""
@@ -88,7 +117,7 @@ class GraphStream:
     def _compute(self, runs: Sequence[Any], node: Node) -> None:
         torch = require_torch("running an fx graph")
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self.mode():
                 for run in runs:
                     run.env[node] = run.run_node(node)
         except InputError:
@@ -138,6 +167,39 @@ class FxStream(GraphStream):
 
 
 _MISSING = object()
+
+
+def copies(values: Sequence[Any]) -> Arguments:
+    """Gives values to a nested graph, which may write to them."""
+    return lambda: [value.detach().clone() if is_tensor(value) else value for value in values]
+
+
+def _regions() -> dict[Any, tuple[int, Callable[..., AbstractContextManager[Any]]]]:
+    """Returns the operators that run a graph in some mode, with the position of the graph and what sets the mode."""
+    torch = require_torch("running an fx graph")
+    operators = torch.ops.higher_order
+    return {
+        operators.wrap_with_set_grad_enabled: (1, lambda _: nullcontext()),
+        operators.wrap_with_autocast: (4, torch.autocast),
+    }
+
+
+def regions(module: GraphModule) -> dict[str, GraphModule]:
+    """Returns the graphs that a graph runs in another mode, by the name of the node."""
+    places = _regions()
+    return {
+        node.name: getattr(module, node.args[places[node.target][0]].target)
+        for node in module.graph.nodes
+        if node.target in places
+    }
+
+
+def tensor_names(module: GraphModule) -> set[str]:
+    """Returns the names of the nodes of a graph and of its regions whose result is one tensor."""
+    names = {node.name for node in module.graph.nodes if _is_tensor_node(node)}
+    for region, inner in regions(module).items():
+        names |= {f"{region}/{name}" for name in tensor_names(inner)}
+    return names
 
 
 def onnx_form(array: Any) -> Any:

@@ -11,6 +11,7 @@ from onnx import helper, inliner
 
 from onnx_verify.dtypes import onnx_dtype
 from onnx_verify.errors import ModelLoadError
+from onnx_verify.findings import FUNCTION
 from onnx_verify.model import LoadedModel, subgraphs, used_names
 from onnx_verify.weights import Weight, weight_bytes
 
@@ -23,13 +24,20 @@ _PASSED = "@out"
 def flatten_functions(model: LoadedModel) -> LoadedModel:
     """Returns the model with its local functions inlined, for a call hides what goes wrong inside.
 
+    The metadata of each node that comes from a function names that function.
+
     Raises:
         ModelLoadError: if a function cannot be inlined.
     """
     if not model.proto.functions:
         return model
+    marked = onnx.ModelProto()
+    marked.CopyFrom(model.proto)
+    for function in marked.functions:
+        for node in function.node:
+            node.metadata_props.add(key=FUNCTION, value=f"{function.domain}::{function.name}")
     try:
-        proto = inliner.inline_local_functions(model.proto)
+        proto = inliner.inline_local_functions(marked)
     except Exception as error:
         raise ModelLoadError(f"the functions of {model.source} cannot be inlined: {error}") from error
     return LoadedModel(proto, model.weights, model.source)
