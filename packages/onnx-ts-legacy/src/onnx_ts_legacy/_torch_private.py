@@ -140,6 +140,7 @@ def inline_calls(graph: Any) -> None:
     """Replace calls of methods, functions and forked tasks by what they do (``torch._C._jit_pass_inline``)."""
     torch._C._jit_pass_inline(graph)
     torch._C._jit_pass_inline_fork_wait(graph)
+    torch._C._jit_pass_inline(graph)
 
 
 def trace_graph(

@@ -14,6 +14,7 @@ from onnx_ts_legacy.values import (
     Content,
     DictRef,
     ListRef,
+    Maybe,
     Mutable,
     ObjectRef,
     Poison,
@@ -23,6 +24,7 @@ from onnx_ts_legacy.values import (
     Storage,
     Tensor,
     Uninitialized,
+    presence,
 )
 from onnxops_decomp.dtypes import is_complex, mark_complex, to_ir
 
@@ -213,6 +215,26 @@ def _attributes(interpreter: Interpreter, target: Mutable, names: Any) -> dict[s
     return {name: interpreter.attributes.read(target, name) for name in names}
 
 
+class Optional(Plan):
+    """A variable that is None in some iterations."""
+
+    def __init__(self, value: Plan) -> None:
+        self.value = value
+
+    def enter(self, interpreter: Interpreter) -> Any:
+        present = RuntimeBool(interpreter.op.input("present", ir.DataType.BOOL, ()))
+        return Maybe(present, self.value.enter(interpreter))
+
+    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+        present, inner = presence(value)
+        return [interpreter.scalars.to_value(present), *self.value.leave(interpreter, inner)]
+
+    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
+        present = next(values)
+        present.shape = ir.Shape(())
+        return Maybe(RuntimeBool(present), self.value.take(interpreter, presence(initial)[1], values))
+
+
 class NewList(Plan):
     """A list that the body replaces by another one."""
 
@@ -274,8 +296,14 @@ def joined(interpreter: Interpreter, plan: Plan, value: Any, symbols: int) -> Pl
         if _unchanged(plan.value, value):
             return plan
         return _widened(interpreter, plan.value, value, symbols)
+    if isinstance(plan, Optional):
+        inner = joined(interpreter, plan.value, presence(value)[1], symbols)
+        return plan if inner is plan.value else Optional(inner)
     if isinstance(value, Uninitialized):
         return plan
+    if value is None or isinstance(value, Maybe):
+        inner = joined(interpreter, plan, presence(value)[1], symbols)
+        return Optional(inner)
     if isinstance(plan, Number):
         if interpreter.scalars.to_value(value).dtype != plan.dtype:
             raise ControlFlowError("A variable of a loop holds numbers of different types.")
@@ -301,6 +329,11 @@ def _unchanged(before: Any, after: Any) -> bool:
 
 
 def _widened(interpreter: Interpreter, before: Any, after: Any, symbols: int) -> Plan:
+    if before is None or after is None or isinstance(before, Maybe) or isinstance(after, Maybe):
+        left, right = presence(before)[1], presence(after)[1]
+        return Optional(_widened(interpreter, left, right, symbols))
+    if isinstance(after, Uninitialized):
+        before, after = after, before
     if isinstance(before, Uninitialized) and isinstance(after, Tensor):
         return _tensor_plan(interpreter, [after], symbols)
     if isinstance(before, Uninitialized) and isinstance(after, _NUMBERS):

@@ -295,6 +295,40 @@ def _contains(interpreter: Interpreter, target: Any, item: Any) -> Any:
     return found
 
 
+def _sort(interpreter: Interpreter, target: ListRef, reverse: bool = False) -> None:
+    if any(is_runtime(item) or isinstance(item, Tensor) for item in target.items):
+        raise ScriptValueError("A list is sorted whose items only the runtime knows.")
+    interpreter.heap.write(target, tuple(sorted(target.items, reverse=reverse)))
+
+
+def _remove(interpreter: Interpreter, target: ListRef, item: Any) -> None:
+    _delete(interpreter, target, _index(interpreter, target, item))
+
+
+def _repeat(interpreter: Interpreter, target: ListRef, count: int) -> ListRef:
+    interpreter.heap.write(target, target.items * count)
+    return target
+
+
+def _index(interpreter: Interpreter, target: ListRef, item: Any, *bounds: Any) -> Any:
+    """Return the place of the first equal item, which has to be known here."""
+    for place, candidate in enumerate(target.items):
+        same = equals(interpreter, candidate, item)
+        if same is True:
+            return place
+        if same is not False:
+            raise ScriptValueError("The place of a number in a list depends on what the runtime computes.")
+    raise ScriptValueError(f"The program looks for {item!r} in a list that does not have it.")
+
+
+def _count(interpreter: Interpreter, target: ListRef, item: Any) -> Any:
+    total: Any = 0
+    for candidate in target.items:
+        same = equals(interpreter, candidate, item)
+        total = total + int(same) if isinstance(same, bool) else total + interpreter.scalars.as_int(same)
+    return total
+
+
 def equals(interpreter: Interpreter, a: Any, b: Any) -> Any:
     """Return ``a == b`` of numbers, strings, lists and tuples."""
     if is_runtime(a) or is_runtime(b):
@@ -409,6 +443,11 @@ CONTAINER_OPERATORS: dict[str, Handler] = {
     "aten::list": _copy,
     "aten::copy": _copy,
     "aten::reverse": _reverse,
+    "aten::index": _index,
+    "aten::sort": _sort,
+    "aten::remove": _remove,
+    "aten::mul_": _repeat,
+    "aten::count": _count,
     "aten::__contains__": _contains,
     "aten::eq": equals,
     "aten::ne": _not_equals,

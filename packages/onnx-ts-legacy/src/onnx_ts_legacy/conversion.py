@@ -21,7 +21,7 @@ from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError, Unsup
 from onnx_ts_legacy.fallback import write_as_it_is
 from onnx_ts_legacy.graph_context import run_symbolic
 from onnx_ts_legacy.metadata import Metadata
-from onnx_ts_legacy.prims import PRIM_HANDLERS
+from onnx_ts_legacy.prims import PRIM_HANDLERS, TEXT_SINKS
 from onnx_ts_legacy.python_operators import convert_python_operator
 from onnx_ts_legacy.quantized import convert_quantized, is_quantized_call, observed_fake_quantize
 from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
@@ -31,6 +31,7 @@ from onnx_ts_legacy.values import (
     DictRef,
     Heap,
     ListRef,
+    Maybe,
     Poison,
     SequenceState,
     Tensor,
@@ -153,7 +154,7 @@ class Interpreter(OperatorCalls):
         if kind == "aten::fused_moving_avg_obs_fake_quant":
             return observed_fake_quantize(self, node, args)
         handler = PRIM_HANDLERS.get(kind)
-        if handler is not None and not (args and isinstance(args[0], Poison)):
+        if handler is not None and (kind in TEXT_SINKS or not (args and isinstance(args[0], Poison))):
             if kind.startswith("prim::"):
                 return handler(self, node, args)
             with self.op.origin(**self._origin(node, kind)):
@@ -185,7 +186,11 @@ class Interpreter(OperatorCalls):
     def _operator(self, node: Any, kind: str, args: list[Any]) -> Any:
         for arg in args:
             if isinstance(arg, Poison):
+                if node.outputsSize() == 1 and node.output().type().kind() == "StringType":
+                    return arg
                 raise arg.error()
+            if isinstance(arg, Maybe):
+                raise ScriptValueError("A value is used that is None or not, depending on what the runtime computes.")
         if kind in CONTAINER_OPERATORS and args and isinstance(args[0], ListRef | DictRef | tuple):
             return CONTAINER_OPERATORS[kind](self, *args)
         if kind in (
@@ -212,10 +217,13 @@ class Interpreter(OperatorCalls):
 
     def _evaluated(self, overload: torch._ops.OpOverload, args: list[Any]) -> Any:
         """Return the result of an operator on Python values that are all known."""
+        if overload._schema.is_mutable:
+            # The operator gets a copy, so that what it changes would be lost.
+            raise UnsupportedOperatorError("it changes a list or dict in a way that is not known here")
         bound, keyword = split_arguments(overload, [plain(arg) for arg in args])
         try:
             return self.from_python(overload(*bound, **keyword))
-        except (RuntimeError, ValueError, ArithmeticError) as error:
+        except (RuntimeError, ValueError, ArithmeticError, IndexError) as error:
             raise ScriptValueError(f"The program fails here: {str(error).splitlines()[0]}") from error
 
     def _container_call(self, kind: str, args: list[Any]) -> tuple[Any] | None:

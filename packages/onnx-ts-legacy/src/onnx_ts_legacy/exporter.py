@@ -20,7 +20,7 @@ from onnx_ts_legacy.module_functions import ModuleClass, outline_modules
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import registry
 from onnx_ts_legacy.state import StateSlot, interface_value
-from onnx_ts_legacy.values import DictRef, ListRef, Poison, SequenceState, Tensor
+from onnx_ts_legacy.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.model import build_model
@@ -239,6 +239,11 @@ class _Conversion:
             return []
         if isinstance(value, Poison):
             raise value.error()
+        if isinstance(value, Maybe):
+            raise ScriptValueError(
+                "The model returns a value that is None or not, depending on a condition that only the runtime knows; "
+                "return a tensor in both cases."
+            )
         if isinstance(value, ListRef) and isinstance(value.state, SequenceState):
             return [(name, value)]
         items: Any = None

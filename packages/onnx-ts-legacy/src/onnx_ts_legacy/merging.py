@@ -17,6 +17,7 @@ from onnx_ts_legacy.values import (
     Content,
     DictRef,
     ListRef,
+    Maybe,
     Mutable,
     ObjectRef,
     Poison,
@@ -26,6 +27,7 @@ from onnx_ts_legacy.values import (
     Storage,
     Tensor,
     Uninitialized,
+    presence,
 )
 from onnxops_decomp.dtypes import is_complex, mark_complex, to_torch
 
@@ -122,7 +124,9 @@ class Merge:
         for x in (a, b):
             if isinstance(x, Poison):
                 return x
-        if isinstance(a, Uninitialized) or isinstance(b, Uninitialized):
+        if isinstance(a, Maybe) or isinstance(b, Maybe) or ((a is None) != (b is None) and not _unset(a, b)):
+            return self._optional(a, b)
+        if _unset(a, b):
             return self._one_sided(a, b)
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             return self._tensor(a, b)
@@ -197,9 +201,12 @@ class Merge:
             return a
         side = 1 if isinstance(a, Uninitialized) else 0
         value = (a, b)[side]
+        unset = Uninitialized()
         if isinstance(value, tuple):
-            unset = Uninitialized()
             return tuple(self.variable(*((x, unset) if side == 0 else (unset, x))) for x in value)
+        if isinstance(value, ListRef) and isinstance(state := self._state_of(value, side), tuple):
+            items = tuple(self.variable(*((x, unset) if side == 0 else (unset, x))) for x in state)
+            return ListRef(self._interpreter.heap, items)
         if not isinstance(value, Tensor | torch.SymInt | RuntimeBool | RuntimeFloat):
             return value
         with self._sides[side]():
@@ -211,6 +218,14 @@ class Merge:
         if isinstance(value, Tensor):
             return self._output_tensor(*pair, [self._outer_form(form) for form in forms], is_complex(given))
         return self._output_number(*pair)
+
+    def _optional(self, a: Any, b: Any) -> Any:
+        """A variable that is None on some path: whether it is, and what it is otherwise."""
+        (first, left), (second, right) = presence(a), presence(b)
+        present, value = self.variable(first, second), self.variable(left, right)
+        if isinstance(present, RuntimeBool):
+            return Maybe(present, value)
+        return value if present else None
 
     def _filler(self, like: ir.Value) -> ir.Value:
         assert like.dtype is not None
@@ -371,6 +386,10 @@ def _detached(target: Tensor, state: Any) -> Tensor:
     copy = object.__new__(Tensor)
     copy.state, copy.frame = state, target.frame
     return copy
+
+
+def _unset(a: object, b: object) -> bool:
+    return isinstance(a, Uninitialized) or isinstance(b, Uninitialized)
 
 
 def _kind(value: object) -> str:

@@ -10,12 +10,22 @@ import torch
 from onnx_ts_legacy.containers import plain
 from onnx_ts_legacy.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.errors import ScriptValueError, TorchScriptExportError
-from onnx_ts_legacy.values import DictRef, ListRef, ObjectRef, Poison, RuntimeBool, Tensor, Uninitialized, is_runtime
+from onnx_ts_legacy.values import (
+    DictRef,
+    ListRef,
+    Maybe,
+    ObjectRef,
+    Poison,
+    RuntimeBool,
+    Tensor,
+    Uninitialized,
+    is_runtime,
+)
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["PRIM_HANDLERS", "ProgramRaisesError"]
+__all__ = ["PRIM_HANDLERS", "TEXT_SINKS", "ProgramRaisesError"]
 
 Handler = Callable[["Interpreter", Any, Sequence[Any]], Any]
 
@@ -98,7 +108,13 @@ def _same(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
 def _unwrap(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     if args[0] is None:
         raise ProgramRaisesError("The program unwraps an optional value that is None.")
-    return args[0]
+    return args[0].value if isinstance(args[0], Maybe) else args[0]
+
+
+def _refine(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+    """The compiler knows more of a type here; that an optional value is not None, above all."""
+    optional = node.output().type().kind() in ("OptionalType", "NoneType", "UnionType")
+    return args[0].value if isinstance(args[0], Maybe) and not optional else args[0]
 
 
 def _data(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
@@ -136,10 +152,20 @@ def _number_to_tensor(interpreter: Interpreter, node: Any, args: Sequence[Any]) 
 
 def _is_instance(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     wanted = node.tys("types")
-    given = next(iter(node.inputs())).type()
+    given = node.inputsAt(0).type()
+    if isinstance(args[0], Maybe):
+        return _is_instance_of_optional(interpreter, args[0], wanted)
     if args[0] is None:
         return any(t.kind() == "NoneType" or t.kind() == "OptionalType" for t in wanted)
     return any(_is_subtype(args[0], given, t) for t in wanted)
+
+
+def _is_instance_of_optional(interpreter: Interpreter, value: Maybe, wanted: Sequence[Any]) -> Any:
+    none = any(kind.kind() in ("NoneType", "OptionalType") for kind in wanted)
+    fits = any(_is_subtype(value.value, torch._C.NoneType.get(), kind) for kind in wanted)
+    if none == fits:
+        return none
+    return value.present if fits else interpreter.scalars.negated(value.present)
 
 
 def _is_subtype(value: Any, given: Any, wanted: Any) -> bool:
@@ -244,7 +270,7 @@ PRIM_HANDLERS: dict[str, Handler] = {
     "prim::SetAttr": _set_attribute,
     "prim::CreateObject": _create_object,
     "prim::Uninitialized": _uninitialized,
-    "prim::unchecked_cast": _same,
+    "prim::unchecked_cast": _refine,
     "prim::unchecked_unwrap_optional": _unwrap,
     "aten::_unwrap_optional": _unwrap,
     "prim::data": _data,
@@ -276,19 +302,23 @@ PRIM_HANDLERS: dict[str, Handler] = {
     "aten::ndimension": lambda interpreter, node, args: interpreter.rank(args[0]),
     "prim::ndim": lambda interpreter, node, args: interpreter.rank(args[0]),
     "aten::numel": lambda interpreter, node, args: interpreter.count(args[0]),
-    "aten::__is__": lambda interpreter, node, args: _is(args[0], args[1]),
-    "aten::__isnot__": lambda interpreter, node, args: not _is(args[0], args[1]),
+    "aten::__is__": lambda interpreter, node, args: _is(interpreter, args[0], args[1]),
+    "aten::__isnot__": lambda interpreter, node, args: interpreter.scalars.negated(_is(interpreter, *args)),
     "aten::is_floating_point": lambda interpreter, node, args: args[0].fake.dtype.is_floating_point,
     "aten::is_complex": lambda interpreter, node, args: args[0].fake.dtype.is_complex,
     "aten::manual_seed": _nothing,
     "aten::set_data": _set_data,
 }
 
+# They take texts and do nothing with them that a model could show.
+TEXT_SINKS = frozenset(("prim::Print", "prim::RaiseException", "aten::warn"))
 
-def _is(a: Any, b: Any) -> bool:
+
+def _is(interpreter: Interpreter, a: Any, b: Any) -> Any:
     for value in (a, b):
         if isinstance(value, Poison):
             raise value.error()
     if a is None or b is None:
-        return a is b
+        other = b if a is None else a
+        return interpreter.scalars.negated(other.present) if isinstance(other, Maybe) else a is b
     return a is b or (isinstance(a, bool | int | str) and a == b)

@@ -217,6 +217,8 @@ _INTEGER: dict[str, Callable[[Any, Any], Any]] = {
     "mul": operator.mul,
     "floordiv": operator.floordiv,
     "remainder": operator.mod,
+    "__lshift__": lambda a, b: a * 2**b,
+    "__rshift__": lambda a, b: a // 2**b,
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,

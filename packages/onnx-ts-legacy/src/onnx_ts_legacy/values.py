@@ -26,6 +26,7 @@ __all__ = [
     "DictRef",
     "Heap",
     "ListRef",
+    "Maybe",
     "Mutable",
     "ObjectRef",
     "Poison",
@@ -37,6 +38,7 @@ __all__ = [
     "Uninitialized",
     "View",
     "is_runtime",
+    "presence",
 ]
 
 
@@ -330,6 +332,19 @@ class RuntimeFloat:
     value: ir.Value
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Maybe:
+    """A variable that is None or not, which only the runtime knows.
+
+    Attributes:
+        present: Whether it is not None.
+        value: What it is then; otherwise something of the same kind that is never read.
+    """
+
+    present: RuntimeBool
+    value: Any
+
+
 class Uninitialized:
     """A variable on a path of the program on which it is never read."""
 
@@ -348,3 +363,10 @@ class Poison:
 def is_runtime(value: object) -> bool:
     """Tell whether a number or truth value is known at run time only."""
     return isinstance(value, torch.SymInt | RuntimeBool | RuntimeFloat)
+
+
+def presence(value: Any) -> tuple[Any, Any]:
+    """Return whether a variable is not None, and what it is then."""
+    if isinstance(value, Maybe):
+        return value.present, value.value
+    return (False, Uninitialized()) if value is None or isinstance(value, Uninitialized) else (True, value)

@@ -1,0 +1,204 @@
+"""Optional values, lists, dicts, named tuples and texts of scripted programs."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Optional, Tuple  # noqa: UP035  TorchScript reads these annotations
+
+import pytest
+import torch
+from torch import Tensor
+from ts_models import exported
+
+import onnx_ts_legacy
+from onnx_ts_legacy.errors import OnnxExporterError
+
+X, Y = torch.randn(2, 3), torch.randn(5, 3)
+AXES = {"x": {0: "n"}}
+
+
+class Scaled(NamedTuple):
+    value: Tensor
+    factor: int
+
+
+@torch.jit.script
+def none_or_tensor(x: Tensor) -> Tensor:
+    y: Optional[Tensor] = None  # noqa: UP045
+    if bool(x.sum() > 0):
+        y = x * 2
+    if y is not None:
+        return y + 1
+    return x - 1
+
+
+@torch.jit.script
+def first_of_loop(x: Tensor) -> Tensor:
+    best: Optional[Tensor] = None  # noqa: UP045
+    for i in range(x.size(0)):
+        if best is None:
+            best = x[i]
+        else:
+            best = torch.maximum(best, x[i])
+    assert best is not None
+    return best
+
+
+@torch.jit.script
+def found_row(x: Tensor) -> Tensor:
+    found: Optional[Tensor] = None  # noqa: UP045
+    place: Optional[int] = None  # noqa: UP045
+    for i in range(x.size(0)):
+        if bool(x[i].sum() > 1):
+            found = x[i] * 3
+            place = i
+    if found is None or place is None:
+        return x[0]
+    return found + place
+
+
+@torch.jit.script
+def pair(x: Tensor) -> Tuple[Tensor, Optional[Tensor]]:  # noqa: UP006, UP045
+    if bool(x.sum() > 0):
+        return x, x * 2
+    return x, None
+
+
+@torch.jit.script
+def optional_in_a_tuple(x: Tensor) -> Tensor:
+    a, b = pair(x)
+    if b is not None:
+        a = a + b
+    return a
+
+
+@torch.jit.script
+def optional_with_a_default(x: Tensor) -> Tensor:
+    _, b = pair(x)
+    if b is None:
+        b = torch.zeros_like(x)
+    return b + 1
+
+
+@torch.jit.script
+def texts_and_checks(x: Tensor) -> Tensor:
+    n = x.size(0)
+    print(f"size {n} of {x}")
+    assert n > 0, f"empty {n}"
+    assert bool(x.sum() < 1e9), "too large"
+    if n > 1000:
+        raise ValueError(f"too long: {n}")
+    if f"a{3}" == "a3":
+        return x * 2
+    raise RuntimeError("never")
+
+
+@torch.jit.script
+def list_methods(x: Tensor) -> Tensor:
+    numbers = [3, 1, 2]
+    numbers.sort(reverse=True)
+    halves = [1.5, 0.5]
+    halves.sort()
+    numbers.remove(1)
+    numbers *= 2
+    letters = ["b", "a"]
+    letters.sort()
+    sizes = [x.size(0), 3, 3]
+    k = 1 if letters[0] == "a" else 100
+    return x + numbers[0] * 10 + numbers[-1] + halves[0] + len(numbers) + k + sizes.count(3) + letters.index("b")
+
+
+@torch.jit.script
+def dict_methods(x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+    table: Dict[str, Tensor] = {}  # noqa: UP006
+    for i, key in enumerate(["a", "b", "c"]):
+        table[key] = x * i
+    if "b" in table:
+        table["d"] = table.pop("b")
+    table.update({"c": x * 3})
+    for key, value in table.items():
+        table[key] = value + len(table)
+    return table
+
+
+@torch.jit.script
+def named_tuples(x: Tensor) -> Tensor:
+    first = Scaled(x, 3)
+    second = Scaled(value=first.value + 1, factor=first.factor * 2)
+    return second.value * second.factor
+
+
+@torch.jit.script
+def zipped(x: Tensor) -> Tensor:
+    total = x
+    for i, (a, b) in enumerate(zip([x, x + 1], [x * 2, x * 3])):
+        total = total + a * b * i
+    return total
+
+
+@torch.jit.script
+def returned_lists(x: Tensor) -> List[Tensor]:  # noqa: UP006
+    if bool(x.sum() > 0):
+        return [x * 2, x + 1]
+    y = x - 1
+    return [y, y * 3]
+
+
+@torch.jit.script
+def list_that_shrinks(x: Tensor) -> Tensor:
+    items: List[Tensor] = []  # noqa: UP006
+    for i in range(x.size(0)):
+        items.append(x[i])
+    while len(items) > 2:
+        last = items.pop()
+        items[0] = items[0] + last
+    items.insert(0, x[0])
+    return torch.stack(items)
+
+
+@torch.jit.script
+def shifted_numbers(x: Tensor) -> Tensor:
+    n = x.size(0)
+    return x + (n << 2) + (n >> 1)
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@torch.jit.script
+def forked(x: Tensor) -> Tensor:
+    future = torch.jit.fork(doubled, x)
+    return torch.jit.wait(future) + 1
+
+
+PROGRAMS = [
+    *(none_or_tensor, first_of_loop, found_row, optional_in_a_tuple, optional_with_a_default),
+    *(texts_and_checks, list_methods, dict_methods, named_tuples, zipped, returned_lists),
+    *(list_that_shrinks, shifted_numbers, forked),
+]
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_scripted_program_agrees_on_every_path(program: torch.jit.ScriptFunction, opset: int) -> None:
+    exported(program, (Y,), (X.abs(),), (-X.abs(),), (Y.abs(),), dynamic_axes=AXES, opset=opset)
+
+
+def test_dict_outputs_have_the_names_of_their_keys() -> None:
+    assert onnx_ts_legacy.export(dict_methods, (X,)).output_names == ["a", "c", "d"]
+
+
+def test_an_optional_that_only_the_runtime_knows_is_no_output() -> None:
+    with pytest.raises(OnnxExporterError, match="None or not"):
+        onnx_ts_legacy.export(pair, (X,))
+
+
+def test_what_changes_a_dict_in_an_unknown_way_is_refused() -> None:
+    @torch.jit.script
+    def popped(x: Tensor) -> Tensor:
+        table = {"a": x, "b": x * 2}
+        table.popitem()
+        return x + len(table)
+
+    with pytest.raises(OnnxExporterError, match="popitem"):
+        onnx_ts_legacy.export(popped, (X,))
