@@ -101,9 +101,8 @@ def operator() -> torch._ops.OpOverload:
 
 
 @contextlib.contextmanager
-def recorded_calls() -> Iterator[list[SymbolicFunctionCall]]:
-    """Turn calls of classes with a ``symbolic`` method into the operator, and collect them."""
-    calls: list[SymbolicFunctionCall] = []
+def recorded_calls(calls: list[SymbolicFunctionCall]) -> Iterator[None]:
+    """Turn calls of classes with a ``symbolic`` method into the operator, and collect them in ``calls``."""
     base: Any = torch.autograd.Function
     original = base.__dict__["apply"]
 
@@ -120,7 +119,7 @@ def recorded_calls() -> Iterator[list[SymbolicFunctionCall]]:
 
     base.apply = classmethod(apply)
     try:
-        yield calls
+        yield
     finally:
         base.apply = original
 

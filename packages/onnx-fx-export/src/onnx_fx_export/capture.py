@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import re
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import torch
 
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
+from onnx_fx_export.block_expansion import NotRepeatableError, expand
 from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError
+from onnx_fx_export.regions import ModuleClasses
+from onnx_fx_export.repeated_blocks import RepeatedBlocks
 from onnxops_core.export_state import onnx_export
 from onnxops_decomp.whole_calls import WholeCalls, restore
 
@@ -66,8 +70,12 @@ class CaptureRequest:
         return cls(model, tuple(args), dict(kwargs or {}), arguments, declared)
 
 
-def capture(request: CaptureRequest) -> torch.export.ExportedProgram:
+def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) -> torch.export.ExportedProgram:
     """Capture a model with torch.export: first without, then with Dynamo.
+
+    Args:
+        request: What is captured.
+        repeated_blocks: Classes of modules of which equal ones are captured once; True for the members of lists.
 
     Raises:
         DynamicShapeError: If a declared dimension turned out to be fixed by the model.
@@ -80,20 +88,12 @@ def capture(request: CaptureRequest) -> torch.export.ExportedProgram:
             for name, value in request.arguments.items()
         }
     first: Exception | None = None
-    calls: list[SymbolicFunctionCall] = []
-    for strict in (False, True):
+    for strict, blocks in [*([(False, repeated_blocks)] if repeated_blocks else ()), (False, False), (True, False)]:
+        calls: list[SymbolicFunctionCall] = []
         try:
-            with onnx_export(), torch.no_grad(), contextlib.ExitStack() as stack:
-                if not strict:
-                    stack.enter_context(WholeCalls())
-                    calls = stack.enter_context(recorded_calls())
-                program = torch.export.export(
-                    request.model, request.args, request.kwargs, dynamic_shapes=declared, strict=strict
-                )
-            # The calls live as long as the graph that refers to them.
-            program.graph_module.meta["onnx_fx_export.calls"] = calls
-            restore(program.graph_module)
-            return program
+            return _exported(request, declared, strict, blocks, calls)
+        except NotRepeatableError as error:
+            warnings.warn(f"Repeated blocks are captured one by one: {error}.", stacklevel=2)
         except Exception as error:
             first = first or error
             # Dynamo would record the forward of a Function and lose what its symbolic method says.
@@ -101,6 +101,31 @@ def capture(request: CaptureRequest) -> torch.export.ExportedProgram:
                 break
     assert first is not None
     raise _translated(first) from first
+
+
+def _exported(
+    request: CaptureRequest,
+    declared: Any,
+    strict: bool,
+    repeated_blocks: ModuleClasses,
+    calls: list[SymbolicFunctionCall],
+) -> torch.export.ExportedProgram:
+    """Run torch.export once; ``calls`` receives the calls of Functions with a symbolic method."""
+    with onnx_export(), torch.no_grad(), contextlib.ExitStack() as stack:
+        if not strict:
+            stack.enter_context(WholeCalls())
+            stack.enter_context(recorded_calls(calls))
+            if repeated_blocks:
+                stack.enter_context(RepeatedBlocks(request.model, repeated_blocks))
+        program = torch.export.export(
+            request.model, request.args, request.kwargs, dynamic_shapes=declared, strict=strict
+        )
+    if repeated_blocks:
+        expand(program)
+    # The calls live as long as the graph that refers to them.
+    program.graph_module.meta["onnx_fx_export.calls"] = calls
+    restore(program.graph_module)
+    return program
 
 
 def _is_dimension_error(error: Exception) -> bool:

@@ -56,6 +56,7 @@ def export(
     verify: bool = False,
     optimize: bool = True,
     export_modules_as_functions: ModuleClasses = False,
+    capture_repeated_blocks: ModuleClasses = False,
     dynamo: bool = True,
     fallback: bool = False,
     report: bool = False,
@@ -89,6 +90,8 @@ def export(
         optimize: Whether groups of nodes are fused where the opset has one operator for them.
         export_modules_as_functions: Classes of modules whose calls become calls of ONNX functions, or True for all
             modules; equal ones share a function. By default everything is inlined. Needs opset 15.
+        capture_repeated_blocks: Classes of modules of which equal ones are captured once, or True for those members
+            of module lists that have an equal. Their forward must do nothing but compute its result.
         dynamo: False to hand the model to the TorchScript exporter (needs onnx-ts-legacy).
         fallback: Whether a model that cannot be captured or converted is handed to the TorchScript exporter
             (needs onnx-ts-legacy; what comes back then is its program).
@@ -111,8 +114,7 @@ def export(
     """
     positional = (args,) if isinstance(args, torch.Tensor) else tuple(args)
     opset = DEFAULT_OPSET if opset_version is None else opset_version
-    if state not in ("error", "io"):
-        raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
+    _check_state(state)
     by_torchscript: Callable[[], ONNXProgram] = partial(
         _through_torchscript,
         model,
@@ -134,7 +136,9 @@ def export(
     profiler = cProfile.Profile() if profile else None
     try:
         with timer.stage("capture"):
-            program, dims = _captured(model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names)
+            program, dims = _captured(
+                model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names, capture_repeated_blocks
+            )
         names = _names(model, program, dims, input_names, output_names)
         table = builtin_table().extended(custom_translation_table) if custom_translation_table else builtin_table()
         with timer.stage("convert"), profiler or contextlib.nullcontext():
@@ -148,12 +152,22 @@ def export(
         with timer.stage("verify"):
             verify_program(result, _reference(model), positional, dict(kwargs or {}))
     if f is not None:
-        weights = {"include_initializers": export_params, "keep_initializers_as_inputs": keep_initializers_as_inputs}
         with timer.stage("save"):
-            result.save(f, external_data=external_data, **weights)
+            _save(result, f, external_data, export_params, keep_initializers_as_inputs)
     result.timings = dict(timer.seconds)
     _write_artifacts(result, program, Path(artifacts_dir), report, dump_exported_program, profiler)
     return result
+
+
+def _check_state(state: str) -> None:
+    if state not in ("error", "io"):
+        raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
+
+
+def _save(
+    program: ONNXProgram, f: str | os.PathLike[str], external_data: bool | None, weights: bool, as_inputs: bool
+) -> None:
+    program.save(f, external_data=external_data, include_initializers=weights, keep_initializers_as_inputs=as_inputs)
 
 
 def _reference(model: Any) -> Callable[..., Any]:
@@ -267,6 +281,7 @@ def _captured(
     dynamic_shapes: Any,
     dynamic_axes: Any,
     input_names: Sequence[str] | None,
+    repeated_blocks: ModuleClasses,
 ) -> tuple[torch.export.ExportedProgram, list[dict[int, str]]]:
     """Return the captured program, and the names of the dimensions of each flat input."""
     if isinstance(model, torch.export.ExportedProgram):
@@ -274,12 +289,14 @@ def _captured(
             raise InvalidArgumentError(
                 "An ExportedProgram has its dynamic shapes already; declare them at its capture."
             )
+        if repeated_blocks:
+            raise InvalidArgumentError("An ExportedProgram is captured already: leave out capture_repeated_blocks.")
         return model, []
     module = model if isinstance(model, torch.nn.Module) else _Function(model)
     request = CaptureRequest.of(
         module, args, kwargs, dynamic_shapes=dynamic_shapes, dynamic_axes=dynamic_axes, input_names=input_names
     )
-    program = capture(request)
+    program = capture(request, repeated_blocks=repeated_blocks)
     declared = request.dynamic_shapes or {}
     specs = [spec for name, value in request.arguments.items() for spec in shapes.leaf_specs(value, declared.get(name))]
     return program, [

@@ -1,0 +1,321 @@
+"""A repeated block is captured once where that cannot change what is exported, and one by one otherwise."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from onnx_fx_export import InvalidArgumentError, export
+
+CALLS = []
+
+
+class Block(torch.nn.Module):
+    def __init__(self, index: int = 0, size: int = 4) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(size)
+        self.linear = torch.nn.Linear(size, size)
+        self.index = index
+
+    def forward(self, x):
+        CALLS.append("Block")
+        y = self.linear(torch.relu(self.norm(x))).reshape(x.shape[0], -1, x.shape[-1])
+        y += 1
+        return x + y
+
+
+class Stack(torch.nn.Module):
+    def __init__(self, *blocks: torch.nn.Module) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(blocks)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return x
+
+
+@pytest.fixture(autouse=True)
+def randomized():
+    CALLS.clear()
+    torch.manual_seed(3)
+
+
+def described(program) -> list[tuple]:
+    return [(n.op_type, n.metadata_props.get("onnxops.module"), len(n.inputs)) for n in program.model.graph]
+
+
+def check(model, *args, state="error", **options):
+    """Export with blocks captured once, and hold the result against eager PyTorch and the usual capture."""
+    usual = export(model, args, state=state, **options)
+    CALLS.clear()
+    program = export(model, args, state=state, capture_repeated_blocks=True, **options)
+    calls = list(CALLS)
+    assert described(program) == described(usual)
+    expected = model(*args)
+    torch.testing.assert_close(program(*args), expected)
+    return program, calls
+
+
+def test_equal_blocks_are_captured_once() -> None:
+    model = Stack(*map(Block, range(5)))
+    program, calls = check(model, torch.randn(2, 3, 4), dynamic_shapes={"x": {0: "batch", 1: "length"}})
+    assert len(calls) == 1
+    x = torch.randn(5, 1, 4)
+    torch.testing.assert_close(program(x), model(x))
+    program.verify(x)
+
+
+def test_functions_of_blocks_captured_once_are_shared() -> None:
+    model = Stack(*map(Block, range(4)))
+    x = torch.randn(2, 3, 4)
+    program = export(model, (x,), capture_repeated_blocks={Block}, export_modules_as_functions={Block})
+    assert len(CALLS) == 1
+    assert [node.op_type for node in program.model.graph] == ["Block", "Tanh"] * 4
+    torch.testing.assert_close(program(x), model(x))
+
+
+def test_the_default_captures_every_block() -> None:
+    export(Stack(*map(Block, range(3))), (torch.randn(2, 3, 4),))
+    assert len(CALLS) == 3
+
+
+def test_blocks_of_other_sizes_are_captured_too() -> None:
+    class Narrow(Stack):
+        def forward(self, x):
+            first, second, third, fourth = self.blocks
+            return fourth(second(first(x))), third(x[:1])
+
+    _, calls = check(Narrow(*map(Block, range(4))), torch.randn(2, 3, 4))
+    assert len(calls) == 2
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, scale: object) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.scale = scale
+
+    def forward(self, x):
+        CALLS.append(self.scale)
+        return self.linear(x) * self.scale
+
+
+def test_attributes_that_are_read_have_to_be_equal() -> None:
+    _, calls = check(Stack(Scaled(2.0), Scaled(3.0), Scaled(2.0), Scaled(2)), torch.randn(2, 4))
+    assert calls == [2.0, 3.0, 2]
+
+
+def test_tensors_that_are_no_buffers_have_to_be_the_same() -> None:
+    first, second = torch.tensor([1.0, 2, 3, 4]), torch.tensor([4.0, 3, 2, 1])
+    _, calls = check(Stack(Scaled(first), Scaled(second), Scaled(first)), torch.randn(2, 4))
+    assert len(calls) == 2
+
+
+def test_submodules_in_another_mode_are_other_blocks() -> None:
+    model = Stack(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)) for _ in range(3))).eval()
+    model.blocks[1][1].running_mean.add_(1)
+    check(model, torch.randn(3, 4))
+    model.blocks[1][1].train()
+    check(model, torch.randn(3, 4), state="io")
+
+
+def test_blocks_that_change_attributes_are_captured_one_by_one() -> None:
+    class Counting(Scaled):
+        def forward(self, x):
+            self.scale = self.scale + 1
+            return super().forward(x) + self.scale
+
+    class Twice(Stack):
+        def forward(self, x):
+            for _ in range(2):
+                x = super().forward(x)
+            for block in self.blocks:
+                block.scale = 1
+            return x
+
+    check(Twice(Counting(1), Counting(1)), torch.randn(2, 4))
+
+
+def test_blocks_with_hooks_are_captured_one_by_one() -> None:
+    model = Stack(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    for factor, block in enumerate(model.blocks, start=2):
+        block.register_forward_hook(lambda module, args, result, factor=factor: result * factor)
+    check(model, torch.randn(2, 4))
+
+
+def test_a_forward_of_the_instance_is_called() -> None:
+    model = Stack(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    model.blocks[1].forward = lambda x: x * 7
+    check(model, torch.randn(2, 4))
+    assert "forward" not in vars(model.blocks[0])
+
+
+class Collecting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x, collected):
+        y = self.linear(x)
+        collected.append(y.sum())
+        return y
+
+
+def test_arguments_that_are_changed_keep_blocks_apart() -> None:
+    class Model(Stack):
+        def forward(self, x):
+            collected: list[torch.Tensor] = []
+            for block in self.blocks:
+                x = block(x, collected)
+            return x, sum(collected)
+
+    check(Model(Collecting(), Collecting(), Collecting()), torch.randn(2, 4))
+
+
+def test_tensors_that_leave_a_block_on_another_way_keep_blocks_apart() -> None:
+    collected: list[torch.Tensor] = []
+
+    class Leaking(Scaled):
+        def forward(self, x):
+            collected.append(x.sum())
+            return super().forward(x)
+
+    class Model(Stack):
+        def forward(self, x):
+            collected.clear()
+            return super().forward(x) + sum(collected)
+
+    with pytest.warns(UserWarning, match="captured one by one"):
+        check(Model(Leaking(1), Leaking(1), Leaking(1)), torch.randn(2, 4))
+
+
+def test_blocks_write_to_their_own_state() -> None:
+    class Remembering(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4))
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x):
+            self.seen.add_(x.sum(0))
+            return x * self.seen * self.weight
+
+    model = Stack(Remembering(), Remembering(), Remembering())
+    program = export(model, (torch.ones(2, 4),), state="io", capture_repeated_blocks=True)
+    feeds = {"x": torch.randn(2, 4), **{name: torch.randn(4) for name in program.initial_state}}
+    for name in program.initial_state:
+        model.get_buffer(name).copy_(feeds[name])
+    outputs = program.run(feeds)
+    torch.testing.assert_close(outputs["output"], model(feeds["x"]))
+    for name, following in program.state.items():
+        torch.testing.assert_close(outputs[following], model.get_buffer(name))
+
+
+class Pair(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x, y, *, bias=None):
+        return {"sum": self.linear(x) - 2 * y, "same": y}, (x if bias is None else x + bias, 3)
+
+
+def test_results_keep_their_structure() -> None:
+    class Model(Stack):
+        def forward(self, x):
+            y = x * 2
+            for block, bias in zip(self.blocks, (None, None, x, x), strict=True):
+                named, (x, three) = block(x, y, bias=bias)
+                x, y = torch.tanh(x + named["sum"] * three), named["same"] + 1
+            return x, y
+
+    check(Model(Pair(), Pair(), Pair(), Pair()), torch.randn(2, 4))
+
+
+def test_a_tensor_passed_twice_is_not_taken_for_two() -> None:
+    class Model(Stack):
+        def forward(self, x):
+            first, second, third = self.blocks
+            a = first(x, x)[0]["sum"]
+            return second(a, x)[0]["sum"], third(a, a)[0]["sum"]
+
+    model = Model(Pair(), Pair(), Pair())
+    with pytest.warns(UserWarning, match="captured one by one"):
+        check(model, torch.randn(2, 4))
+
+
+def test_shared_weights_and_modules() -> None:
+    first, second, third, fourth = (Block(i) for i in range(4))
+    second.linear = first.linear
+    fourth.linear.weight = third.linear.weight
+    check(Stack(first, second, third, fourth, first), torch.randn(2, 3, 4))
+
+
+def test_constants_conditions_and_plain_numbers_in_blocks() -> None:
+    class Chosen(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x, length: int):
+            x = x + torch.tensor([1.0, 2, 3, 4]) * length
+            return torch.cond(x.sum() > 0, lambda x: self.linear(x), lambda x: x.sin(), (x,))
+
+    class Model(Stack):
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x, x.shape[0])
+            return x
+
+    model = Model(Chosen(), Chosen(), Chosen())
+    program, _ = check(model, torch.ones(2, 4), dynamic_shapes={"x": {0: "n"}})
+    for x in (torch.ones(5, 4), -9 * torch.ones(3, 4)):
+        torch.testing.assert_close(program(x), model(x))
+
+
+def test_sizes_that_data_decides_keep_blocks_apart() -> None:
+    class Kept(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(1))
+
+        def forward(self, x):
+            return x + x[x > 0].sum() * self.weight
+
+    with pytest.warns(UserWarning, match="captured one by one"):
+        check(Stack(Kept(), Kept()), torch.randn(5))
+
+
+def test_models_are_left_as_they_were() -> None:
+    model = Stack(*map(Block, range(3)))
+    before = [(type(module), sorted(vars(module))) for module in model.modules()]
+    export(model, (torch.randn(2, 3, 4),), capture_repeated_blocks=True)
+    assert [(type(module), sorted(vars(module))) for module in model.modules()] == before
+
+
+@pytest.mark.parametrize("name", ["BertModel", "LlamaModel", "ViTModel"])
+def test_layers_of_transformers_are_captured_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers")
+    kind = getattr(transformers, name)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+    config = kind.config_class(num_hidden_layers=4, vocab_size=50, use_cache=False, **sizes)
+    model = kind(config).eval()
+    layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
+    counted, forward, count = type(layers[0]), type(layers[0]).forward, itertools.count()
+    monkeypatch.setattr(counted, "forward", lambda self, *a, **k: (next(count), forward(self, *a, **k))[1])
+    example = torch.randn(2, 3, 32, 32) if name == "ViTModel" else torch.randint(0, 50, (2, 5))
+    dims = ({0: "batch"} if name == "ViTModel" else {0: "batch", 1: "length"},)
+    with torch.no_grad():
+        program = export(model, (example,), dynamic_shapes=dims, capture_repeated_blocks=True)
+        assert next(count) == 1
+        larger = torch.cat([example, example[:1]])
+        torch.testing.assert_close(program(larger)[0], model(larger)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_captured_program_has_no_blocks_to_capture() -> None:
+    captured = torch.export.export(Stack(Block()), (torch.randn(2, 3, 4),))
+    with pytest.raises(InvalidArgumentError, match="capture_repeated_blocks"):
+        export(captured, capture_repeated_blocks=True)
