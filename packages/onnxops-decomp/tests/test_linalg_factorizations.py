@@ -50,7 +50,9 @@ def test_factorization_runs_at_other_sizes(function) -> None:
 def test_cholesky_reads_one_triangle(batch: tuple[int, ...], upper: bool) -> None:
     a = positive(*batch, n=4)
     half = a.triu() if upper else a.tril()
-    check(lambda a: (torch.linalg.cholesky(a, upper=upper), torch.cholesky(a, upper)), half)
+    check(lambda a: torch.linalg.cholesky(a, upper=upper), half)
+    if hasattr(torch.ops.aten, "cholesky"):  # gone from torch 2.15
+        check(lambda a: torch.cholesky(a, upper), half)
 
 
 def test_info_counts_the_first_failing_column_from_one() -> None:
