@@ -262,6 +262,58 @@ def test_a_fault_in_a_region_in_another_mode_is_found(regions, kind):
     assert report.first.node.name == node.name, str(report)
 
 
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.linear(x).sin() * x
+        values, _ = torch.topk(y, 2)
+        return y + values.sum(-1, keepdim=True)
+
+
+class Blocks(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.cos()
+
+
+@pytest.fixture(scope="module")
+def outlined():
+    torch.manual_seed(0)
+    return fx_export.export(Blocks(), REGION_SAMPLES[0], export_modules_as_functions=[Block])
+
+
+def test_the_calls_of_a_function_are_checked_node_by_node(outlined):
+    assert len(outlined.model_proto.functions) == 1
+    report = find_mismatch(outlined, REGION_SAMPLES, exhaustive=True)
+    assert report.ok, str(report)
+    assert [each.op_type for each in report.profile].count("Sin") == 3
+
+
+def test_a_fault_in_a_function_is_found_in_its_first_call(outlined):
+    model = clone(outlined.model_proto)
+    next(node for node in model.functions[0].node if node.op_type == "Sin").op_type = "Tanh"
+    report = find_mismatch(model, REGION_SAMPLES, reference=outlined.exported_program, max_mismatches=9)
+    assert [each.node.fx_node for each in report.mismatches] == ["sin"] * 3
+    assert all(each.node.function.endswith("::Block") for each in report.mismatches)
+
+
+def test_a_fault_in_one_call_of_a_function_is_found_in_that_call(outlined):
+    model = clone(outlined.model_proto)
+    calls = [node for node in model.graph.node if node.op_type == "Block"]
+    calls[1].input[1] = calls[2].input[1]
+    report = find_mismatch(model, REGION_SAMPLES, reference=outlined.exported_program)
+    assert report.first.node.op_type == "Gemm"
+    assert report.first.node.outputs == ("linear__2",)
+
+
 def test_complex_values_inside_a_program_are_checked_as_pairs():
     class Spectrum(torch.nn.Module):
         def forward(self, x):

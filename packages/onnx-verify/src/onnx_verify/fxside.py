@@ -21,7 +21,7 @@ from onnx_verify.slicing import Graph, returning, standalone
 
 if TYPE_CHECKING:
     import onnx
-    from torch.fx import GraphModule
+    from torch.fx import GraphModule, Node
 
     from onnx_verify.streaming import Values, ValueStream
 
@@ -167,10 +167,11 @@ def _claims(candidate: Graph, module: GraphModule, scope: str) -> Iterator[tuple
     for region, inner in regions(module).items():
         for own, name in _claims(candidate, inner, _join(scope, region)):
             yield own, f"{region}/{name}"
+    yield from _inlined_claims(candidate, module, scope)
     for name, index in candidate.producer.items():
         node = candidate.nodes[index]
         label = NodeLabel.of(node).fx_node
-        if label is None or label.startswith("%"):
+        if label is None or label.startswith("%") or NodeLabel.of(node).function:
             if name in known:
                 yield name, name
             continue
@@ -186,6 +187,41 @@ def _claims(candidate: Graph, module: GraphModule, scope: str) -> Iterator[tuple
                 yield name, origin
         elif name in known:
             yield name, name
+
+
+def _inlined_claims(candidate: Graph, module: GraphModule, scope: str) -> Iterator[tuple[str, str]]:
+    """Yields the values inside the calls of local functions.
+
+    The body of a function is named after the fx nodes of one call. Which nodes another call stands for is found by
+    walking the program backwards from what both return, side by side.
+    """
+    nodes = {node.name: node for node in module.graph.nodes}
+    ends: dict[str, list[tuple[Node, Node]]] = {}
+    inner: dict[str, list[tuple[str, str]]] = {}
+    for name, index in candidate.producer.items():
+        label = NodeLabel.of(candidate.nodes[index])
+        if label.function is None or (label.fx_node or "").rpartition("/")[0] != scope:
+            continue
+        call, origin, base = label.name.rpartition("__")[2], fx_name(label.fx_node), name.rpartition("__")[0]
+        if name in nodes and origin in nodes:
+            ends.setdefault(call, []).append((nodes[origin], nodes[name]))
+        elif base in nodes:
+            inner.setdefault(call, []).append((name, base))
+    for call, names in inner.items():
+        twins = _twins(ends.get(call, []))
+        yield from ((own, twins[name]) for own, name in names if name in twins)
+
+
+def _twins(ends: Sequence[tuple[Node, Node]]) -> dict[str, str]:
+    """Returns the nodes that correspond to each other behind two nodes that do, by name."""
+    twins: dict[str, str] = {}
+    pending = list(ends)
+    while pending:
+        first, second = pending.pop()
+        if first.name not in twins and first.op == second.op == "call_function" and first.target == second.target:
+            twins[first.name] = second.name
+            pending += zip(first.all_input_nodes, second.all_input_nodes, strict=False)
+    return twins
 
 
 def _parts(module: GraphModule) -> dict[str, dict[int, str]]:
