@@ -20,6 +20,7 @@ from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.repeated_blocks import RepeatedBlocks
+from onnx_fx_export.torch_private import dynamic_associative_scan
 from onnxops_core.export_state import onnx_export
 from onnxops_decomp.whole_calls import WholeCalls, restore
 
@@ -114,6 +115,7 @@ def _exported(
     with onnx_export(), torch.no_grad(), contextlib.ExitStack() as stack:
         if not strict:
             stack.enter_context(WholeCalls())
+            stack.enter_context(dynamic_associative_scan())
             stack.enter_context(recorded_calls(calls))
             if repeated_blocks:
                 stack.enter_context(RepeatedBlocks(request.model, repeated_blocks))

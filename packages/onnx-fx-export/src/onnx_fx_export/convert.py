@@ -21,6 +21,7 @@ from onnx_fx_export.observers import settled
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.regions import ModuleClasses, module_regions
 from onnx_fx_export.size_sources import define_symbol, shape_entry
+from onnx_fx_export.torch_private import records_modes
 from onnx_fx_export.weights import WeightStore
 from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.dtypes import affine_of, mark_complex, mark_number, to_ir
@@ -175,13 +176,14 @@ class _Converter:
         return self._mutated
 
     def find_mutations(self) -> None:
-        """Functionalize if rebinding is not enough, and hold what is mutated against what the user wants.
+        """Functionalize if rebinding is not enough or the graph switches modes, and hold what is mutated against what
+        the user wants.
 
         Raises:
             MutationError: If something is mutated and the user did not ask for state inputs and outputs.
         """
         self.program = settled(self.program)
-        if needs_functionalization(self.program.graph_module):
+        if needs_functionalization(self.program.graph_module) or records_modes(self.program.graph_module):
             self.program = self.program.run_decompositions({})
         self.rebound = _written_placeholders(self.program)
         signature = self.program.graph_signature

@@ -19,18 +19,10 @@ __all__ = ["HANDLERS"]
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 
 
-def _inlined(skip: int) -> NodeHandler:
-    """Handler of an operator that runs a nested graph in some mode that ONNX has no notion of.
-
-    Args:
-        skip: Number of mode arguments before the graph.
-    """
-
-    def handler(lowering: GraphLowering, node: torch.fx.Node) -> Any:
-        args = lowering.resolve(node.args)
-        return lowering.nested().run(args[skip], args[skip + 1 :])
-
-    return handler
+def _set_grad_enabled(lowering: GraphLowering, node: torch.fx.Node) -> Any:
+    """Lower the nested graph: a model computes no gradients."""
+    _, graph_module, *operands = lowering.resolve(node.args)
+    return lowering.nested().run(graph_module, operands)
 
 
 def _value(op: OpBuilder, result: Any) -> ir.Value:
@@ -160,12 +152,29 @@ def _scanned(
     return _results(outputs, results, shapes)
 
 
+def _associative_scan(lowering: GraphLowering, node: torch.fx.Node) -> Any:
+    """Combine slice after slice; a flag tells the first, which is a result as it is."""
+    combine_graph, scanned, extra = lowering.resolve(node.args)
+    op = lowering.op
+    initial = [op.constant(False), *(op.Gather(value, 0, axis=0) for value in scanned)]
+    body = op.subgraph()
+    started, *before = [_like(body, value, "carried", dims_of(value)) for value in initial]
+    slices = [_like(body, value, "slice", (dims_of(value) or ())[1:]) for value in scanned]
+    combined = [_value(body, v) for v in lowering.nested(body).run(combine_graph, [*before, *slices, *extra])]
+    _check_dtypes("Result of associative_scan", before, combined)
+    results = [body.Where(started, new, first) for new, first in zip(combined, slices, strict=True)]
+    graph = body.graph([body.constant(True), *results, *results], name=op.context.names.new("scan_body"))
+    count = 1 + 2 * len(scanned)
+    outputs = op.emit_many("Scan", count, *initial, *scanned, body=graph, num_scan_inputs=len(scanned))
+    return _results(outputs[-len(scanned) :], results, [dims_of(value) for value in scanned])
+
+
 HANDLERS: Mapping[Any, NodeHandler] = {
     autograd_function.operator(): autograd_function.lower_call,
-    torch.ops.higher_order.wrap_with_set_grad_enabled: _inlined(1),
-    torch.ops.higher_order.wrap_with_autocast: _inlined(4),
+    torch.ops.higher_order.wrap_with_set_grad_enabled: _set_grad_enabled,
     torch.ops.higher_order.cond: _cond,
     torch.ops.higher_order.while_loop: _while_loop,
     torch.ops.higher_order.scan: _scan,
     torch.ops.higher_order.map_impl: _map,
+    torch.ops.higher_order.associative_scan: _associative_scan,
 }

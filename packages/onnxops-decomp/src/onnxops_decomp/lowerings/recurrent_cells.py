@@ -1,0 +1,54 @@
+"""One step of a recurrent network, written out: ONNX's recurrent operators run over sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.lowerings.linear import linear
+from onnxops_decomp.lowerings.registry import lowering
+
+aten = torch.ops.aten
+
+
+def _gates(op: OpBuilder, value: ir.Value, states: ir.Value, count: int) -> tuple[ir.Value, ...]:
+    """Split a value of ``count`` times the size of the states along its last axis."""
+    hidden = op.size(states, -1)
+    return op.emit_many("Split", count, value, op.vector([hidden] * count), axis=-1)
+
+
+@lowering(aten.gru_cell.default)
+def gru_cell(
+    op: OpBuilder,
+    input: ir.Value,
+    hx: ir.Value,
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> ir.Value:
+    reset, update, new = _gates(op, linear(op, input, w_ih, b_ih), hx, 3)
+    hidden_reset, hidden_update, hidden_new = _gates(op, linear(op, hx, w_hh, b_hh), hx, 3)
+    reset, update = op.Sigmoid(op.Add(reset, hidden_reset)), op.Sigmoid(op.Add(update, hidden_update))
+    new = op.Tanh(op.Add(new, op.Mul(reset, hidden_new)))
+    return op.Add(op.Mul(op.Sub(hx, new), update), new)
+
+
+@lowering(aten.lstm_cell.default)
+def lstm_cell(
+    op: OpBuilder,
+    input: ir.Value,
+    hx: Sequence[ir.Value],
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+) -> tuple[ir.Value, ir.Value]:
+    hidden, cell = hx
+    gates = op.Add(linear(op, input, w_ih, b_ih), linear(op, hidden, w_hh, b_hh))
+    ingate, forget, new, outgate = _gates(op, gates, cell, 4)
+    cell = op.Add(op.Mul(op.Sigmoid(forget), cell), op.Mul(op.Sigmoid(ingate), op.Tanh(new)))
+    return op.Mul(op.Sigmoid(outgate), op.Tanh(cell)), cell
