@@ -155,6 +155,14 @@ def wide(session: nox.Session, package: str) -> None:
 
 
 @nox.session(venv_backend="none")
+def triton(session: nox.Session) -> None:
+    """Test the kernels for GPUs on the CPU: in Triton's interpreter, and in its compiler for a Hopper GPU."""
+    python = torch_env(session)
+    pip_install(session, python, "--group=packages/onnxops-core/pyproject.toml:triton")
+    pytest(session, python, "packages/onnxops-core/tests/test_native_triton.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def minimums(session: nox.Session) -> None:
     """Test every package with the lowest versions it declares."""
     shutil.rmtree(session.cache_dir / "minimums", ignore_errors=True)

@@ -134,7 +134,7 @@ def test_matmul_nbits(kernels, bits, zeros):
     packed = torch.randint(0, 256, (n, -(-blocks * bits // 8)), dtype=torch.uint8)
     zero_points = {"none": None, "packed": packed, "plain": torch.randn(n, blocks)}[zeros]
 
-    result = kernels["matmul_nbits"].matmul_nbits(a, weight, scales, zero_points, bias, group, bits, tune=False)
+    result = kernels["matmul_nbits"].matmul_nbits(a, weight, scales, zero_points, bias, group, bits)
 
     expected = _reference(
         "MatMulNBits", 1, a, weight, scales, zero_points, None, bias, K=k, N=n, block_size=group, bits=bits
@@ -172,7 +172,6 @@ def test_attention(kernels, name):
         right=options.get("right_window_size", -1),
         scale=24**-0.5,
         softcap=options.get("softcap", 0.0),
-        tune=False,
     )
 
     with_lengths = {"nonpad_kv_seqlen": None, "attn_mask": None} | options
@@ -185,7 +184,7 @@ def test_attention_over_a_past(kernels):
     q, k = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 20, 16)
 
     result = kernels["attention"].attend(
-        q, k, k, None, None, past=17, causal=True, left=-1, right=-1, scale=0.25, softcap=0.0, tune=False
+        q, k, k, None, None, past=17, causal=True, left=-1, right=-1, scale=0.25, softcap=0.0
     )
 
     expected = native.attention(q, k[:, :, 17:], k[:, :, 17:], None, k[:, :, :17], k[:, :, :17], is_causal=True)[0]

@@ -40,9 +40,16 @@ def dispatching(backends: tuple[Backend, ...], kernel: Callable[..., Any]) -> Ca
     on_cuda = [backend for backend in backends if backend.device == "cuda"]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        for backend in on_cpu if args[0].is_cpu else on_cuda if args[0].is_cuda else ():
-            if backend.refuses(*args, **kwargs) is None:
-                return backend.run(*args, **kwargs)
+        if args[0].is_cpu:
+            for backend in on_cpu:
+                if backend.refuses(*args, **kwargs) is None:
+                    return backend.run(*args, **kwargs)
+        elif args[0].is_cuda:
+            for backend in on_cuda:
+                if backend.refuses(*args, **kwargs) is None:
+                    # Triton launches on the current device, which need not be the tensors'.
+                    with torch.cuda.device_of(args[0]):
+                        return backend.run(*args, **kwargs)
         return kernel(*args, **kwargs)
 
     return run

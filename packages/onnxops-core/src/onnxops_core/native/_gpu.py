@@ -189,7 +189,8 @@ def write_cache(
     """Writes an update into a contiguous CUDA cache in place."""
     from onnxops_core.native.kernels import elementwise
 
-    elementwise.write_update(cache, update.contiguous(), starts, axis % cache.dim(), mode == "circular")
+    with torch.cuda.device_of(cache):
+        elementwise.write_update(cache, update.contiguous(), starts, axis % cache.dim(), mode == "circular")
     return cache
 
 
@@ -298,4 +299,7 @@ def attention_on_gpu(call: AttentionCall) -> Outputs | None:
     """Computes a CUDA call by the first implementation that takes it; None if none does."""
     if fused_attention_refuses(call) is None:
         return fused_attention(call)
-    return triton_attention(call) if triton_attention_refuses(call) is None else None
+    if triton_attention_refuses(call) is not None:
+        return None
+    with torch.cuda.device_of(call.q):
+        return triton_attention(call)

@@ -5,14 +5,43 @@ lengths."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
+from onnxops_core.native.kernels._tuning import Settings, autotuned, size_class
+
 __all__ = ["attend"]
 
 
-@triton.jit
+# What a block may use on a GPU of compute capability 9.0; settings that exceed a smaller one's are passed over.
+_SHARED_MEMORY = 227 * 1024
+# The first settings fit into the shared memory of every GPU at every head size, in float32 too.
+_SETTINGS: list[Settings] = [
+    ({"BLOCK_Q": q, "BLOCK_K": k}, warps, stages)
+    for q, k, warps, stages in (
+        (16, 16, 4, 1),
+        (16, 64, 4, 3),
+        (32, 32, 4, 2),
+        (64, 32, 4, 3),
+        (64, 64, 4, 3),
+        (128, 64, 8, 3),
+        (128, 32, 8, 2),
+    )
+]
+
+
+def _fits(config: triton.Config, arguments: dict[str, Any]) -> bool:
+    """Whether tiles fit into a block's shared memory, and do not take minutes to compile for nothing."""
+    width = max(arguments["BLOCK_SIZE"], arguments["BLOCK_V"])
+    rows = 2 * config.kwargs["BLOCK_Q"] + 2 * config.num_stages * config.kwargs["BLOCK_K"]
+    return bool(rows * width * arguments["q"].element_size() <= _SHARED_MEMORY)
+
+
+@autotuned(_SETTINGS, key=["q_class", "SIZE", "V_SIZE", "MASK"], fits=_fits)
+@triton.jit(do_not_specialize=["q_class"])
 def _attend_kernel(
     q,
     k,
@@ -41,6 +70,7 @@ def _attend_kernel(
     softcap,
     left,
     right,
+    q_class,
     SIZE: tl.constexpr,
     V_SIZE: tl.constexpr,
     HAS_LENGTHS: tl.constexpr,
@@ -49,13 +79,15 @@ def _attend_kernel(
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
-    start = tl.program_id(0) * BLOCK_Q
-    pair = tl.program_id(1).to(tl.int64)
+    # One dimension of programs: the others of a grid end at 65535, fewer than heads of a large batch.
+    tiles = tl.cdiv(q_length, BLOCK_Q)
+    start = (tl.program_id(0) % tiles) * BLOCK_Q
+    pair = (tl.program_id(0) // tiles).to(tl.int64)
     batch = pair // heads
     head = pair % heads
     valid = total
@@ -97,7 +129,7 @@ def _attend_kernel(
             mask=in_keys[None, :] & (feature[:, None] < SIZE),
             other=0.0,
         )
-        scores = tl.dot(query, key_tile, input_precision="ieee") * scale
+        scores = tl.dot(query, key_tile, input_precision="tf32x3") * scale
         if SOFTCAP:
             # tanh(x) = 1 - 2 / (exp(2 x) + 1), exact at both ends.
             scores = softcap * (1.0 - 2.0 / (tl.exp(2.0 * scores / softcap) + 1.0))
@@ -128,18 +160,11 @@ def _attend_kernel(
             other=0.0,
         )
         result = result * shrink[:, None]
-        result += tl.dot(probability.to(value_tile.dtype), value_tile, input_precision="ieee")
+        result += tl.dot(probability.to(value_tile.dtype), value_tile, input_precision="tf32x3")
         largest = new_largest
     result = result / tl.where(weight == 0.0, 1.0, weight)[:, None]
     place = (pair * q_length + wide_row[:, None]) * V_SIZE + v_feature[None, :]
     tl.store(out + place, result.to(out.dtype.element_ty), mask=in_rows[:, None] & (v_feature[None, :] < V_SIZE))
-
-
-_CONFIGS = [
-    triton.Config({"BLOCK_Q": q, "BLOCK_K": k}, num_warps=warps, num_stages=stages)
-    for q, k, warps, stages in ((16, 64, 4, 3), (64, 32, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3), (128, 32, 8, 2))
-]
-_tuned_kernel = triton.autotune(_CONFIGS, key=["q_length", "total", "SIZE"])(_attend_kernel)
 
 
 def attend(
@@ -155,7 +180,6 @@ def attend(
     right: int,
     scale: float,
     softcap: float,
-    tune: bool = True,
 ) -> torch.Tensor:
     """Computes ``(batch, heads, q_length, v_size)`` without a score matrix.
 
@@ -171,7 +195,6 @@ def attend(
         right: how many keys behind its position a query sees; -1 for all.
         scale: factor of the scores.
         softcap: bound of the scores; 0 for none.
-        tune: whether tile sizes are chosen by measuring; otherwise they are fixed and small.
     """
     batch, heads, q_length, size = q.shape
     total, v_size = k.shape[2], v.shape[3]
@@ -199,6 +222,7 @@ def attend(
         softcap,
         left,
         right,
+        size_class(q_length, 256),
     )
     options = {
         "SIZE": size,
@@ -212,8 +236,5 @@ def attend(
         "BLOCK_SIZE": max(16, triton.next_power_of_2(size)),
         "BLOCK_V": max(16, triton.next_power_of_2(v_size)),
     }
-    if tune:
-        _tuned_kernel[lambda meta: (triton.cdiv(q_length, meta["BLOCK_Q"]), batch * heads)](*arguments, **options)
-    else:
-        _attend_kernel[(triton.cdiv(q_length, 16), batch * heads)](*arguments, **options, BLOCK_Q=16, BLOCK_K=16)
+    _attend_kernel[lambda meta: (triton.cdiv(q_length, meta["BLOCK_Q"]) * batch * heads,)](*arguments, **options)
     return out

@@ -8,9 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
+from onnxops_core.native.kernels._tuning import Settings, autotuned, size_class
+
 __all__ = ["swiglu", "write_update"]
 
 
+@autotuned([({"BLOCK": block}, warps, 1) for block in (1024, 2048, 4096, 8192) for warps in (4, 8)], key=[])
 @triton.jit
 def _swiglu_kernel(a, b, out, count, alpha, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -26,38 +29,50 @@ def swiglu(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
     """Computes ``a * sigmoid(alpha * a) * b`` of contiguous tensors."""
     out = torch.empty_like(a)
     if a.numel():
-        block = 1024
-        _swiglu_kernel[(triton.cdiv(a.numel(), block),)](a, b, out, a.numel(), alpha, BLOCK=block, num_warps=4)
+        _swiglu_kernel[lambda meta: (triton.cdiv(a.numel(), meta["BLOCK"]),)](a, b, out, a.numel(), alpha)
     return out
 
 
-@triton.jit
+_WRITE_SETTINGS: list[Settings] = [
+    ({"TOKENS": tokens, "COLUMNS": columns}, warps, 1)
+    for tokens, columns in ((8, 128), (4, 256), (16, 64), (64, 16), (512, 1), (1, 1024))
+    for warps in (4, 8)
+]
+
+
+@autotuned(_WRITE_SETTINGS, key=["inner_class"])
+@triton.jit(do_not_specialize=["inner_class"])
 def _write_kernel(
     cache,
     update,
     starts,
-    count,
+    tokens,
     outer,
     length,
     size,
     inner,
+    inner_class,
     HAS_STARTS: tl.constexpr,
     CIRCULAR: tl.constexpr,
-    BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < count
-    column = place % inner
-    token = place // inner % length
-    row = place // (inner * length)
-    target = token
+    # Divisions of 64-bit numbers are slow: one for each token, none for its elements.
+    parts = tl.cdiv(inner, COLUMNS)
+    flat = (tl.program_id(0) // parts).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    row = flat // length
+    target = flat % length
+    exists = flat < tokens
     if HAS_STARTS:
-        target += tl.load(starts + row // outer, mask=inside, other=0)
+        target += tl.load(starts + row // outer, mask=exists, other=0)
     if CIRCULAR:
         target = (target % size + size) % size
+    column = (tl.program_id(0) % parts).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = exists[:, None] & (column < inner)[None, :]
+    moved = tl.load(update + flat[:, None] * inner + column[None, :], mask=inside)
     # A start behind the cache cannot be reported from a kernel; it must not write outside of it.
-    inside = inside & (target >= 0) & (target < size)
-    tl.store(cache + (row * size + target) * inner + column, tl.load(update + place, mask=inside), mask=inside)
+    inside = inside & ((target >= 0) & (target < size))[:, None]
+    tl.store(cache + (row * size + target)[:, None] * inner + column[None, :], moved, mask=inside)
 
 
 def write_update(
@@ -69,18 +84,17 @@ def write_update(
         return
     carrier = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[cache.dtype.itemsize]
     inner = cache.shape[axis + 1 :].numel()
-    block = 1024
-    _write_kernel[(triton.cdiv(update.numel(), block),)](
+    tokens = update.numel() // inner
+    _write_kernel[lambda meta: (triton.cdiv(tokens, meta["TOKENS"]) * triton.cdiv(inner, meta["COLUMNS"]),)](
         cache.view(carrier),
         update.view(carrier),
         update if starts is None else starts.contiguous(),
-        update.numel(),
+        tokens,
         cache.shape[1:axis].numel(),
         update.shape[axis],
         cache.shape[axis],
         inner,
+        size_class(inner, 4096),
         HAS_STARTS=starts is not None,
         CIRCULAR=circular,
-        BLOCK=block,
-        num_warps=4,
     )

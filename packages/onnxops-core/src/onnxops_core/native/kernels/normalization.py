@@ -4,9 +4,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
+
+from onnxops_core.native.kernels._tuning import Settings, autotuned
 
 __all__ = ["LARGEST_ROW", "normalize"]
 
@@ -14,6 +18,15 @@ LARGEST_ROW = 1 << 15
 """Elements of a row that still fit into one program."""
 
 
+_SETTINGS: list[Settings] = [({"ROWS": rows}, warps, 1) for rows in (1, 2, 4, 8, 16) for warps in (16, 4, 8, 32)]
+
+
+def _fits(config: triton.Config, arguments: dict[str, Any]) -> bool:
+    """Whether a thread holds as many elements as registers allow."""
+    return bool(config.kwargs["ROWS"] * arguments["COLUMNS"] <= 32 * 32 * config.num_warps)
+
+
+@autotuned(_SETTINGS, key=["columns", "CENTRE", "HAS_SKIP", "WRITE_STATISTICS"], fits=_fits)
 @triton.jit
 def _normalize_kernel(
     x,
@@ -35,10 +48,10 @@ def _normalize_kernel(
     HAS_SHIFT: tl.constexpr,
     WRITE_TOTAL: tl.constexpr,
     WRITE_STATISTICS: tl.constexpr,
-    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
     inside = (row < rows) & (column < columns)
     place = row * columns + column
@@ -90,9 +103,7 @@ def normalize(
     inverse = torch.empty(rows, dtype=torch.float32, device=x.device) if statistics else None
     if x.numel() == 0:
         return out, summed, mean, inverse
-    width = triton.next_power_of_2(columns)
-    height = max(1, min(16, 2048 // width))
-    _normalize_kernel[(triton.cdiv(rows, height),)](
+    _normalize_kernel[lambda meta: (triton.cdiv(rows, meta["ROWS"]),)](
         x,
         x if skip is None else skip,
         x if bias is None else bias,
@@ -112,8 +123,6 @@ def normalize(
         HAS_SHIFT=shift is not None,
         WRITE_TOTAL=total,
         WRITE_STATISTICS=statistics,
-        ROWS=height,
-        COLUMNS=width,
-        num_warps=min(16, max(4, width // 1024)),
+        COLUMNS=triton.next_power_of_2(columns),
     )
     return out, summed, mean, inverse

@@ -9,9 +9,15 @@ import torch
 import triton
 import triton.language as tl
 
+from onnxops_core.native.kernels._tuning import Settings, autotuned
+
 __all__ = ["rotary"]
 
 
+_SETTINGS: list[Settings] = [({"BLOCK_HEADS": heads}, warps, 1) for heads in (4, 1, 8, 16, 32) for warps in (2, 4, 8)]
+
+
+@autotuned(_SETTINGS, key=["heads", "HALF", "REST", "INTERLEAVED"])
 @triton.jit
 def _rotary_kernel(
     x,
@@ -29,22 +35,24 @@ def _rotary_kernel(
     out_token,
     cache_batch,
     cache_row,
+    cache_rows,
     HALF: tl.constexpr,
     REST: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     HAS_POSITIONS: tl.constexpr,
-    BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     BLOCK_REST: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     batch = token // length
     place = token % length
-    row = batch * cache_batch + place * cache_row
-    if HAS_POSITIONS:
-        row = tl.load(positions + token) * cache_row
     feature = tl.arange(0, BLOCK_HALF)
     real = feature < HALF
+    row = batch * cache_batch + place * cache_row
+    if HAS_POSITIONS:
+        # A position outside of the caches cannot be reported from a kernel; it must not read outside of them.
+        row = tl.minimum(tl.maximum(tl.load(positions + token), 0), cache_rows - 1) * cache_row
     c = tl.load(cos + row + feature, mask=real, other=0.0).to(tl.float32)[None, :]
     s = tl.load(sin + row + feature, mask=real, other=0.0).to(tl.float32)[None, :]
     head = (tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)).to(tl.int64)[:, None]
@@ -101,8 +109,7 @@ def launch(
     if out.numel() == 0:
         return
     half, rest = width // 2, size - width
-    block_heads = min(triton.next_power_of_2(heads), max(1, 2048 // triton.next_power_of_2(size)))
-    _rotary_kernel[(batch * length, triton.cdiv(heads, block_heads))](
+    _rotary_kernel[lambda meta: (batch * length, triton.cdiv(heads, meta["BLOCK_HEADS"]))](
         x,
         cos,
         sin,
@@ -118,12 +125,11 @@ def launch(
         out.stride(2),
         cos.stride(0) if positions is None else 0,
         cos.stride(-2),
+        cos.shape[0],
         HALF=half,
         REST=rest,
         INTERLEAVED=interleaved,
         HAS_POSITIONS=positions is not None,
-        BLOCK_HEADS=block_heads,
         BLOCK_HALF=triton.next_power_of_2(half),
         BLOCK_REST=triton.next_power_of_2(max(rest, 1)),
-        num_warps=4,
     )
