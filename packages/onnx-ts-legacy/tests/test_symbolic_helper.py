@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import onnx
@@ -15,7 +15,6 @@ import onnx_ts_legacy
 from onnx_ts_legacy import JitScalarType, register_custom_op_symbolic
 from onnx_ts_legacy import symbolic_helper as helper
 from onnx_ts_legacy.errors import OnnxExporterError
-from onnx_ts_legacy.registration import registry
 
 NAME = "ts_legacy_helper::probe"
 X = torch.randn(2, 3, 4)
@@ -33,12 +32,6 @@ def _(x: Tensor, others: list[Tensor], sizes: list[int], flag: bool) -> Tensor:
 
 def model(x: Tensor) -> Tensor:
     return probe(x, [x + 1, x.to(torch.int64)], [4, 5], True)
-
-
-@pytest.fixture(autouse=True)
-def no_symbolic_stays() -> Iterator[None]:
-    yield
-    registry.unregister(NAME, 9)
 
 
 def converted(symbolic: Callable[..., Any], opset: int = 17) -> onnx_ts_legacy.TSProgram:
@@ -165,3 +158,49 @@ def test_tables_of_dtypes_agree_with_each_other() -> None:
     assert helper.scalar_type_to_pytorch_type[11] is torch.bool
     assert helper.scalar_type_to_onnx[7] == onnx.TensorProto.DOUBLE
     assert helper._unpack_tuple(helper.SymbolicValue((1, 2)))[1].variable == 2
+
+
+def test_questions_of_symbolics_that_split_and_pick_are_answered() -> None:
+    seen: list[Any] = []
+
+    def symbolic(g: Any, x: Any, others: Any, sizes: Any, flag: Any) -> Any:
+        constant = g.op("Constant", value_t=torch.tensor([2, 1]))
+        seen.extend((helper._is_onnx_constant(constant), helper._is_onnx_constant(x)))
+        seen.extend((helper._is_split_static(sizes, 2), helper._is_split_static(sizes, None)))
+        seen.extend((helper._is_split_static(x, 2), helper._node_get(constant.node(), "value").tolist()))
+        seen.extend((helper.is_complex_value(x), helper.args_have_same_dtype([x, *helper._unpack_list(others)])))
+        seen.extend((constant.toIValue().tolist(), x.toIValue()))
+        helper.check_training_mode(0, "probe")
+        picked = helper._select_helper(g, x, 2, 0)
+        wide = g.op("Cast", helper._numel_helper(g, x), to_i=1)
+        return g.op("Mul", g.op("Concat", *[picked] * 4, axis_i=2), wide)
+
+    program = converted(symbolic)
+
+    assert seen == [True, False, True, False, False, [2, 1], False, False, [2, 1], None]
+    agree(program, lambda x: x[:, :, :1].expand(2, 3, 4) * 24, (X,))
+
+
+@torch.library.custom_op("ts_legacy_helper::rescale", mutates_args=())
+def rescale(x: Tensor, scale: float, zero_point: int) -> Tensor:
+    return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, 255)
+
+
+@rescale.register_fake
+def _(x: Tensor, scale: float, zero_point: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_floats_are_quantized_and_back() -> None:
+    def symbolic(g: Any, x: Any, scale: Any, zero_point: Any) -> Any:
+        quantized = helper.quantize_helper(g, x, scale, zero_point)
+        floats, given_scale, given_zero_point, axis = helper.dequantize_helper(g, quantized)
+        assert (given_scale, given_zero_point, axis) == (0.02, 128, None)
+        return floats
+
+    register_custom_op_symbolic("ts_legacy_helper::rescale", symbolic, 10)
+
+    program = onnx_ts_legacy.export(lambda x: rescale(x, 0.02, 128), (X,), opset_version=13)
+
+    agree(program, lambda x: torch.fake_quantize_per_tensor_affine(x, 0.02, 128, 0, 255), (X,))
+    assert [node.op_type for node in program.model.graph] == ["QuantizeLinear", "DequantizeLinear"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 
 import onnx
 import pytest
@@ -38,14 +37,6 @@ def _(x: Tensor, y: Tensor, scale: float, dims: list[int]) -> Tensor:
 
 def use_scaled_sum(x: Tensor, y: Tensor) -> Tensor:
     return scaled_sum(x, y, 2.5, [1]) + 1
-
-
-@pytest.fixture(autouse=True)
-def no_symbolic_stays() -> Iterator[None]:
-    yield
-    for name in registry.names():
-        for opset in range(7, 27):
-            registry.unregister(name, opset)
 
 
 @parse_args("v", "v", "f", "is")
@@ -311,3 +302,55 @@ def test_unconvertible_operators_are_listed_with_the_graph() -> None:
 
     assert names == ["ts_legacy_symbolic::scaled_sum"]
     assert "ts_legacy_symbolic::scaled_sum" in str(graph)
+
+
+class Mutating(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.linear(x))
+        y[:, 0] = 2
+        return torch.cat([y, x], 1).to(torch.float64).sum(1) + torch.zeros(x.size(0))
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+def test_every_aten_operator_is_written_as_such_where_that_is_asked_for(scripted: bool) -> None:
+    model = torch.jit.script(Mutating()) if scripted else Mutating()
+
+    program = onnx_ts_legacy.export(
+        model, (X,), operator_export_type=OperatorExportTypes.ONNX_ATEN, dynamic_axes=AXES, opset_version=13
+    )
+
+    onnx.checker.check_model(program.model_proto)
+    aten = [node for node in program.model.graph if node.domain == "org.pytorch.aten"]
+    assert {node.op_type for node in program.model.graph if node.domain == ""} <= {"Shape", "Slice"}
+    called = [(node.attributes["operator"].value, node.attributes["overload_name"].value) for node in aten]
+    assert called[:2] == [("linear", ""), ("relu", "")]
+    assert {("select_scatter", ""), ("cat", ""), ("to", "dtype"), ("sum", "dim_IntList"), ("add", "Tensor")} <= {
+        *called
+    }
+    cat = next(node for node in aten if node.attributes["operator"].value == "cat")
+    assert len(cat.inputs) == 3
+    assert cat.inputs[2].const_value.numpy() == 1
+    assert program.model.graph.outputs[0].dtype.name == "DOUBLE"
+
+
+def test_a_symbolic_wins_over_the_aten_form() -> None:
+    register_custom_op_symbolic("aten::relu", lambda g, x: g.op("Relu", x), 9)
+
+    program = onnx_ts_legacy.export(
+        lambda x: torch.relu(x).exp(), (X,), operator_export_type=OperatorExportTypes.ONNX_ATEN
+    )
+
+    assert [node.op_type for node in program.model.graph] == ["Relu", "ATen"]
+
+
+@pytest.mark.parametrize("kind", [OperatorExportTypes.ONNX_ATEN_FALLBACK, OperatorExportTypes.ONNX_FALLTHROUGH])
+def test_operators_that_can_be_converted_are_so_with_a_fallback_too(kind: OperatorExportTypes) -> None:
+    model = Mutating()
+
+    program = exported(model, (X,), (torch.randn(5, 3),), operator_export_type=kind, dynamic_axes=AXES)
+
+    assert all(node.domain == "" for node in program.model.graph)

@@ -1,5 +1,8 @@
 """The TorchScript based ONNX exporter, kept alive."""
 
+import importlib
+from typing import Any
+
 from onnx_ts_legacy import errors, operators, registration, symbolic_helper, utils
 from onnx_ts_legacy._version import __version__
 from onnx_ts_legacy.api import export, export_to_pretty_string, unconvertible_ops
@@ -37,3 +40,10 @@ __all__ = [
     "unregister_custom_op_symbolic",
     "utils",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the modules ``symbolic_opset7`` and so on when they are first asked for."""
+    if name.startswith("symbolic_opset"):
+        return importlib.import_module(f"onnx_ts_legacy.{name}")
+    raise AttributeError(f"module 'onnx_ts_legacy' has no attribute {name!r}")

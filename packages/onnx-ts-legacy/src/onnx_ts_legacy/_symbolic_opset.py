@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +28,8 @@ def symbolic_functions(opset: int) -> tuple[Callable[[str], Any], Callable[[], l
         packet = None if name.startswith("_") and name.endswith("__") else getattr(torch.ops.aten, name, None)
         if not isinstance(packet, torch._ops.OpOverloadPacket):
             raise AttributeError(f"symbolic_opset{opset} has no function {name!r}")
-        return _function(packet, opset)
+        general, special = _function(packet, opset), _SPECIAL.get(name)
+        return general if special is None else special(general)
 
     def names() -> list[str]:
         aten = {name.removeprefix("aten::").split(".")[0] for name in builtin_table() if name.startswith("aten::")}
@@ -40,6 +42,7 @@ def _function(packet: torch._ops.OpOverloadPacket, opset: int) -> Callable[..., 
     def symbolic(g: GraphContext, *args: Any) -> Any:
         variables = [_variable(g, arg) for arg in args]
         overload = _overload(packet, variables)
+        variables = [_single(str(s.type), a) for a, s in zip(variables, overload._schema.arguments, strict=False)]
         positional = [a for a, s in zip(variables, overload._schema.arguments, strict=False) if not s.kwarg_only]
         keyword = {s.name: a for a, s in zip(variables, overload._schema.arguments, strict=False) if s.kwarg_only}
         return _wrapped(g.interpreter.call(overload, positional, keyword))
@@ -48,6 +51,22 @@ def _function(packet: torch._ops.OpOverloadPacket, opset: int) -> Callable[..., 
     symbolic.__doc__ = f"Convert a call of ``aten::{packet.__name__}``."
     symbolic.__module__ = f"onnx_ts_legacy.symbolic_opset{opset}"
     return symbolic
+
+
+def _select(general: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``select`` keep the dimension where its index is a vector, which published symbolics squeeze afterwards."""
+
+    @functools.wraps(general)
+    def symbolic(g: GraphContext, self: Any, dim: Any, index: Any) -> Any:
+        if not isinstance(index, SymbolicValue) or index.type().kind() != "TensorType" or index.type().dim() != 1:
+            return general(g, self, dim, index)
+        tensor = g.interpreter.value(_variable(g, self))
+        return SymbolicValue(g.interpreter.op.newest.Gather(tensor, g.value(index), axis=_variable(g, dim)))
+
+    return symbolic
+
+
+_SPECIAL: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {"select": _select}
 
 
 def _variable(g: GraphContext, argument: Any) -> Any:
@@ -88,7 +107,13 @@ def _overload(packet: torch._ops.OpOverloadPacket, args: Sequence[Any]) -> torch
     raise UnsupportedOperatorError("no overload takes these arguments", operator=f"aten::{packet.__name__}")
 
 
+def _single(kind: str, arg: Any) -> Any:
+    """Return the number in a list of one, where a number is wanted: symbolics make constants of one element."""
+    return arg[0] if kind in ("int", "float", "bool", "number") and isinstance(arg, list) and len(arg) == 1 else arg
+
+
 def _fits(kind: str, arg: Any) -> bool:
+    arg = _single(kind, arg)
     if arg is None:
         return kind.startswith("Optional")
     kind = kind.removeprefix("Optional[").rstrip("]") if kind.startswith("Optional[") else kind

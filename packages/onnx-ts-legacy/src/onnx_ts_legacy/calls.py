@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.decomposition import lower_by_pieces
 from onnx_ts_legacy.dtypes import argument_converters
+from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.fallback import write_aten
 from onnx_ts_legacy.hidden_writes import update_running_statistics
 from onnx_ts_legacy.mutation import VIEWS_IN_PLACE, assign, node_value
 from onnx_ts_legacy.packed_sequences import PACKING
@@ -33,9 +35,6 @@ from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
 from onnxops_decomp.lowerings.registry import LoweringTable
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["OperatorCalls", "frozen", "functional_form", "split_arguments"]
 
 aten = torch.ops.aten
@@ -48,10 +47,12 @@ class OperatorCalls(Variables):
     Attributes:
         table: Lowerings to use.
         decomposer: What takes calls apart that the table has no lowering for.
+        fallback: Which operators are written as they are.
     """
 
     table: LoweringTable
     decomposer: Decomposer
+    fallback: OperatorExportTypes
 
     def call(self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Convert one call of an operator; the result is a variable, or a tuple or list of them."""
@@ -155,6 +156,10 @@ class OperatorCalls(Variables):
             sizes = list(fake.shape)
             value.shape = ir.Shape(self.metadata.symbols.dims(fake)[: len(sizes)])
             return value
+        if self.fallback is OperatorExportTypes.ONNX_ATEN and overload.namespace == "aten" and _is_tensors(fake):
+            written = write_aten(self._interpreter, overload, args, kwargs, fake)
+            self.check(written, fake, str(overload.name()))
+            return written
         values = [self.operand(arg) for arg in args]
         keyword = {name: self.operand(arg) for name, arg in kwargs.items()}
         entry = find_lowering(self.table, overload, values, keyword)
@@ -250,6 +255,10 @@ _NUMBER_FUNCTIONS = {
     "aten::neg": "neg",
 }
 _JOINS = {aten.cat.default: 0, aten.stack.default: 1}
+
+
+def _is_tensors(fake: Any) -> bool:
+    return all(isinstance(part, torch.Tensor) for part in (fake if isinstance(fake, list | tuple) else [fake]))
 
 
 def _without(args: tuple[Any, ...], position: int) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from onnx_ts_legacy.graph_context import run_symbolic
 from onnx_ts_legacy.metadata import Metadata
 from onnx_ts_legacy.prims import PRIM_HANDLERS, TEXT_SINKS
 from onnx_ts_legacy.python_operators import convert_python_operator
-from onnx_ts_legacy.quantized import convert_quantized, is_quantized_call, observed_fake_quantize
+from onnx_ts_legacy.quantized import QUANTIZED_DTYPES, convert_quantized, is_quantized_call, observed_fake_quantize
 from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
 from onnx_ts_legacy.sources import module_path, source_line
 from onnx_ts_legacy.state import StateSlot
@@ -324,7 +324,7 @@ class Interpreter(OperatorCalls):
 
     def _traced_form(self, kind: Any) -> Any:
         """Return a fake tensor for the type that tracing noted; its sizes count only if nothing is dynamic."""
-        if kind.kind() != "TensorType" or kind.dtype() is None or kind.sizes() is None:
+        if kind.kind() != "TensorType" or kind.dtype() in (None, *QUANTIZED_DTYPES) or kind.sizes() is None:
             return None
         if not self.metadata.declared_names:
             return self.metadata.empty(kind.dtype(), kind.sizes())

@@ -1,12 +1,13 @@
-"""What becomes of operators that cannot be converted where the user wants a model nevertheless."""
+"""Operators that are written as they are, because they cannot be converted or because the user wants all of them so."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from onnx_ts_legacy.dtypes import scalar_type_code
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph_context import GraphContext
@@ -16,7 +17,7 @@ from onnx_ts_legacy.values import ListRef, Tensor
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["write_as_it_is"]
+__all__ = ["write_as_it_is", "write_aten"]
 
 
 def write_as_it_is(interpreter: Interpreter, node: Any, args: Sequence[Any], fakes: Any) -> Any:
@@ -47,6 +48,33 @@ def write_as_it_is(interpreter: Interpreter, node: Any, args: Sequence[Any], fak
             return None
     except ScriptValueError:
         return None
+    return _values(result, count, many)
+
+
+def write_aten(
+    interpreter: Interpreter, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], fake: Any
+) -> Any:
+    """Write a call as a node of ``org.pytorch.aten::ATen`` and return its results, for ``ONNX_ATEN``.
+
+    Args:
+        interpreter: The conversion.
+        overload: The operator, one of ATen.
+        args: Its arguments; every one is an input of the node, tensors of a list one by one.
+        kwargs: Its keyword arguments; in the order of the schema, they are inputs too.
+        fake: Fake tensors for its results.
+    """
+    named = [kwargs.get(argument.name) for argument in overload._schema.arguments if argument.kwarg_only]
+    given = [ListRef(interpreter.heap, tuple(arg)) if isinstance(arg, list) else arg for arg in (*args, *named)]
+    inputs = [SymbolicValue(item) for arg in given for item in _unpacked(arg)]
+    many = isinstance(fake, list | tuple)
+    count = len(fake) if many else 1
+    name = overload._schema.name.removeprefix("aten::")
+    g = GraphContext(interpreter, interpreter.node)
+    result = g.aten_op(name, *inputs, overload_name=overload._schema.overload_name, outputs=count)
+    return _values(result, count, many)
+
+
+def _values(result: Any, count: int, many: bool) -> Any:
     values = [part.variable for part in (result if count > 1 else (result,))]
     return values if many else values[0]
 
@@ -59,4 +87,6 @@ def _domain(namespace: str) -> str:
 def _unpacked(arg: Any) -> Sequence[Any]:
     if isinstance(arg, ListRef) and any(isinstance(item, Tensor) for item in arg.items):
         return arg.items
-    return (None,) if isinstance(arg, str | torch.device) else (arg,)
+    if isinstance(arg, torch.dtype):
+        return (scalar_type_code(arg),)
+    return (None,) if isinstance(arg, str | torch.device | torch.layout | torch.memory_format) else (arg,)

@@ -22,10 +22,11 @@ from onnxops_decomp.errors import UnsupportedOperatorError
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["Quantized", "convert_quantized", "is_quantized_call", "observed_fake_quantize"]
+__all__ = ["QUANTIZED_DTYPES", "Quantized", "convert_quantized", "is_quantized_call", "observed_fake_quantize"]
 
 aten = torch.ops.aten
 _STORAGE = {torch.qint8: ir.DataType.INT8, torch.quint8: ir.DataType.UINT8, torch.qint32: ir.DataType.INT32}
+QUANTIZED_DTYPES = tuple(_STORAGE)
 _MAKERS = ("aten::quantize_per_tensor", "aten::quantize_per_channel")
 # They give values of their operand only, so that the result has its scale and zero point.
 _SAME_PARAMETERS = frozenset(
@@ -82,10 +83,10 @@ def convert_quantized(interpreter: Interpreter, node: Any, args: Sequence[Any]) 
     """
     kind = str(node.kind())
     if kind == "aten::quantize_per_tensor":
-        return _quantize(interpreter, args[0], dtype_of_code(args[3]), _number(args[1]), int(_number(args[2])))
+        return quantize(interpreter, args[0], dtype_of_code(args[3]), _number(args[1]), int(_number(args[2])))
     if kind == "aten::quantize_per_channel":
         scale, zero_point = (_array(interpreter, arg) for arg in args[1:3])
-        return _quantize(interpreter, args[0], dtype_of_code(args[4]), scale, zero_point, args[3])
+        return quantize(interpreter, args[0], dtype_of_code(args[4]), scale, zero_point, args[3])
     query = _QUERIES.get(kind)
     if query is not None:
         return query(interpreter, args[0])
@@ -98,7 +99,7 @@ def convert_quantized(interpreter: Interpreter, node: Any, args: Sequence[Any]) 
     )
     floats = [_float(interpreter, arg) for arg in args]
     result = interpreter.convert_call(node, kind.removesuffix("_") if kind.endswith("_") else kind, floats)
-    return _map(result, lambda t: _quantize(interpreter, t, like.dtype, like.scale, like.zero_point, like.axis))
+    return _map(result, lambda t: quantize(interpreter, t, like.dtype, like.scale, like.zero_point, like.axis))
 
 
 def _map(result: Any, function: Callable[[Tensor], Any]) -> Any:
@@ -132,7 +133,7 @@ def _parameters(interpreter: Interpreter, scale: Any, zero_point: Any, dtype: to
     )
 
 
-def _quantize(
+def quantize(
     interpreter: Interpreter, tensor: Tensor, dtype: torch.dtype, scale: Any, zero_point: Any, axis: int | None = None
 ) -> Quantized:
     parameters = _parameters(interpreter, scale, zero_point, dtype)
@@ -142,7 +143,7 @@ def _quantize(
     return Quantized(value, tensor.fake, dtype, scale, zero_point, axis)
 
 
-def _dequantize(interpreter: Interpreter, quantized: Quantized) -> Tensor:
+def dequantize(interpreter: Interpreter, quantized: Quantized) -> Tensor:
     parameters = _parameters(interpreter, quantized.scale, quantized.zero_point, quantized.dtype)
     attributes = {} if quantized.axis is None else {"axis": quantized.axis}
     value = interpreter.op.newest.DequantizeLinear(quantized.value, *parameters, **attributes)
@@ -152,14 +153,14 @@ def _dequantize(interpreter: Interpreter, quantized: Quantized) -> Tensor:
 
 def _float(interpreter: Interpreter, arg: Any) -> Any:
     if isinstance(arg, Quantized):
-        return _dequantize(interpreter, arg)
+        return dequantize(interpreter, arg)
     if isinstance(arg, ListRef):
         return ListRef(interpreter.heap, tuple(_float(interpreter, item) for item in arg.items))
     return arg
 
 
 _QUERIES: dict[str, Callable[[Interpreter, Any], Any]] = {
-    "aten::dequantize": _dequantize,
+    "aten::dequantize": dequantize,
     "aten::q_scale": lambda interpreter, q: q.scale,
     "aten::q_zero_point": lambda interpreter, q: q.zero_point,
     "aten::int_repr": lambda interpreter, q: interpreter.fresh(
@@ -186,7 +187,7 @@ def _module_call(interpreter: Interpreter, kind: str, args: Sequence[Any]) -> An
     if name.endswith("_relu"):
         result = interpreter.call(aten.relu.default, [result], {})
     first = args[0].items[0] if isinstance(args[0], ListRef) else args[0]
-    return _quantize(interpreter, result, first.dtype, _number(scale), int(_number(zero_point)))
+    return quantize(interpreter, result, first.dtype, _number(scale), int(_number(zero_point)))
 
 
 def _weighted(interpreter: Interpreter, name: str, x: Quantized, packed: Any) -> Tensor:
@@ -195,8 +196,8 @@ def _weighted(interpreter: Interpreter, name: str, x: Quantized, packed: Any) ->
     path = packed.path.removesuffix("._packed_params") if isinstance(packed, ObjectRef) and packed.path else name
     weight, bias = source.unpack()
     operands: list[Any] = [
-        _dequantize(interpreter, x),
-        _dequantize(interpreter, _stored_weight(interpreter, path, weight)),
+        dequantize(interpreter, x),
+        dequantize(interpreter, _stored_weight(interpreter, path, weight)),
     ]
     operands.append(None if bias is None else interpreter.attributes.tensor(f"{path}.bias", bias))
     if name == "linear":

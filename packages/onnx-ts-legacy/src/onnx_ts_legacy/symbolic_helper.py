@@ -17,14 +17,21 @@ import torch
 from onnx_ts_legacy.enumerations import JitScalarType
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph_context import GraphContext
+from onnx_ts_legacy.quantized import Quantized, dequantize, quantize
 from onnx_ts_legacy.symbolic_values import SymbolicValue
 from onnx_ts_legacy.values import ListRef, Tensor
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
+from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET
 
 __all__ = [
+    "args_have_same_dtype",
     "cast_pytorch_to_onnx",
+    "check_training_mode",
+    "dequantize_helper",
+    "is_complex_value",
     "parse_args",
     "pytorch_name_to_type",
+    "quantize_helper",
     "quantized_args",
     "scalar_type_to_onnx",
     "scalar_type_to_pytorch_type",
@@ -44,6 +51,9 @@ scalar_type_to_pytorch_type = [JitScalarType(code).dtype() for code in range(16)
 scalar_type_to_onnx = [
     JitScalarType(code).onnx_type() if JitScalarType(code).onnx_compatible() else None for code in range(16)
 ]
+
+_onnx_main_opset = NEWEST_OPSET
+_onnx_stable_opsets = list(range(OLDEST_OPSET, NEWEST_OPSET))
 
 
 # ---- arguments
@@ -75,14 +85,95 @@ def parse_args(*arg_descriptors: str) -> Callable[[F], F]:
             ]
             return function(g, *parsed, **kwargs)
 
+        wrapper._arg_descriptors = arg_descriptors  # type: ignore[attr-defined]
         return wrapper  # type: ignore[return-value]
 
     return decorate
 
 
-def quantized_args(*arg_q_descriptors: bool, **_: Any) -> Callable[[F], F]:
-    """Kept for compatibility: quantized inputs are dequantized before a symbolic sees them."""
-    return lambda function: function
+def quantized_args(
+    *arg_q_descriptors: bool,
+    scale: float | None = None,
+    zero_point: int | None = None,
+    quantize_output: bool = True,
+) -> Callable[[F], F]:
+    """Return a decorator that lets a symbolic written for floats take quantized inputs.
+
+    Args:
+        arg_q_descriptors: For each input after ``g``, whether it may be quantized.
+        scale: Scale of the result; that of the first quantized input if left out.
+        zero_point: Zero point of the result, likewise.
+        quantize_output: Whether the result is quantized.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(g: GraphContext, *args: Any, **kwargs: Any) -> Any:
+            flags = (*arg_q_descriptors, *(False for _ in args))
+            chosen = [flag and _is_quantized(arg) for flag, arg in zip(flags, args, strict=False)]
+            like = next((arg.variable for arg, taken in zip(args, chosen, strict=True) if taken), None)
+            if like is None:
+                return function(g, *args, **kwargs)
+            floats = [_dequantized(g, arg) if taken else arg for arg, taken in zip(args, chosen, strict=True)]
+            result = function(g, *floats, **kwargs)
+            if not quantize_output:
+                return result
+            return _requantized(
+                g,
+                result,
+                like.dtype,
+                like.scale if scale is None else scale,
+                like.zero_point if zero_point is None else zero_point,
+                like.axis if scale is None else None,
+            )
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def _is_quantized(value: Any) -> bool:
+    return isinstance(value, SymbolicValue) and isinstance(value.variable, Quantized)
+
+
+def _dequantized(g: GraphContext, value: Any) -> SymbolicValue:
+    return SymbolicValue(dequantize(g.interpreter, value.variable))
+
+
+def _requantized(g: GraphContext, value: Any, dtype: torch.dtype, scale: Any, zero_point: Any, axis: Any) -> Any:
+    variable = value.variable
+    if not isinstance(variable, Tensor):
+        variable = g.interpreter.fresh(variable, g.interpreter.described(variable, "a symbolic"))
+    return SymbolicValue(quantize(g.interpreter, variable, dtype, scale, zero_point, axis))
+
+
+def dequantize_helper(g: GraphContext, qtensor: Any, qdtype: Any = None) -> tuple[Any, Any, Any, Any]:
+    """Return a quantized input as floats, and its scale, zero point and axis."""
+    quantized = qtensor.variable
+    return _dequantized(g, qtensor), quantized.scale, quantized.zero_point, quantized.axis
+
+
+def quantize_helper(g: GraphContext, tensor: Any, scale: Any, zero_point: Any, axis: Any = None) -> Any:
+    """Return a float value quantized to ``quint8``."""
+    return _requantized(g, tensor, torch.quint8, _number_of(scale), _number_of(zero_point), axis)
+
+
+def _number_of(value: Any) -> Any:
+    constant = _constant_of(value)
+    return constant.tolist() if isinstance(constant, torch.Tensor) else constant
+
+
+def _overload_by_arg_count(function: Callable[..., Sequence[Callable[..., Any]]]) -> Callable[..., Any]:
+    """Call, of the functions that ``function`` returns, the one that is declared for as many inputs as there are."""
+
+    @functools.wraps(function)
+    def wrapper(g: GraphContext, *args: Any) -> Any:
+        for overload in function(g, *args):
+            if len(getattr(overload, "_arg_descriptors", ())) == len(args):
+                return overload(g, *args)
+        raise ScriptValueError(f"{function.__name__} has no form with {len(args)} inputs.")
+
+    return wrapper
 
 
 def _parse_arg(value: Any, descriptor: str, name: str = "argument") -> Any:
@@ -206,6 +297,32 @@ def _is_scalar_list(x: Any) -> bool:
     return _is_list(x) and x.type().getElementType().kind() in ("IntType", "FloatType", "BoolType")
 
 
+def _is_onnx_constant(value: Any) -> bool:
+    return bool(value.node().kind() == "onnx::Constant")
+
+
+def _is_split_static(split_size_or_sizes: Any, _outputs: Any) -> bool:
+    if _outputs is None or (_is_value(split_size_or_sizes) and not _is_constant(split_size_or_sizes)):
+        static = _is_packed_list(split_size_or_sizes) and _constant_of(split_size_or_sizes) is not None
+        return _outputs is not None and static
+    return True
+
+
+def is_complex_value(x: Any) -> bool:
+    """Tell whether a value is a complex tensor."""
+    kind = _try_get_scalar_type(x)
+    return kind is not None and kind.dtype().is_complex
+
+
+def args_have_same_dtype(args: Sequence[Any]) -> bool:
+    """Tell whether all values have the dtype of the first."""
+    return len({_try_get_scalar_type(arg) for arg in args}) <= 1
+
+
+def _node_get(node: Any, key: str) -> Any:
+    return node[key]
+
+
 def _is_packed_list(list_value: Any) -> bool:
     return _is_value(list_value) and list_value.node().kind() == "prim::ListConstruct"
 
@@ -268,6 +385,10 @@ def _get_dim_for_cross(x: Any, dim: int | None) -> int | None:
     return next((index for index, size in enumerate(sizes) if size == 3), None)
 
 
+def check_training_mode(op_train_mode: int, op_name: str) -> None:
+    """Kept for compatibility: the mode of an operator is that of its module, which the user chose."""
+
+
 def _scalar(x: torch.Tensor) -> bool | int | float:
     return x.item()
 
@@ -298,6 +419,9 @@ def _block_list_in_opset(name: str) -> Callable[..., NoReturn]:
         raise LoweringError(f"{name} cannot be converted at this opset.")
 
     return refuse
+
+
+_black_list_in_opset = _block_list_in_opset
 
 
 # ---- nodes that are written differently from opset to opset
@@ -360,6 +484,55 @@ def _topk_helper(
     if g.opset < 11:
         return g.op("TopK", input, count, axis_i=dim, outputs=2)
     return g.op("TopK", input, count, axis_i=dim, largest_i=int(largest), sorted_i=int(sorted), outputs=2)
+
+
+def _sort_helper(g: GraphContext, input: Any, dim: int, descending: bool = True, out: Any = None) -> Any:
+    size = _size_helper(g, input, dim)
+    count = _reshape_helper(g, size, [1])
+    if not descending and g.opset < 11:
+        _unimplemented("Sort", "ascending order below opset 11")
+    if g.opset < 10:
+        return _topk_helper(g, input, _get_tensor_dim_size(input, dim), dim)
+    return _topk_helper(g, input, count, dim, largest=descending, sorted=True, out=out)
+
+
+def _flatten_helper(g: GraphContext, input: Any, start_dim: int, end_dim: int, dim: int) -> Any:
+    if start_dim == 1 and end_dim == dim - 1:
+        return g.op("Flatten", input, axis_i=1)
+    first, last = [0] * start_dim, list(range(end_dim + 1, dim))
+    shape = g.op("Shape", input)
+    rest = [_reshape_helper(g, g.op("Gather", shape, _vector(g, [axis]), axis_i=0), [1]) for axis in last]
+    return _reshape_helper(g, input, g.op("Concat", _vector(g, [*first, -1]), *rest, axis_i=0))
+
+
+def _numel_helper(g: GraphContext, self: Any) -> Any:
+    return g.op("Size", self)
+
+
+def _select_helper(g: GraphContext, self: Any, dim: int, index: Any, apply_reshape: bool = True) -> Any:
+    """Take one index along ``dim``, which stays as a dimension of size 1."""
+    constant = _constant_of(index)
+    if isinstance(constant, int) or (isinstance(constant, torch.Tensor) and constant.dim() == 0):
+        index = g.op("Constant", value_t=torch.tensor([int(constant)], dtype=torch.int64))
+    elif apply_reshape and _get_tensor_rank(index) == 0:
+        index = _reshape_helper(g, index, [1])
+    return g.op("Gather", self, index, axis_i=dim)
+
+
+def _scatter_helper(g: GraphContext, self: Any, dim: int, index: Any, src: Any) -> Any:
+    return g.op("Scatter" if g.opset < 11 else "ScatterElements", self, index, src, axis_i=dim)
+
+
+def _argmin_argmax_helper(g: GraphContext, input: Any, dim: Any, keepdim: bool, op_name: str) -> Any:
+    if _is_none(dim):
+        return g.op(op_name, _reshape_helper(g, input, [-1]), axis_i=0, keepdims_i=0)
+    return g.op(op_name, input, axis_i=_parse_arg(dim, "i"), keepdims_i=int(_parse_arg(keepdim, "i")))
+
+
+def _generate_wrapped_number(g: GraphContext, scalar: float) -> Any:
+    """Return a constant for a Python number, a DOUBLE for a float, as TorchScript wraps numbers."""
+    dtype = torch.float64 if isinstance(scalar, float) else None
+    return g.op("Constant", value_t=torch.tensor(scalar, dtype=dtype))
 
 
 def _size_helper(g: GraphContext, self: Any, dim: Any) -> Any:

@@ -147,6 +147,19 @@ class SymbolicValue:
             _declare(self.variable, kind)
         return self
 
+    def setTypeAs(self, other: SymbolicValue) -> SymbolicValue:
+        """Declare that the value has the type of another one."""
+        return self.setType(other.type())
+
+    def inferTypeFrom(self, tensor: torch.Tensor) -> None:
+        """Declare the dtype and sizes of a result by an example."""
+        self.setType(tensor_type(tensor.dtype, list(tensor.shape)))
+
+    def toIValue(self) -> Any:
+        """Return the Python value of a constant, or None."""
+        node = self.node()
+        return node["value"] if node.hasAttribute("value") else None
+
     def isCompleteTensor(self) -> bool:
         """Tell whether dtype and all sizes are known."""
         kind = self.type()
@@ -156,9 +169,19 @@ class SymbolicValue:
         """Return the name of the value."""
         return str(self.variable.name) if isinstance(self.variable, ir.Value) else ""
 
+    def setDebugName(self, name: str) -> SymbolicValue:
+        """Kept for compatibility: names of values are those of the model's interface, or made up."""
+        return self
+
+    def unique(self) -> int:
+        """Return a number that tells the value from others."""
+        return id(self.variable)
+
     def requires_grad(self) -> bool:
         """Return False: exported values have no gradients."""
         return False
+
+    requiresGrad = requires_grad
 
     @property
     def static(self) -> Any:
