@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -180,11 +181,17 @@ def arange_step(
 
 
 def _truncated_range(op: OpBuilder, start: Operand, end: Operand, step: Operand, dtype: ir.DataType) -> ir.Value:
-    """Count from ``start`` in steps of integers, both truncated; INT64 truncates the end, too, the others do not."""
-    if dtype == _INT64:
+    """Count from ``start`` in steps of integers, both truncated; older torch truncates the end of INT64, too."""
+    if dtype == _INT64 and _truncates_ends():
         return op.Range(*(_truncated(op, value) for value in (start, end, step)))
     positions = op.Range(0, _range_length(op, start, end, step), 1)
     return op.Add(op.Mul(positions, _truncated(op, step)), _truncated(op, start))
+
+
+@functools.cache
+def _truncates_ends() -> bool:
+    """Tell whether the installed torch counts INT64 up to a truncated end; torch 2.15 does as for other dtypes."""
+    return torch.arange(1.5, dtype=torch.int64).numel() == 1
 
 
 def _truncated(op: OpBuilder, value: Operand) -> ir.Value:
