@@ -117,3 +117,11 @@ def test_ldl_is_refused_with_the_way_out() -> None:
         lower(torch.linalg.ldl_factor, (example(3, 3),))
     with pytest.raises(LoweringError, match=r"torch\.linalg\.lu_factor"):
         lower(torch.linalg.ldl_solve, (example(3, 3), torch.arange(1, 4, dtype=torch.int32), example(3, 1)))
+
+
+def test_eigenvalues_that_occur_twice_are_as_precise_as_others() -> None:
+    z = torch.randn(3, 3, 3, dtype=torch.complex128)
+    z = z @ z.mH
+    doubled = torch.cat([torch.cat([z.real, -z.imag], -1), torch.cat([z.imag, z.real], -1)], -2)
+    check(lambda a: torch.linalg.eigvalsh(a), doubled, tolerance=(1e-12, 1e-12))
+    check(lambda a: torch.linalg.svdvals(a), doubled, tolerance=(1e-12, 1e-12))

@@ -13,7 +13,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.dtypes import is_complex
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.lowerings.complex_numbers import joined, parts
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -77,19 +79,30 @@ def _as_strided(lowering: GraphLowering, node: torch.fx.Node) -> ir.Value:
     op, name = lowering.op, str(node.target)
     (value, size, stride, offset), tensor = _arguments(lowering, node, 4)
     order = _memory_order(tensor, name)
-    memory = op.Reshape(op.Transpose(value, perm=order), [-1])
-    return op.Gather(memory, _positions(op, size, stride, offset, tensor.numel(), name), axis=0)
+    places = _positions(op, size, stride, offset, tensor.numel(), name)
+
+    def taken(part: ir.Value) -> ir.Value:
+        return op.Gather(op.Reshape(op.Transpose(part, perm=order), [-1]), places, axis=0)
+
+    if is_complex(value):
+        return joined(op, *(taken(part) for part in parts(op, value)))
+    return taken(value)
 
 
 def _as_strided_scatter(lowering: GraphLowering, node: torch.fx.Node) -> ir.Value:
     op, name = lowering.op, str(node.target)
     (value, source, size, stride, offset), tensor = _arguments(lowering, node, 5)
     order = _memory_order(tensor, name)
-    moved = op.Transpose(value, perm=order)
     places = op.Reshape(_positions(op, size, stride, offset, tensor.numel(), name), [-1])
-    written = op.ScatterElements(op.Reshape(moved, [-1]), places, op.Reshape(source, [-1]), axis=0)
-    whole = op.reshape(written, op.sizes(moved))
-    return op.Transpose(whole, perm=[int(axis) for axis in np.argsort(order)])
+
+    def changed(part: ir.Value, new: ir.Value) -> ir.Value:
+        moved = op.Transpose(part, perm=order)
+        written = op.ScatterElements(op.Reshape(moved, [-1]), places, op.Reshape(new, [-1]), axis=0)
+        return op.Transpose(op.reshape(written, op.sizes(moved)), perm=[int(axis) for axis in np.argsort(order)])
+
+    if is_complex(value):
+        return joined(op, *map(changed, parts(op, value), parts(op, source)))
+    return changed(value, source)
 
 
 # What to call instead of a table entry, by operator.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -90,6 +91,28 @@ def one_hot_of_doubles(
 @without_kernel("Tan", dtypes=_DOUBLE)
 def tan(op: OpBuilder, x: ir.Value) -> ir.Value:
     return op.Div(op.Sin(x), op.Cos(x))
+
+
+@without_kernel("Atan", dtypes=_DOUBLE)
+def atan(op: OpBuilder, x: ir.Value) -> ir.Value:
+    """Correct the angle of the nearest float by one step of Newton's method, which gives all digits of a double."""
+    steep = op.Greater(op.Abs(x), 1)
+    ratio = op.Where(steep, op.Reciprocal(x), x)
+    near = op.cast(op.Atan(op.cast(ratio, _T.FLOAT)), _T.DOUBLE)
+    sine, cosine = op.Sin(near), op.Cos(near)
+    rest = op.Div(op.Sub(op.Mul(ratio, cosine), sine), op.Add(cosine, op.Mul(ratio, sine)))
+    angle = op.Add(near, rest)
+    return op.Where(steep, op.Sub(op.Mul(op.Sign(x), math.pi / 2), angle), angle)
+
+
+@without_kernel("Asin", dtypes=_DOUBLE)
+def asin(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Atan(op.Div(x, op.Sqrt(op.Mul(op.Sub(1, x), op.Add(x, 1)))))
+
+
+@without_kernel("Acos", dtypes=_DOUBLE)
+def acos(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Mul(op.Atan(op.Sqrt(op.Div(op.Sub(1, x), op.Add(x, 1)))), 2)
 
 
 for _name, _form in activations.HYPERBOLIC.items():

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import mark_complex
+from onnxops_decomp.lowerings.comparison import sign_bit
 from onnxops_decomp.lowerings.complex_numbers import (
     abs_,
     angle,
@@ -57,7 +58,7 @@ def sqrt(op: OpBuilder, self: ir.Value) -> ir.Value:
     small = op.Where(op.Equal(large, 0), 0, op.Div(op.Abs(y), op.Mul(large, 2)))
     right = op.GreaterOrEqual(x, 0)
     imag = op.Where(right, small, large)
-    return joined(op, op.Where(right, large, small), op.Where(op.Less(y, 0), op.Neg(imag), imag))
+    return joined(op, op.Where(right, large, small), op.Where(sign_bit(op, y), op.Neg(imag), imag))
 
 
 @lowering(aten.rsqrt.default, complex=True)
@@ -73,14 +74,28 @@ def power(op: OpBuilder, self: Any, exponent: Any) -> ir.Value:
     if exponent == 1:
         return mark_complex(base)
     value = exp(op, multiplied(op, log(op, mark_complex(base)), raised))
-    axis = op.rank(value) - 1
-    no_base = op.ReduceMin(op.cast(op.Equal(base, 0), ir.DataType.UINT8), [op.rank(base) - 1], keepdims=1)
-    no_power = op.ReduceMin(op.cast(op.Equal(raised, 0), ir.DataType.UINT8), [op.rank(raised) - 1], keepdims=1)
+    nothing = _is_zero(op, base)
+    value = op.Where(nothing, _power_of_zero(op, raised), value)
     one = op.constant([1.0, 0.0], op.dtype(value))
-    value = op.Where(op.cast(no_base, ir.DataType.BOOL), 0, value)
-    result = op.Where(op.cast(no_power, ir.DataType.BOOL), one, value)
-    assert op.rank(result) == axis + 1
-    return mark_complex(result)
+    trivial = _is_zero(op, raised)
+    if isinstance(exponent, ir.Value):
+        # torch has no 0 ** 0 of two tensors, but for a number 0 it does not look at the base.
+        trivial = op.And(trivial, op.Not(nothing))
+    return mark_complex(op.Where(trivial, one, value))
+
+
+def _is_zero(op: OpBuilder, z: ir.Value) -> ir.Value:
+    """Tell which numbers are 0, with a dimension of size 1 in place of that of the parts."""
+    return op.Equal(op.ReduceMax(op.Abs(z), [op.rank(z) - 1], keepdims=1), 0)
+
+
+def _power_of_zero(op: OpBuilder, exponent: ir.Value) -> ir.Value:
+    """Return what torch takes powers of 0 for: nothing, infinity, or undefined, by the sign of the real part."""
+    x, _ = parts(op, exponent)
+    none, undefined = op.constant(0.0, op.dtype(x)), op.constant(math.nan, op.dtype(x))
+    positive = op.Greater(x, 0)
+    infinite = op.Where(op.Less(x, 0), op.constant(math.inf, op.dtype(x)), undefined)
+    return joined(op, op.Where(positive, none, infinite), op.Where(positive, none, undefined))
 
 
 def _sinh_cosh(op: OpBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -107,13 +122,13 @@ def cos(op: OpBuilder, self: ir.Value) -> ir.Value:
     return joined(op, op.Mul(cosine, cosh_y), op.Neg(op.Mul(sine, sinh_y)))
 
 
-def _turned(op: OpBuilder, z: ir.Value) -> ir.Value:
+def turned(op: OpBuilder, z: ir.Value) -> ir.Value:
     """Return ``i z``."""
     x, y = parts(op, z)
     return joined(op, op.Neg(y), x)
 
 
-def _turned_back(op: OpBuilder, z: ir.Value) -> ir.Value:
+def turned_back(op: OpBuilder, z: ir.Value) -> ir.Value:
     """Return ``z / i``."""
     x, y = parts(op, z)
     return joined(op, y, op.Neg(x))
@@ -121,12 +136,12 @@ def _turned_back(op: OpBuilder, z: ir.Value) -> ir.Value:
 
 @lowering(aten.sinh.default, complex=True)
 def sinh(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return _turned_back(op, sin(op, _turned(op, self)))
+    return turned_back(op, sin(op, turned(op, self)))
 
 
 @lowering(aten.cosh.default, complex=True)
 def cosh(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return cos(op, _turned(op, self))
+    return cos(op, turned(op, self))
 
 
 @lowering(aten.tanh.default, complex=True)
@@ -141,7 +156,7 @@ def tanh(op: OpBuilder, self: ir.Value) -> ir.Value:
 
 @lowering(aten.tan.default, complex=True)
 def tan(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return _turned_back(op, tanh(op, _turned(op, self)))
+    return turned_back(op, tanh(op, turned(op, self)))
 
 
 @lowering(aten.sigmoid.default, complex=True)

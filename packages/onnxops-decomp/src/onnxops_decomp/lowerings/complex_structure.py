@@ -14,16 +14,22 @@ import torch
 from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex_numbers import complex_operands, joined, mul, multiplied, parts
-from onnxops_decomp.lowerings.conversions import as_complex
+from onnxops_decomp.lowerings.conversions import as_complex, convert
+from onnxops_decomp.lowerings.loops import repeat
 from onnxops_decomp.lowerings.registry import Function, builtin_table, lowering
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
+__all__ = ["builtin_function", "created", "partwise", "prod_dim", "product", "transpose", "variance"]
+
 aten = torch.ops.aten
 
+# Longer products run in a loop.
+_UNROLLED = 8
 
-def _real(name: str) -> Function:
+
+def builtin_function(name: str) -> Function:
     entry = builtin_table().find(name)
     if entry is None:
         raise LoweringError(f"{name} of complex numbers needs its lowering for real ones, which does not exist.")
@@ -45,15 +51,16 @@ def _part(op: OpBuilder, value: Any, index: int) -> Any:
     return value
 
 
-def _partwise(name: str) -> Function:
+def partwise(name: str) -> Function:
     """Lowering of an operator that is linear in its one complex operand, or list of them."""
 
     def apply(op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
-        function = _real(name)
+        function = builtin_function(name)
         dtype = kwargs.get("dtype")
         if isinstance(dtype, torch.dtype) and dtype.is_complex:
             kwargs["dtype"] = dtype.to_real()
-            args = (as_complex(op, args[0]), *args[1:])
+            first = args[0]
+            args = (as_complex(op, first) if isinstance(first, ir.Value) else first, *args[1:])
         results = [
             function(
                 op,
@@ -71,7 +78,7 @@ def _partwise(name: str) -> Function:
 
 def _moved(name: str, position: int, new_axes: int = 0) -> Function:
     """Lowering of an operator that moves whole numbers, with its dimension, or list of them, at ``position``."""
-    by_parts = _partwise(name)
+    by_parts = partwise(name)
 
     def apply(op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
         rank = op.rank(args[0]) - 1 + new_axes
@@ -79,7 +86,7 @@ def _moved(name: str, position: int, new_axes: int = 0) -> Function:
             return by_parts(op, *args, **kwargs)
         arguments = list(args)
         arguments[position] = _map(lambda dim: dim % rank, arguments[position])
-        return _map(mark_complex, _real(name)(op, *arguments, **kwargs))
+        return _map(mark_complex, builtin_function(name)(op, *arguments, **kwargs))
 
     return apply
 
@@ -88,7 +95,7 @@ def _sized(name: str) -> Function:
     """Lowering of an operator that takes the sizes of its result."""
 
     def apply(op: OpBuilder, self: ir.Value, size: list[Any], **kwargs: Any) -> Any:
-        return mark_complex(_real(name)(op, self, [*size, 2], **kwargs))
+        return mark_complex(builtin_function(name)(op, self, [*size, 2], **kwargs))
 
     return apply
 
@@ -148,7 +155,7 @@ def stack(op: OpBuilder, tensors: list[ir.Value], dim: int = 0) -> ir.Value:
 
 @lowering(aten.constant_pad_nd.default, complex=True)
 def constant_pad_nd(op: OpBuilder, self: ir.Value, pad: list[Any], value: Any = 0) -> ir.Value:
-    padded = _real("aten::constant_pad_nd")
+    padded = builtin_function("aten::constant_pad_nd")
     if value == 0:
         return mark_complex(padded(op, self, [0, 0, *pad], 0))
     number = complex(value)
@@ -191,82 +198,82 @@ for _name in (
     "triu",
     "unfold",
 ):
-    lowering(f"aten::{_name}", complex=True)(_partwise(f"aten::{_name}"))
+    lowering(f"aten::{_name}", complex=True)(partwise(f"aten::{_name}"))
 
 
 # ---- new tensors
 
 
-def _created(name: str, position: int | None = None) -> Function:
+def created(name: str, position: int | None = None) -> Function:
     """Lowering of an operator that makes a tensor, filled with the number at ``position`` where it takes one."""
 
     def apply(op: OpBuilder, *args: Any, dtype: torch.dtype | None = None) -> ir.Value:
         arguments = [_part(op, argument, 0) for argument in args]
         real_dtype = dtype.to_real() if dtype is not None and dtype.is_complex else dtype
-        real: ir.Value = _real(name)(op, *arguments, dtype=real_dtype)
+        real: ir.Value = builtin_function(name)(op, *arguments, dtype=real_dtype)
         fill = 0 if position is None else args[position]
         if dtype is not None and not dtype.is_complex:
             return real
         if not isinstance(fill, complex) or fill.imag == 0:
             return as_complex(op, real)
         arguments[position or 0] = fill.imag
-        return joined(op, real, _real(name)(op, *arguments, dtype=real_dtype))
+        return joined(op, real, builtin_function(name)(op, *arguments, dtype=real_dtype))
 
     return apply
 
 
 for _name in ("zeros", "ones", "zeros_like", "ones_like", "new_zeros", "new_ones", "new_empty", "empty_like", "eye"):
-    lowering(f"aten::{_name}", complex=True)(_created(f"aten::{_name}"))
-lowering(aten.empty.memory_format, complex=True)(_created("aten::empty.memory_format"))
-lowering(aten.scalar_tensor.default, complex=True)(_created("aten::scalar_tensor", 0))
-lowering(aten.full.default, complex=True)(_created("aten::full", 1))
-lowering(aten.full_like.default, complex=True)(_created("aten::full_like", 1))
-lowering(aten.new_full.default, complex=True)(_created("aten::new_full", 2))
+    lowering(f"aten::{_name}", complex=True)(created(f"aten::{_name}"))
+lowering(aten.empty.memory_format, complex=True)(created("aten::empty.memory_format"))
+lowering(aten.scalar_tensor.default, complex=True)(created("aten::scalar_tensor", 0))
+lowering(aten.full.default, complex=True)(created("aten::full", 1))
+lowering(aten.full_like.default, complex=True)(created("aten::full_like", 1))
+lowering(aten.new_full.default, complex=True)(created("aten::new_full", 2))
 
 
 # ---- spread
 
 
-def _variance(op: OpBuilder, value: ir.Value, dim: Any, correction: float | None, keepdim: bool) -> ir.Value:
-    variance = _real("aten::var.correction")
+def variance(op: OpBuilder, value: ir.Value, dim: Any, correction: float | None, keepdim: bool) -> ir.Value:
+    variance = builtin_function("aten::var.correction")
     real, imag = parts(op, value)
     return op.Add(variance(op, real, dim, correction, keepdim), variance(op, imag, dim, correction, keepdim))
 
 
 @lowering(aten.var.correction, complex=True)
 def var(op: OpBuilder, self: ir.Value, dim: Any = None, correction: Any = None, keepdim: bool = False) -> ir.Value:
-    return _variance(op, self, dim, correction, keepdim)
+    return variance(op, self, dim, correction, keepdim)
 
 
 @lowering(aten.var.default, complex=True)
 def var_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
-    return _variance(op, self, None, int(unbiased), False)
+    return variance(op, self, None, int(unbiased), False)
 
 
 @lowering(aten.var.dim, complex=True)
 def var_dim(op: OpBuilder, self: ir.Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
-    return _variance(op, self, dim, int(unbiased), keepdim)
+    return variance(op, self, dim, int(unbiased), keepdim)
 
 
 @lowering(aten.std.correction, complex=True)
 def std(op: OpBuilder, self: ir.Value, dim: Any = None, correction: Any = None, keepdim: bool = False) -> ir.Value:
-    return op.Sqrt(_variance(op, self, dim, correction, keepdim))
+    return op.Sqrt(variance(op, self, dim, correction, keepdim))
 
 
 @lowering(aten.std.default, complex=True)
 def std_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
-    return op.Sqrt(_variance(op, self, None, int(unbiased), False))
+    return op.Sqrt(variance(op, self, None, int(unbiased), False))
 
 
 @lowering(aten.std.dim, complex=True)
 def std_dim(op: OpBuilder, self: ir.Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
-    return op.Sqrt(_variance(op, self, dim, int(unbiased), keepdim))
+    return op.Sqrt(variance(op, self, dim, int(unbiased), keepdim))
 
 
 # ---- products
 
 
-def _product(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
+def product(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     left, right = complex_operands(op, self, other)
     (x, y), (u, v) = parts(op, left), parts(op, right)
     return joined(
@@ -277,18 +284,20 @@ def _product(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
 
 
 lowering(aten.matmul.default, aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, complex=True)(
-    _product
+    product
 )
 
 
 @lowering(aten.vdot.default, complex=True)
 def vdot(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     left, right = complex_operands(op, self, other)
-    return _product(op, mark_complex(op.Mul(left, [1.0, -1.0])), right)
+    return product(op, mark_complex(op.Mul(left, [1.0, -1.0])), right)
 
 
 @lowering(aten.prod.default, complex=True)
 def prod(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
+    if dtype is not None:
+        self = convert(op, self, dtype)
     rank = op.rank(self) - 1
     flat = self if rank == 1 else mark_complex(op.Reshape(self, [-1, 2]))
     return prod_dim(op, flat, 0)
@@ -298,20 +307,31 @@ def prod(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.
 def prod_dim(
     op: OpBuilder, self: ir.Value, dim: int, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> ir.Value:
+    if dtype is not None:
+        self = convert(op, self, dtype)
     rank = op.rank(self) - 1
     if rank == 0:
         return self
     axis = dim % rank
     count = op.size(self, axis)
-    if not isinstance(count, int):
-        raise LoweringError("The product of complex numbers needs a static size along the dimension that it goes over.")
-    slices = [mark_complex(op.Gather(self, index, axis=axis)) for index in range(count)]
-    if not slices:
-        raise LoweringError("The product of no complex numbers is not lowered.")
-    result = slices[0]
-    for factor in slices[1:]:
-        result = multiplied(op, result, factor)
+    one = op.constant([1.0, 0.0], op.dtype(self))
+    if isinstance(count, int) and count <= _UNROLLED:
+        factors = [mark_complex(op.Gather(self, index, axis=axis)) for index in range(count)]
+        sizes = [size for index, size in enumerate(op.sizes(self)) if index != axis]
+        result = factors[0] if factors else mark_complex(op.copy(op.expand(one, sizes)))
+        for factor in factors[1:]:
+            result = multiplied(op, result, factor)
+    else:
+        result = _product_by_loop(op, self, axis, one)
     return mark_complex(op.Unsqueeze(result, [axis])) if keepdim else result
+
+
+def _product_by_loop(op: OpBuilder, z: ir.Value, axis: int, one: ir.Value) -> ir.Value:
+    def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        return [multiplied(body, state[0], body.Gather(z, i, axis=axis))], []
+
+    start = op.expand(one, [size for index, size in enumerate(op.sizes(z)) if index != axis])
+    return mark_complex(repeat(op, op.size(z, axis), [start], step)[0][0])
 
 
 @lowering(aten.addcmul.default, complex=True)

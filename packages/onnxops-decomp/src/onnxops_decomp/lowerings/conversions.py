@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import is_complex, mark_complex, to_ir
+from onnxops_decomp.dtypes import is_complex, mark_complex, to_ir, to_torch
 from onnxops_decomp.lowerings.registry import F, Operator, lowering
 
 if TYPE_CHECKING:
@@ -42,8 +42,16 @@ def convert(op: OpBuilder, value: ir.Value, dtype: torch.dtype | None) -> ir.Val
     if dtype.is_complex:
         return mark_complex(op.cast(as_complex(op, value), target))
     if is_complex(value):
+        if target == ir.DataType.BOOL:
+            return complex_truth(op, value)
         value = op.Gather(value, 0, axis=-1)
     return op.cast(value, target)
+
+
+def complex_truth(op: OpBuilder, value: ir.Value) -> ir.Value:
+    """Tell which complex numbers are not 0."""
+    given = op.Not(op.Equal(value, 0))
+    return op.Or(op.Gather(given, 0, axis=-1), op.Gather(given, 1, axis=-1))
 
 
 def real_and_complex(*operators: Operator) -> Callable[[F], F]:
@@ -143,6 +151,4 @@ def convert_element_type(op: OpBuilder, a: ir.Value, dtype: torch.dtype) -> ir.V
 def _like(op: OpBuilder, value: ir.Value, other: ir.Value) -> ir.Value:
     if is_complex(other):
         return mark_complex(op.cast(as_complex(op, value), op.dtype(other)))
-    if is_complex(value):
-        value = op.Gather(value, 0, axis=-1)
-    return op.cast(value, op.dtype(other))
+    return convert(op, value, to_torch(op.dtype(other)))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["gauss_jordan", "solve_triangular"]
+__all__ = ["gauss_jordan", "same_batch", "sign_of_exchanges", "solve_triangular"]
 
 aten = torch.ops.aten
 
@@ -53,7 +53,7 @@ def _batch_of(op: OpBuilder, a: ir.Value, b: ir.Value) -> list[Size]:
     return broadcast_sizes(op, flat)
 
 
-def _same_batch(op: OpBuilder, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+def same_batch(op: OpBuilder, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
     batch = _batch_of(op, a, b)
     return op.expand(a, [*batch, *op.sizes(a)[-2:]]), op.expand(b, [*batch, *op.sizes(b)[-2:]])
 
@@ -106,7 +106,7 @@ def linalg_solve_ex(
     b = op.Unsqueeze(b, [op.rank(b)]) if vector else b
     if not left:
         a, b = _transposed(op, a), _transposed(op, b)
-    x, info = gauss_jordan(op, *_same_batch(op, a, b))
+    x, info = gauss_jordan(op, *same_batch(op, a, b))
     x = x if left else _transposed(op, x)
     x = op.Squeeze(x, [op.rank(x) - 1]) if vector else x
     lu = lu_factor(op, wide(op, A))
@@ -118,7 +118,7 @@ def linalg_solve_ex(
 # ---- determinants
 
 
-def _sign_of_exchanges(op: OpBuilder, pivots: ir.Value) -> ir.Value:
+def sign_of_exchanges(op: OpBuilder, pivots: ir.Value) -> ir.Value:
     """Return -1.0 where an odd number of rows was exchanged, else 1.0."""
     moved = op.Not(op.Equal(pivots, op.Range(0, op.size(pivots, -1), 1)))
     count = op.ReduceSum(op.cast(moved, INT64), [op.rank(pivots) - 1], keepdims=0)
@@ -129,7 +129,7 @@ def _sign_of_exchanges(op: OpBuilder, pivots: ir.Value) -> ir.Value:
 def linalg_det(op: OpBuilder, A: ir.Value) -> tuple[ir.Value, ...]:
     lu = lu_factor(op, wide(op, A))
     axis = op.rank(A) - 2
-    result = op.Mul(op.ReduceProd(lu.diagonal, [axis], keepdims=0), _sign_of_exchanges(op, lu.pivots))
+    result = op.Mul(op.ReduceProd(lu.diagonal, [axis], keepdims=0), sign_of_exchanges(op, lu.pivots))
     return op.cast(result, op.dtype(A)), op.cast(lu.packed, op.dtype(A)), op.Add(op.cast(lu.pivots, INT32), 1)
 
 
@@ -137,7 +137,7 @@ def linalg_det(op: OpBuilder, A: ir.Value) -> tuple[ir.Value, ...]:
 def linalg_slogdet(op: OpBuilder, A: ir.Value) -> tuple[ir.Value, ...]:
     lu = lu_factor(op, wide(op, A))
     axis = op.rank(A) - 2
-    sign = op.Mul(op.ReduceProd(op.Sign(lu.diagonal), [axis], keepdims=0), _sign_of_exchanges(op, lu.pivots))
+    sign = op.Mul(op.ReduceProd(op.Sign(lu.diagonal), [axis], keepdims=0), sign_of_exchanges(op, lu.pivots))
     size = op.ReduceSum(op.Log(op.Abs(lu.diagonal)), [axis], keepdims=0)
     parts = (op.cast(part, op.dtype(A)) for part in (sign, size, lu.packed))
     return *parts, op.Add(op.cast(lu.pivots, INT32), 1)
@@ -173,7 +173,7 @@ def linalg_solve_triangular(
     a, b = wide(op, self), wide(op, B)
     if not left:
         a, b, upper = _transposed(op, a), _transposed(op, b), not upper
-    x = solve_triangular(op, *_same_batch(op, a, b), upper=upper, unit=unitriangular)
+    x = solve_triangular(op, *same_batch(op, a, b), upper=upper, unit=unitriangular)
     return op.cast(x if left else _transposed(op, x), op.dtype(self))
 
 
@@ -186,7 +186,7 @@ def triangular_solve(
     transpose: bool = False,
     unitriangular: bool = False,
 ) -> tuple[ir.Value, ir.Value]:
-    a, b = _same_batch(op, wide(op, A), wide(op, self))
+    a, b = same_batch(op, wide(op, A), wide(op, self))
     coefficients = op.cast(a, op.dtype(A))
     a, upper = (_transposed(op, a), not upper) if transpose else (a, upper)
     return op.cast(solve_triangular(op, a, b, upper=upper, unit=unitriangular), op.dtype(self)), coefficients
@@ -200,7 +200,7 @@ def _solve_by_cholesky(op: OpBuilder, b: ir.Value, factor: ir.Value, upper: bool
 
 @lowering(aten.cholesky_solve.default)
 def cholesky_solve(op: OpBuilder, self: ir.Value, input2: ir.Value, upper: bool = False) -> ir.Value:
-    factor, b = _same_batch(op, wide(op, input2), wide(op, self))
+    factor, b = same_batch(op, wide(op, input2), wide(op, self))
     return op.cast(_solve_by_cholesky(op, b, factor, upper), op.dtype(self))
 
 
@@ -219,7 +219,7 @@ def linalg_lu_solve(
     order = row_order(op, op.Sub(op.cast(pivots, INT64), 1), op.size(LU, -2))
     transposed = adjoint if left else not adjoint
     b = wide(op, B) if left else _transposed(op, wide(op, B))
-    lu, b = _same_batch(op, wide(op, LU), b)
+    lu, b = same_batch(op, wide(op, LU), b)
     order = _spread_order(op, order, op.sizes(b))
     if transposed:
         upper, lower = _transposed(op, lu), _transposed(op, lu)

@@ -62,6 +62,8 @@ class _Schedule:
 def _rotation(op: OpBuilder, schedule: _Schedule, gram: ir.Value, iteration: ir.Value) -> ir.Value:
     """Return the orthogonal J for which ``J^T @ gram @ J`` has zeros at the pairs of this round."""
     rank = op.rank(gram)
+    # Both columns of a pair have to see the same number, or the rotation is none where little but rounding is left.
+    gram = op.Mul(op.Add(gram, swap_axes(op, gram, -2, -1)), 0.5)
     columns = schedule.columns
     other = schedule.opponents(op, iteration)
     down = op.Unsqueeze(columns, [1])
@@ -232,31 +234,46 @@ def linalg_pinv(
     rtol: ir.Value | None = None,
     hermitian: bool = False,
 ) -> ir.Value:
-    """``V diag(1 / s^2) (A V)^T`` over the singular values above the tolerance, as ``A V = U diag(s)``."""
     matrix = wide(op, self)
-    rank = op.rank(self)
-    rotated, v, lengths = orthogonalized(op, _symmetric(op, matrix) if hermitian else matrix)
-    least = _least_singular_value(op, self, lengths, atol, rtol)
+    eps = torch.finfo(torch.float64 if self.dtype == DOUBLE else torch.float32).eps
+    size = op.size_max(op.size(self, -1), op.size(self, -2))
+    inverse = pseudoinverse(op, _symmetric(op, matrix) if hermitian else matrix, atol, rtol, size, eps)
+    return op.cast(inverse, op.dtype(self))
+
+
+def pseudoinverse(
+    op: OpBuilder, matrix: ir.Value, atol: ir.Value | None, rtol: ir.Value | None, size: Size, eps: float
+) -> ir.Value:
+    """Return ``V diag(1 / s^2) (A V)^T`` over the singular values above the tolerance, as ``A V = U diag(s)``.
+
+    Args:
+        op: Builder.
+        matrix: A, DOUBLE (\\*, m, n).
+        atol: Absolute tolerance, or None.
+        rtol: Relative tolerance, or None for ``size * eps``, or 0 where an absolute one is given.
+        size: Larger size of the matrix.
+        eps: Precision of its numbers.
+    """
+    rank = op.rank(matrix)
+    rotated, v, lengths = orthogonalized(op, matrix)
+    least = _least_singular_value(op, lengths, atol, rtol, op.Mul(op.cast(op.vector([size]), DOUBLE), eps))
     counts = op.Greater(lengths, least)
     weights = op.Where(counts, op.Reciprocal(op.Where(counts, op.Mul(lengths, lengths), 1.0)), 0.0)
     weighted = op.Mul(v, op.Unsqueeze(weights, [rank - 2]))
-    return op.cast(op.MatMul(weighted, swap_axes(op, rotated, -2, -1)), op.dtype(self))
+    return op.MatMul(weighted, swap_axes(op, rotated, -2, -1))
 
 
 def _least_singular_value(
-    op: OpBuilder, matrix: ir.Value, lengths: ir.Value, atol: ir.Value | None, rtol: ir.Value | None
+    op: OpBuilder, lengths: ir.Value, atol: ir.Value | None, rtol: ir.Value | None, default: ir.Value
 ) -> ir.Value:
-    """Return ``max(atol, rtol * largest)`` (\\*, 1); rtol is ``max(m, n) * eps`` where no atol above 0 is given."""
+    """Return ``max(atol, rtol * largest)`` (\\*, 1); rtol is ``default`` where no atol above 0 is given."""
     axis = op.rank(lengths) - 1
     largest = op.ReduceMax(lengths, [axis], keepdims=1)
     absolute = op.constant([0.0], DOUBLE) if atol is None else op.Unsqueeze(wide(op, atol), [op.rank(atol)])
     if rtol is not None:
         relative = op.Unsqueeze(wide(op, rtol), [op.rank(rtol)])
     else:
-        size = op.size_max(op.size(matrix, -1), op.size(matrix, -2))
-        eps = torch.finfo(torch.float64 if matrix.dtype == DOUBLE else torch.float32).eps
-        relative = op.Mul(op.cast(op.vector([size]), DOUBLE), eps)
-        relative = op.Where(op.Greater(absolute, 0.0), 0.0, relative)
+        relative = op.Where(op.Greater(absolute, 0.0), 0.0, default)
     return op.Max(absolute, op.Mul(relative, largest))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.lowerings.complex_numbers import bare
+from onnxops_decomp.lowerings.complex_numbers import bare, joined, parts
 from onnxops_decomp.lowerings.conversions import real_and_complex
 from onnxops_decomp.lowerings.fourier import precise_dtype
 from onnxops_decomp.lowerings.registry import lowering
@@ -155,17 +155,40 @@ def istft(
     length: Size | None = None,
     return_complex: bool = False,
 ) -> ir.Value:
-    if return_complex:
-        raise LoweringError("istft is lowered to real signals only; transform the parts of a complex one apart.")
     batched = op.rank(self) == 4
     spectrum = self if batched else op.Unsqueeze(self, [0])
-    hop = hop_length or n_fft // 4
-    frames = _frames(op, spectrum, n_fft, onesided is not False)
+    arguments = n_fft, hop_length or n_fft // 4, win_length or n_fft, window, center, normalized, length
+    if return_complex:
+        signals = [_signal(op, frames, *arguments) for frames in _complex_frames(op, spectrum, n_fft)]
+    else:
+        signals = [_signal(op, _frames(op, spectrum, n_fft, onesided is not False), *arguments)]
+    results = [signal if batched else op.Squeeze(signal, [0]) for signal in signals]
+    return joined(op, *results) if return_complex else results[0]
+
+
+def _complex_frames(op: OpBuilder, spectrum: ir.Value, n_fft: int) -> tuple[ir.Value, ir.Value]:
+    wide = op.cast(spectrum, precise_dtype(op, spectrum, n_fft))
+    frames = op.DFT(wide, op.constant(n_fft), op.constant(1), inverse=1)
+    return parts(op, op.cast(frames, op.dtype(spectrum)))
+
+
+def _signal(
+    op: OpBuilder,
+    frames: ir.Value,
+    n_fft: int,
+    hop: int,
+    win_length: int,
+    window: ir.Value | None,
+    center: bool,
+    normalized: bool,
+    length: Size | None,
+) -> ir.Value:
+    """Add up frames (batch, n_fft, frames) and divide by what their windows add up to."""
     if normalized:
         frames = op.Mul(frames, n_fft**0.5)
-    weight = op.Unsqueeze(_window(op, window, win_length or n_fft, n_fft, op.dtype(frames)), [1])
+    weight = op.Unsqueeze(_window(op, window, win_length, n_fft, op.dtype(frames)), [1])
     signal = _overlap_add(op, op.Mul(frames, weight), hop, n_fft)
-    envelope = op.expand(op.Unsqueeze(op.Mul(weight, weight), [0]), [1, n_fft, op.size(spectrum, 2)])
+    envelope = op.expand(op.Unsqueeze(op.Mul(weight, weight), [0]), [1, n_fft, op.size(frames, 2)])
     envelope = _overlap_add(op, envelope, hop, n_fft)
     start = n_fft // 2 if center else 0
     last = -start if start else INT64_MAX
@@ -174,7 +197,7 @@ def istft(
     result = op.Div(op.Slice(signal, *bounds), op.Slice(envelope, *bounds))
     if length is not None:
         result = _filled(op, result, length)
-    return result if batched else op.Squeeze(result, [0])
+    return result
 
 
 def _filled(op: OpBuilder, signal: ir.Value, length: Size) -> ir.Value:
