@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tools.operator_results import Recorder
-from tools.operator_tables import aten_page, native_page, ranges
+from tools.operator_tables import aten_data, aten_page, native_page, ranges
 
 
 def lowered(recorder: Recorder, *names: str, opset: int) -> None:
@@ -33,7 +33,25 @@ def test_an_operator_counts_once_the_outputs_were_compared(tmp_path: Path) -> No
     recorder.write(tmp_path / "results.json")
 
     written = json.loads((tmp_path / "results.json").read_text())
-    assert written == {"aten::add.Tensor": [7, 13], "aten::mul.Tensor": [7, 13]}
+    row = {"opsets": [7, 13], "limits": {}}
+    assert written == {"aten::add.Tensor": row, "aten::mul.Tensor": row}
+
+
+def test_what_an_opset_refuses_is_noted_with_the_lowest_one_that_does_not() -> None:
+    class Refusal(Exception):
+        operator, op_type, lowest, reason = "aten::nonzero", "NonZero", 9, ""
+
+    def refuses() -> None:
+        raise Refusal
+
+    recorder = Recorder()
+    with pytest.raises(Refusal):
+        recorder.lowering(refuses)()
+    lowered(recorder, "aten::nonzero", opset=9)
+    recorder.comparing(lambda: None)()
+
+    assert recorder.plain() == {"aten::nonzero": {"opsets": [9], "limits": {"9": "ONNX NonZero"}}}
+    assert json.loads(aten_data(recorder.plain())) == recorder.plain()
 
 
 def test_an_operator_of_a_model_that_was_not_compared_or_was_wrong_does_not_count() -> None:
@@ -56,7 +74,7 @@ def test_neighbouring_opsets_are_joined(numbers: list[int], expected: str) -> No
 
 
 def test_a_page_lists_each_operator_once() -> None:
-    assert "| `aten::add.Tensor` | 7-8, 13 |" in aten_page({"aten::add.Tensor": [7, 8, 13]})
+    assert "| `aten::add.Tensor` | 7-8, 13 |" in aten_page({"aten::add.Tensor": {"opsets": [7, 8, 13]}})
     page = native_page([("", "Attention", 24), ("", "Attention", 23), ("com.microsoft", "MatMulNBits", 1)])
     assert "| `Attention` | ONNX | `opset23`, `opset24` |" in page
     assert "| `MatMulNBits` | com.microsoft | `opset1` |" in page

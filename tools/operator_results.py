@@ -3,6 +3,7 @@
 `pytest -p tools.operator_results packages/onnxops-decomp/tests` writes `build/aten-operators.json`: for each operator
 the opsets at which a test lowered it, ran the model, and found what eager PyTorch computes. An operator counts when
 the harness of those tests has compared the outputs of the model that it is part of, not when it was merely lowered.
+Beside the opsets stands what an opset refused, by the lowest one that does not.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Recorder:
     def __init__(self) -> None:
         self.pending: set[tuple[str, int]] = set()
         self.right: defaultdict[str, set[int]] = defaultdict(set)
+        self.limits: defaultdict[str, dict[int, str]] = defaultdict(dict)
 
     def lowering(self, lower: Callable[..., Any]) -> Callable[..., Any]:
         """A form of `lower` that starts a new model."""
@@ -31,7 +33,11 @@ class Recorder:
         @functools.wraps(lower)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             self.pending.clear()
-            return lower(*args, **kwargs)
+            try:
+                return lower(*args, **kwargs)
+            except Exception as error:
+                self.refused(error)
+                raise
 
         return wrapped
 
@@ -57,10 +63,23 @@ class Recorder:
 
         return wrapped
 
+    def refused(self, error: Any) -> None:
+        """Notes what an opset could not express: an `UnsupportedOpsetError` that says which one can."""
+        operator, lowest = getattr(error, "operator", ""), getattr(error, "lowest", None)
+        if operator and lowest:
+            reason = f": {error.reason}" if error.reason else ""
+            self.limits[operator].setdefault(lowest, f"ONNX {error.op_type}{reason}")
+
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        plain = {name: sorted(opsets) for name, opsets in sorted(self.right.items())}
-        path.write_text(json.dumps(plain, indent=0), encoding="utf-8")
+        path.write_text(json.dumps(self.plain(), indent=0), encoding="utf-8")
+
+    def plain(self) -> dict[str, dict[str, Any]]:
+        """What was found, by operator in order."""
+        return {
+            name: {"opsets": sorted(opsets), "limits": {str(k): v for k, v in sorted(self.limits[name].items())}}
+            for name, opsets in sorted(self.right.items())
+        }
 
 
 recorder = Recorder()
@@ -69,7 +88,7 @@ recorder = Recorder()
 def pytest_configure() -> None:
     """Puts the recorder between the harness and what it calls."""
     harness: Any = importlib.import_module("decomp_harness")
-    harness.lower = recorder.lowering(harness.lower)
+    harness.lower_graph = recorder.lowering(harness.lower_graph)
     harness.compare = recorder.comparing(harness.compare)
     graphs = importlib.import_module("onnxops_decomp.graph_lowering").GraphLowering
     graphs.check = recorder.checking(graphs.check)

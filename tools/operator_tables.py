@@ -9,13 +9,15 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tools.bench_report import markdown_table
 from tools.operator_results import RESULTS
 
 ATEN_PAGE = Path("docs/reference/aten-operators.md")
+ATEN_DATA = Path("packages/onnxops-decomp/src/onnxops_decomp/tested_opsets.json")
 NATIVE_PAGE = Path("docs/reference/native-operators.md")
 COMMAND = "nox -s tables"
 
@@ -31,9 +33,18 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
-def aten_page(results: Mapping[str, Sequence[int]]) -> str:
+def aten_data(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The same as a file of onnxops-decomp, one operator to a line: what `onnxops_decomp.lowerings` reads."""
+    rows = [
+        f"{json.dumps(name)}: {json.dumps({key: value for key, value in row.items() if value})}"
+        for name, row in sorted(results.items())
+    ]
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def aten_page(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The page that lists each operator with the opsets at which tests found it right."""
-    rows = [[f"`{name}`", ranges(opsets)] for name, opsets in sorted(results.items())]
+    rows = [[f"`{name}`", ranges(row["opsets"])] for name, row in sorted(results.items())]
     return "\n\n".join(
         [
             "# ATen operators",
@@ -72,6 +83,7 @@ def main(root: Path) -> int:
     native_ops = importlib.import_module("onnxops_core").native_ops().values
     native = [(each.domain, each.op_type, each.since_version) for each in native_ops()]
     (root / ATEN_PAGE).write_text(aten_page(results), encoding="utf-8")
+    (root / ATEN_DATA).write_text(aten_data(results), encoding="utf-8")
     (root / NATIVE_PAGE).write_text(native_page(native), encoding="utf-8")
     print(f"{len(results)} ATen operators, {len(native)} native overloads")
     return 0

@@ -24,6 +24,7 @@ from onnxops_decomp.dtypes import mark_complex, to_ir
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.lowerings import LoweringTable, builtin_table
 from onnxops_decomp.model import build_model
+from onnxops_decomp.mutation import needs_functionalization
 from onnxops_decomp.whole_calls import WholeCalls, restore
 
 ORT_NEWEST_OPSET = 26
@@ -53,10 +54,25 @@ def lower(
     table: LoweringTable | None = None,
 ) -> Lowered:
     """Lower ``function(*args)``; with ``dynamic`` every size of every tensor other than 0 and 1 is symbolic."""
-    mode = "symbolic" if dynamic else "fake"
+    return lower_graph(trace(function, args, dynamic=dynamic, whole=whole), opset=opset, table=table)
+
+
+def trace(
+    function: Callable[..., Any], args: Sequence[Any], *, dynamic: bool = False, whole: bool = True
+) -> torch.fx.GraphModule:
+    """Record the ATen calls of ``function(*args)``."""
     with torch.no_grad(), WholeCalls():
-        traced = make_fx(function, tracing_mode=mode, pre_dispatch=whole)(*args)
-    restore(traced)
+        traced = make_fx(function, tracing_mode="symbolic" if dynamic else "fake", pre_dispatch=whole)(*args)
+        restore(traced)
+        if needs_functionalization(traced):
+            operands = [node.meta.get("val") for node in traced.graph.nodes if node.op == "placeholder"]
+            with operands[0].fake_mode:
+                traced = make_fx(torch.func.functionalize(traced), pre_dispatch=False)(*operands)
+    return traced
+
+
+def lower_graph(traced: torch.fx.GraphModule, *, opset: int, table: LoweringTable | None = None) -> Lowered:
+    """Lower what :func:`trace` recorded."""
     op = OpBuilder(opset)
     symbols = SymbolNames(op)
     values = [_input(op, symbols, node) for node in traced.graph.nodes if node.op == "placeholder"]

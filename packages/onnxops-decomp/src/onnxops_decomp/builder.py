@@ -107,8 +107,7 @@ class OpBuilder(SizeOperations):
 
     def constant(self, value: object, dtype: ir.DataType | None = None) -> ir.Value:
         """Return a constant; Python ints become INT64, floats FLOAT and bools BOOL unless ``dtype`` is given."""
-        dtype = dtype or binding.natural_dtype(value)
-        return self.context.constants.value(np.asarray(binding.to_array(value, dtype), order="C"), dtype)
+        return self.context.constants.of_python(value, dtype)
 
     def static(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
         """Return the contents of a constant, or None if ``value`` is not one (weights are not)."""
@@ -418,7 +417,7 @@ class OpBuilder(SizeOperations):
         outputs: tuple[ir.Value, ...],
     ) -> None:
         rule = inference.shape_rule(op_type)
-        if rule is not None:
+        if rule is not None and (len(outputs) == 1 or op_type not in inference.FIRST_ALONE):
             dims = rule(values, attributes, self.static)
             if dims is not None:
                 for output in outputs if op_type in inference.SAME_SHAPES else outputs[:1]:

@@ -55,13 +55,14 @@ def find_lowering(
 
     An operator without an entry that stands for an ONNX node itself gets one for that node, where ``opset`` has it.
     """
+    name = overload.name()
     leaves = list(_leaves(args, kwargs))
-    of_complex = any(is_complex(leaf) or isinstance(leaf, complex) for leaf in leaves)
+    of_complex = any(is_complex(leaf) or leaf.__class__ is complex for leaf in leaves)
     found = None
-    if not of_complex and any(isinstance(leaf, torch.dtype) and leaf.is_complex for leaf in leaves):
-        found = table.find(overload.name(), complex=True)
+    if not of_complex and any(leaf.__class__ is torch.dtype and leaf.is_complex for leaf in leaves):
+        found = table.find(name, complex=True)
     if found is None:
-        found = table.find(overload.name(), complex=of_complex)
+        found = table.find(name, complex=of_complex)
     if found is None:
         functional = functional_overload(overload)
         found = None if functional is overload else table.find(functional.name(), complex=of_complex)
@@ -80,22 +81,33 @@ def bind_arguments(
     """Split the arguments of a call as its schema does, defaults filled in and ``out`` left away."""
     positional: list[Any] = []
     keyword: dict[str, Any] = {}
-    for index, argument in enumerate(overload._schema.arguments):
-        if argument.is_out:
-            continue
+    for index, (name, kwarg_only, default) in enumerate(_arguments(overload)):
         if index < len(args):
             value = args[index]
-        elif argument.name in kwargs:
-            value = kwargs[argument.name]
-        elif argument.has_default_value():
-            value = argument.default_value
+        elif name in kwargs:
+            value = kwargs[name]
+        elif default is not _REQUIRED:
+            value = default
         else:
-            raise LoweringError(f"{overload.name()} is called without its argument {argument.name!r}.")
-        if argument.kwarg_only:
-            keyword[argument.name] = value
+            raise LoweringError(f"{overload.name()} is called without its argument {name!r}.")
+        if kwarg_only:
+            keyword[name] = value
         else:
             positional.append(value)
     return positional, keyword
+
+
+_REQUIRED = object()
+
+
+@functools.cache
+def _arguments(overload: torch._ops.OpOverload) -> tuple[tuple[str, bool, Any], ...]:
+    """Return name, whether it is keyword-only and default of each argument but ``out``; torch makes them anew."""
+    return tuple(
+        (a.name, a.kwarg_only, a.default_value if a.has_default_value() else _REQUIRED)
+        for a in overload._schema.arguments
+        if not a.is_out
+    )
 
 
 def apply_lowering(
@@ -143,19 +155,19 @@ def _leave_out_unknown(
 
     Those are where a tensor is stored, and defaults that a user's function was not written for.
     """
-    for name in [] if entry.accepted is None else keyword.keys() - entry.accepted:
+    accepted, most = entry.accepted, entry.positional
+    for name in [] if accepted is None else keyword.keys() - accepted:
         if name in PLACEMENT_ARGUMENTS or _is_default(overload, name, keyword[name]):
             del keyword[name]
-    if entry.positional is not None and len(positional) > entry.positional:
-        names = [a.name for a in overload._schema.arguments if not a.is_out and not a.kwarg_only]
-        while len(positional) > entry.positional and _is_default(overload, names[len(positional) - 1], positional[-1]):
+    if most is not None and len(positional) > most:
+        names = [name for name, kwarg_only, _ in _arguments(overload) if not kwarg_only]
+        while len(positional) > most and _is_default(overload, names[len(positional) - 1], positional[-1]):
             positional.pop()
 
 
 def _is_default(overload: torch._ops.OpOverload, name: str, value: Any) -> bool:
-    argument = next(a for a in overload._schema.arguments if a.name == name)
-    default = argument.default_value
-    return argument.has_default_value() and type(value) is type(default) and value == default
+    default = next(default for known, _, default in _arguments(overload) if known == name)
+    return type(value) is type(default) and bool(value == default)
 
 
 def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: str) -> None:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 __all__ = ["ConstantPool", "natural_dtype", "to_array"]
 
 Array = npt.NDArray[Any]
+_SCALARS = frozenset((bool, int, float))
 
 
 def natural_dtype(value: object) -> ir.DataType:
@@ -51,6 +52,23 @@ class ConstantPool:
         self._new_name = new_name
         self._by_content: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         self._arrays: dict[ir.Value, Array] = {}
+        self._by_python: dict[tuple[object, ...], ir.Value] = {}
+
+    def of_python(self, value: object, dtype: ir.DataType | None) -> ir.Value:
+        """Return the value that holds a Python scalar, a list of them or an array, by default in its natural dtype."""
+        # 1, 1.0 and True are equal, and so are 0.0 and -0.0: the class and the text tell them apart.
+        elements = tuple(value) if value.__class__ in (list, tuple) else (value,)
+        if not all(element.__class__ in _SCALARS for element in elements):
+            return self._of_array(value, dtype)
+        key = (value.__class__, repr(value), dtype)
+        found = self._by_python.get(key)
+        if found is None:
+            found = self._by_python[key] = self._of_array(value, dtype)
+        return found
+
+    def _of_array(self, value: object, dtype: ir.DataType | None) -> ir.Value:
+        dtype = dtype or natural_dtype(value)
+        return self.value(np.asarray(to_array(value, dtype), order="C"), dtype)
 
     def value(self, array: Array, dtype: ir.DataType) -> ir.Value:
         """Return the value that holds ``array``, which must already have the numpy form of ``dtype``."""

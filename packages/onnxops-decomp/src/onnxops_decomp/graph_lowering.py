@@ -6,9 +6,11 @@ This is the core of the FX exporter and the way in which decomposed operators ar
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,18 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 NodeHandler = Callable[["GraphLowering", torch.fx.Node], Any]
 # Lowers a run of nodes as a whole and returns those that it took care of; none where it leaves them to the caller.
 RegionHandler = Callable[["GraphLowering", torch.fx.GraphModule], Collection[torch.fx.Node]]
+
+
+@contextmanager
+def paused_collection() -> Iterator[None]:
+    """Keep Python's collector from looking through the model while it grows: nothing in it is garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class SymbolNames:
@@ -155,7 +169,8 @@ class GraphLowering:
         """
         placeholders = graph_module.graph.find_nodes(op="placeholder")
         self.env.update(zip(placeholders, inputs, strict=True))
-        self.run_nodes(graph_module, graph_module.graph.nodes)
+        with paused_collection():
+            self.run_nodes(graph_module, graph_module.graph.nodes)
         return self.resolve(graph_module.graph.output_node().args[0])
 
     def run_nodes(self, graph_module: torch.fx.GraphModule, nodes: Iterable[torch.fx.Node]) -> None:

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 __all__ = [
+    "FIRST_ALONE",
     "SAME_SHAPES",
     "UNKNOWN",
     "Dim",
@@ -69,7 +70,10 @@ def broadcast_dims(*shapes: Dims | None) -> Dims | None:
     known = [shape for shape in shapes if shape is not None]
     if len(known) != len(shapes):
         return None
-    if all(shape == known[0] for shape in known) and not any(dim == UNKNOWN for dim in known[0]):
+    # Classes are compared first: to compare an int with a dimension is slow.
+    if all(shape is known[0] or shape == known[0] for shape in known) and all(
+        dim.__class__ is int or dim != UNKNOWN for dim in known[0]
+    ):
         return known[0]
     rank = max((len(shape) for shape in known), default=0)
     result: list[Dim] = []
@@ -306,17 +310,13 @@ def _pad(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: Co
     )
 
 
-def _pool(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
-    """Rule for windows over the spatial axes; ONNX's own counts windows that start behind the input in ceil_mode."""
-    dims = dims_of(inputs[0])
-    if dims is None or attributes.get("auto_pad", "NOTSET") != "NOTSET":
-        return None
-    kernel = attributes["kernel_shape"]
+def _windows(dims: Dims, kernel: Sequence[int], attributes: Attributes) -> list[Dim]:
+    """Count windows over the spatial axes; ONNX's own rule counts some that start behind the input in ceil_mode."""
     rank = len(kernel)
     ones = [1] * rank
     strides, dilations = attributes.get("strides") or ones, attributes.get("dilations") or ones
     pads = attributes.get("pads") or [0] * (2 * rank)
-    result = list(dims[:2])
+    result: list[Dim] = []
     for axis, dim in enumerate(dims[2:]):
         if not isinstance(dim, int):
             result.append(UNKNOWN)
@@ -326,7 +326,29 @@ def _pool(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: C
         if attributes.get("ceil_mode") and (count - 1) * strides[axis] >= dim + pads[axis]:
             count -= 1
         result.append(count)
-    return tuple(result)
+    return result
+
+
+def _pool(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
+    dims = dims_of(inputs[0])
+    if dims is None or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    return (*dims[:2], *_windows(dims, attributes["kernel_shape"], attributes))
+
+
+def _conv(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
+    dims, weight = dims_of(inputs[0]), dims_of(inputs[1])
+    if dims is None or weight is None or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    kernel = [dim for dim in weight[2:] if isinstance(dim, int)]
+    return (dims[0], weight[0], *_windows(dims, kernel, attributes)) if len(kernel) == len(dims) - 2 else None
+
+
+def _attention(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
+    query, value = dims_of(inputs[0]), dims_of(inputs[2])
+    if query is None or value is None or len(query) != 4 or len(value) != 4:
+        return None
+    return (*query[:3], value[3])
 
 
 _RULES: dict[str, ShapeRule] = {
@@ -371,6 +393,7 @@ _RULES: dict[str, ShapeRule] = {
             "Reciprocal",
             "Relu",
             "RMSNormalization",
+            "RotaryEmbedding",
             "Round",
             "Selu",
             "Shrink",
@@ -443,7 +466,9 @@ _RULES: dict[str, ShapeRule] = {
         ],
         _reduce,
     ),
+    "Attention": _attention,
     "AveragePool": _pool,
+    "Conv": _conv,
     "LpPool": _pool,
     "MaxPool": _pool,
     "ArgMax": _arg_reduce,
@@ -470,6 +495,8 @@ _RULES: dict[str, ShapeRule] = {
 
 # Operators all of whose outputs have the shape of the first.
 SAME_SHAPES = frozenset(("Dropout", "MaxPool"))
+# Operators whose rule is used only where nothing but the first output is wanted.
+FIRST_ALONE = frozenset(("Attention",))
 
 
 def shape_rule(op_type: str) -> ShapeRule | None:

@@ -37,13 +37,13 @@ def native_lowering(
         The lowering, or None if the operator is neither native nor symbolic, or the opset is too low for this call.
     """
     if is_symbolic_overload(overload):
-        return Lowering(overload.name(), partial(_symbolic, overload), None)
+        return Lowering(overload.name(), partial(_symbolic, overload))
     native = find_native_op(overload)
     if native is None:
         return None
     if not native.domain and opset is not None and opset < native.onnx_call(tuple(args), kwargs).min_opset:
         return None
-    return Lowering(overload.name(), partial(_native, native), None)
+    return Lowering(overload.name(), partial(_native, native))
 
 
 def _native(native: NativeOp, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:

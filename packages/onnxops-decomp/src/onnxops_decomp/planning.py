@@ -196,6 +196,9 @@ def open_dtype(target: OpSpec, index: int, opset: int, dtypes: Dtypes, attribute
         UnsupportedOpsetError: If the opset does not have the dtype there.
     """
     dtype = _from_attributes(target, dtypes, attributes)
+    if index and target.op_type == "LayerNormalization":
+        # Mean and inverse deviation come in the precision that they are computed in.
+        dtype = ir.DataType(attributes.get("stash_type", _T.FLOAT))
     allowed = target.formal_output(index).dtypes
     if dtype is not None and allowed and dtype not in allowed:
         lowest = _first_opset_where(target.op_type, lambda s: dtype in s.formal_output(index).dtypes)

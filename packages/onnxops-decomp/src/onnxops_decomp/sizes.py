@@ -154,12 +154,12 @@ class SizeOperations:
             target = [1 if isinstance(size, int) and size == -1 else size for size in sizes]
         if lead_free(dims, target):
             return value
-        if 0 in target and value.dtype is not None and all(isinstance(size, int) for size in target):
+        if any(isinstance(size, int) and size == 0 for size in target) and value.dtype is not None:
             # Nothing is left of the value. ONNX Runtime drops an Expand of a size 1 to a constant 0.
             lead = len(target) - len(dims or ())
-            whole = [(dims or ())[i - lead] if i >= lead and size == 1 else size for i, size in enumerate(target)]
-            if all(isinstance(size, int) for size in whole):
-                return op.constant(np.zeros([size for size in whole if isinstance(size, int)]), value.dtype)
+            kept = [i >= lead and isinstance(size, int) and size == 1 for i, size in enumerate(target)]
+            whole = [self.size(value, i - lead) if kept[i] else size for i, size in enumerate(target)]
+            return op.filled_with_zeros(whole, value.dtype)
         result: ir.Value = op.Expand(value, self.vector(target))
         if dims is not None:
             lead = len(sizes) - len(dims)
@@ -170,6 +170,16 @@ class SizeOperations:
                     for axis, size in enumerate(sizes)
                 ],
             )
+        return result
+
+    def filled_with_zeros(self, sizes: Sequence[Size], dtype: ir.DataType) -> ir.Value:
+        """Return zeros of ``dtype`` in the shape ``sizes``."""
+        op = cast("OpBuilder", self).newest
+        if all(isinstance(size, int) for size in sizes):
+            return op.constant(np.zeros([size for size in sizes if isinstance(size, int)]), dtype)
+        zero = ir.tensor(np.zeros(1, dtype.numpy()), dtype=dtype)
+        result: ir.Value = op.ConstantOfShape(self.vector(sizes), value=zero)
+        self.set_dims(result, [self.dim(size) for size in sizes])
         return result
 
     def set_dims(self, value: ir.Value, dims: Sequence[Dim]) -> None:
@@ -194,6 +204,8 @@ class SizeOperations:
 
     def size_mul(self, *factors: Size) -> Size:
         """Return the product of all factors; 1 for none."""
+        if any(isinstance(factor, int) and factor == 0 for factor in factors):
+            return 0
         static = 1
         product: Size | None = None
         for factor in factors:

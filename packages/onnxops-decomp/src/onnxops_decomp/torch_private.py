@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 __all__ = [
     "fake_mode_of",
@@ -20,6 +21,7 @@ __all__ = [
     "recorded_guards",
     "table_decomposition",
     "trace",
+    "trace_call",
 ]
 
 # Stands in graphs recorded before dispatch wherever the code enters or leaves ``torch.no_grad``.
@@ -70,6 +72,22 @@ def trace(function: Callable[..., Any], args: Sequence[Any], *, whole: bool) -> 
     """
     with torch.no_grad():
         traced: torch.fx.GraphModule = make_fx(function, pre_dispatch=whole)(*args)
+    return traced
+
+
+def trace_call(overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.GraphModule:
+    """Record one call as a graph whose placeholders are its tensors (``make_fx`` on copies without data)."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def call(*operands: torch.Tensor) -> Any:
+        given = iter(operands)
+        filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        positional, named = pytree.tree_unflatten(filled, structure)
+        return overload(*positional, **named)
+
+    with torch.no_grad():
+        traced: torch.fx.GraphModule = make_fx(call, tracing_mode="fake", pre_dispatch=True)(*tensors)
     return traced
 
 

@@ -70,7 +70,7 @@ def native_layer_norm(
         axis=-len(normalized_shape),
         epsilon=eps,
     )
-    return result, mean, rstd
+    return result, op.cast(mean, op.dtype(input)), op.cast(rstd, op.dtype(input))
 
 
 @lowering(aten.rms_norm.default)

@@ -350,8 +350,11 @@ def linalg_vector_norm(
         return reduce(op, "ReduceSum", op.cast(op.cast(value, BOOL), op.dtype(value)), dim, keepdim)
     if math.isinf(ord):
         return extremum(op, "ReduceMax" if ord > 0 else "ReduceMin", op.Abs(value), dim, keepdim)
-    powers = op.Pow(op.Abs(value), float(ord))
-    return op.Pow(reduce(op, "ReduceSum", powers, dim, keepdim), 1 / ord)
+    # Powers of half precision numbers leave its range, while the norm need not.
+    narrow = op.dtype(value)
+    wide = op.cast(value, ir.DataType.FLOAT) if narrow.itemsize < 4 else value
+    powers = op.Pow(op.Abs(wide), float(ord))
+    return op.cast(op.Pow(reduce(op, "ReduceSum", powers, dim, keepdim), 1 / ord), narrow)
 
 
 @lowering(aten.norm.Scalar)

@@ -45,14 +45,10 @@ class Lowering:
     Attributes:
         operator: Qualified ATen name.
         function: Called as ``function(op, *args, **kwargs)`` with the arguments named as in native_functions.yaml.
-        accepted: Names of the keyword arguments that the function takes; None if it takes any.
-        positional: How many positional arguments the function takes after ``op``; None if it takes any number.
     """
 
     operator: str
     function: Function
-    accepted: frozenset[str] | None
-    positional: int | None = None
 
     @classmethod
     def of(cls, operator: Operator, function: Function) -> Lowering:
@@ -61,12 +57,21 @@ class Lowering:
             from onnxops_decomp.scripted import script_lowering
 
             function = script_lowering(function)
-        return cls(operator_name(operator), function, *_signature(function))
+        return cls(operator_name(operator), function)
+
+    @property
+    def accepted(self) -> frozenset[str] | None:
+        """Names of the arguments that the function takes; None if it takes any."""
+        return _signature(self.function)[0]
+
+    @property
+    def positional(self) -> int | None:
+        """How many positional arguments the function takes after ``op``; None if it takes any number."""
+        return _signature(self.function)[1]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _signature(function: Function) -> tuple[frozenset[str] | None, int | None]:
-    """Return what :class:`Lowering` says of the parameters of a function."""
     parameters = inspect.signature(function).parameters.values()
     kinds = [p.kind for p in parameters]
     names = frozenset(p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL)
@@ -151,10 +156,9 @@ def builtin_table() -> LoweringTable:
     """Return the table of the project. It is loaded on first use and must not be changed: derive from it."""
     global _loaded
     if not _loaded:
-        import onnxops_decomp.lowerings as package
-
-        for module in pkgutil.iter_modules(package.__path__):
+        family = __name__.rpartition(".")[0]
+        for module in pkgutil.iter_modules(importlib.import_module(family).__path__):
             if module.name != "registry":
-                importlib.import_module(f"{package.__name__}.{module.name}")
+                importlib.import_module(f"{family}.{module.name}")
         _loaded = True
     return _BUILTIN
