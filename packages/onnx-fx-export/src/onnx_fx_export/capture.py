@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+import onnxops_decomp
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.block_expansion import NotRepeatableError, expand
@@ -162,6 +163,7 @@ def _user_line(error: Exception) -> str:
     own = (
         str(Path(torch.__file__).parent),
         str(Path(__file__).parent),
+        str(Path(onnxops_decomp.__file__).parent),
         str(Path(contextlib.__file__).parent / "contextlib"),
     )
     frames = [

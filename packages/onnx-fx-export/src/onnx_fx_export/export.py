@@ -23,7 +23,7 @@ from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
 from onnx_fx_export.errors import CaptureError, ConversionError, InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.naming import input_paths, output_paths
-from onnx_fx_export.origin import source_line
+from onnx_fx_export.origin import named_forward, source_line
 from onnx_fx_export.program import CallStructure, ONNXProgram
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.report import write_report
@@ -314,7 +314,7 @@ class _Function(torch.nn.Module):
                 f"A model is a module, an ExportedProgram or a function, not {type(function).__name__}."
             )
         self.function = function
-        self.forward = function
+        self.forward = named_forward(function)
 
 
 def _parameter_names(model: Any) -> list[str]:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
-__all__ = ["module_path", "origin_of", "source_line"]
+__all__ = ["module_path", "named_forward", "origin_of", "source_line"]
 
 _TORCH = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def named_forward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that does the same and is called ``forward``: torch notes the lines of such frames only."""
+    if isinstance(function, types.MethodType):
+        return types.MethodType(named_forward(function.__func__), function.__self__)
+    if not isinstance(function, types.FunctionType):
+        return function
+    code = function.__code__.replace(co_name="forward")
+    renamed = types.FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+    renamed.__kwdefaults__ = function.__kwdefaults__
+    renamed.__dict__.update(function.__dict__)
+    return renamed
 
 
 def source_line(node: torch.fx.Node) -> str:
