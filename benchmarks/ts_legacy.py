@@ -1,29 +1,27 @@
 """The TorchScript exporter beside torch's legacy one, on the same small models in one run.
 
-    python benchmarks/ts_legacy.py [--opset 17] [--repeat 3] [--only NAME ...]
+    python benchmarks/ts_legacy.py [--opset 17] [--repeat 3] [--only NAME ...] [--json FILE]
 
 For each model, traced and, where it says so, scripted: whether the exported model agrees with eager PyTorch in ONNX
-Runtime at a size other than the example's, seconds of the export (the best of several), and the number of nodes,
-those of subgraphs included.
+Runtime at a size other than the example's, seconds of the export (the median of several, taken in turn), and the number
+of nodes, those of subgraphs included.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import io
 import logging
-import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import torch
-from rich.console import Console
-from rich.table import Table
+from figures import Figure, Plot, command, take_turns
 from torch import Tensor, nn
 
 import onnx_ts_legacy
@@ -197,40 +195,57 @@ def _nodes(graph: onnx.GraphProto) -> int:
     return len(graph.node) + sum(map(_nodes, inner))
 
 
-def measure(export: Callable[[Case, int], bytes], case: Case, opset: int, repeat: int) -> tuple[str, str, str]:
-    """Return verdict, seconds and nodes of one exporter on one model, as text."""
-    best = float("inf")
-    for _ in range(repeat):
-        start = time.perf_counter()
-        try:
-            model = export(case, opset)
-        except Exception as error:
-            return f"fails: {type(error).__name__}", "-", "-"
-        best = min(best, time.perf_counter() - start)
-    nodes = str(_nodes(onnx.load_model_from_string(model).graph))
+def judge(export: Callable[[Case, int], bytes], case: Case, opset: int) -> tuple[str, int | None]:
+    """Return whether an exporter's model is right, and its number of nodes."""
+    try:
+        model = export(case, opset)
+    except Exception:
+        return "fails", None
     try:
         verdict = "passes" if _agrees(model, case) else "wrong"
-    except Exception as error:
-        verdict = f"does not run: {type(error).__name__}"
-    return verdict, f"{best:.3f}", nodes
+    except Exception:
+        verdict = "does not run"
+    return verdict, _nodes(onnx.load_model_from_string(model).graph)
+
+
+def measure(name: str, opset: int, repeat: int) -> dict[str, Any]:
+    """Measure one model by both exporters."""
+    torch.manual_seed(0)
+    case = CASES[name]()
+    sides = {"ours": _ours, "theirs": _theirs}
+    times = take_turns([partial(export, case, opset) for export in sides.values()], repeat)
+    row: dict[str, Any] = {"model": name}
+    for (side, export), seconds in zip(sides.items(), times, strict=True):
+        row[side] = seconds
+        row[f"{side}_result"], row[f"{side}_nodes"] = judge(export, case, opset)
+    return row
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure all models and print the table."""
+    parser = command(__doc__)
     parser.add_argument("--opset", type=int, default=17)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    table = Table("model", "onnx-ts-legacy", "s", "nodes", "torch.onnx (legacy)", "s", "nodes")
-    for name in options.only:
-        torch.manual_seed(0)
-        case = CASES[name]()
-        rows = [measure(export, case, options.opset, options.repeat) for export in (_ours, _theirs)]
-        table.add_row(name, *rows[0], *rows[1])
-    Console(width=140).print(table)
+    Figure(
+        title="TorchScript export beside torch.onnx's legacy exporter",
+        caption=f"At opset {options.opset}: whether the model agrees with eager PyTorch at other sizes too, seconds of "
+        "the export, and nodes with those of subgraphs; less is better.",
+        columns={
+            "model": "model",
+            "ours_result": "onnx-ts-legacy",
+            "theirs_result": "torch.onnx",
+            "ours": "s",
+            "theirs": "torch.onnx s",
+            "ours_nodes": "nodes",
+            "theirs_nodes": "torch.onnx",
+        },
+        rows=[measure(name, options.opset, options.repeat) for name in options.only],
+        plot=Plot("bars", "model", {"ours": "onnx-ts-legacy", "theirs": "torch.onnx, legacy"}, "seconds of an export"),
+    ).finish(options.json)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
 """Peak memory of finding a planted fault in a model that is larger than 2 GB.
 
-    python benchmarks/verify_memory.py [--gib 2.5] [--limit-mib 1024]
+    python benchmarks/verify_memory.py [--gib 2.5] [--limit-mib 1024] [--json FILE]
 
-The model's weights lie in a sparse file beside it; the fault is an Abs for a Relu in the middle. Prints the peak of the
+The model's weights lie in a sparse file beside it; the fault is an Abs for a Relu in the middle. Takes the peak of the
 process beyond what it held before the search: of its own memory (RssAnon) and of all resident pages (RssAnon and
 the mapped file, which the system can drop at any time).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import threading
 import time
@@ -18,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from figures import Figure, command
 from onnx import TensorProto, helper
 
 import onnx_verify
@@ -91,8 +90,8 @@ class Peak:
 
 
 def main() -> None:
-    """Builds, searches, prints one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Build, search, and report the peak."""
+    parser = command(__doc__)
     parser.add_argument("--gib", type=float, default=2.5)
     parser.add_argument("--limit-mib", type=int, default=1024)
     options = parser.parse_args()
@@ -106,17 +105,28 @@ def main() -> None:
             report = onnx_verify.find_mismatch(broken, inputs, reference=sound, memory_limit=options.limit_mib << 20)
             seconds = time.perf_counter() - begin
     found = report.first.node.name if report.first else None
-    result = {
-        "model_mib": layers * 4 * WIDTH * WIDTH >> 20,
-        "nodes": 5 * layers,
-        "limit_mib": options.limit_mib,
-        "peak_own_mib": peak.peak[0] >> 20,
-        "peak_resident_mib": peak.peak[1] >> 20,
-        "seconds": round(seconds, 1),
-        "found": found,
-        "right": found == f"relu{layers // 2}",
+    row = {
+        "model": f"{layers * 4 * WIDTH * WIDTH >> 20} MiB, {5 * layers} nodes",
+        "limit": options.limit_mib,
+        "own": peak.peak[0] >> 20,
+        "resident": peak.peak[1] >> 20,
+        "seconds": seconds,
+        "found": "yes" if found == f"relu{layers // 2}" else "no",
     }
-    print(json.dumps(result))
+    Figure(
+        title="Memory of finding a fault in a large model",
+        caption="Peak MiB beyond what the process held before the search, under a limit, of its own memory and of all "
+        "resident pages, mapped files included, which the system can drop at any time.",
+        columns={
+            "model": "model",
+            "limit": "limit MiB",
+            "own": "own MiB",
+            "resident": "resident MiB",
+            "seconds": "s",
+            "found": "found",
+        },
+        rows=[row],
+    ).finish(options.json)
 
 
 if __name__ == "__main__":
