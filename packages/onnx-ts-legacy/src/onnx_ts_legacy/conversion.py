@@ -23,7 +23,8 @@ from onnx_ts_legacy.graph_context import run_symbolic
 from onnx_ts_legacy.metadata import Metadata
 from onnx_ts_legacy.prims import PRIM_HANDLERS, TEXT_SINKS
 from onnx_ts_legacy.python_operators import convert_python_operator
-from onnx_ts_legacy.quantized import QUANTIZED_DTYPES, convert_quantized, is_quantized_call, observed_fake_quantize
+from onnx_ts_legacy.quantized import convert_quantized, is_quantized_call, observed_fake_quantize
+from onnx_ts_legacy.quantized_values import QUANTIZED_DTYPES
 from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
 from onnx_ts_legacy.sources import module_path, source_line
 from onnx_ts_legacy.state import StateSlot

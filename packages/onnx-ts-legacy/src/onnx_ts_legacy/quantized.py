@@ -6,27 +6,25 @@ quantization per tensor and per channel), ONNX QuantizeLinear and DequantizeLine
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.dtypes import dtype_of_code
 from onnx_ts_legacy.errors import ScriptValueError
-from onnx_ts_legacy.values import ListRef, ObjectRef, Tensor
+from onnx_ts_legacy.quantized_modules import convert_module_call
+from onnx_ts_legacy.quantized_values import Quantized, as_float, constant_array, dequantize, number, quantize
+from onnx_ts_legacy.values import ListRef, Tensor
 from onnxops_decomp.errors import UnsupportedOperatorError
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["QUANTIZED_DTYPES", "Quantized", "convert_quantized", "is_quantized_call", "observed_fake_quantize"]
+__all__ = ["convert_quantized", "is_quantized_call", "observed_fake_quantize"]
 
 aten = torch.ops.aten
-_STORAGE = {torch.qint8: ir.DataType.INT8, torch.quint8: ir.DataType.UINT8, torch.qint32: ir.DataType.INT32}
-QUANTIZED_DTYPES = tuple(_STORAGE)
 _MAKERS = ("aten::quantize_per_tensor", "aten::quantize_per_channel")
 # They give values of their operand only, so that the result has its scale and zero point.
 _SAME_PARAMETERS = frozenset(
@@ -40,31 +38,18 @@ _SAME_PARAMETERS = frozenset(
     )
 )
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Quantized:
-    """A quantized tensor.
-
-    Attributes:
-        value: Its integers.
-        form: Fake tensor with its shape, of dtype float32.
-        dtype: ``torch.qint8``, ``quint8`` or ``qint32``.
-        scale: Scale: a number, or a vector for quantization per channel.
-        zero_point: Zero point of the same form.
-        axis: Axis of the channels, or None.
-    """
-
-    value: ir.Value
-    form: Any
-    dtype: torch.dtype
-    scale: Any
-    zero_point: Any
-    axis: int | None = None
+# Their range is known, so that torch gives the result a scale and zero point of their own.
+_UNIT = {torch.quint8: 0, torch.qint8: -128}
+_FIXED_PARAMETERS: dict[str, tuple[float, dict[torch.dtype, int]]] = {
+    "aten::sigmoid": (1.0 / 256.0, _UNIT),
+    "aten::hardsigmoid": (1.0 / 256.0, _UNIT),
+    "aten::tanh": (2.0 / 256.0, {torch.quint8: 128, torch.qint8: 0}),
+}
 
 
 def is_quantized_call(kind: str, args: Sequence[Any]) -> bool:
     """Tell whether a call makes or takes quantized tensors."""
-    if kind.startswith("quantized::") or kind in _MAKERS:
+    if kind.startswith(("quantized::", "aten::quantized_")) or kind in _MAKERS:
         return True
     return any(_holds_quantized(arg) for arg in args) and kind.startswith("aten::")
 
@@ -83,21 +68,30 @@ def convert_quantized(interpreter: Interpreter, node: Any, args: Sequence[Any]) 
     """
     kind = str(node.kind())
     if kind == "aten::quantize_per_tensor":
-        return quantize(interpreter, args[0], dtype_of_code(args[3]), _number(args[1]), int(_number(args[2])))
+        return quantize(interpreter, args[0], dtype_of_code(args[3]), number(args[1]), int(number(args[2])))
     if kind == "aten::quantize_per_channel":
-        scale, zero_point = (_array(interpreter, arg) for arg in args[1:3])
+        scale, zero_point = (constant_array(interpreter, arg) for arg in args[1:3])
         return quantize(interpreter, args[0], dtype_of_code(args[4]), scale, zero_point, args[3])
+    if kind.startswith("aten::quantized_"):
+        raise UnsupportedOperatorError(
+            "torch quantizes every step of it anew; export the network before it is quantized", operator=kind
+        )
     query = _QUERIES.get(kind)
     if query is not None:
         return query(interpreter, args[0])
     if kind.startswith("quantized::"):
-        return _module_call(interpreter, kind, args)
+        return convert_module_call(interpreter, kind, args)
+    fixed = _FIXED_PARAMETERS.get(kind)
+    if fixed is not None:
+        result = interpreter.convert_call(node, kind, [dequantize(interpreter, args[0]), *args[1:]])
+        step, zero_points = fixed
+        return quantize(interpreter, result, args[0].dtype, step, zero_points[args[0].dtype])
     if kind not in _SAME_PARAMETERS:
         raise UnsupportedOperatorError("it has no form for quantized tensors", operator=kind)
     like = next(
         q for arg in args for q in (arg.items if isinstance(arg, ListRef) else [arg]) if isinstance(q, Quantized)
     )
-    floats = [_float(interpreter, arg) for arg in args]
+    floats = [as_float(interpreter, arg) for arg in args]
     result = interpreter.convert_call(node, kind.removesuffix("_") if kind.endswith("_") else kind, floats)
     return _map(result, lambda t: quantize(interpreter, t, like.dtype, like.scale, like.zero_point, like.axis))
 
@@ -112,144 +106,12 @@ def _map(result: Any, function: Callable[[Tensor], Any]) -> Any:
     return function(result) if isinstance(result, Tensor) else result
 
 
-def _number(value: Any) -> Any:
-    if isinstance(value, int | float):
-        return value
-    raise ScriptValueError("The scale and zero point of a quantized tensor have to be constants.")
-
-
-def _array(interpreter: Interpreter, tensor: Tensor) -> np.ndarray[Any, Any]:
-    value = interpreter.value(tensor)
-    source = value.const_value
-    if source is None:
-        raise ScriptValueError("The scale and zero point of a quantized tensor have to be constants.")
-    return np.asarray(source.numpy())
-
-
-def _parameters(interpreter: Interpreter, scale: Any, zero_point: Any, dtype: torch.dtype) -> tuple[Any, Any]:
-    op = interpreter.op
-    return op.constant(np.asarray(scale, np.float32), ir.DataType.FLOAT), op.constant(
-        np.asarray(zero_point), _STORAGE[dtype]
-    )
-
-
-def quantize(
-    interpreter: Interpreter, tensor: Tensor, dtype: torch.dtype, scale: Any, zero_point: Any, axis: int | None = None
-) -> Quantized:
-    parameters = _parameters(interpreter, scale, zero_point, dtype)
-    attributes = {} if axis is None else {"axis": axis}
-    value = interpreter.op.newest.QuantizeLinear(interpreter.value(tensor), *parameters, **attributes)
-    value.shape = ir.Shape(interpreter.metadata.symbols.dims(tensor.fake))
-    return Quantized(value, tensor.fake, dtype, scale, zero_point, axis)
-
-
-def dequantize(interpreter: Interpreter, quantized: Quantized) -> Tensor:
-    parameters = _parameters(interpreter, quantized.scale, quantized.zero_point, quantized.dtype)
-    attributes = {} if quantized.axis is None else {"axis": quantized.axis}
-    value = interpreter.op.newest.DequantizeLinear(quantized.value, *parameters, **attributes)
-    value.shape = ir.Shape(interpreter.metadata.symbols.dims(quantized.form))
-    return interpreter.fresh(value, quantized.form)
-
-
-def _float(interpreter: Interpreter, arg: Any) -> Any:
-    if isinstance(arg, Quantized):
-        return dequantize(interpreter, arg)
-    if isinstance(arg, ListRef):
-        return ListRef(interpreter.heap, tuple(_float(interpreter, item) for item in arg.items))
-    return arg
-
-
 _QUERIES: dict[str, Callable[[Interpreter, Any], Any]] = {
     "aten::dequantize": dequantize,
     "aten::q_scale": lambda interpreter, q: q.scale,
     "aten::q_zero_point": lambda interpreter, q: q.zero_point,
     "aten::int_repr": lambda interpreter, q: interpreter.fresh(
         q.value, interpreter.metadata.empty(torch.uint8 if q.dtype == torch.quint8 else torch.int8, q.form.shape)
-    ),
-}
-
-
-# ---- calls of quantized modules
-
-
-def _module_call(interpreter: Interpreter, kind: str, args: Sequence[Any]) -> Any:
-    name = kind.removeprefix("quantized::")
-    base = name.removesuffix("_relu")
-    if base in ("linear", "conv1d", "conv2d", "conv3d"):
-        result = _weighted(interpreter, base, args[0], args[1])
-        scale, zero_point = args[-2:]
-    elif base in _FUNCTIONS:
-        result, (scale, zero_point) = _FUNCTIONS[base](interpreter, args), args[-2:]
-    elif base in _WITH_SCALAR:
-        return _scalar_call(interpreter, base, args)
-    else:
-        raise UnsupportedOperatorError("it has no form between QuantizeLinear and DequantizeLinear", operator=kind)
-    if name.endswith("_relu"):
-        result = interpreter.call(aten.relu.default, [result], {})
-    first = args[0].items[0] if isinstance(args[0], ListRef) else args[0]
-    return quantize(interpreter, result, first.dtype, _number(scale), int(_number(zero_point)))
-
-
-def _weighted(interpreter: Interpreter, name: str, x: Quantized, packed: Any) -> Tensor:
-    """A linear map or convolution by packed weights."""
-    source = packed.source if isinstance(packed, ObjectRef) else packed
-    path = packed.path.removesuffix("._packed_params") if isinstance(packed, ObjectRef) and packed.path else name
-    weight, bias = source.unpack()
-    operands: list[Any] = [
-        dequantize(interpreter, x),
-        dequantize(interpreter, _stored_weight(interpreter, path, weight)),
-    ]
-    operands.append(None if bias is None else interpreter.attributes.tensor(f"{path}.bias", bias))
-    if name == "linear":
-        return interpreter.call(aten.linear.default, operands, {})  # type: ignore[no-any-return]
-    lists = [list(getattr(source, part)()) for part in ("stride", "padding", "dilation")]
-    function = getattr(aten, name).default
-    return interpreter.call(function, [*operands, *lists, source.groups()], {})  # type: ignore[no-any-return]
-
-
-def _stored_weight(interpreter: Interpreter, path: str, weight: torch.Tensor) -> Quantized:
-    stored = interpreter.attributes.tensor(f"{path}.weight_quantized", weight.int_repr())
-    form = interpreter.metadata.empty(torch.float32, list(weight.shape))
-    value = interpreter.value(stored)
-    if weight.qscheme() == torch.per_tensor_affine:
-        return Quantized(value, form, weight.dtype, weight.q_scale(), weight.q_zero_point())
-    scales, zero_points = weight.q_per_channel_scales().numpy(), weight.q_per_channel_zero_points().numpy()
-    return Quantized(value, form, weight.dtype, scales, zero_points, weight.q_per_channel_axis())
-
-
-def _of_two(function: torch._ops.OpOverload) -> Callable[[Interpreter, Sequence[Any]], Tensor]:
-    def call(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
-        floats = [_float(interpreter, arg) for arg in args[:2]]
-        return interpreter.call(function, floats, {})  # type: ignore[no-any-return]
-
-    return call
-
-
-def _of_one(function: torch._ops.OpOverload) -> Callable[[Interpreter, Sequence[Any]], Tensor]:
-    def call(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
-        return interpreter.call(function, [_float(interpreter, args[0]), *args[1:-2]], {})  # type: ignore[no-any-return]
-
-    return call
-
-
-def _scalar_call(interpreter: Interpreter, name: str, args: Sequence[Any]) -> Quantized:
-    """Adding or multiplying a number changes the scale and zero point in torch; the result's are not given."""
-    raise UnsupportedOperatorError(
-        "its result has a scale that torch computes at run time; use a tensor operand instead of a number",
-        operator=f"quantized::{name}",
-    )
-
-
-_WITH_SCALAR = frozenset(("add_scalar", "mul_scalar"))
-_FUNCTIONS: dict[str, Callable[[Interpreter, Sequence[Any]], Tensor]] = {
-    "add": _of_two(aten.add.Tensor),
-    "mul": _of_two(aten.mul.Tensor),
-    "matmul": _of_two(aten.matmul.default),
-    "cat": _of_one(aten.cat.default),
-    "hardswish": _of_one(aten.hardswish.default),
-    "sigmoid": _of_one(aten.sigmoid.default),
-    "leaky_relu": lambda interpreter, args: interpreter.call(
-        aten.leaky_relu.default, [_float(interpreter, args[0]), args[1]], {}
     ),
 }
 
@@ -264,13 +126,13 @@ def observed_fake_quantize(interpreter: Interpreter, node: Any, args: Sequence[A
         ScriptValueError: If the observer is on, which changes the module's buffers.
     """
     x, observing, quantizing, _, _, scale, zero_point, _, low, high, axis, per_channel, *_ = args
-    if _array(interpreter, observing).any():
+    if constant_array(interpreter, observing).any():
         raise ScriptValueError(
             "A fake quantization observes its input; call model.apply(torch.ao.quantization.disable_observer) first."
         )
-    if not _array(interpreter, quantizing).any():
+    if not constant_array(interpreter, quantizing).any():
         return x
-    scales, zero_points = _array(interpreter, scale), _array(interpreter, zero_point)
+    scales, zero_points = constant_array(interpreter, scale), constant_array(interpreter, zero_point)
     if per_channel:
         operands = [x, interpreter.tensor_constant(torch.from_numpy(scales.copy()))]
         operands.append(interpreter.tensor_constant(torch.from_numpy(zero_points.astype(np.int32))))

@@ -17,7 +17,7 @@ import torch
 from onnx_ts_legacy.enumerations import JitScalarType
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph_context import GraphContext
-from onnx_ts_legacy.quantized import Quantized, dequantize, quantize
+from onnx_ts_legacy.quantized_values import Quantized, dequantize, quantize
 from onnx_ts_legacy.symbolic_values import SymbolicValue
 from onnx_ts_legacy.values import ListRef, Tensor
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
