@@ -15,21 +15,35 @@ from onnx_fx_export.errors import (
     VerificationError,
 )
 from onnx_fx_export.export import export, unconvertible_ops
+from onnx_fx_export.preview import (
+    ExportOptions,
+    ExportOutput,
+    ExportOutputSerializer,
+    OnnxRegistry,
+    dynamo_export,
+)
 from onnx_fx_export.program import ONNXProgram
+from onnx_fx_export.unallocated import enable_fake_mode
 
 __all__ = [
     "CaptureError",
     "ConversionError",
     "DynamicShapeError",
+    "ExportOptions",
+    "ExportOutput",
+    "ExportOutputSerializer",
     "InvalidArgumentError",
     "MutationError",
     "ONNXProgram",
     "OnnxExporterError",
+    "OnnxRegistry",
     "SaveError",
     "UnsupportedOperatorError",
     "UnsupportedOpsetError",
     "VerificationError",
     "__version__",
+    "dynamo_export",
+    "enable_fake_mode",
     "export",
     "replace_torch_onnx",
     "unconvertible_ops",

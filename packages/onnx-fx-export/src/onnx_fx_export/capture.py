@@ -8,20 +8,27 @@ import re
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-import onnxops_decomp
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.block_expansion import NotRepeatableError, expand
 from onnx_fx_export.containers import register_containers
-from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError
+from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError
+from onnx_fx_export.examples import Example, enlarged, has_special_sizes, of_size_one, variable_numbers
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.repeated_blocks import RepeatedBlocks
-from onnx_fx_export.torch_private import dynamic_associative_scan
+from onnx_fx_export.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
+from onnx_fx_export.torch_private import (
+    dynamic_associative_scan,
+    not_the_users,
+    sizes_unlike_0_and_1,
+    specializations,
+)
+from onnx_fx_export.unallocated import allocated_on_paper
 from onnxops_core.export_state import onnx_export
 from onnxops_decomp.whole_calls import WholeCalls, restore
 
@@ -45,6 +52,26 @@ class CaptureRequest:
     kwargs: dict[str, Any]
     arguments: Mapping[str, Any]
     dynamic_shapes: Mapping[str, Any] | None
+
+    @property
+    def example(self) -> Example:
+        """The example arguments as they are passed."""
+        return self.args, self.kwargs
+
+    @property
+    def is_special(self) -> bool:
+        """Whether something that is declared dynamic has a value that torch.export takes for a constant."""
+        specs = self.call_specs
+        return has_special_sizes(self.example, specs) or any(shapes.NUMBER in spec for spec in specs)
+
+    @property
+    def call_specs(self) -> list[dict[int, Any]]:
+        """Declared dimensions of each leaf of the call; parameters may stand in another order."""
+        declared = self.dynamic_shapes or {}
+        specs = {name: shapes.leaf_specs(value, declared.get(name)) for name, value in self.arguments.items()}
+        positional = len(pytree.tree_leaves(self.args))
+        in_order = [spec for parts in specs.values() for spec in parts]
+        return in_order[:positional] + [spec for name in self.kwargs for spec in specs[name]]
 
     @classmethod
     def of(
@@ -75,6 +102,9 @@ class CaptureRequest:
 def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) -> torch.export.ExportedProgram:
     """Capture a model with torch.export: first without, then with Dynamo.
 
+    torch.export takes sizes 0 and 1 for constants; where a dynamic dimension has such a size, the model is captured
+    with an example of other sizes.
+
     Args:
         request: What is captured.
         repeated_blocks: Classes of modules of which equal ones are captured once; True for the members of lists.
@@ -83,6 +113,43 @@ def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) 
         DynamicShapeError: If a declared dimension turned out to be fixed by the model.
         CaptureError: If the model cannot be captured for another reason.
     """
+    specs = request.call_specs
+    enlarge = has_special_sizes(request.example, specs)
+    examples = list(enlarged(request.example, specs)) if enlarge else [request.example]
+    errors: list[CaptureError | DynamicShapeError] = []
+    for example in examples:
+        try:
+            program = _captured(request, example, specs, repeated_blocks)
+            if request.is_special and excludes_one(program):
+                right = _is_right_for_one(request, program, specs, repeated_blocks)
+                program.graph_module.meta[RIGHT_FOR_ONE] = right
+            return program
+        except (CaptureError, DynamicShapeError) as error:
+            errors.append(error)
+    first = errors[0]
+    if isinstance(first, DynamicShapeError):
+        with specializations() as fixed, contextlib.suppress(OnnxExporterError):
+            _captured(request, examples[0], specs, repeated_blocks)
+        raise first.at(fixed) from first.__cause__
+    raise first
+
+
+def _is_right_for_one(
+    request: CaptureRequest,
+    program: torch.export.ExportedProgram,
+    specs: Sequence[Mapping[int, Any]],
+    repeated_blocks: ModuleClasses,
+) -> bool:
+    """Tell whether the model does the same where its dynamic sizes are one."""
+    with contextlib.suppress(OnnxExporterError):
+        return same_operations(program, _captured(request, of_size_one(request.example, specs), specs, repeated_blocks))
+    return False
+
+
+def _captured(
+    request: CaptureRequest, example: Example, specs: Sequence[Mapping[int, Any]], repeated_blocks: ModuleClasses
+) -> torch.export.ExportedProgram:
+    """Capture with one example."""
     declared = None
     if request.dynamic_shapes is not None:
         declared = {
@@ -93,7 +160,7 @@ def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) 
     for strict, blocks in [*([(False, repeated_blocks)] if repeated_blocks else ()), (False, False), (True, False)]:
         calls: list[SymbolicFunctionCall] = []
         try:
-            return _exported(request, declared, strict, blocks, calls)
+            return _exported(request, example, specs, declared, strict, blocks, calls)
         except NotRepeatableError as error:
             warnings.warn(f"Repeated blocks are captured one by one: {error}.", stacklevel=2)
         except Exception as error:
@@ -107,22 +174,25 @@ def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) 
 
 def _exported(
     request: CaptureRequest,
+    example: Example,
+    specs: Sequence[Mapping[int, Any]],
     declared: Any,
     strict: bool,
     repeated_blocks: ModuleClasses,
     calls: list[SymbolicFunctionCall],
 ) -> torch.export.ExportedProgram:
     """Run torch.export once; ``calls`` receives the calls of Functions with a symbolic method."""
-    with onnx_export(), torch.no_grad(), contextlib.ExitStack() as stack:
+    with onnx_export(), torch.no_grad(), allocated_on_paper(request.model), contextlib.ExitStack() as stack:
+        if request.is_special:
+            stack.enter_context(sizes_unlike_0_and_1())
         if not strict:
             stack.enter_context(WholeCalls())
             stack.enter_context(dynamic_associative_scan())
             stack.enter_context(recorded_calls(calls))
             if repeated_blocks:
                 stack.enter_context(RepeatedBlocks(request.model, repeated_blocks))
-        program = torch.export.export(
-            request.model, request.args, request.kwargs, dynamic_shapes=declared, strict=strict
-        )
+        args, kwargs = stack.enter_context(variable_numbers(request.model, example, specs))
+        program = torch.export.export(request.model, args, kwargs, dynamic_shapes=declared, strict=strict)
     if repeated_blocks:
         expand(program)
     # The calls live as long as the graph that refers to them.
@@ -133,18 +203,14 @@ def _exported(
 
 def _is_dimension_error(error: Exception) -> bool:
     text = str(error)
-    return "Constraints violated" in text or ("marked" in text and "dynamic" in text)
+    return "Constraints violated" in text or "0/1 specialized" in text or ("marked" in text and "dynamic" in text)
 
 
 def _translated(error: Exception) -> CaptureError | DynamicShapeError:
     text = str(error)
     if _is_dimension_error(error):
         facts = [line.strip(" -") for line in text.splitlines() if re.search(r"L\[|marked|inferred|constant", line)]
-        return DynamicShapeError(
-            "A dimension declared dynamic is fixed by the model.\n"
-            + "\n".join(f"  {fact}" for fact in facts[:8])
-            + "\nDeclare it static, or change the code that needs the fixed size (TORCH_LOGS=dynamic shows the line)."
-        )
+        return DynamicShapeError.fixed([_plain(fact) for fact in facts[:8]])
     place = _user_line(error)
     where = f" at {place}" if place else ""
     if "data-dependent" in text:
@@ -158,14 +224,14 @@ def _translated(error: Exception) -> CaptureError | DynamicShapeError:
     return CaptureError(f"torch.export cannot capture the model{where} ({type(error).__name__}):\n{head}")
 
 
+def _plain(fact: str) -> str:
+    """Shorten what torch says of a dimension to the fact; its advice is for another function's arguments."""
+    return re.split(r"(?<=\)\.)? If you're using|! For more information", fact)[0]
+
+
 def _user_line(error: Exception) -> str:
     """Return ``file:line`` of the innermost frame that belongs to the user, or an empty string."""
-    own = (
-        str(Path(torch.__file__).parent),
-        str(Path(__file__).parent),
-        str(Path(onnxops_decomp.__file__).parent),
-        str(Path(contextlib.__file__).parent / "contextlib"),
-    )
+    own = not_the_users()
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*own, "<"))
     ]

@@ -11,7 +11,7 @@ import ast
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -19,6 +19,7 @@ import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.naming import renamed_text
+from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.torch_private import guard_texts
 from onnxops_decomp.graph_lowering import SymbolNames
 from onnxops_decomp.inference import Dims
@@ -65,6 +66,7 @@ class SizeConstraints:
         symbols: SymbolNames,
         inputs: Mapping[str, Dims],
         assumptions: Iterable[Any],
+        numbers: Collection[str] = (),
     ) -> SizeConstraints:
         """Collect the conditions of a captured program.
 
@@ -73,6 +75,7 @@ class SizeConstraints:
             symbols: Names of its symbols.
             inputs: For each input by its structural name, what its dimensions are called.
             assumptions: Further facts, as SymPy relations in the model's symbols.
+            numbers: Symbols that are numbers themselves and not sizes.
         """
         conditions = []
         for symbol, bounds in program.range_constraints.items():
@@ -80,11 +83,14 @@ class SizeConstraints:
             if not name.isidentifier():
                 continue
             # torch gives a dimension without a declared bound the range from 2, and still takes sizes 0 and 1.
-            if bounds.lower.is_Integer and int(bounds.lower) > 2:
+            if bounds.lower.is_Integer and (int(bounds.lower) > 2 or name in numbers):
                 conditions.append(f"{name} >= {int(bounds.lower)}")
             if bounds.upper.is_Integer and int(bounds.upper) < 1 << 62:
                 conditions.append(f"{name} <= {int(bounds.upper)}")
+        right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
         for text in guard_texts(program):
+            if right_for_one and is_about_one(text):
+                continue
             translated = _translated(text, inputs)
             if translated is not None:
                 conditions.append(translated)
@@ -100,18 +106,21 @@ class SizeConstraints:
         if self.conditions:
             model.metadata_props[METADATA_KEY] = json.dumps(list(self.conditions))
 
-    def check(self, graph: ir.Graph, shapes: Mapping[str, Sequence[int]]) -> None:
+    def check(
+        self, graph: ir.Graph, shapes: Mapping[str, Sequence[int]], numbers: Mapping[str, int] | None = None
+    ) -> None:
         """Hold the shapes of a call against the declared ones and the conditions.
 
         Args:
             graph: The model's graph, whose inputs say what dimensions are called.
             shapes: Shape of each input by name.
+            numbers: Inputs that are numbers, by their symbols.
 
         Raises:
             InvalidArgumentError: If a size differs from a static one, two dimensions of one name differ, or a
                 condition does not hold.
         """
-        sizes: dict[str, int] = {}
+        sizes: dict[str, int] = dict(numbers or {})
         for value in graph.inputs:
             shape = shapes.get(str(value.name))
             if shape is None or value.shape is None:

@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from onnx_fx_export._version import __version__
 from onnx_fx_export.constraints import SizeConstraints
+from onnx_fx_export.dynamic_shapes import NUMBER
 from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
 from onnx_fx_export.finish import finish
 from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
@@ -21,7 +22,7 @@ from onnx_fx_export.observers import settled
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.regions import ModuleClasses, module_regions
 from onnx_fx_export.size_sources import define_symbol, shape_entry
-from onnx_fx_export.torch_private import records_modes
+from onnx_fx_export.torch_private import is_without_data, records_modes
 from onnx_fx_export.weights import WeightStore
 from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.dtypes import affine_of, mark_complex, mark_number, to_ir
@@ -60,6 +61,8 @@ class Conversion:
     Attributes:
         model: The ONNX model.
         input_positions: For each model input that is a user input, its place among the flat user inputs.
+        constants: Value of each flat user input that is part of the model, by its place.
+        numbers: For each model input that is a number in torch, its symbol in the conditions.
         outputs: For each flat user output, the name of the model output that holds it, or its constant value.
         state: Names of the state inputs, each with the name of the output that holds its next value.
         initial_state: First value of each state input.
@@ -68,6 +71,8 @@ class Conversion:
 
     model: ir.Model
     input_positions: list[int]
+    constants: dict[int, Any]
+    numbers: dict[str, str]
     outputs: list[Any]
     state: dict[str, str]
     initial_state: dict[str, torch.Tensor]
@@ -93,6 +98,8 @@ class _Converter:
         self.lowering = GraphLowering(self.op, table, self.symbols, handlers=handlers, origin=origin_of)
         self.module_classes = functions
         self.input_positions: list[int] = []
+        self.constants: dict[int, Any] = {}
+        self.numbers: dict[str, str] = {}
         self.model_inputs: list[str] = []
         self.input_dims: dict[str, Dims] = {}
         self.initial_state: dict[str, torch.Tensor] = {}
@@ -118,7 +125,8 @@ class _Converter:
     def _user_input(self, node: torch.fx.Node, argument: Any, position: int) -> Any:
         val = node.meta.get("val")
         if not isinstance(val, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
-            return getattr(argument, "value", val)
+            self.constants[position] = getattr(argument, "value", val)
+            return self.constants[position]
         overrides = self.names.input_overrides
         index = len(self.input_positions)
         name = overrides[index] if index < len(overrides) else self.names.inputs[position]
@@ -136,6 +144,7 @@ class _Converter:
     def _number_input(self, name: str, val: Any) -> ir.Value:
         dtype = {torch.SymInt: ir.DataType.INT64, torch.SymBool: ir.DataType.BOOL}.get(type(val), ir.DataType.DOUBLE)
         value = mark_number(self.op.input(name, dtype, ()))
+        self.numbers[name] = str(self.symbols.expression(val))
         define_symbol(self.op.context, self.symbols.expression(val), lambda op: op.Reshape(value, [1]))
         return value
 
@@ -147,7 +156,7 @@ class _Converter:
         for node, dims in zip(user, self.names.dims, strict=False):
             val = node.meta.get("val")
             for axis, name in dims.items():
-                size = val.shape[axis] if isinstance(val, torch.Tensor) else None
+                size = val if axis == NUMBER else val.shape[axis] if isinstance(val, torch.Tensor) else None
                 if not isinstance(size, torch.SymInt) or not size.node.expr.is_Symbol:
                     continue
                 symbol = size.node.expr
@@ -164,7 +173,8 @@ class _Converter:
             self.initial_state[target] = tensor
             return self.op.input(target, to_ir(tensor.dtype), tuple(tensor.shape))
         # Small constants take part in folding; parameters and persistent buffers stay exchangeable.
-        if target in self.program.constants and tensor.numel() <= MAX_ELEMENTS and not tensor.is_complex():
+        small = tensor.numel() <= MAX_ELEMENTS and not tensor.is_complex()
+        if target in self.program.constants and small and not is_without_data(tensor):
             return self.lowering.tensor_constant(tensor)
         return self.weights.value(target, tensor)
 
@@ -288,11 +298,22 @@ class _Converter:
             finish(model)
         constraints = self.constraints()
         constraints.record(model)
-        return Conversion(model, self.input_positions, user, self.state, self.initial_state, constraints)
+        return Conversion(
+            model,
+            self.input_positions,
+            self.constants,
+            self.numbers,
+            user,
+            self.state,
+            self.initial_state,
+            constraints,
+        )
 
     def constraints(self) -> SizeConstraints:
         """Return what capture and decompositions found out about sizes."""
-        return SizeConstraints.of(self.program, self.symbols, self.input_dims, self.lowering.assumptions)
+        return SizeConstraints.of(
+            self.program, self.symbols, self.input_dims, self.lowering.assumptions, frozenset(self.numbers.values())
+        )
 
 
 @dataclasses.dataclass(frozen=True)

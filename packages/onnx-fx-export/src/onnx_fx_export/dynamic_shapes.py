@@ -12,9 +12,21 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import InvalidArgumentError
 
-__all__ = ["DimName", "bound_arguments", "dim_name", "for_torch", "from_dynamic_axes", "leaf_specs", "normalized"]
+__all__ = [
+    "NUMBER",
+    "DimName",
+    "bound_arguments",
+    "dim_name",
+    "for_torch",
+    "from_dynamic_axes",
+    "leaf_specs",
+    "normalized",
+]
 
 DimName = str | None
+
+# Stands for the axis where the declaration is of a number and not of a tensor's dimension.
+NUMBER = -1
 
 
 def bound_arguments(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,8 +146,16 @@ def leaf_specs(value: Any, spec: Any) -> list[dict[int, Any]]:
 
 
 def _leaf_spec(value: Any, spec: Any) -> dict[int, Any]:
-    if spec is None or not isinstance(value, torch.Tensor):
+    if spec is None:
         return {}
+    if not isinstance(value, torch.Tensor):
+        is_number = isinstance(value, int | float)
+        if not is_number or (isinstance(spec, Mapping | Sequence) and not isinstance(spec, str)):
+            if not spec:
+                return {}
+            kind = "number" if is_number else type(value).__name__
+            raise InvalidArgumentError(f"dynamic_shapes gives {spec!r} for a {kind}, which has no dimensions.")
+        return {} if isinstance(spec, int) or spec is Dim.STATIC else {NUMBER: spec}
     entries = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
     return {axis % max(value.dim(), 1): dim for axis, dim in entries if dim is not None and not isinstance(dim, int)}
 
@@ -151,6 +171,8 @@ def for_torch(value: Any, specs: Iterator[dict[int, Any]]) -> Any:
     children, structure = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
     if structure.is_leaf():
         spec = next(specs)
+        if NUMBER in spec:
+            return Dim.DYNAMIC if type(value) is int else None
         return {axis: Dim.DYNAMIC if isinstance(dim, str) else dim for axis, dim in spec.items()} or None
     parts = [for_torch(child, specs) for child in children]
     if isinstance(value, Mapping):

@@ -35,6 +35,22 @@ class CaptureError(OnnxExporterError):
 class DynamicShapeError(OnnxExporterError):
     """A dimension that was declared dynamic is not dynamic in the model."""
 
+    facts: Sequence[str] = ()
+
+    @classmethod
+    def fixed(cls, facts: Sequence[str]) -> DynamicShapeError:
+        """Return the error for dimensions that the model's code fixes; each fact is one line."""
+        error = cls(
+            "\n  ".join(["A dimension declared dynamic is fixed by the model.", *facts])
+            + "\nDeclare it static, or change the code that needs the fixed size."
+        )
+        error.facts = facts
+        return error
+
+    def at(self, places: Sequence[str]) -> DynamicShapeError:
+        """Return the same error with the lines of code that fix the dimensions."""
+        return self.fixed([*self.facts, *(f"fixed by {place}" for place in dict.fromkeys(places))])
+
 
 class MutationError(OnnxExporterError):
     """The model changes a buffer or an input, and the export does not say what to do about it."""

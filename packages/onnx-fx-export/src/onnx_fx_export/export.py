@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import cProfile
-import importlib
+import dataclasses
 import inspect
 import io
 import os
@@ -12,7 +12,6 @@ import pstats
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,15 +20,17 @@ import torch
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
-from onnx_fx_export.errors import CaptureError, ConversionError, InvalidArgumentError, OnnxExporterError
+from onnx_fx_export.errors import CaptureError, ConversionError, DynamicShapeError, InvalidArgumentError
+from onnx_fx_export.examples import inferred_dimensions, several_examples
 from onnx_fx_export.naming import input_paths, output_paths
 from onnx_fx_export.origin import named_forward, source_line
 from onnx_fx_export.program import CallStructure, ONNXProgram
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.report import write_report
 from onnx_fx_export.saving import replaced_file
+from onnx_fx_export.torchscript import export_through_torchscript
 from onnx_fx_export.verification import verify_program
-from onnxops_decomp import builtin_table
+from onnxops_decomp import LoweringTable, builtin_table
 
 __all__ = ["DEFAULT_OPSET", "export", "unconvertible_ops"]
 
@@ -48,7 +49,7 @@ def export(
     opset_version: int | None = None,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
-    custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None,
+    custom_translation_table: Mapping[Any, Callable[..., Any]] | LoweringTable | None = None,
     external_data: bool | None = None,
     export_params: bool = True,
     keep_initializers_as_inputs: bool = False,
@@ -68,8 +69,10 @@ def export(
     """Export a PyTorch model to ONNX.
 
     Args:
-        model: A module, a function of tensors, or what torch.export captured of one.
-        args: Positional example arguments; a single tensor may stand alone.
+        model: A module, a function of tensors, or what torch.export captured of one. What TorchScript made goes to
+            onnx-ts-legacy if it is installed.
+        args: Positional example arguments; a single tensor may stand alone. Sizes 0 and 1 of dynamic dimensions are
+            fine: the model is captured in larger sizes.
         f: Path to save the model to.
         kwargs: Keyword example arguments.
         verbose: Whether stages and their times are printed.
@@ -77,7 +80,9 @@ def export(
         output_names: Names of the model's outputs, in order.
         opset_version: Opset of the model, 7 to 28; default 20. It is delivered exactly or the export fails.
         dynamic_shapes: Dynamic dimensions as torch.export takes them; keys may be names from ``input_names``, and a
-            string stands for a dynamic dimension of that name.
+            string stands for a dynamic dimension of that name. A number that is declared dynamic becomes an input.
+            ``"auto"`` with ``args=[example, another, ...]``, each a tuple, makes dynamic what differs between the
+            examples: sizes, and numbers; nothing else may differ.
         dynamic_axes: Dynamic dimensions as the TorchScript exporter takes them.
         custom_translation_table: Lowerings of your own by operator overload, plain functions or those of onnxscript;
             they win over the built-in ones.
@@ -112,62 +117,144 @@ def export(
         >>> program(torch.randn(4, 3)).shape
         torch.Size([4, 2])
     """
-    positional = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+    positional, kwargs, dynamic_shapes = _example(model, args, kwargs, dynamic_shapes)
     opset = DEFAULT_OPSET if opset_version is None else opset_version
-    _check_state(state)
-    by_torchscript: Callable[[], ONNXProgram] = partial(
-        _through_torchscript,
-        model,
-        positional,
-        f,
-        kwargs=kwargs,
-        input_names=input_names,
-        output_names=output_names,
-        opset_version=opset_version,
-        dynamic_axes=dynamic_axes,
-        state=state,
-        verify=verify,
-        export_params=export_params,
-        keep_initializers_as_inputs=keep_initializers_as_inputs,
+    if state not in ("error", "io"):
+        raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
+    request = _Request(
+        model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names or (), output_names or (), opset, state
     )
-    if not dynamo:
-        return by_torchscript()
+    weights = {"export_params": export_params, "keep_initializers_as_inputs": keep_initializers_as_inputs}
+    if not dynamo or isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        return request.through_torchscript(f, opset_version=opset_version, verify=verify, **weights)
     timer = _Timer(bool(verbose), progress)
     profiler = cProfile.Profile() if profile else None
     try:
         with timer.stage("capture"):
-            program, dims = _captured(
-                model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names, capture_repeated_blocks
-            )
-        names = _names(model, program, dims, input_names, output_names)
-        table = builtin_table().extended(custom_translation_table) if custom_translation_table else builtin_table()
+            program, dims = request.captured(capture_repeated_blocks)
         with timer.stage("convert"), profiler or contextlib.nullcontext():
-            conversion = convert(program, opset, table, names, state, optimize, export_modules_as_functions)
+            table = _table(custom_translation_table)
+            result = request.converted(program, dims, table, optimize, export_modules_as_functions)
     except (CaptureError, ConversionError):
         if not fallback:
             raise
-        return by_torchscript()
-    result = ONNXProgram(conversion, program, CallStructure.of(program), timer.seconds)
+        return request.through_torchscript(f, opset_version=opset_version, verify=verify, **weights)
     if verify:
         with timer.stage("verify"):
             verify_program(result, _reference(model), positional, dict(kwargs or {}))
     if f is not None:
         with timer.stage("save"):
-            _save(result, f, external_data, export_params, keep_initializers_as_inputs)
+            weights["include_initializers"] = weights.pop("export_params")
+            result.save(f, external_data=external_data, **weights)
     result.timings = dict(timer.seconds)
     _write_artifacts(result, program, Path(artifacts_dir), report, dump_exported_program, profiler)
     return result
 
 
-def _check_state(state: str) -> None:
-    if state not in ("error", "io"):
-        raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """What is to be exported, of all the arguments of :func:`export`."""
+
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] | None
+    dynamic_shapes: Any
+    dynamic_axes: Any
+    input_names: Sequence[str]
+    output_names: Sequence[str]
+    opset: int
+    state: str
+
+    def through_torchscript(self, f: Any, **arguments: Any) -> ONNXProgram:
+        """Export with onnx-ts-legacy, whose program has the same methods."""
+        program: ONNXProgram = export_through_torchscript(
+            self.model,
+            self.args,
+            f,
+            self.dynamic_shapes,
+            _parameter_names(self.model),
+            kwargs=self.kwargs,
+            input_names=self.input_names or None,
+            output_names=self.output_names or None,
+            dynamic_axes=self.dynamic_axes,
+            state=self.state,
+            **arguments,
+        )
+        return program
+
+    def captured(self, repeated_blocks: ModuleClasses) -> tuple[torch.export.ExportedProgram, list[dict[int, str]]]:
+        """Return the captured program, and the names of the dimensions of each flat input."""
+        if isinstance(self.model, torch.export.ExportedProgram):
+            if self.dynamic_shapes is not None or self.dynamic_axes is not None:
+                raise InvalidArgumentError(
+                    "An ExportedProgram has its dynamic shapes already; declare them at its capture."
+                )
+            if repeated_blocks:
+                raise InvalidArgumentError("An ExportedProgram is captured already: leave out capture_repeated_blocks.")
+            return self.model, []
+        request = CaptureRequest.of(
+            self.model if isinstance(self.model, torch.nn.Module) else _Function(self.model),
+            self.args,
+            self.kwargs,
+            dynamic_shapes=self.dynamic_shapes,
+            dynamic_axes=self.dynamic_axes,
+            input_names=self.input_names,
+        )
+        return capture(request, repeated_blocks=repeated_blocks), [
+            {axis: name for axis, dim in spec.items() if (name := shapes.dim_name(dim)) is not None}
+            for spec in request.call_specs
+        ]
+
+    def converted(
+        self,
+        program: torch.export.ExportedProgram,
+        dims: list[dict[int, str]],
+        table: LoweringTable,
+        optimize: bool,
+        functions: ModuleClasses,
+    ) -> ONNXProgram:
+        """Return the ONNX program of a captured one."""
+        names = ModelNames(
+            inputs=input_paths(program.call_spec.in_spec, _parameter_names(self.model)),
+            outputs=output_paths(program.call_spec.out_spec),
+            dims=dims,
+            input_overrides=self.input_names,
+            output_overrides=self.output_names,
+        )
+        conversion = convert(program, self.opset, table, names, self.state, optimize, functions)
+        result = ONNXProgram(conversion, program, CallStructure.of(program))
+        if not isinstance(self.model, torch.export.ExportedProgram):
+            _check_example(result, self.args, self.kwargs or {})
+        return result
 
 
-def _save(
-    program: ONNXProgram, f: str | os.PathLike[str], external_data: bool | None, weights: bool, as_inputs: bool
-) -> None:
-    program.save(f, external_data=external_data, include_initializers=weights, keep_initializers_as_inputs=as_inputs)
+def _example(
+    model: Any, args: Any, kwargs: Any, dynamic_shapes: Any
+) -> tuple[tuple[Any, ...], Mapping[str, Any] | None, Any]:
+    """Return the example to capture, and the declared dimensions, which may follow from several examples."""
+    if not isinstance(dynamic_shapes, str):
+        return (args,) if isinstance(args, torch.Tensor) else tuple(args), kwargs, dynamic_shapes
+    if dynamic_shapes != "auto":
+        raise InvalidArgumentError(f'dynamic_shapes describes dimensions, or is "auto"; not {dynamic_shapes!r}.')
+    if isinstance(model, torch.export.ExportedProgram):
+        raise InvalidArgumentError("An ExportedProgram has its dynamic shapes already; declare them at its capture.")
+    forward = model.forward if isinstance(model, torch.nn.Module) else _with_signature(model)
+    (positional, keyword), declared = inferred_dimensions(forward, several_examples(args, kwargs))
+    return positional, keyword, declared
+
+
+def _check_example(result: ONNXProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Hold the example, which may have been captured in other sizes, against what the model is right for.
+
+    Raises:
+        DynamicShapeError: If the model does not take it.
+    """
+    try:
+        result.check_sizes(result.flat_inputs(*args, **kwargs))
+    except InvalidArgumentError as error:
+        raise DynamicShapeError(
+            f"The model could be captured with dynamic dimensions, but not for the sizes of the example: {error}"
+        ) from error
 
 
 def _reference(model: Any) -> Callable[..., Any]:
@@ -176,21 +263,10 @@ def _reference(model: Any) -> Callable[..., Any]:
     return callable_model
 
 
-def _names(
-    model: Any,
-    program: torch.export.ExportedProgram,
-    dims: list[dict[int, str]],
-    input_names: Sequence[str] | None,
-    output_names: Sequence[str] | None,
-) -> ModelNames:
-    """Return what the model's inputs, outputs and dimensions are called."""
-    return ModelNames(
-        inputs=input_paths(program.call_spec.in_spec, _parameter_names(model)),
-        outputs=output_paths(program.call_spec.out_spec),
-        dims=dims,
-        input_overrides=input_names or (),
-        output_overrides=output_names or (),
-    )
+def _table(custom: Mapping[Any, Callable[..., Any]] | LoweringTable | None) -> LoweringTable:
+    if isinstance(custom, LoweringTable):
+        return custom
+    return builtin_table().extended(custom) if custom else builtin_table()
 
 
 def _write_artifacts(
@@ -216,21 +292,6 @@ def _profile_text(profiler: cProfile.Profile | None) -> str | None:
     text = io.StringIO()
     pstats.Stats(profiler, stream=text).sort_stats("cumulative").print_stats(40)
     return text.getvalue()
-
-
-def _through_torchscript(model: Any, args: tuple[Any, ...], f: Any, **arguments: Any) -> Any:
-    """Export with the TorchScript exporter.
-
-    Raises:
-        OnnxExporterError: If it is not installed, or fails as well.
-    """
-    try:
-        # Found at run time only: neither exporter depends on the other.
-        legacy = importlib.import_module("onnx_ts_legacy")
-    except ImportError as error:
-        raise OnnxExporterError("The TorchScript exporter is missing: pip install onnx-ts-legacy.") from error
-    accepted = inspect.signature(legacy.export).parameters
-    return legacy.export(model, args, f, **{name: value for name, value in arguments.items() if name in accepted})
 
 
 def unconvertible_ops(
@@ -274,53 +335,32 @@ def unconvertible_ops(
     return {}
 
 
-def _captured(
-    model: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any] | None,
-    dynamic_shapes: Any,
-    dynamic_axes: Any,
-    input_names: Sequence[str] | None,
-    repeated_blocks: ModuleClasses,
-) -> tuple[torch.export.ExportedProgram, list[dict[int, str]]]:
-    """Return the captured program, and the names of the dimensions of each flat input."""
-    if isinstance(model, torch.export.ExportedProgram):
-        if dynamic_shapes is not None or dynamic_axes is not None:
-            raise InvalidArgumentError(
-                "An ExportedProgram has its dynamic shapes already; declare them at its capture."
-            )
-        if repeated_blocks:
-            raise InvalidArgumentError("An ExportedProgram is captured already: leave out capture_repeated_blocks.")
-        return model, []
-    module = model if isinstance(model, torch.nn.Module) else _Function(model)
-    request = CaptureRequest.of(
-        module, args, kwargs, dynamic_shapes=dynamic_shapes, dynamic_axes=dynamic_axes, input_names=input_names
-    )
-    program = capture(request, repeated_blocks=repeated_blocks)
-    declared = request.dynamic_shapes or {}
-    specs = [spec for name, value in request.arguments.items() for spec in shapes.leaf_specs(value, declared.get(name))]
-    return program, [
-        {axis: name for axis, dim in spec.items() if (name := shapes.dim_name(dim)) is not None} for spec in specs
-    ]
-
-
 class _Function(torch.nn.Module):
     """Gives a function the form that torch.export captures."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        if not callable(function):
-            raise InvalidArgumentError(
-                f"A model is a module, an ExportedProgram or a function, not {type(function).__name__}."
-            )
         self.function = function
-        self.forward = named_forward(function)
+        self.forward = named_forward(_with_signature(function))
+
+
+def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose parameters can be told; those of a builtin are its positional arguments."""
+    try:
+        inspect.signature(function)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"A model is a module, an ExportedProgram or a function, not {type(function).__name__}."
+        ) from error
+    except ValueError:
+        return lambda *args: function(*args)
+    return function
 
 
 def _parameter_names(model: Any) -> list[str]:
     if isinstance(model, torch.export.ExportedProgram):
         return []
-    forward = model.forward if isinstance(model, torch.nn.Module) else model
+    forward = model.forward if isinstance(model, torch.nn.Module) else _with_signature(model)
     return [name for name in inspect.signature(forward).parameters if name != "self"]
 
 

@@ -22,7 +22,7 @@ from onnx_fx_export.finish import finish
 from onnx_fx_export.finish.functions import inline_functions
 from onnx_fx_export.finish.weights import restore_duplicates
 from onnx_fx_export.naming import rename_dimensions
-from onnx_fx_export.saving import MAX_SINGLE_FILE_BYTES, save_model
+from onnx_fx_export.saving import MAX_SINGLE_FILE_BYTES, check_data, save_model
 from onnx_fx_export.verification import verify_program
 from onnx_fx_export.weight_loading import apply_weights, load_state_dict
 
@@ -79,7 +79,8 @@ class ONNXProgram:
 
     @property
     def model_proto(self) -> onnx.ModelProto:
-        """The model as a protobuf message; this copies the weights."""
+        """The model as a protobuf message; this copies the weights, which have to have contents."""
+        check_data(self.model)
         return ir.to_proto(self.model)
 
     @property
@@ -228,6 +229,12 @@ class ONNXProgram:
             raise InvalidArgumentError(
                 f"The call has structure {structure}, the exported model takes {self._structure.inputs}."
             )
+        for position, constant in self._conversion.constants.items():
+            if not _is_same(leaves[position], constant):
+                raise InvalidArgumentError(
+                    f"The model was exported for {constant!r} where this call has {leaves[position]!r}. Declare the "
+                    "number dynamic, or export again."
+                )
         names = [name for name in self.input_names if name not in self.initial_state]
         feeds = {n: leaves[p] for n, p in zip(names, self._conversion.input_positions, strict=True)}
         return {**feeds, **self.initial_state}
@@ -238,15 +245,24 @@ class ONNXProgram:
         Raises:
             InvalidArgumentError: If the sizes are none that the model is right for.
         """
-        tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-        shapes = {name: (*t.shape, 2) if t.is_complex() else tuple(t.shape) for name, t in tensors.items()}
-        self.constraints.check(self.model.graph, shapes)
+        self.check_sizes(inputs)
         if self._session is None:
             self.initialize_inference_session()
         wanted = {value.name for value in self._session.get_inputs()}
         feeds = {name: _to_ort(value) for name, value in inputs.items() if name in wanted}
         values = self._session.run_with_ort_values(None, feeds)
         return {name: _from_ort(value) for name, value in zip(self.output_names, values, strict=True)}
+
+    def check_sizes(self, inputs: Mapping[str, Any]) -> None:
+        """Tell whether the model is right for inputs of such sizes.
+
+        Raises:
+            InvalidArgumentError: If it is not.
+        """
+        tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        shapes = {name: (*t.shape, 2) if t.is_complex() else tuple(t.shape) for name, t in tensors.items()}
+        numbers = {symbol: inputs[name] for name, symbol in self._conversion.numbers.items() if name in inputs}
+        self.constraints.check(self.model.graph, shapes, {s: int(n) for s, n in numbers.items() if type(n) is int})
 
     def verify(self, *args: Any, **kwargs: Any) -> None:
         """Compare with PyTorch on the given arguments, or on others than those of the export.
@@ -292,6 +308,12 @@ class ONNXProgram:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+def _is_same(value: Any, constant: Any) -> bool:
+    if isinstance(value, torch.Tensor) or isinstance(constant, torch.Tensor):
+        return value is constant
+    return value is constant or (type(value) is type(constant) and bool(value == constant))
 
 
 def _to_ort(value: Any) -> Any:

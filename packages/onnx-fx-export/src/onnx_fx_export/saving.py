@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx_fx_export.errors import SaveError
 from onnx_fx_export.weights import has_data
 
-__all__ = ["MAX_SINGLE_FILE_BYTES", "replaced_file", "save_model", "write_text"]
+__all__ = ["MAX_SINGLE_FILE_BYTES", "check_data", "replaced_file", "save_model", "write_text"]
 
 MAX_SINGLE_FILE_BYTES = 1 << 30
 _EXTERNAL_THRESHOLD_BYTES = 1024
@@ -36,7 +36,7 @@ def save_model(
     """
     path = Path(destination)
     if include_initializers:
-        _check_data(model)
+        check_data(model)
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     external = size >= MAX_SINGLE_FILE_BYTES if external_data is None else external_data
     try:
@@ -59,7 +59,12 @@ def save_model(
         raise SaveError(f"The model cannot be written to {path}: {error.strerror or error}.") from error
 
 
-def _check_data(model: ir.Model) -> None:
+def check_data(model: ir.Model) -> None:
+    """Refuse a model whose weights have no contents.
+
+    Raises:
+        SaveError: If there are such weights.
+    """
     values = model.graph.initializers.values()
     missing = [str(v.name) for v in values if v.const_value is not None and not has_data(v.const_value)]
     if missing:

@@ -5,19 +5,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
+import logging
+import re
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch._higher_order_ops import scan
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental import _config as symbolic_config
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-__all__ = ["dynamic_associative_scan", "guard_texts", "is_without_data", "records_modes"]
+import onnxops_core
+import onnxops_decomp
+
+__all__ = [
+    "dynamic_associative_scan",
+    "fake_like",
+    "guard_texts",
+    "is_without_data",
+    "not_the_users",
+    "records_modes",
+    "sizes_unlike_0_and_1",
+    "specializations",
+]
 
 
 def guard_texts(program: torch.export.ExportedProgram) -> list[str]:
@@ -38,7 +57,7 @@ def records_modes(graph_module: torch.fx.GraphModule) -> bool:
     return autocast or any(getattr(target, "__module__", "") == "torch._functorch.predispatch" for target in targets)
 
 
-@contextmanager
+@contextlib.contextmanager
 def dynamic_associative_scan() -> Iterator[None]:
     """Record ``associative_scan`` over a dynamic dimension as ``scan``.
 
@@ -71,3 +90,62 @@ def dynamic_associative_scan() -> Iterator[None]:
         yield
     finally:
         module.generic_associative_scan = generic
+
+
+def fake_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors without data on the CPU like the given ones, all of one ``FakeTensorMode``."""
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        made = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu") for t in tensors]
+        return [
+            torch.nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, torch.nn.Parameter) else new
+            for new, old in zip(made, tensors, strict=True)
+        ]
+
+
+def sizes_unlike_0_and_1() -> AbstractContextManager[None]:
+    """Let torch note what the model decides by whether a size is 0 or 1 (``backed_size_oblivious``).
+
+    Without it a dynamic size counts as 2 or more, and such decisions leave no guard.
+    """
+    return symbolic_config.patch(backed_size_oblivious=True)  # type: ignore[no-any-return, attr-defined]
+
+
+def not_the_users() -> tuple[str, ...]:
+    """Return the beginnings of the paths of code that is torch's, the exporter's, or Python's machinery."""
+    packages = [Path(module.__file__ or "").parent for module in (torch, onnxops_core, onnxops_decomp, logging)]
+    return (*map(str, packages), str(Path(__file__).parent), str(Path(contextlib.__file__).with_suffix("")), "<")
+
+
+@contextlib.contextmanager
+def specializations() -> Iterator[list[str]]:
+    """Note which lines of the user's code give a symbolic size one value, while torch captures a model.
+
+    ``torch.fx.experimental.symbolic_shapes`` logs each equation that it takes for granted; the place is the innermost
+    one on the stack that belongs to neither torch nor this package.
+    """
+    found: list[str] = []
+    own = not_the_users()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            equation = re.match(r"eval (Eq\(.*\)) \[", record.getMessage())
+            if equation is None:
+                return
+            for frame in reversed(traceback.extract_stack()):
+                if not frame.filename.startswith(own):
+                    found.append(f"{frame.filename}:{frame.lineno}: {frame.line} ({equation[1]})")
+                    return
+
+    logger, listener = logging.getLogger("torch.fx.experimental.symbolic_shapes"), Listener(logging.INFO)
+    level, propagate, handlers = logger.level, logger.propagate, logger.handlers
+    if not logger.isEnabledFor(logging.INFO):
+        # Nobody else asked for these messages.
+        logger.propagate, logger.handlers = False, []
+    logger.setLevel(logging.INFO)
+    logger.addHandler(listener)
+    try:
+        yield found
+    finally:
+        logger.setLevel(level)
+        logger.propagate, logger.handlers = propagate, handlers
+        logger.removeHandler(listener)

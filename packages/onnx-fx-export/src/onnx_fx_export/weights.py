@@ -62,7 +62,7 @@ def _in_order(block: torch.Tensor) -> memoryview:
         ordered = torch.empty(block.shape, dtype=block.dtype)
         for old, new in zip(block.split(_TILE, -1), ordered.split(_TILE, -1), strict=True):
             new.copy_(old)
-    return memoryview(ordered.reshape(-1).view(torch.uint8).numpy())
+    return ordered.reshape(-1).view(torch.uint8).numpy().data
 
 
 def has_data(tensor: ir.TensorProtocol) -> bool:

@@ -122,18 +122,21 @@ class LoweringTable(Mapping[str, Lowering]):
         """Return the entry for ``name``, or None."""
         return (self._complex if complex else self._real).get(name)
 
-    def extended(self, functions: Mapping[Operator, Function]) -> LoweringTable:
+    def extended(self, functions: Mapping[Operator, Function], *, complex: bool | None = None) -> LoweringTable:
         """Return a copy in which ``functions`` take the place of the entries for the same operators.
 
         Args:
             functions: By operator a plain function, called as ``function(op, *args, **kwargs)``, or a function of
                 ``onnxscript``, whose parameters are the arguments of the operator.
+            complex: Whether they are for calls with a complex operand, or for the others; by default for both.
         """
         table = LoweringTable()
         table._real, table._complex = dict(self._real), dict(self._complex)
         for operator, function in functions.items():
             entry = Lowering.of(operator, function)
-            table._real[entry.operator] = table._complex[entry.operator] = entry
+            for kind, entries in ((False, table._real), (True, table._complex)):
+                if complex in (None, kind):
+                    entries[entry.operator] = entry
         return table
 
     def __getitem__(self, name: str) -> Lowering:

@@ -117,8 +117,11 @@ def _takes_bias(linear: ir.Node, bias: ir.Value | None) -> bool:
 
 
 def _fits(*tensors: DerivedTensor) -> bool:
-    """Tell whether what is computed is finite in its dtype."""
-    return all(np.isfinite(tensor.numpy().astype(np.float64)).all() for tensor in tensors)
+    """Tell whether what is computed is known to be finite in its dtype; weights without contents are not known."""
+    try:
+        return all(np.isfinite(tensor.numpy().astype(np.float64)).all() for tensor in tensors)
+    except (RuntimeError, TypeError):
+        return False
 
 
 def _factor(epsilon: float, scale: Array, variance: Array) -> Array:

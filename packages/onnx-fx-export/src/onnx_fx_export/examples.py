@@ -1,0 +1,183 @@
+"""Example arguments: several at once, with sizes that capture can tell apart, with numbers that stay variable."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import Dim
+from torch.utils import _pytree as pytree
+
+from onnx_fx_export import dynamic_shapes as shapes
+from onnx_fx_export.dynamic_shapes import NUMBER
+from onnx_fx_export.errors import InvalidArgumentError
+
+__all__ = [
+    "Example",
+    "enlarged",
+    "has_special_sizes",
+    "inferred_dimensions",
+    "of_size_one",
+    "several_examples",
+    "variable_numbers",
+]
+
+Example = tuple[tuple[Any, ...], dict[str, Any]]
+
+# Sizes that torch.export takes for constants.
+_SPECIAL_SIZES = (0, 1)
+_FEWEST = 2
+
+
+def several_examples(args: Any, kwargs: Any) -> list[Example]:
+    """Take apart what ``dynamic_shapes="auto"`` comes with.
+
+    Args:
+        args: A list with the positional arguments of each example: a tuple, or a single tensor.
+        kwargs: A list with the keyword arguments of each example; or None.
+
+    Raises:
+        InvalidArgumentError: If there are fewer than two examples, or not as many of the one as of the other.
+    """
+    count = max((len(part) for part in (args, kwargs) if isinstance(part, list)), default=0)
+    positional = args if isinstance(args, list) and args else [()] * count
+    keyword = kwargs if isinstance(kwargs, list) else [kwargs or {}] * count
+    same = len(positional) == len(keyword) == count and (not kwargs or isinstance(kwargs, list))
+    if count < _FEWEST or not same:
+        raise InvalidArgumentError(
+            'dynamic_shapes="auto" compares examples: give args=[example, another], each a tuple of positional '
+            "arguments, and with keyword arguments kwargs=[...] of the same length."
+        )
+    return [
+        (tuple(one) if isinstance(one, tuple | list) else (one,), dict(more))
+        for one, more in zip(positional, keyword, strict=True)
+    ]
+
+
+def inferred_dimensions(forward: Callable[..., Any], examples: Sequence[Example]) -> tuple[Example, dict[str, Any]]:
+    """Declare every dimension dynamic that differs between examples, and every number.
+
+    Returns:
+        The example to capture, the largest one, and the declarations by parameter name.
+
+    Raises:
+        InvalidArgumentError: If examples differ in anything else.
+    """
+    bound = [shapes.bound_arguments(forward, *example) for example in examples]
+    flat = [pytree.tree_flatten(arguments) for arguments in bound]
+    if any(structure != flat[0][1] for _, structure in flat):
+        raise InvalidArgumentError("The examples differ in their structure; only sizes and numbers may.")
+    specs = [_varying(values) for values in zip(*(leaves for leaves, _ in flat), strict=True)]
+    largest = max(range(len(flat)), key=lambda index: _elements(flat[index][0]))
+    remaining = iter(specs)
+    declared = {name: [next(remaining) for _ in pytree.tree_leaves(value)] for name, value in bound[largest].items()}
+    single = {name for name, value in bound[largest].items() if pytree.tree_structure(value).is_leaf()}
+    return examples[largest], {name: spec[0] if name in single else spec for name, spec in declared.items()}
+
+
+def _elements(leaves: Sequence[Any]) -> int:
+    return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _varying(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, torch.Tensor):
+        kinds = {(v.dtype, v.dim()) if isinstance(v, torch.Tensor) else None for v in values}
+        if len(kinds) > 1:
+            raise InvalidArgumentError(f"The examples differ in the dtype or rank of a tensor: {kinds}.")
+        sizes = zip(*(value.shape for value in values), strict=True)
+        return {axis: Dim.DYNAMIC for axis, along in enumerate(sizes) if len(set(along)) > 1}
+    if all(type(value) is type(first) and value == first for value in values):
+        return None
+    if type(first) in (bool, int, float) and all(type(value) is type(first) for value in values):
+        return Dim.DYNAMIC
+    raise InvalidArgumentError(f"The examples differ in an argument that is no tensor and no number: {values}.")
+
+
+def enlarged(example: Example, specs: Sequence[Mapping[int, Any]]) -> Iterator[Example]:
+    """Yield the example in other sizes, which capture does not take for constants.
+
+    First only dimensions of size 0 and 1 become 2; then, as sizes may depend on each other, all dynamic ones are
+    doubled. Sizes stay within the bounds of their dimension.
+
+    Args:
+        example: Positional and keyword arguments.
+        specs: Declared dimensions of each of its leaves.
+    """
+    yield _resized(example, specs, lambda size: 2 if size in _SPECIAL_SIZES else size)
+    yield _resized(example, specs, lambda size: 2 * size or 2)
+
+
+def of_size_one(example: Example, specs: Sequence[Mapping[int, Any]]) -> Example:
+    """Return the example with every dynamic dimension of size 1."""
+    return _resized(example, specs, lambda size: 1)
+
+
+def has_special_sizes(example: Example, specs: Sequence[Mapping[int, Any]]) -> bool:
+    """Tell whether a dimension that is declared dynamic has size 0 or 1."""
+    pairs = zip(pytree.tree_leaves(example), specs, strict=True)
+    return any(leaf.shape[axis] in _SPECIAL_SIZES for leaf, spec in pairs for axis in spec if axis != NUMBER)
+
+
+def _resized(example: Example, specs: Sequence[Mapping[int, Any]], size_for: Callable[[int], int]) -> Example:
+    leaves, structure = pytree.tree_flatten(example)
+    for index, spec in enumerate(specs):
+        for axis, dim in spec.items():
+            if axis != NUMBER:
+                size = size_for(leaves[index].shape[axis])
+                leaves[index] = _repeated(leaves[index], axis, min(size, getattr(dim, "max", None) or size))
+    result: Example = pytree.tree_unflatten(leaves, structure)
+    return result
+
+
+def _repeated(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """Return a tensor with that many entries along an axis, its own ones over and over."""
+    present = tensor.shape[axis]
+    if size == present:
+        return tensor
+    if present == 0:
+        return tensor.new_zeros([*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]])
+    return torch.cat([tensor.detach()] * -(-size // present), axis).narrow(axis, 0, size)
+
+
+@contextlib.contextmanager
+def variable_numbers(model: torch.nn.Module, example: Example, specs: Sequence[Mapping[int, Any]]) -> Iterator[Example]:
+    """Let floats and bools that are declared dynamic reach the model's forward by way of tensors.
+
+    torch.export takes such numbers for constants, whatever is declared. Integers it can leave variable.
+
+    Args:
+        model: The module.
+        example: Its arguments.
+        specs: Declared dimensions of each of its leaves.
+    """
+    leaves, structure = pytree.tree_flatten(example)
+    positions = [index for index, spec in enumerate(specs) if spec and isinstance(leaves[index], float | bool)]
+    if not positions:
+        yield example
+        return
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def with_numbers(*args: Any, **kwargs: Any) -> Any:
+        parts, inner = pytree.tree_flatten((args, kwargs))
+        for position in positions:
+            parts[position] = parts[position].item()
+        args, kwargs = pytree.tree_unflatten(parts, inner)
+        return forward(*args, **kwargs)
+
+    own = "forward" in vars(model)
+    object.__setattr__(model, "forward", with_numbers)
+    try:
+        for position in positions:
+            number = leaves[position]
+            leaves[position] = torch.tensor(number, dtype=torch.bool if isinstance(number, bool) else torch.float64)
+        yield pytree.tree_unflatten(leaves, structure)
+    finally:
+        if own:
+            object.__setattr__(model, "forward", forward)
+        else:
+            del model.forward
