@@ -99,6 +99,10 @@ def _is_default(default: object, value: object) -> bool:
     return default == value
 
 
+# Attributes that are written although they have the default: onnx infers the shape of a two-sided STFT without its own.
+_WRITTEN = frozenset({("STFT", "onesided")})
+
+
 def bind_attributes(spec: OpSpec, attributes: dict[str, Any]) -> dict[str, Any]:
     """Convert attributes to the kinds of the schema and leave out those that equal the default.
 
@@ -114,7 +118,8 @@ def bind_attributes(spec: OpSpec, attributes: dict[str, Any]) -> dict[str, Any]:
             raise LoweringError(f"ONNX {spec.op_type}-{spec.since_version} has no attribute {name!r}.")
         value = _attribute_value(name, kind, value)
         default = spec.defaults[name]
-        if name in spec.required or default is None or not _is_default(default, value):
+        kept = name in spec.required or (spec.op_type, name) in _WRITTEN
+        if kept or default is None or not _is_default(default, value):
             bound[name] = value
     missing = spec.required - bound.keys()
     if missing:

@@ -19,10 +19,11 @@ import onnx_ir as ir
 import sympy
 import torch
 
+from onnxops_core.native import find_native_op
 from onnxops_decomp.calls import apply_lowering, check_result, find_lowering
 from onnxops_decomp.decompose import Decomposer
 from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
-from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
+from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.expressions import emit_expression, is_computable
 from onnxops_decomp.inference import UNKNOWN, Dim, Dims
 from onnxops_decomp.mutation import written_arguments
@@ -278,7 +279,16 @@ class GraphLowering:
     def _decomposed(self, node: torch.fx.Node, overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         fake_args = torch.fx.node.map_arg(node.args, _meta_value)
         fake_kwargs = torch.fx.node.map_arg(node.kwargs, _meta_value)
-        pieces = self.decomposer.decompose(overload, fake_args, fake_kwargs) if self._depth < 16 else None
+        try:
+            pieces = self.decomposer.decompose(overload, fake_args, fake_kwargs) if self._depth < 16 else None
+        except UnsupportedOperatorError as refusal:
+            native = find_native_op(overload)
+            if native is None:
+                raise
+            lowest = native.onnx_call(args, kwargs).min_opset
+            raise UnsupportedOpsetError(
+                native.op_type, self.op.opset, lowest=lowest, reason=str(refusal), operator=overload.name()
+            ) from refusal
         if pieces is None:
             raise UnsupportedOperatorError(f"{overload.name()} has no ONNX lowering.", operator=overload.name())
         self.assumptions.extend(pieces.assumptions)

@@ -63,7 +63,9 @@ def _native(native: NativeOp, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
             raise UnsupportedOpsetError(call.op_type, op.opset, lowest=call.min_opset)
         outputs = op.emit_many(call.op_type, count, *inputs, **_attributes(op, call.attributes))
     results = [outputs[index] for index in call.outputs[:asked]]
-    empty = [op.constant(np.zeros(0, np.float32), op.dtype(results[0])) for _ in call.outputs[asked:]]
+    # The dtypes of another domain's outputs are not known here; where outputs are left out, they are the first input's.
+    known = (inputs[0] if call.domain else None) or results[0]
+    empty = [op.constant(np.zeros(0, np.float32), op.dtype(known)) for _ in call.outputs[asked:]]
     return results[0] if len(call.outputs) == 1 else results + empty
 
 

@@ -100,6 +100,7 @@ class NativeOp:
     check_values: Function | None
     scalar_inputs: Mapping[str, int]
     not_attributes: frozenset[str]
+    written: frozenset[str]
     output_positions: tuple[int, ...]
     opset_of_call: Callable[[Mapping[str, Any]], int] | None
     backends: tuple[Backend, ...]
@@ -148,7 +149,9 @@ class NativeOp:
                 inputs.append(None if value is None else ScalarInput(value, self.scalar_inputs[argument.name]))
             elif not argument.kwarg_only:
                 inputs.append(value)
-            elif argument.name not in self.not_attributes and not _is_default(argument, value):
+            elif argument.name in self.written or not (
+                argument.name in self.not_attributes or _is_default(argument, value)
+            ):
                 attributes[argument.name] = int(value) if isinstance(value, bool) else value
         while inputs and inputs[-1] is None:
             inputs.pop()
@@ -198,6 +201,7 @@ def declare(
     domain: str = "",
     scalar_inputs: Mapping[str, int] | None = None,
     not_attributes: tuple[str, ...] = (),
+    written: tuple[str, ...] = (),
     output_positions: tuple[int, ...] | None = None,
     opset_of_call: Callable[[Mapping[str, Any]], int] | None = None,
     backends: tuple[Backend, ...] = (),
@@ -214,6 +218,8 @@ def declare(
         scalar_inputs: positional arguments that are numbers in torch and tensors in ONNX, with their ONNX
             dtype.
         not_attributes: keyword-only arguments that the ONNX node does not have.
+        written: attributes that are written even with ONNX's default, since some reader of models is known to
+            take another.
         output_positions: which ONNX output each torch output is, where they do not stand in the same order.
         opset_of_call: the lowest opset for a call with given arguments, where that depends on them.
         backends: what computes calls on a device instead of the kernel, in order of preference.
@@ -236,6 +242,7 @@ def declare(
         check_values=check_values,
         scalar_inputs=dict(scalar_inputs or {}),
         not_attributes=frozenset(not_attributes),
+        written=frozenset(written),
         output_positions=output_positions or tuple(range(len(overload._schema.returns))),
         opset_of_call=opset_of_call,
         backends=backends,
