@@ -17,6 +17,10 @@ from onnx_ts_legacy.errors import OnnxExporterError
 __all__ = ["MigrationReport", "migration_report"]
 
 _FX = "onnx_fx_export"
+_SHARED = (
+    *("input_names", "output_names", "opset_version", "dynamic_axes", "state"),
+    *("export_params", "keep_initializers_as_inputs", "export_modules_as_functions"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +65,8 @@ def migration_report(
         model: The model.
         args: Example arguments, as :func:`onnx_ts_legacy.export` takes them.
         kwargs: Further keyword arguments.
-        options: Options of :func:`onnx_ts_legacy.export`; names, opset and state go to both.
+        options: Options of :func:`onnx_ts_legacy.export`; those that both have go to both. Without
+            ``opset_version`` each writes the opset that it writes by default.
 
     Raises:
         OnnxExporterError: If this package itself cannot export the model.
@@ -70,7 +75,7 @@ def migration_report(
     names, opset = (ours.input_names, ours.output_names), ours.model.opset_imports[""]
     positional, named = split_arguments(args, kwargs)
     try:
-        theirs = _fx_program(model, positional, named, opset, options)
+        theirs = _fx_program(model, positional, named, options)
     except (ImportError, OnnxExporterError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return MigrationReport(False, reason, (names[0], []), (names[1], []), (opset, 0), {})
@@ -82,9 +87,7 @@ def migration_report(
     return MigrationReport(True, "", (names[0], found[0]), (names[1], found[1]), (opset, new_opset), changed)
 
 
-def _fx_program(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], opset: int, options: Mapping[str, Any]
-) -> Any:
+def _fx_program(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Any:
     """Export with onnx-fx-export, which is found at run time: the packages do not depend on each other."""
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise TypeError("it takes Python modules, and this is a scripted program; go back to the module it was made of")
@@ -92,5 +95,5 @@ def _fx_program(
         fx: Any = importlib.import_module(_FX)
     except ImportError:
         raise ImportError("it is not installed (pip install onnx-fx-export)") from None
-    passed = {name: options[name] for name in ("input_names", "output_names", "state") if options.get(name)}
-    return fx.export(model, args, kwargs=kwargs or None, opset_version=opset, **passed)
+    passed = {name: value for name, value in options.items() if name in _SHARED}
+    return fx.export(model, args, kwargs=kwargs or None, **passed)

@@ -86,10 +86,19 @@ class TSProgram:
                 ) from None
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 3
-            self._session = onnxruntime.InferenceSession(
-                self.model_proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            with tempfile.TemporaryDirectory() as folder:
+                source: Any = Path(folder) / "model.onnx"
+                if self._size() > _LARGEST_FILE:
+                    self.save(source)
+                else:
+                    source = self.model_proto.SerializeToString()
+                self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         return self._session
+
+    def _size(self) -> int:
+        """Return how many bytes the weights have."""
+        weights = self.model.graph.initializers.values()
+        return sum(value.const_value.nbytes for value in weights if value.const_value is not None)
 
     def save(self, f: str | os.PathLike[str] | IO[bytes]) -> None:
         """Write the model; a file is written whole or not at all.
@@ -101,6 +110,8 @@ class TSProgram:
             SaveError: If it cannot be written.
         """
         if hasattr(f, "write"):
+            if self._size() > _LARGEST_FILE:
+                raise SaveError("A file object cannot take a model of more than 1.9 GB; give a path instead.")
             f.write(self.model_proto.SerializeToString())
             return
         path = Path(f)
@@ -113,8 +124,7 @@ class TSProgram:
     def _write_beside(self, folder: Path, path: Path) -> None:
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder")
-        size = sum(value.const_value.nbytes for value in self.model.graph.initializers.values() if value.const_value)
-        if size <= _LARGEST_FILE:
+        if self._size() <= _LARGEST_FILE:
             (folder / path.name).write_bytes(self.model_proto.SerializeToString())
         else:
             ir.save(self.model, folder / path.name, external_data=f"{path.name}.data")

@@ -1,0 +1,70 @@
+"""Models that are larger than one protobuf message may be."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from ts_models import run
+
+import onnx_ts_legacy
+from onnx_ts_legacy import program as programs
+from onnx_ts_legacy.errors import SaveError
+
+X = torch.randn(2, 64)
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a file end at 1,000 bytes."""
+    monkeypatch.setattr(programs, "_LARGEST_FILE", 1000)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_weights_of_a_large_model_stand_beside_it(tmp_path: Path) -> None:
+    model = torch.nn.Linear(64, 64)
+
+    program = onnx_ts_legacy.export(model, (X,), tmp_path / "model.onnx")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    assert (tmp_path / "model.onnx").stat().st_size < 4000
+    onnx.checker.check_model(str(tmp_path / "model.onnx"))
+    (result,) = run(onnx.load(tmp_path / "model.onnx"), {"input": X.numpy()})
+    torch.testing.assert_close(torch.from_numpy(result), model(X).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(program(X)[0], model(X).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_file_object_is_refused_for_a_large_model() -> None:
+    file = io.BytesIO()
+
+    with pytest.raises(SaveError, match="give a path"):
+        onnx_ts_legacy.export(torch.nn.Linear(64, 64), (X,), file)
+
+    assert file.getvalue() == b""
+
+
+@pytest.mark.wide
+def test_a_model_of_more_than_two_gigabytes_is_saved_and_run(tmp_path: Path) -> None:
+    class Huge(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(540_000, 1024)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.table(x) * 2
+
+    model = Huge()
+    indices = torch.tensor([[0, 539_999]])
+
+    onnx_ts_legacy.export(model, (indices,), tmp_path / "model.onnx")
+
+    assert (tmp_path / "model.onnx.data").stat().st_size > 2**31
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    (result,) = session.run(None, {"x": indices.numpy()})
+    torch.testing.assert_close(torch.from_numpy(result), model(indices).detach())
