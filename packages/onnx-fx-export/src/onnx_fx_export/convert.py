@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from onnx_fx_export._version import __version__
 from onnx_fx_export.constraints import SizeConstraints
@@ -25,7 +25,7 @@ from onnx_fx_export.size_sources import define_symbol, shape_entry
 from onnx_fx_export.torch_private import is_without_data, records_modes
 from onnx_fx_export.weights import WeightStore
 from onnxops_decomp import LoweringTable, OpBuilder
-from onnxops_decomp.dtypes import affine_of, mark_complex, mark_number, to_ir
+from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir
 from onnxops_decomp.folding import MAX_ELEMENTS
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.inference import Dims
@@ -67,6 +67,8 @@ class Conversion:
         state: Names of the state inputs, each with the name of the output that holds its next value.
         initial_state: First value of each state input.
         constraints: What the model is right for.
+        complex_outputs: Names of the outputs that hold complex numbers as pairs along a last dimension.
+        number_outputs: Names of the outputs that are Python numbers in torch.
     """
 
     model: ir.Model
@@ -77,6 +79,8 @@ class Conversion:
     state: dict[str, str]
     initial_state: dict[str, torch.Tensor]
     constraints: SizeConstraints
+    complex_outputs: frozenset[str]
+    number_outputs: frozenset[str]
 
 
 class _Converter:
@@ -171,7 +175,9 @@ class _Converter:
             return tensor
         if target in self.mutated_buffers:
             self.initial_state[target] = tensor
-            return self.op.input(target, to_ir(tensor.dtype), tuple(tensor.shape))
+            dims = (*tensor.shape, 2) if tensor.is_complex() else tuple(tensor.shape)
+            value = self.op.input(target, to_ir(tensor.dtype), dims)
+            return mark_complex(value) if tensor.is_complex() else value
         # Small constants take part in folding; parameters and persistent buffers stay exchangeable.
         small = tensor.numel() <= MAX_ELEMENTS and not tensor.is_complex()
         if target in self.program.constants and small and not is_without_data(tensor):
@@ -219,6 +225,7 @@ class _Converter:
         """Return the model's outputs, and for each flat user output its model output's name or constant."""
         values: list[tuple[ir.Value, str]] = []
         user: list[Any] = []
+        numbers: list[int] = []
         overrides = iter(self.names.output_overrides)
         names = iter(self.names.outputs)
         for spec, result in zip(self.program.graph_signature.output_specs, results, strict=True):
@@ -229,6 +236,8 @@ class _Converter:
                 if affine_of(result) is not None:
                     raise InvalidArgumentError(f"Output {name} is a quantized tensor of torch; dequantize it first.")
                 if isinstance(result, ir.Value):
+                    if not isinstance(spec.arg, TensorArgument):
+                        numbers.append(len(values))
                     user.append(_Named(len(values)))
                     values.append((result, next(overrides, name)))
                 else:
@@ -241,6 +250,7 @@ class _Converter:
         if (extra := next(overrides, None)) is not None:
             raise InvalidArgumentError(f"output_names has {extra!r} and more, but the model has no output for it.")
         final = self._named(values)
+        self.number_outputs = {str(final[index].name) for index in numbers}
         return final, [final[entry.index].name if isinstance(entry, _Named) else entry for entry in user]
 
     def _state_name(self, source: str, buffer: bool) -> str:
@@ -258,6 +268,8 @@ class _Converter:
         for value, name in values:
             shared = value.producer() is None or value in result
             output = self.op.copy(value) if shared else value
+            if is_complex(value):
+                mark_complex(output)
             # A cache goes in and comes out under one structural name.
             taken = name in self.model_inputs or name in self.initial_state
             output.name = self.op.context.names.reserve(f"{name}.out" if taken else name)
@@ -286,6 +298,7 @@ class _Converter:
             raise InvalidArgumentError(
                 f"input_names has {len(self.names.input_overrides)} names for {len(self.input_positions)} inputs."
             )
+        complex_outputs = frozenset(str(value.name) for value in outputs if is_complex(value))
         model = build_model(
             self.op,
             outputs,
@@ -307,6 +320,8 @@ class _Converter:
             self.state,
             self.initial_state,
             constraints,
+            complex_outputs,
+            frozenset(self.number_outputs),
         )
 
     def constraints(self) -> SizeConstraints:

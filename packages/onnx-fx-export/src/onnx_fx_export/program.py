@@ -216,7 +216,9 @@ class ONNXProgram:
 
     def structured(self, outputs: Mapping[str, torch.Tensor]) -> Any:
         """Return named outputs in the structure that the torch model returns."""
-        leaves = [outputs[e] if isinstance(e, str) and e in outputs else e for e in self._conversion.outputs]
+        numbers = self._conversion.number_outputs
+        found = {name: value.item() if name in numbers else value for name, value in outputs.items()}
+        leaves = [found[e] if isinstance(e, str) and e in found else e for e in self._conversion.outputs]
         return pytree.tree_unflatten(leaves, self._structure.outputs)
 
     def flat_inputs(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
@@ -251,7 +253,11 @@ class ONNXProgram:
         wanted = {value.name for value in self._session.get_inputs()}
         feeds = {name: _to_ort(value) for name, value in inputs.items() if name in wanted}
         values = self._session.run_with_ort_values(None, feeds)
-        return {name: _from_ort(value) for name, value in zip(self.output_names, values, strict=True)}
+        outputs = {name: _from_ort(value) for name, value in zip(self.output_names, values, strict=True)}
+        return {
+            name: torch.view_as_complex(value) if name in self._conversion.complex_outputs else value
+            for name, value in outputs.items()
+        }
 
     def check_sizes(self, inputs: Mapping[str, Any]) -> None:
         """Tell whether the model is right for inputs of such sizes.

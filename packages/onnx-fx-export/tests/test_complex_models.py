@@ -1,0 +1,101 @@
+"""Complex inputs, parameters and outputs, from torch through ONNX Runtime and back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from onnx_fx_export import export
+
+
+class Filter(torch.nn.Module):
+    """A global filter: multiplies the spectrum by learned complex weights."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(width // 2 + 1, dtype=torch.complex64))
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(x, dim=-1, norm="ortho")
+        return torch.fft.irfft(spectrum * self.weight, n=x.shape[-1], dim=-1, norm="ortho")
+
+
+class Rotary(torch.nn.Module):
+    """Rotary positions by multiplication with complex numbers of length one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(32.0), 1 / 100 ** (torch.arange(4) / 4))
+        self.register_buffer("positions", torch.polar(torch.ones_like(angles), angles))
+
+    def forward(self, x):
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * self.positions[: x.shape[1]]).flatten(-2)
+
+
+class Mixed(torch.nn.Module):
+    """Complex in and out, with a real result beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 4, dtype=torch.complex64))
+        self.bias = torch.nn.Parameter(torch.randn(4, dtype=torch.complex64))
+
+    def forward(self, z, x):
+        y = z @ self.weight + self.bias
+        return {"sum": y + x, "conjugate": y.conj() * 1j, "same": z}, y.abs(), (y.real, y.angle())
+
+
+def check(model: torch.nn.Module, examples, dynamic_shapes, opset: int = 20) -> None:
+    program = export(model, examples[0], dynamic_shapes=dynamic_shapes, opset_version=opset, verify=True)
+    for example in examples:
+        with torch.no_grad():
+            expected = model(*example)
+        torch.testing.assert_close(program(*example), expected, rtol=1e-4, atol=1e-5)
+        program.verify(*example)
+
+
+@pytest.mark.parametrize("opset", [17, 20, 23])
+def test_a_filter_in_the_frequency_domain(opset: int) -> None:
+    check(Filter(), [(torch.randn(n, m, 6),) for n, m in ((2, 3), (5, 2))], {"x": {0: "n", 1: "m"}}, opset)
+
+
+@pytest.mark.parametrize("opset", [13, 20, 23])
+def test_rotary_positions_by_complex_multiplication(opset: int) -> None:
+    check(Rotary(), [(torch.randn(2, n, 8),) for n in (5, 9)], {"x": {1: "length"}}, opset)
+
+
+@pytest.mark.parametrize("opset", [13, 20])
+def test_complex_inputs_and_outputs_keep_their_structure(opset: int) -> None:
+    examples = [(torch.randn(n, 3, dtype=torch.complex64), torch.randn(n, 1)) for n in (2, 7)]
+    check(Mixed(), examples, {"z": {0: "n"}, "x": {0: "n"}}, opset)
+
+
+def test_complex_weights_are_saved_and_replaced(tmp_path) -> None:
+    import onnxruntime
+
+    model, other, x = Filter(), Filter(), torch.randn(2, 3, 6)
+    program = export(model, (x,), tmp_path / "filter.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "filter.onnx"))
+    torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), model(x).detach())
+    program.apply_weights(other.state_dict())
+    torch.testing.assert_close(program(x), other(x).detach())
+
+
+def test_complex_state_goes_in_and_comes_out() -> None:
+    class Phase(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("phase", torch.ones(3, dtype=torch.complex64))
+
+        def forward(self, angles):
+            self.phase.mul_(torch.polar(torch.ones(3), angles))
+            return self.phase.real
+
+    model = Phase()
+    program = export(model, (torch.randn(3),), state="io")
+    angles = torch.randn(3)
+    outputs = program.run({"angles": angles, "phase": torch.full((3,), 2j)})
+    model.phase.fill_(2j)
+    torch.testing.assert_close(outputs["output"], model(angles))
+    torch.testing.assert_close(outputs["phase.next"], model.phase)
