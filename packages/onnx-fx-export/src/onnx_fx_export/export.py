@@ -22,6 +22,7 @@ from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
 from onnx_fx_export.errors import CaptureError, ConversionError, DynamicShapeError, InvalidArgumentError
 from onnx_fx_export.examples import inferred_dimensions, several_examples
+from onnx_fx_export.finish.rewriting import rewrite_with_onnxscript
 from onnx_fx_export.naming import input_paths, output_paths
 from onnx_fx_export.origin import named_forward, source_line
 from onnx_fx_export.program import CallStructure, ONNXProgram
@@ -55,7 +56,7 @@ def export(
     keep_initializers_as_inputs: bool = False,
     state: Literal["error", "io"] = "error",
     verify: bool = False,
-    optimize: bool = True,
+    optimize: bool | Literal["onnxscript"] = True,
     export_modules_as_functions: ModuleClasses = False,
     capture_repeated_blocks: ModuleClasses = False,
     dynamo: bool = True,
@@ -92,7 +93,8 @@ def export(
         state: What to do about buffers and inputs that the model changes in place: ``"error"`` refuses, ``"io"``
             makes each an input and an output named ``<name>.next``.
         verify: Whether the result is compared with PyTorch on the example arguments (needs onnx-verify).
-        optimize: Whether groups of nodes are fused where the opset has one operator for them.
+        optimize: Whether groups of nodes are fused where the opset has one operator for them. ``"onnxscript"`` also
+            hands the model to onnxscript's optimizer and rewriter.
         export_modules_as_functions: Classes of modules whose calls become calls of ONNX functions, or True for all
             modules; equal ones share a function. By default everything is inlined. Needs opset 15.
         capture_repeated_blocks: Classes of modules of which equal ones are captured once, or True for those members
@@ -210,7 +212,7 @@ class _Request:
         program: torch.export.ExportedProgram,
         dims: list[dict[int, str]],
         table: LoweringTable,
-        optimize: bool,
+        optimize: bool | str,
         functions: ModuleClasses,
     ) -> ONNXProgram:
         """Return the ONNX program of a captured one."""
@@ -221,7 +223,11 @@ class _Request:
             input_overrides=self.input_names,
             output_overrides=self.output_names,
         )
-        conversion = convert(program, self.opset, table, names, self.state, optimize, functions)
+        conversion = convert(program, self.opset, table, names, self.state, bool(optimize), functions)
+        if optimize == "onnxscript":
+            rewrite_with_onnxscript(conversion.model)
+        elif isinstance(optimize, str):
+            raise InvalidArgumentError(f'optimize is True, False or "onnxscript", not {optimize!r}.')
         result = ONNXProgram(conversion, program, CallStructure.of(program))
         if not isinstance(self.model, torch.export.ExportedProgram):
             _check_example(result, self.args, self.kwargs or {})
@@ -360,6 +366,9 @@ def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
 def _parameter_names(model: Any) -> list[str]:
     if isinstance(model, torch.export.ExportedProgram):
         return []
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        scripted: Any = model.forward if isinstance(model, torch.jit.ScriptModule) else model
+        return [argument.name for argument in scripted.schema.arguments if argument.name != "self"]
     forward = model.forward if isinstance(model, torch.nn.Module) else _with_signature(model)
     return [name for name in inspect.signature(forward).parameters if name != "self"]
 
