@@ -258,7 +258,7 @@ def test_a_fault_in_a_region_in_another_mode_is_found(regions, kind):
     model = clone(regions.model_proto)
     node = next(node for node in model.graph.node if node.op_type == kind)
     node.op_type = {"Sin": "Cos", "Mul": "Add", "Exp": "Sigmoid"}[kind]
-    report = find_mismatch(model, REGION_SAMPLES, reference=regions.exported_program)
+    report = find_mismatch(model, REGION_SAMPLES, reference=regions.lowered_program)
     assert report.first.node.name == node.name, str(report)
 
 
@@ -300,7 +300,7 @@ def test_the_calls_of_a_function_are_checked_node_by_node(outlined):
 def test_a_fault_in_a_function_is_found_in_its_first_call(outlined):
     model = clone(outlined.model_proto)
     next(node for node in model.functions[0].node if node.op_type == "Sin").op_type = "Tanh"
-    report = find_mismatch(model, REGION_SAMPLES, reference=outlined.exported_program, max_mismatches=9)
+    report = find_mismatch(model, REGION_SAMPLES, reference=outlined.lowered_program, max_mismatches=9)
     assert [each.node.fx_node for each in report.mismatches] == ["sin"] * 3
     assert all(each.node.function.endswith("::Block") for each in report.mismatches)
 
@@ -309,7 +309,7 @@ def test_a_fault_in_one_call_of_a_function_is_found_in_that_call(outlined):
     model = clone(outlined.model_proto)
     calls = [node for node in model.graph.node if node.op_type == "Block"]
     calls[1].input[1] = calls[2].input[1]
-    report = find_mismatch(model, REGION_SAMPLES, reference=outlined.exported_program)
+    report = find_mismatch(model, REGION_SAMPLES, reference=outlined.lowered_program)
     assert report.first.node.op_type == "Gemm"
     assert report.first.node.outputs == ("linear__2",)
 
@@ -326,6 +326,6 @@ def test_complex_values_inside_a_program_are_checked_as_pairs():
     assert report.ok, str(report)
     model = clone(exported.model_proto)
     faults.becomes("Sub_0", "Add")(model)
-    report = find_mismatch(model, samples, reference=exported.exported_program)
+    report = find_mismatch(model, samples, reference=exported.lowered_program)
     assert report.first.node.fx_node == "mul"
     assert "Sub_0" in {node.name for node in report.first.nodes}

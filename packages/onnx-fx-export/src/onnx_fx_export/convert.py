@@ -69,6 +69,7 @@ class Conversion:
         constraints: What the model is right for.
         complex_outputs: Names of the outputs that hold complex numbers as pairs along a last dimension.
         number_outputs: Names of the outputs that are Python numbers in torch.
+        program: What was lowered: the captured program, or what functionalization made of it.
     """
 
     model: ir.Model
@@ -81,6 +82,7 @@ class Conversion:
     constraints: SizeConstraints
     complex_outputs: frozenset[str]
     number_outputs: frozenset[str]
+    program: torch.export.ExportedProgram | None
 
 
 class _Converter:
@@ -322,6 +324,7 @@ class _Converter:
             constraints,
             complex_outputs,
             frozenset(self.number_outputs),
+            self.program,
         )
 
     def constraints(self) -> SizeConstraints:

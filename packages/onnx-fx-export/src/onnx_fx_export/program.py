@@ -53,6 +53,8 @@ class ONNXProgram:
     Attributes:
         model: The model as onnx_ir sees it; its weights are views of the torch tensors.
         exported_program: What torch.export captured, or None once released.
+        lowered_program: What the nodes' metadata refers to: the captured program, functionalized where that was
+            needed; None once released.
         initial_state: First value of each state input (see ``state="io"`` of :func:`onnx_fx_export.export`).
         state: Name of the output that holds the next value of each state input.
         constraints: Sizes that the model is right for; calls outside them are refused.
@@ -72,7 +74,8 @@ class ONNXProgram:
         self.state = dict(conversion.state)
         self.constraints = conversion.constraints
         self.timings = dict(timings or {})
-        self._conversion = conversion
+        self.lowered_program = conversion.program
+        self._conversion = dataclasses.replace(conversion, program=None)
         self._structure = structure
         self._session: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -310,7 +313,7 @@ class ONNXProgram:
     def release(self) -> None:
         """Give the session and the captured program back to memory."""
         self._session = None
-        self.exported_program = None
+        self.exported_program = self.lowered_program = None
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
