@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from ts_models import agree, exported
 
 import onnx_ts_legacy
-from onnx_ts_legacy import register_custom_op_symbolic
+from onnx_ts_legacy import errors, register_custom_op_symbolic
 from onnx_ts_legacy import symbolic_helper as sym_help
 from onnx_ts_legacy.symbolic_helper import _unimplemented, parse_args, quantized_args
 from onnx_ts_legacy.symbolic_opset9 import _cast_Long, select, squeeze, unsqueeze
@@ -260,6 +261,26 @@ def maximum(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def _(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     values, indices = x.max(dim)
     return values.clone(), indices.clone()
+
+
+def test_errors_and_warnings_of_symbolics_are_those_of_the_export() -> None:
+    def too_old(g, self):
+        warnings.warn("slow", errors.OnnxExporterWarning, stacklevel=1)
+        raise errors.UnsupportedOperatorError("aten::exp", g.opset, 20)
+
+    def odd(g, self):
+        raise errors.SymbolicValueError("only 4-d inputs", self)
+
+    register_custom_op_symbolic("aten::exp", too_old, 9)
+    register_custom_op_symbolic("aten::relu", odd, 9)
+
+    with (
+        pytest.warns(errors.OnnxExporterWarning, match="slow"),
+        pytest.raises(errors.UnsupportedOperatorsError, match=r"only 4-d inputs") as caught,
+    ):
+        onnx_ts_legacy.export(lambda x: x.relu().exp(), (X,))
+
+    assert "lowest opset that works is 20" in str(caught.value)
 
 
 # ---- quantized inputs

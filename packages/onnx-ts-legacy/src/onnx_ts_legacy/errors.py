@@ -13,11 +13,14 @@ __all__ = [
     "DynamicDimensionError",
     "MissingRuntimeError",
     "OnnxExporterError",
+    "OnnxExporterWarning",
     "SaveError",
     "ScriptValueError",
     "StateError",
+    "SymbolicValueError",
     "TorchScriptExportError",
     "UnsupportedCall",
+    "UnsupportedOperatorError",
     "UnsupportedOperatorsError",
     "VerificationError",
 ]
@@ -37,6 +40,34 @@ class CaptureError(TorchScriptExportError):
 
 class ScriptValueError(TorchScriptExportError):
     """A value of the program cannot be expressed in ONNX where it is needed."""
+
+
+class SymbolicValueError(ScriptValueError):
+    """For custom symbolics: an input is not what they can convert.
+
+    Args:
+        msg: What is wrong.
+        value: The input, which need not be given.
+    """
+
+    def __init__(self, msg: str, value: object = None) -> None:
+        super().__init__(msg)
+        self.value = value
+
+
+class UnsupportedOperatorError(ScriptValueError):
+    """For custom symbolics: they do not serve an opset.
+
+    Args:
+        name: Qualified name of the operator.
+        version: Opset that was asked for.
+        supported_version: Lowest opset that they serve, or None.
+    """
+
+    def __init__(self, name: str, version: int, supported_version: int | None = None) -> None:
+        lowest = "" if supported_version is None else f"; the lowest opset that works is {supported_version}"
+        super().__init__(f"{name} cannot be converted for opset {version}{lowest}.")
+        self.name, self.version, self.supported_version = name, version, supported_version
 
 
 class ControlFlowError(ScriptValueError):
@@ -61,6 +92,10 @@ class SaveError(TorchScriptExportError):
 
 class VerificationError(TorchScriptExportError):
     """The exported model does not compute what the original does."""
+
+
+class OnnxExporterWarning(UserWarning):
+    """Root of warnings that custom symbolics give."""
 
 
 @dataclasses.dataclass(frozen=True)
