@@ -326,6 +326,15 @@ def test_saved_models_keep_functions(tmp_path) -> None:
     torch.testing.assert_close(torch.from_numpy(actual), model(x))
 
 
+def test_dimensions_are_renamed_inside_functions() -> None:
+    program = export(
+        Stack(Block(), Block()), (torch.randn(2, 3, 4),), dynamic_shapes=DIMS, export_modules_as_functions={Block}
+    )
+    program.rename_axes({"batch": "n"})
+    (function,) = program.model.functions.values()
+    assert [str(dim) for dim in function.outputs[0].shape] == ["n", "length", "4"]
+
+
 def test_functions_are_inlined_on_request() -> None:
     model = Stack(Block(), Block())
     program = export(model, (torch.randn(2, 3, 4),), dynamic_shapes=DIMS, export_modules_as_functions=True)
@@ -353,3 +362,44 @@ def test_weights_can_be_replaced() -> None:
     program = export(model, (torch.randn(2, 3, 4),), export_modules_as_functions={Block})
     assert program.apply_weights(other.state_dict()) == []
     check(program, other, torch.randn(2, 3, 4))
+
+
+def region(x, weight):
+    return (torch.relu(x @ weight) + x.shape[0],)
+
+
+class Regions(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Parameter(torch.randn(4, 4)) for _ in range(2))
+
+    def forward(self, x):
+        (y,) = torch.ops.higher_order.invoke_subgraph(region, "layer", x, self.first)
+        (z,) = torch.ops.higher_order.invoke_subgraph(region, "layer", y, self.second)
+        return z
+
+
+def test_regions_that_torch_keeps_are_functions() -> None:
+    program = export(Regions(), (torch.randn(3, 4),), dynamic_shapes={"x": {0: "n"}}, opset_version=18)
+    assert functions(program) == ["layer"]
+    assert calls(program, "layer") == 2
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    weights = [program.model.graph.initializers[name].const_value for name in ("first", "second")]
+    x = torch.randn(5, 4)
+    expected = x
+    for weight in weights:
+        (expected,) = region(expected, torch.from_numpy(weight.numpy()))
+    torch.testing.assert_close(program(x), expected)
+
+
+def test_regions_are_inlined_where_the_opset_has_no_functions() -> None:
+    program = export(Regions(), (torch.randn(3, 4),), dynamic_shapes={"x": {0: "n"}}, opset_version=13)
+    assert not program.model.functions
+    assert calls(program, "MatMul") + calls(program, "Gemm") == 2
+
+
+def test_calls_of_nested_compile_region_are_exported() -> None:
+    marked = torch.compiler.nested_compile_region(lambda x: torch.sin(x) * x.shape[0])
+    program = export(lambda x: marked(marked(x)), (torch.randn(3, 4),), dynamic_shapes=({0: "n"},))
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(program(x), torch.sin(torch.sin(x) * 5) * 5)

@@ -79,7 +79,9 @@ def rename_dimensions(model: ir.Model, names: Mapping[str, str]) -> None:
             raise InvalidArgumentError(f"The model has no dimension {old!r}; it has {sorted(filter(None, known))}.")
         if not new.isidentifier():
             raise InvalidArgumentError(f"{new!r} is no name for a dimension.")
-    values = [*model.graph.inputs, *(output for node in model.graph.all_nodes() for output in node.outputs)]
+    graphs = [model.graph, *(function.graph for function in model.functions.values())]
+    values = [value for graph in graphs for value in graph.inputs]
+    values += [output for graph in graphs for node in graph.all_nodes() for output in node.outputs]
     for value in values:
         if value.shape is not None and not value.shape.is_static():
             value.shape = ir.Shape(
