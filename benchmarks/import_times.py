@@ -14,7 +14,7 @@ import sys
 
 from figures import Figure, command
 
-ROUNDS = 7
+ROUNDS = 3
 TORCH = "torch"
 MODULES = {
     "torch": "the base of all others",

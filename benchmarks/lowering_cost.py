@@ -22,7 +22,7 @@ from onnxops_decomp.calls import apply_lowering, find_lowering
 
 aten = torch.ops.aten
 CALLS = 200
-ROUNDS = 15
+ROUNDS = 5
 
 # Operator -> shapes of its tensors, then its other arguments.
 OPERATORS: dict[torch._ops.OpOverload, tuple[list[tuple[int, ...]], tuple[object, ...]]] = {
