@@ -25,6 +25,7 @@ from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.lowerings import LoweringTable, builtin_table
 from onnxops_decomp.model import build_model
 from onnxops_decomp.mutation import needs_functionalization
+from onnxops_decomp.scope import ModelContext
 from onnxops_decomp.whole_calls import WholeCalls, restore
 
 ORT_NEWEST_OPSET = 26
@@ -71,9 +72,11 @@ def trace(
     return traced
 
 
-def lower_graph(traced: torch.fx.GraphModule, *, opset: int, table: LoweringTable | None = None) -> Lowered:
+def lower_graph(
+    traced: torch.fx.GraphModule, *, opset: int, table: LoweringTable | None = None, widen_bfloat16: bool = False
+) -> Lowered:
     """Lower what :func:`trace` recorded."""
-    op = OpBuilder(opset)
+    op = OpBuilder(opset, context=ModelContext(opset, widen_bfloat16=widen_bfloat16))
     symbols = SymbolNames(op)
     values = [_input(op, symbols, node) for node in traced.graph.nodes if node.op == "placeholder"]
     lowering = GraphLowering(op, table or builtin_table(), symbols)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import adapter_cases
 import kernel_survey
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
 from adapter_cases import Case
+from decomp_harness import compare, expected_of, lower_graph, run, trace
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
@@ -161,6 +166,13 @@ def test_bfloat16_computes_in_float_where_the_model_is_meant_for_the_cpu(op_type
     result = op.emit(op_type, *operands)
     assert result.dtype == T.BFLOAT16
     assert kernel_survey.has_kernel(ir.to_proto(build_model(op, [result], name="test")).SerializeToString())
+
+
+@pytest.mark.parametrize("function", [torch.cummax, torch.logcumsumexp])
+def test_loops_carry_bfloat16_in_a_model_meant_for_the_cpu(function: Callable[..., Any]) -> None:
+    x = torch.randn(3, 4).bfloat16()
+    lowered = lower_graph(trace(lambda x: function(x, 0), [x]), opset=18, widen_bfloat16=True)
+    compare(run(lowered.proto, [x]), expected_of(lambda x: function(x, 0), [x]))
 
 
 def test_bfloat16_stays_by_itself() -> None:

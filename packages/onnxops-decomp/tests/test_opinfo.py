@@ -20,15 +20,11 @@ EXPRESSIBLE_FROM = 13
 # No lowering: there is no faithful form, and the error says so, or torch hides the operator behind one of its own.
 UNSUPPORTED = frozenset(
     """hash_tensor linalg.eig linalg.eigvals linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve
-    nn.functional.linear_cross_entropy.chunked nn.functional.linear_cross_entropy.chunked_none
     sparse.mm.reduce""".split()
 )
 # ``make_fx`` cannot record a call whose result has a size that depends on data; torch.export can, and the tests of
 # the exporter have these.
-NOT_RECORDED = frozenset(
-    """combinations corrcoef cov geqrf histogram histogramdd linalg.lstsq linalg.lstsq.grad_oriented narrow
-    nn.functional.ctc_loss nn.functional.gaussian_nll_loss sparse.mm.reduce""".split()
-)
+NOT_RECORDED = frozenset("geqrf histogram histogramdd linalg.lstsq linalg.lstsq.grad_oriented sparse.mm.reduce".split())
 # Torch's fake kernels say HALF where its CPU kernels, and the lowering, give FLOAT: refused rather than guessed.
 DISPUTED = {("_native_batch_norm_legit", torch.float16), ("native_batch_norm", torch.float16)}
 # The result is one of several right ones: the order of equal elements, the sign of a vector, what rounding leaves of

@@ -68,3 +68,51 @@ def test_gaussian_nll_loss(reduction: str) -> None:
     check(lambda x, t: loss(x, t, 2.0), X, t)
     other = (torch.randn(4, 5), torch.randn(4, 5), torch.rand(4, 1))
     check(lambda x, t, v: loss(x, t, v), X, t, torch.rand(3, 1), others=[other])
+
+
+TALL, FLAT = torch.randn(2, 5, 3), torch.randn(2, 3, 5)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("driver", [None, "gels", "gelsy"])
+@pytest.mark.parametrize("a", [TALL, FLAT, TALL[:, :3]], ids=["tall", "flat", "square"])
+def test_least_squares(a: torch.Tensor, driver: str | None, opset: int) -> None:
+    b = torch.randn(2, a.shape[1], 4)
+    check(lambda a, b: tuple(torch.linalg.lstsq(a, b, driver=driver)), a, b, opset=opset, tolerance=(1e-3, 1e-4))
+    check(lambda a, b: torch.linalg.lstsq(a[0], b[0], driver=driver).solution, a, b, tolerance=(1e-3, 1e-4))
+
+
+@pytest.mark.parametrize("driver", ["gelsd", "gelss"])
+def test_least_squares_by_singular_values(driver: str) -> None:
+    a, b = FLAT, torch.randn(2, 3, 4)
+    check(lambda a, b: tuple(torch.linalg.lstsq(a, b, driver=driver)), a, b, tolerance=(1e-3, 1e-4))
+    with pytest.raises(NotImplementedError, match="only if the rank is full"):
+        check(lambda a, b: tuple(torch.linalg.lstsq(a, b, driver=driver)), TALL, torch.randn(2, 5, 4))
+
+
+def test_least_squares_of_a_matrix_that_lacks_rank() -> None:
+    a = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])
+    check(lambda a, b: tuple(torch.linalg.lstsq(a, b)), a, torch.randn(3, 2), tolerance=(1e-3, 1e-4))
+    check(
+        lambda a, b: torch.linalg.lstsq(a, b, rcond=0.5).rank, torch.diag(torch.tensor([1.0, 0.4])), torch.randn(2, 1)
+    )
+
+
+def test_least_squares_at_other_sizes() -> None:
+    check(
+        lambda a, b: torch.linalg.lstsq(a, b).solution,
+        TALL,
+        torch.randn(2, 5, 4),
+        others=[(torch.randn(3, 7, 2), torch.randn(3, 7, 6))],
+        tolerance=(1e-3, 1e-4),
+    )
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_cross_entropy_of_a_linear_layer_in_chunks(reduction: str) -> None:
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+
+    def loss(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return F.linear_cross_entropy(x, w, t, reduction=reduction, options=options)
+
+    check(lambda x, w, t: loss(x, w, t), torch.randn(8, 3), torch.randn(4, 3), torch.randint(0, 4, (8,)))

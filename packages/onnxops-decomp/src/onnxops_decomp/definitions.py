@@ -14,8 +14,6 @@ import torch
 
 __all__ = ["corrcoef", "cov", "definition", "gaussian_nll_loss"]
 
-aten = torch.ops.aten
-
 
 def cov(
     self: torch.Tensor,
@@ -71,12 +69,53 @@ def gaussian_nll_loss(
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
-_DEFINITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
-    aten.cov.default: cov,
-    aten.corrcoef.default: corrcoef,
+def linear_cross_entropy(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    *options: Any,
+) -> tuple[torch.Tensor, ...]:
+    """The operator of ``torch.nn.functional.linear_cross_entropy`` that goes through the batch in chunks.
+
+    It computes the gradients beside the loss, which a model for inference has none of.
+    """
+    if any(options[-3:]):
+        raise NotImplementedError("gradients are asked for; export under torch.no_grad() or in eval() mode")
+    logits = torch.nn.functional.linear(input, linear_weight, linear_bias)
+    loss = torch.nn.functional.cross_entropy(
+        logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+    )
+    return loss, input.new_empty(0, 0), input.new_empty(0, 0), input.new_empty(0)
+
+
+def linear_cross_entropy_of_each(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    *options: Any,
+) -> torch.Tensor:
+    """The same without a reduction."""
+    logits = torch.nn.functional.linear(input, linear_weight, linear_bias)
+    return torch.nn.functional.cross_entropy(logits, target, weight, ignore_index=ignore_index, reduction="none")
+
+
+# By name, for the operators of torch's Python modules exist only once these are imported.
+_DEFINITIONS: dict[str, Callable[..., Any]] = {
+    "aten::cov": cov,
+    "aten::corrcoef": corrcoef,
+    "torch_nn::_linear_cross_entropy_batch_chunked": linear_cross_entropy,
+    "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction": linear_cross_entropy_of_each,
 }
 
 
 def definition(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:
     """Return the definition of an operator, or None if torch's is as good."""
-    return _DEFINITIONS.get(overload)
+    return _DEFINITIONS.get(overload.name())

@@ -112,8 +112,13 @@ def _one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 def _lstsq(
     self: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """The rank decides whether there are residuals; the drivers that may find less than the full one leave them out."""
+    """Return no residuals, but for the driver that takes the rank for full: the others look at it first."""
     m, n = self.shape[-2:]
+    if driver in ("gelsd", "gelss") and m > n:
+        raise NotImplementedError(
+            f"linalg.lstsq with driver={driver!r} gives residuals only if the rank is full, which decides the shape "
+            "of a result; use the default driver"
+        )
     vector = b.ndim == 1 or (self.ndim - 1 == b.ndim and b.shape == self.shape[:-1])
     right = b.unsqueeze(-1) if vector else b
     batch = torch.broadcast_shapes(self.shape[:-2], right.shape[:-2])

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["gauss_jordan", "same_batch", "sign_of_exchanges", "solve_triangular"]
+__all__ = ["gauss_jordan", "is_vector", "same_batch", "sign_of_exchanges", "solve_triangular"]
 
 aten = torch.ops.aten
 
@@ -90,7 +90,7 @@ def linalg_inv_ex(op: OpBuilder, A: ir.Value, *, check_errors: bool = False) -> 
     return op.cast(inverse, op.dtype(A)), info
 
 
-def _is_vector(op: OpBuilder, a: ir.Value, b: ir.Value) -> bool:
+def is_vector(op: OpBuilder, a: ir.Value, b: ir.Value) -> bool:
     """Tell whether ``b`` is a batch of vectors, by torch's rule."""
     if op.rank(b) == 1:
         return True
@@ -101,7 +101,7 @@ def _is_vector(op: OpBuilder, a: ir.Value, b: ir.Value) -> bool:
 def linalg_solve_ex(
     op: OpBuilder, A: ir.Value, B: ir.Value, *, left: bool = True, check_errors: bool = False
 ) -> tuple[ir.Value, ...]:
-    vector = _is_vector(op, A, B)
+    vector = is_vector(op, A, B)
     a, b = wide(op, A), wide(op, B)
     b = op.Unsqueeze(b, [op.rank(b)]) if vector else b
     if not left:

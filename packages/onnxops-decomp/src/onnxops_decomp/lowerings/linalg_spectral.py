@@ -254,12 +254,22 @@ def pseudoinverse(
         size: Larger size of the matrix.
         eps: Precision of its numbers.
     """
-    rank = op.rank(matrix)
     rotated, v, lengths = orthogonalized(op, matrix)
-    least = _least_singular_value(op, lengths, atol, rtol, op.Mul(op.cast(op.vector([size]), DOUBLE), eps))
-    counts = op.Greater(lengths, least)
+    return inverse_of(op, rotated, v, lengths, significant(op, lengths, atol, rtol, size, eps))
+
+
+def significant(
+    op: OpBuilder, lengths: ir.Value, atol: ir.Value | None, rtol: ir.Value | None, size: Size, eps: float
+) -> ir.Value:
+    """Tell which singular values (\\*, k) lie above the tolerance; see :func:`pseudoinverse`."""
+    default = op.Mul(op.cast(op.vector([size]), DOUBLE), eps)
+    return op.Greater(lengths, _least_singular_value(op, lengths, atol, rtol, default))
+
+
+def inverse_of(op: OpBuilder, rotated: ir.Value, v: ir.Value, lengths: ir.Value, counts: ir.Value) -> ir.Value:
+    """Return the pseudoinverse from what :func:`orthogonalized` gives and the singular values that count."""
     weights = op.Where(counts, op.Reciprocal(op.Where(counts, op.Mul(lengths, lengths), 1.0)), 0.0)
-    weighted = op.Mul(v, op.Unsqueeze(weights, [rank - 2]))
+    weighted = op.Mul(v, op.Unsqueeze(weights, [op.rank(v) - 2]))
     return op.MatMul(weighted, swap_axes(op, rotated, -2, -1))
 
 
