@@ -317,7 +317,7 @@ def linalg_cholesky_ex(
     return _narrow(op, _adjoint(op, factor) if upper else factor, self), first_true(op, failed)
 
 
-@lowering(aten.cholesky.default, complex=True)
+@lowering("aten::cholesky", complex=True)  # by name, as in linalg_factorizations
 def cholesky(op: OpBuilder, self: ir.Value, upper: bool = False) -> ir.Value:
     return linalg_cholesky_ex(op, self, upper=upper)[0]
 

@@ -225,7 +225,7 @@ def linalg_cholesky_ex(
     return op.cast(swap_axes(op, factor, -2, -1) if upper else factor, op.dtype(self)), info
 
 
-@lowering("aten::cholesky")  # by name: torch 2.15 no longer has it, exported programs may
+@lowering("aten::cholesky")  # by name: torch 2.14 no longer has it, exported programs may
 def cholesky(op: OpBuilder, self: ir.Value, upper: bool = False) -> ir.Value:
     return linalg_cholesky_ex(op, self, upper=upper)[0]
 
