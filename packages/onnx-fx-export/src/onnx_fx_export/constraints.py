@@ -24,7 +24,7 @@ from onnx_fx_export.torch_private import guard_texts
 from onnxops_decomp.graph_lowering import SymbolNames
 from onnxops_decomp.inference import Dims
 
-__all__ = ["METADATA_KEY", "SizeConstraints"]
+__all__ = ["METADATA_KEY", "SizeConstraints", "size"]
 
 METADATA_KEY = "onnxops.size_constraints"
 
@@ -139,6 +139,17 @@ class SizeConstraints:
                     f"The model was captured for {text}, but is called with {known}. Export it with an example of "
                     "such sizes, or without code that depends on them."
                 )
+
+
+def size(text: str, sizes: Mapping[str, int]) -> int | None:
+    """Return the size that a dimension such as ``batch`` or ``2*length + 1`` has, or None if that is not known."""
+    if not _is_checkable(text):
+        return None
+    try:
+        value = _evaluated(ast.parse(text, mode="eval").body, sizes)
+    except (KeyError, ZeroDivisionError):
+        return None
+    return int(value) if value == int(value) else None
 
 
 def _translated(text: str, inputs: Mapping[str, Dims]) -> str | None:

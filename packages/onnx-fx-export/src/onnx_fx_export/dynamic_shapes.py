@@ -21,6 +21,7 @@ __all__ = [
     "from_dynamic_axes",
     "leaf_specs",
     "normalized",
+    "smallest_declared",
 ]
 
 DimName = str | None
@@ -185,3 +186,8 @@ def dim_name(dim: Any) -> DimName:
     if isinstance(dim, str):
         return dim
     return str(dim.__name__) if isinstance(dim, Dim) else None
+
+
+def smallest_declared(dynamic_shapes: Any) -> int:
+    """Return the smallest size at which every declared dimension may be: 1, or more where a ``Dim`` has a bound."""
+    return max([1, *(int(getattr(leaf, "min", 1)) for leaf in pytree.tree_leaves(dynamic_shapes))])

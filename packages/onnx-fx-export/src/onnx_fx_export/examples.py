@@ -21,6 +21,7 @@ __all__ = [
     "has_special_sizes",
     "inferred_dimensions",
     "of_size_one",
+    "repeated",
     "several_examples",
     "variable_numbers",
 ]
@@ -128,12 +129,12 @@ def _resized(example: Example, specs: Sequence[Mapping[int, Any]], size_for: Cal
         for axis, dim in spec.items():
             if axis != NUMBER:
                 size = size_for(leaves[index].shape[axis])
-                leaves[index] = _repeated(leaves[index], axis, min(size, getattr(dim, "max", None) or size))
+                leaves[index] = repeated(leaves[index], axis, min(size, getattr(dim, "max", None) or size))
     result: Example = pytree.tree_unflatten(leaves, structure)
     return result
 
 
-def _repeated(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+def repeated(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
     """Return a tensor with that many entries along an axis, its own ones over and over."""
     present = tensor.shape[axis]
     if size == present:

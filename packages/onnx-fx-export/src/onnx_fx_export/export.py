@@ -92,7 +92,8 @@ def export(
         keep_initializers_as_inputs: Whether ``f`` lists weights as inputs too.
         state: What to do about buffers and inputs that the model changes in place: ``"error"`` refuses, ``"io"``
             makes each an input and an output named ``<name>.next``.
-        verify: Whether the result is compared with PyTorch on the example arguments (needs onnx-verify).
+        verify: Whether the result is compared with PyTorch on the example arguments, and at other sizes of the
+            dynamic dimensions (needs onnx-verify).
         optimize: Whether groups of nodes are fused where the opset has one operator for them. ``"onnxscript"`` also
             hands the model to onnxscript's optimizer and rewriter.
         export_modules_as_functions: Classes of modules whose calls become calls of ONNX functions, or True for all
@@ -143,7 +144,8 @@ def export(
         return request.through_torchscript(f, opset_version=opset_version, verify=verify, **weights)
     if verify:
         with timer.stage("verify"):
-            verify_program(result, _reference(model), positional, dict(kwargs or {}))
+            smallest = shapes.smallest_declared(dynamic_shapes)
+            verify_program(result, _reference(model), positional, dict(kwargs or {}), smallest_size=smallest)
     if f is not None:
         with timer.stage("save"):
             weights["include_initializers"] = weights.pop("export_params")

@@ -226,23 +226,51 @@ class ONNXProgram:
 
     def flat_inputs(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """Return the model's inputs by name for a call in torch's form; state inputs get their initial values."""
-        order = list(self._structure.inputs.children()[1].context)
-        if set(order) == set(kwargs):
-            kwargs = {name: kwargs[name] for name in order}
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        if structure != self._structure.inputs:
-            raise InvalidArgumentError(
-                f"The call has structure {structure}, the exported model takes {self._structure.inputs}."
-            )
+        leaves = self._leaves(args, kwargs)
         for position, constant in self._conversion.constants.items():
             if not _is_same(leaves[position], constant):
                 raise InvalidArgumentError(
                     f"The model was exported for {constant!r} where this call has {leaves[position]!r}. Declare the "
                     "number dynamic, or export again."
                 )
-        names = [name for name in self.input_names if name not in self.initial_state]
-        feeds = {n: leaves[p] for n, p in zip(names, self._conversion.input_positions, strict=True)}
+        feeds = {name: leaves[position] for name, position in self._positions().items()}
         return {**feeds, **self.initial_state}
+
+    def call_with(
+        self, inputs: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and keyword arguments of a call in which some inputs of the model are others.
+
+        Args:
+            inputs: The new values by input name.
+            args: Positional arguments of the call that is changed.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            InvalidArgumentError: If the call has another structure than the exported one.
+        """
+        leaves, positions = self._leaves(args, kwargs), self._positions()
+        for name, value in inputs.items():
+            leaves[positions[name]] = value
+        call: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, self._structure.inputs)
+        return call
+
+    def _positions(self) -> dict[str, int]:
+        """Return the place of each input among the leaves of a call."""
+        names = [name for name in self.input_names if name not in self.initial_state]
+        return dict(zip(names, self._conversion.input_positions, strict=True))
+
+    def _leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Return the leaves of a call in the order of the exported one."""
+        order = list(self._structure.inputs.children()[1].context)
+        if set(order) == set(kwargs):
+            kwargs = {name: kwargs[name] for name in order}
+        leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        if structure != self._structure.inputs:
+            raise InvalidArgumentError(
+                f"The call has structure {structure}, the exported model takes {self._structure.inputs}."
+            )
+        return leaves
 
     def run(self, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Run the model on named inputs and return its outputs by name, state outputs included.

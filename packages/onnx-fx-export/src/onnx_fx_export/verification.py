@@ -10,6 +10,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import OnnxExporterError, VerificationError
+from onnx_fx_export.examples import Example
+from onnx_fx_export.other_sizes import other_sizes
 
 if TYPE_CHECKING:
     from onnx_fx_export.program import ONNXProgram
@@ -22,6 +24,8 @@ def verify_program(
     model: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    *,
+    smallest_size: int | None = None,
 ) -> None:
     """Run both on the example arguments and compare every output, and the buffers that the model changes.
 
@@ -30,33 +34,54 @@ def verify_program(
         model: What was exported, so that a mistake of the capture shows as well.
         args: Positional arguments; they are not changed.
         kwargs: Keyword arguments; they are not changed.
+        smallest_size: If given, both also run at larger sizes of the dynamic dimensions and at this one, unless the
+            model itself fails there.
 
     Raises:
         VerificationError: If they disagree; the message says where.
         OnnxExporterError: If onnx-verify is not installed.
     """
+    example = copy.deepcopy((args, kwargs))
+    _compare(program, example, _run_model(program, model, example), "")
+    if smallest_size is None:
+        return
+    for group in other_sizes(program, *example, smallest_size):
+        for sizes, call in group:
+            try:
+                expected = _run_model(program, model, call)
+            except Exception:  # whatever a model raises at sizes that it is not made for
+                continue
+            _compare(program, call, expected, " at " + ", ".join(f"{name} = {size}" for name, size in sizes.items()))
+            break
+
+
+def _run_model(program: ONNXProgram, model: Callable[..., Any], call: Example) -> list[torch.Tensor]:
+    """Return what the model gives, and the buffers that it changes."""
+    buffers = list(program.initial_state)
+    args, kwargs = copy.deepcopy(call)
+    # A model with state is run as a copy: the user's own stays where it is.
+    own: Any = copy.deepcopy(model) if buffers else model
+    with torch.no_grad():
+        outputs = own(*args, **kwargs)
+    return _tensors([outputs, [dict(own.named_buffers(remove_duplicate=False))[name] for name in buffers]])
+
+
+def _compare(program: ONNXProgram, call: Example, expected: list[torch.Tensor], where: str) -> None:
     try:
         import onnx_verify
     except ImportError as error:
         raise OnnxExporterError("verify=True needs onnx-verify: pip install onnx-fx-export[verify].") from error
-    example = copy.deepcopy((args, kwargs))
-    buffers = list(program.initial_state)
-
-    def reference(*_: Any) -> list[torch.Tensor]:
-        call_args, call_kwargs = copy.deepcopy(example)
-        # A model with state is run as a copy: the user's own stays where it is.
-        own: Any = copy.deepcopy(model) if buffers else model
-        with torch.no_grad():
-            outputs = own(*call_args, **call_kwargs)
-        return _tensors([outputs, [dict(own.named_buffers(remove_duplicate=False))[name] for name in buffers]])
 
     def candidate(*_: Any) -> list[torch.Tensor]:
-        outputs = program.run(program.flat_inputs(*example[0], **example[1]))
-        return _tensors([program.structured(outputs), [outputs[program.state[name]] for name in buffers]])
+        try:
+            outputs = program.run(program.flat_inputs(*call[0], **call[1]))
+        except RuntimeError as error:
+            raise VerificationError(f"ONNX Runtime cannot run the exported model{where}: {error}") from error
+        return _tensors([program.structured(outputs), [outputs[program.state[name]] for name in program.initial_state]])
 
-    verdict = onnx_verify.compare(reference, candidate, [tuple(_tensors(example))])
+    verdict = onnx_verify.compare(lambda *_: expected, candidate, [tuple(_tensors(call))])
     if not verdict:
-        raise VerificationError(f"The exported model does not agree with PyTorch:\n{verdict}")
+        raise VerificationError(f"The exported model does not agree with PyTorch{where}:\n{verdict}")
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -1,0 +1,87 @@
+"""``verify=True`` compares at sizes that capture has not seen."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from onnx_fx_export import DynamicShapeError, VerificationError, export
+from onnx_fx_export.other_sizes import other_sizes
+
+
+class SpecialForOne(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] == 1 else x + 1
+
+
+class Projected(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x, y):
+        return self.linear(x), torch.cat([x, y], 1).sum(1)
+
+
+def test_a_model_that_treats_one_row_otherwise_is_not_verified():
+    with pytest.raises(VerificationError, match=r"at rows = 1"):
+        export(SpecialForOne(), (torch.randn(3, 2),), dynamic_shapes=[{0: "rows"}], verify=True)
+
+
+def test_a_model_that_treats_one_row_otherwise_is_refused_for_an_example_of_one_row():
+    with pytest.raises(DynamicShapeError, match="rows"):
+        export(SpecialForOne(), (torch.randn(1, 2),), dynamic_shapes=[{0: "rows"}])
+
+
+def test_sizes_below_a_declared_bound_are_not_asked_for():
+    rows = torch.export.Dim("rows", min=2)
+    program = export(SpecialForOne(), (torch.randn(3, 2),), dynamic_shapes=[{0: rows}], verify=True)
+    x = torch.randn(7, 2)
+    torch.testing.assert_close(program(x), x + 1)
+
+
+def test_an_export_that_is_wrong_at_other_sizes_only_is_found():
+    def first_three_rows(op, self):
+        bounds = [op.constant(np.array([bound])) for bound in (0, 3, 2**31)]
+        rows = [op.Slice(self, low, high, bounds[0]) for low, high in itertools.pairwise(bounds)]
+        return op.Concat(op.Relu(rows[0]), rows[1], axis=0)
+
+    table = {torch.ops.aten.relu.default: first_three_rows}
+    x = -torch.rand(3, 4)
+    export(torch.nn.ReLU(), (x,), custom_translation_table=table, verify=True)
+    with pytest.raises(VerificationError, match="at rows = 4"):
+        export(torch.nn.ReLU(), (x,), custom_translation_table=table, dynamic_shapes=[{0: "rows"}], verify=True)
+
+
+def test_sizes_that_the_model_refuses_are_passed_over():
+    class Pairs(torch.nn.Module):
+        def forward(self, x):
+            return x.reshape(-1, 2, 3).sum(1)
+
+    program = export(Pairs(), (torch.randn(4, 3),), dynamic_shapes=[{0: "rows"}], verify=True)
+    x = torch.randn(10, 3)
+    torch.testing.assert_close(program(x), x.reshape(-1, 2, 3).sum(1))
+
+
+def test_each_group_of_sizes_differs_between_dimensions_and_ends_with_the_smallest():
+    example = (torch.randn(3, 4), torch.randn(3, 5))
+    program = export(Projected(), example, dynamic_shapes=[{0: "rows"}, {0: "rows", 1: "columns"}])
+    groups = [[sizes for sizes, _ in group] for group in other_sizes(program, example, {}, 1)]
+    assert groups == [[{"rows": 4, "columns": 7}, {"rows": 6, "columns": 10}], [{"rows": 1, "columns": 1}]]
+
+
+def test_calls_at_other_sizes_have_the_shapes_and_contents_of_the_example():
+    example = (torch.randn(3, 4), torch.randn(3, 5))
+    program = export(Projected(), example, dynamic_shapes=[{0: "rows"}, {0: "rows", 1: "columns"}])
+    _, ((x, y), kwargs) = next(next(other_sizes(program, example, {}, 1)))
+    assert (x.shape, y.shape, kwargs) == ((4, 4), (4, 7), {})
+    torch.testing.assert_close(x[:3], example[0])
+    torch.testing.assert_close(y[:3, :5], example[1])
+
+
+def test_a_model_without_dynamic_dimensions_has_no_other_sizes():
+    example = (torch.randn(3, 4), torch.randn(3, 5))
+    assert not list(other_sizes(export(Projected(), example), example, {}, 1))
