@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 import torch
 
-from onnx_fx_export import export
+from onnx_fx_export import InvalidArgumentError, export
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +87,58 @@ def test_nested_dynamic_shapes_follow_the_structure() -> None:
     program = export(Sum(), example, dynamic_shapes={"inputs": {"a": {0: "n"}, "b": [{0: "m"}, None]}})
     other = {"a": torch.randn(5, 3), "b": [torch.randn(1, 3), torch.randn(3)]}
     torch.testing.assert_close(program(other), Sum()(other))
+
+
+def static_cache(model, batch: int, past: int):
+    from transformers import StaticCache
+
+    cache = StaticCache(model.config, max_cache_len=16)
+    cache.early_initialization(batch, 2, 8, torch.float32, torch.device("cpu"))
+    if past:
+        with torch.no_grad():
+            model(input_ids=torch.randint(0, 50, (batch, past)), past_key_values=cache)
+    return cache
+
+
+@pytest.mark.parametrize("opset", [18, 24])
+def test_decoding_with_a_static_cache_that_is_written_in_place(llama, opset: int) -> None:
+    layer = {"keys": {0: "batch"}, "values": {0: "batch"}, "cumulative_length": None}
+    program = export(
+        llama,
+        kwargs={"input_ids": torch.randint(0, 50, (2, 3)), "past_key_values": static_cache(llama, 2, 4)},
+        dynamic_shapes={"input_ids": {0: "batch", 1: "length"}, "past_key_values": [*layer.values()] * 2},
+        opset_version=opset,
+        state="io",
+    )
+    assert program.input_names[:3] == ["input_ids", "past_key_values.0.keys", "past_key_values.0.values"]
+    assert "past_key_values.1.cumulative_length.next" in program.output_names
+    for batch, length, past in ((2, 3, 4), (3, 2, 7), (1, 5, 0)):
+        ids, cache = torch.randint(0, 50, (batch, length)), static_cache(llama, batch, past)
+        actual = program(input_ids=ids, past_key_values=copy.deepcopy(cache))
+        with torch.no_grad():
+            expected = llama(input_ids=ids, past_key_values=cache)
+        torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-4, atol=1e-5)
+        for mine, theirs in zip(actual.past_key_values.layers, expected.past_key_values.layers, strict=True):
+            assert mine.cumulative_length == theirs.cumulative_length == past + length
+            torch.testing.assert_close(mine.keys, theirs.keys, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(mine.values, theirs.values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_static_cache_without_tensors_is_refused_with_the_call_that_makes_them(llama) -> None:
+    from transformers import StaticCache
+
+    cache = StaticCache(llama.config, max_cache_len=16)
+    with pytest.raises(InvalidArgumentError, match="early_initialization"):
+        export(llama, kwargs={"input_ids": torch.randint(0, 50, (2, 3)), "past_key_values": cache}, state="io")
+
+
+def test_a_static_cache_with_a_sliding_window_is_refused() -> None:
+    from transformers import MistralConfig, StaticCache
+
+    config = MistralConfig(
+        num_hidden_layers=1, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, sliding_window=8
+    )
+    cache = StaticCache(config, max_cache_len=16)
+    cache.early_initialization(2, 2, 8, torch.float32, torch.device("cpu"))
+    with pytest.raises(InvalidArgumentError, match="sliding window"):
+        export(torch.nn.Identity(), (cache,))

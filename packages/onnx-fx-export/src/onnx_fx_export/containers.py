@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from onnx_fx_export.caches import check_cache, register_cache
 
 __all__ = ["register_containers"]
 
@@ -18,12 +20,17 @@ def register_containers(values: Iterable[Any]) -> None:
 
     Known are dataclasses, and the caches of transformers. Registration is torch's and lasts for the process, as
     everything that torch.export traces through has to be registered in it.
+
+    Raises:
+        InvalidArgumentError: If a container keeps something that is no tensor, as some caches do.
     """
     pending = list(values)
     while pending:
         value = pending.pop()
         if value is None or isinstance(value, torch.Tensor | int | float | str | bool):
             continue
+        if (caches := _caches_of(value)) is not None:
+            check_cache(caches, value)
         children = _children(value)
         if children is None and _register(type(value), value):
             children = _children(value)
@@ -38,35 +45,15 @@ def _children(value: Any) -> list[Any] | None:
 
 def _register(kind: type, value: Any) -> bool:
     """Register one class; return whether torch can take it apart now."""
-    caches = sys.modules.get("transformers.cache_utils")
-    if caches is not None and isinstance(value, caches.Cache):
-        return _register_cache(caches, value)
+    if (caches := _caches_of(value)) is not None:
+        return register_cache(caches, value)
     if dataclasses.is_dataclass(kind):
         torch.export.register_dataclass(kind)
         return True
     return False
 
 
-def _register_cache(caches: Any, value: Any) -> bool:
-    if type(value) is caches.DynamicCache:
-        from transformers.integrations import executorch
-
-        register: Callable[[], None] = executorch.register_dynamic_cache_export_support
-        register()
-        return True
-    if type(value) is caches.EncoderDecoderCache:
-        pytree.register_pytree_node(
-            caches.EncoderDecoderCache,
-            lambda cache: ([cache.self_attention_cache, cache.cross_attention_cache], None),
-            lambda parts, _: caches.EncoderDecoderCache(*parts),
-            serialized_type_name="transformers.cache_utils.EncoderDecoderCache",
-            flatten_with_keys_fn=lambda cache: (
-                [
-                    (pytree.MappingKey("self_attention_cache"), cache.self_attention_cache),
-                    (pytree.MappingKey("cross_attention_cache"), cache.cross_attention_cache),
-                ],
-                None,
-            ),
-        )
-        return True
-    return False
+def _caches_of(value: Any) -> Any:
+    """Return the module of the caches of transformers if a value is one of them."""
+    caches = sys.modules.get("transformers.cache_utils")
+    return caches if caches is not None and isinstance(value, caches.Cache) else None
