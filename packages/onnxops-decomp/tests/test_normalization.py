@@ -144,3 +144,8 @@ def test_normalize() -> None:
 
 def test_group_norm_of_doubles() -> None:
     check(lambda x: F.group_norm(x, 2), torch.randn(2, 4, 5).double(), opset=18)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 20, 26])
+def test_instance_norm_of_half_floats_whose_statistics_nothing_reads(opset: int) -> None:
+    check(lambda x: F.instance_norm(x), torch.randn(2, 3, 5, 4).half(), opset=opset)

@@ -269,7 +269,7 @@ class GraphLowering:
             result = apply_lowering(self.op, entry, overload, args, kwargs)
         else:
             result = self._decomposed(node, overload, args, kwargs)
-        self.check(result, node.meta.get("val"), overload.name())
+        self.check(result, _of_read_results(node), overload.name())
         self._bind_unbacked(node, result)
         for operand in written_arguments(node):
             self.written[node] = root = self.written.get(operand, operand)
@@ -364,6 +364,15 @@ class GraphLowering:
             name = self.op.context.names.new("failed")
             return ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(()))
         return val
+
+
+def _of_read_results(node: torch.fx.Node) -> Any:
+    """Return what torch says of a node's results, with None for those of several that nothing reads."""
+    val = node.meta.get("val")
+    if not isinstance(val, list | tuple) or any(user.target is not operator.getitem for user in node.users):
+        return val
+    read = {user.args[1] for user in node.users if user.users}
+    return [part if index in read else None for index, part in enumerate(val)]
 
 
 def _size_source(value: ir.Value, axis: int | None, op: OpBuilder) -> ir.Value:
