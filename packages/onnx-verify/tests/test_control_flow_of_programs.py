@@ -1,5 +1,7 @@
 """A fault in a body of an exported program is found by interpreting the nested graph of the higher-order operator."""
 
+from types import SimpleNamespace
+
 import faults
 import numpy as np
 import onnx
@@ -259,6 +261,18 @@ def test_a_fault_in_a_region_in_another_mode_is_found(regions, kind):
     node = next(node for node in model.graph.node if node.op_type == kind)
     node.op_type = {"Sin": "Cos", "Mul": "Add", "Exp": "Sigmoid"}[kind]
     report = find_mismatch(model, REGION_SAMPLES, reference=regions.lowered_program)
+    assert report.first.node.name == node.name, str(report)
+
+
+@pytest.mark.parametrize("kind", ["Sin", "Mul", "Exp"])
+def test_the_captured_program_of_an_onnx_program_stands_for_the_one_that_its_nodes_name(regions, kind):
+    model = clone(regions.model_proto)
+    node = next(node for node in model.graph.node if node.op_type == kind)
+    node.op_type = {"Sin": "Cos", "Mul": "Add", "Exp": "Sigmoid"}[kind]
+    broken = SimpleNamespace(
+        model=model, exported_program=regions.exported_program, lowered_program=regions.lowered_program
+    )
+    report = find_mismatch(broken, REGION_SAMPLES, reference=regions.exported_program)
     assert report.first.node.name == node.name, str(report)
 
 

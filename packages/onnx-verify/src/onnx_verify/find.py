@@ -46,9 +46,9 @@ def find_mismatch(
         model: what is in question: an ONNX model in any form, or an ONNXProgram.
         inputs: input sets as for :func:`onnx_verify.compare`; all of them are checked in the same pass.
         reference: what is right. Another ONNX model: its values pair up with the candidate's by name or position.
-            An ExportedProgram: by fx node name. None: for an ONNXProgram the program that it was lowered from
-            (its ``lowered_program``, else its ``exported_program``); for an ONNX model the model itself, run by
-            ``reference_backend`` (the reference evaluator unless given).
+            An ExportedProgram: by fx node name. None, or the ``exported_program`` of an ONNXProgram: the program that
+            it was lowered from (its ``lowered_program``, else its ``exported_program``). None for an ONNX model: the
+            model itself, run by ``reference_backend`` (the reference evaluator unless given).
         options: how to search.
         **changes: fields of :class:`SearchOptions` that replace those of ``options``.
 
@@ -63,8 +63,10 @@ def find_mismatch(
     """
     settings = replace(options or SearchOptions(), **changes)
     candidate = _onnx_part(model)
-    if reference is None:
-        reference = getattr(model, "lowered_program", None) or getattr(model, "exported_program", None)
+    captured = getattr(model, "exported_program", None)
+    if reference is None or reference is captured:
+        # Nodes name those of the program that was lowered, which may be the captured one in another form.
+        reference = getattr(model, "lowered_program", None) or captured
     if reference is None:
         return _between_runtimes(candidate, inputs, settings, options, changes)
     if is_exported_program(reference):
