@@ -66,6 +66,15 @@ def test_sizes_that_the_model_refuses_are_passed_over():
     torch.testing.assert_close(program(x), x.reshape(-1, 2, 3).sum(1))
 
 
+def test_a_warning_tells_of_sizes_at_which_the_model_itself_fails():
+    class AtLeastTwo(torch.nn.Module):
+        def forward(self, x):
+            return x.unfold(0, 2, 1).sum(-1)
+
+    with pytest.warns(UserWarning, match="Not verified at rows = 1 .*the model itself fails there"):
+        export(AtLeastTwo(), (torch.randn(4, 3),), dynamic_shapes=[{0: "rows"}], verify=True)
+
+
 def test_each_group_of_sizes_differs_between_dimensions_and_ends_with_the_smallest():
     example = (torch.randn(3, 4), torch.randn(3, 5))
     program = export(Projected(), example, dynamic_shapes=[{0: "rows"}, {0: "rows", 1: "columns"}])
