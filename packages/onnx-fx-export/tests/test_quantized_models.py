@@ -129,15 +129,3 @@ def test_weights_of_four_bits_in_bytes(tmp_path) -> None:
     assert len(saved["packed"].raw_data) == 6 * 4
     x = torch.randn(5, 8)
     torch.testing.assert_close(program(x), model(x))
-
-
-def test_torchao_weights() -> None:
-    torchao = pytest.importorskip("torchao", reason="torchao is not installed")
-    quantization = pytest.importorskip("torchao.quantization")
-    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16)).eval()
-    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
-    assert torchao is not None
-    with torch.no_grad():
-        program = export(model, (torch.randn(3, 64),), dynamic_shapes=({0: "batch"},))
-        x = torch.randn(5, 64)
-        torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-4)

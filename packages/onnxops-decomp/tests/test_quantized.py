@@ -212,6 +212,14 @@ def test_weights_of_four_bits(dtype: torch.dtype, rows: int, columns: int, group
     )
 
 
+@pytest.mark.parametrize("opset", [7, 9, 10, 18, 26])
+def test_integer_products(opset: int) -> None:
+    def sample(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((rows, 24), (24, 8)))
+
+    check(torch._int_mm, *sample(20), opset=opset, others=[sample(33)])
+
+
 @pytest.mark.parametrize("opset", [13, 18])
 @pytest.mark.parametrize(
     ("left", "right"), [((16, 8), (3, 8, 16)), ((3, 8, 8), (3, 8, 16)), ((3, 16, 8), (8, 16)), ((16, 16), (16, 8))]

@@ -22,6 +22,7 @@ from onnx_fx_export.observers import settled
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.regions import ModuleClasses, module_regions
 from onnx_fx_export.size_sources import define_symbol, shape_entry
+from onnx_fx_export.tensor_subclasses import ACCESS, inner_tensor, inner_tensors, reads_a_subclass_whole
 from onnx_fx_export.torch_private import is_without_data, records_modes
 from onnx_fx_export.weights import WeightStore
 from onnxops_decomp import LoweringTable, OpBuilder
@@ -100,7 +101,7 @@ class _Converter:
         self.symbols = SymbolNames(self.op)
         self.weights = WeightStore(self.op)
         self.functions = FunctionStore()
-        handlers = {**HANDLERS, **self.functions.handlers(opset)}
+        handlers = {**HANDLERS, ACCESS: inner_tensor, **self.functions.handlers(opset)}
         self.lowering = GraphLowering(self.op, table, self.symbols, handlers=handlers, origin=origin_of)
         self.module_classes = functions
         self.input_positions: list[int] = []
@@ -175,6 +176,8 @@ class _Converter:
             tensor = self.program.constants.get(target)
         if not isinstance(tensor, torch.Tensor):
             return tensor
+        if parts := inner_tensors(tensor):
+            return {name: self.weights.value(f"{target}.{name}", part) for name, part in parts.items()}
         if target in self.mutated_buffers:
             self.initial_state[target] = tensor
             dims = (*tensor.shape, 2) if tensor.is_complex() else tuple(tensor.shape)
@@ -194,14 +197,15 @@ class _Converter:
         return self._mutated
 
     def find_mutations(self) -> None:
-        """Functionalize if rebinding is not enough or the graph switches modes, and hold what is mutated against what
-        the user wants.
+        """Functionalize if rebinding is not enough, the graph switches modes or works on subclasses of Tensor, and hold
+        what is mutated against what the user wants.
 
         Raises:
             MutationError: If something is mutated and the user did not ask for state inputs and outputs.
         """
         self.program = settled(self.program)
-        if needs_functionalization(self.program.graph_module) or records_modes(self.program.graph_module):
+        module = self.program.graph_module
+        if needs_functionalization(module) or records_modes(module) or reads_a_subclass_whole(self.program):
             self.program = self.program.run_decompositions({})
         self.rebound = _written_placeholders(self.program)
         signature = self.program.graph_signature

@@ -23,13 +23,16 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import onnxops_core
 import onnxops_decomp
 
 __all__ = [
+    "ACCESS",
     "dynamic_associative_scan",
     "fake_like",
+    "flattened_subclass",
     "guard_texts",
     "is_without_data",
     "not_the_users",
@@ -37,6 +40,9 @@ __all__ = [
     "sizes_unlike_0_and_1",
     "specializations",
 ]
+
+# What a captured graph reads an attribute of a weight with that is a subclass of Tensor.
+ACCESS = torch.ops.export.access_subclass_inner_tensor.default
 
 
 def guard_texts(program: torch.export.ExportedProgram) -> list[str]:
@@ -47,6 +53,17 @@ def guard_texts(program: torch.export.ExportedProgram) -> list[str]:
 def is_without_data(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor has a shape and no contents (``FakeTensor``, or on the meta device)."""
     return tensor.is_meta or isinstance(tensor, FakeTensor)
+
+
+def flattened_subclass(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return by attribute the tensors that a subclass is made of; nothing for any other tensor.
+
+    The protocol is that of ``torch.utils._python_dispatch.is_traceable_wrapper_subclass``.
+    """
+    if not is_traceable_wrapper_subclass(tensor):
+        return {}
+    names, _ = tensor.__tensor_flatten__()
+    return {name: getattr(tensor, name) for name in names}
 
 
 def records_modes(graph_module: torch.fx.GraphModule) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.finish.weights import DeduplicateInitializers, restore_duplicates
+from onnx_fx_export.tensor_subclasses import with_inner_tensors
 from onnx_fx_export.weights import TIED, StreamedTensor
 from onnxops_decomp.passes import DerivedTensor
 
@@ -64,6 +65,7 @@ def apply_weights(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> list[
             replaced.
     """
     restore_duplicates(model)
+    weights = with_inner_tensors(weights)
     used: set[str] = set()
     changes: list[tuple[ir.Value, ir.TensorProtocol]] = []
     for value in model.graph.initializers.values():

@@ -77,6 +77,11 @@ def choose_qparams_per_token_asymmetric(
     return op.cast(scale, _DOUBLE), op.cast(zero, _INT64)
 
 
+@lowering(aten._int_mm.default)
+def int_mm(op: OpBuilder, self: ir.Value, mat2: ir.Value) -> ir.Value:
+    return op.MatMulInteger(self, mat2)
+
+
 @lowering(aten._weight_int8pack_mm.default)
 def weight_int8pack_mm(op: OpBuilder, self: ir.Value, mat2: ir.Value, scales: ir.Value) -> ir.Value:
     dtype = op.dtype(self)
