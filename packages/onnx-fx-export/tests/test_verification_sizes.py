@@ -94,3 +94,27 @@ def test_calls_at_other_sizes_have_the_shapes_and_contents_of_the_example():
 def test_a_model_without_dynamic_dimensions_has_no_other_sizes():
     example = (torch.randn(3, 4), torch.randn(3, 5))
     assert not list(other_sizes(export(Projected(), example), example, {}, 1))
+
+
+@pytest.mark.parametrize("bounds", ["any", "declared"])
+def test_a_padded_encoder_is_verified_by_its_definition(bounds):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+    x, mask = torch.randn(2, 5, 8), torch.tensor([[False] * 3 + [True] * 2, [False] * 5])
+    dim = torch.export.Dim.DYNAMIC
+    sizes = {0: dim, 1: dim} if bounds == "any" else {0: "batch", 1: "length"}
+
+    program = export(
+        encoder,
+        (x,),
+        kwargs={"src_key_padding_mask": mask},
+        dynamic_shapes={"src": sizes, "src_key_padding_mask": sizes},
+        verify=True,
+    )
+
+    with torch.no_grad():
+        expected = encoder(x, src_key_padding_mask=mask)
+    actual = program(x, src_key_padding_mask=mask)
+    # PyTorch's fused layers put zeros at padded positions.
+    assert torch.all(expected[mask] == 0)
+    torch.testing.assert_close(actual[~mask], expected[~mask], rtol=1e-4, atol=1e-5)

@@ -77,3 +77,23 @@ def test_deprecations_of_torchscript_are_hidden_and_others_are_not() -> None:
             warnings.warn("something else", stacklevel=1)
 
     assert [str(warning.message) for warning in seen] == ["something else"]
+
+
+def test_a_kernel_that_refuses_symbols_has_another_in_python_that_takes_them() -> None:
+    mode = private.fake_mode()
+    size = mode.shape_env.create_unbacked_symint()
+
+    def resized() -> torch.Tensor:
+        with mode:
+            return torch.ops.aten.upsample_bilinear2d.vec(torch.empty(1, 1, 4, 4), [size, 3], False, None)
+
+    try:
+        resized()
+    except RuntimeError as error:
+        refused = error
+    with private.python_kernels():
+        result = resized()
+
+    assert private.refuses_symbols(refused)
+    assert not private.refuses_symbols(RuntimeError("other"))
+    assert private.statically_known_true(result.shape[2] == size)

@@ -8,6 +8,7 @@ import torch
 from torch.onnx import is_in_onnx_export as held_before_export
 
 import onnxops_core
+from onnxops_core.export_state import unfused_layers
 
 
 def test_nothing_is_exported_outside_the_context():
@@ -89,3 +90,12 @@ def test_compiled_code_outside_an_export_takes_the_plain_branch():
     compiled = torch.compile(_Branches(), backend="eager", fullgraph=True)
 
     assert compiled(torch.zeros(2)).tolist() == [-1.0, -1.0]
+
+
+def test_layers_run_by_their_definition_inside_unfused_layers():
+    before = torch.backends.mha.get_fastpath_enabled()
+
+    with unfused_layers():
+        inside = torch.backends.mha.get_fastpath_enabled()
+
+    assert (before, inside, torch.backends.mha.get_fastpath_enabled()) == (True, False, True)

@@ -190,4 +190,4 @@ def dim_name(dim: Any) -> DimName:
 
 def smallest_declared(dynamic_shapes: Any) -> int:
     """Return the smallest size at which every declared dimension may be: 1, or more where a ``Dim`` has a bound."""
-    return max([1, *(int(getattr(leaf, "min", 1)) for leaf in pytree.tree_leaves(dynamic_shapes))])
+    return max([1, *(int(getattr(leaf, "min", None) or 1) for leaf in pytree.tree_leaves(dynamic_shapes))])

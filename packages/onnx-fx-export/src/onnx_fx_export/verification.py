@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.errors import OnnxExporterError, VerificationError
 from onnx_fx_export.examples import Example
 from onnx_fx_export.other_sizes import other_sizes
+from onnxops_core.export_state import unfused_layers
 
 if TYPE_CHECKING:
     from onnx_fx_export.program import ONNXProgram
@@ -68,7 +69,7 @@ def _run_model(program: ONNXProgram, model: Callable[..., Any], call: Example) -
     args, kwargs = copy.deepcopy(call)
     # A model with state is run as a copy: the user's own stays where it is.
     own: Any = copy.deepcopy(model) if buffers else model
-    with torch.no_grad():
+    with torch.no_grad(), unfused_layers():
         outputs = own(*args, **kwargs)
     return _tensors([outputs, [dict(own.named_buffers(remove_duplicate=False))[name] for name in buffers]])
 

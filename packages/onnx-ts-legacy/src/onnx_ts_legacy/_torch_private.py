@@ -39,10 +39,11 @@ __all__ = [
     "new_dimension",
     "overload_of_schema",
     "plain_fake",
+    "python_kernels",
     "quiet_fake_tensors",
+    "refuses_symbols",
     "same_storage",
     "set_at_least_one",
-    "slow_attention",
     "statically_known_true",
     "trace_graph",
 ]
@@ -103,6 +104,18 @@ def lacks_fake_kernel(error: BaseException) -> bool:
 def is_data_dependent(error: BaseException) -> bool:
     """Tell whether torch could not go on without the value of a symbol (``GuardOnDataDependentSymNode``)."""
     return isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException)
+
+
+def refuses_symbols(error: BaseException) -> bool:
+    """Tell whether a kernel in C++ wanted numbers where it got symbols (the text of ``c10::asIntArrayRefSlow``)."""
+    return isinstance(error, RuntimeError) and "contain only concrete integers" in str(error)
+
+
+def python_kernels() -> contextlib.AbstractContextManager[Any]:
+    """Let torch take its kernels in Python, which know symbols (``torch._dispatch.python``)."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 
 @contextlib.contextmanager
@@ -166,17 +179,6 @@ def plain_fake(mode: FakeTensorMode, sizes: Sequence[Any], strides: Sequence[Any
     """Return a fake tensor without asking the dispatcher (constructor of ``FakeTensor``)."""
     meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
     return FakeTensor(mode, meta, torch.device("cpu"))
-
-
-@contextlib.contextmanager
-def slow_attention() -> Iterator[None]:
-    """Keep modules from calling fused kernels that stand for a whole layer (``torch.backends.mha``)."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from onnx_ts_legacy.exporter import Options, convert, convert_partly
 from onnx_ts_legacy.module_functions import check_opset, module_classes
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
+from onnxops_core.export_state import unfused_layers
 
 __all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
 
@@ -157,10 +158,11 @@ def _verify(captured: Captured, model: Any, program: TSProgram) -> None:
         raise MissingRuntimeError("verify=True needs onnx-verify: pip install onnx-ts-legacy[verify].") from None
     reference = copy.deepcopy(model) if program.state_outputs else model
     count = len(program.output_names) - len(program.state_outputs)
-    verdict = compare(
-        lambda *tensors: captured.reference(reference, *(torch.as_tensor(tensor) for tensor in tensors)),
-        lambda *tensors: program(*tensors)[:count],
-        tuple(captured.tensors()),
-    )
+    with unfused_layers():
+        verdict = compare(
+            lambda *tensors: captured.reference(reference, *(torch.as_tensor(tensor) for tensor in tensors)),
+            lambda *tensors: program(*tensors)[:count],
+            tuple(captured.tensors()),
+        )
     if not verdict:
         raise VerificationError(f"The exported model does not compute what the original does.\n{verdict}")

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError
-from onnxops_core.export_state import onnx_export
+from onnxops_core.export_state import onnx_export, unfused_layers
 
 __all__ = ["Captured", "ExampleInput", "capture", "split_arguments"]
 
@@ -203,7 +203,7 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     flat = _FlatModel(model, leaves, structure)
     weights: list[tuple[str, torch.Tensor]] = []
     root: Any = None
-    with _kept_buffers(model), onnx_export(), private.slow_attention():
+    with _kept_buffers(model), onnx_export(), unfused_layers():
         try:
             if any(map(_holds_script, flat.modules())):
                 traced = torch.jit.trace(flat, tuple(_copies(tensors)), check_trace=False, strict=False)

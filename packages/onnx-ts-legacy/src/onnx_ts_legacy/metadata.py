@@ -210,18 +210,31 @@ class Metadata:
         """
         known = len(self.shape_env.replacements)
         try:
-            with (
-                self.mode,
-                torch.no_grad(),
-                self.shape_env.ignore_fresh_unbacked_symbols(),
-                private.quiet_fake_tensors(),
-            ):
-                result = function(*args, **kwargs)
+            result = self._run_symbolic(function, args, kwargs)
         except Exception as error:
-            result = _Trials(self, function, args, kwargs).result(error)
+            result = self._run_in_python(function, args, kwargs, error)
         if len(self.shape_env.replacements) != known:
             self._check_declared()
         return result
+
+    def _run_symbolic(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        with (
+            self.mode,
+            torch.no_grad(),
+            self.shape_env.ignore_fresh_unbacked_symbols(),
+            private.quiet_fake_tensors(),
+        ):
+            return function(*args, **kwargs)
+
+    def _run_in_python(self, function: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Any:
+        """Call an operator that failed once more: some C++ kernels refuse symbols that torch's Python kernels take."""
+        if not private.refuses_symbols(error):
+            return _Trials(self, function, args, kwargs).result(error)
+        try:
+            with private.python_kernels():
+                return self._run_symbolic(function, args, kwargs)
+        except Exception as again:
+            return _Trials(self, function, args, kwargs).result(again)
 
     def _check_declared(self) -> None:
         for name, (size, _) in self._declared.items():
@@ -281,7 +294,12 @@ class _Trials:
             ScriptValueError: If no trial succeeds; ``error`` says why.
         """
         unsupported = private.lacks_fake_kernel(error)
-        undecided = unsupported or isinstance(error, TypeError) or private.is_data_dependent(error)
+        undecided = (
+            unsupported
+            or isinstance(error, TypeError)
+            or private.is_data_dependent(error)
+            or private.refuses_symbols(error)
+        )
         if (self._symbols or self._floats or unsupported) and undecided:
             for unknown in _UNKNOWN:
                 trials = [trial for step in range(_TRIES) if (trial := self._trial(step, unknown)) is not None]
@@ -289,8 +307,10 @@ class _Trials:
                     return self._common(trials)
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if self._symbols and self._metadata.declared_names:
+            names = self._metadata.declared_names
+            advice = " Dimensions that are always equal need one name in dynamic_axes." if len(names) > 1 else ""
             raise DynamicDimensionError(
-                f"The program does not work for other sizes of {', '.join(self._metadata.declared_names)}: {text}"
+                f"The program does not work for other sizes of {', '.join(names)}: {text}{advice}"
             ) from error
         raise ScriptValueError(f"torch refuses this call: {text}") from error
 

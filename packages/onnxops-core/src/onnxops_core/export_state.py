@@ -19,12 +19,14 @@ import contextlib
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+import torch
+
 from onnxops_core import _torch_export_flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_in_onnx_export", "onnx_export"]
+__all__ = ["is_in_onnx_export", "onnx_export", "unfused_layers"]
 
 _EXPORTING: ContextVar[bool] = ContextVar("onnxops_core_exporting", default=False)
 
@@ -50,6 +52,21 @@ def onnx_export() -> Iterator[None]:
             yield
     finally:
         _EXPORTING.reset(token)
+
+
+@contextlib.contextmanager
+def unfused_layers() -> Iterator[None]:
+    """Keeps transformer layers from being run by PyTorch's fused kernels (``torch.backends.mha``) in the body.
+
+    Those kernels put zeros at padded positions, where the layers' own definition gives other values, and they stand
+    for a whole layer in a trace. Exporters capture, and compare with, the definition.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 _torch_export_flag.mark_constant_for_dynamo(is_in_onnx_export)
