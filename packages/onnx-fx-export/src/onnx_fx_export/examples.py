@@ -21,7 +21,7 @@ __all__ = [
     "has_special_sizes",
     "inferred_dimensions",
     "of_size_one",
-    "repeated",
+    "resampled",
     "several_examples",
     "variable_numbers",
 ]
@@ -129,19 +129,20 @@ def _resized(example: Example, specs: Sequence[Mapping[int, Any]], size_for: Cal
         for axis, dim in spec.items():
             if axis != NUMBER:
                 size = size_for(leaves[index].shape[axis])
-                leaves[index] = repeated(leaves[index], axis, min(size, getattr(dim, "max", None) or size))
+                leaves[index] = resampled(leaves[index], axis, min(size, getattr(dim, "max", None) or size))
     result: Example = pytree.tree_unflatten(leaves, structure)
     return result
 
 
-def repeated(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """Return a tensor with that many entries along an axis, its own ones over and over."""
+def resampled(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """Return a tensor with that many entries along an axis, its own ones in their order: what is sorted stays so."""
     present = tensor.shape[axis]
     if size == present:
         return tensor
     if present == 0:
         return tensor.new_zeros([*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]])
-    return torch.cat([tensor.detach()] * -(-size // present), axis).narrow(axis, 0, size)
+    positions = torch.arange(size, device=tensor.device) * present // size
+    return tensor.detach().index_select(axis, positions)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import torch
 
 from onnx_fx_export.constraints import size
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.examples import Example, repeated
+from onnx_fx_export.examples import Example, resampled
 
 if TYPE_CHECKING:
     from onnx_fx_export.program import ONNXProgram
@@ -23,7 +23,7 @@ def other_sizes(
     """Yield calls at other sizes: a group of larger ones, of which one is enough, and a group of the smallest.
 
     Larger sizes differ between dimensions, so that one which was taken for another shows; as a model may ask for
-    multiples, they are doubled next. The contents are those of the example, over and over or cut off.
+    multiples, they are doubled next. The contents are those of the example in their order, some of them several times or left out.
 
     Args:
         program: The exported program, which says what the dimensions are called; sizes that it refuses are left out.
@@ -75,7 +75,7 @@ def _resized(tensor: torch.Tensor, dimensions: Mapping[int, str], sizes: Mapping
         wanted = size(text, sizes)
         if wanted is None or wanted < 0:
             return None
-        tensor = repeated(tensor, axis, wanted)
+        tensor = resampled(tensor, axis, wanted)
     return tensor
 
 
