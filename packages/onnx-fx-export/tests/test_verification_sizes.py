@@ -135,5 +135,5 @@ def test_a_model_that_the_runtime_does_not_run_is_not_verified():
         def forward(self, x):
             return x.bfloat16().amax(-1).float()
 
-    with pytest.raises(VerificationError, match="ONNX Runtime cannot run the exported model.*ReduceMax"):
+    with pytest.raises(VerificationError, match=r"ONNX Runtime cannot run the exported model.*ReduceMax"):
         export(Reduced(), (torch.randn(3, 2),), verify=True)

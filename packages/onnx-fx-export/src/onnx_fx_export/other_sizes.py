@@ -23,7 +23,8 @@ def other_sizes(
     """Yield calls at other sizes: a group of larger ones, of which one is enough, and a group of the smallest.
 
     Larger sizes differ between dimensions, so that one which was taken for another shows; as a model may ask for
-    multiples, they are doubled next. The contents are those of the example in their order, some of them several times or left out.
+    multiples, they are doubled next. The contents are those of the example in their order, some of them several times
+    or left out.
 
     Args:
         program: The exported program, which says what the dimensions are called; sizes that it refuses are left out.
