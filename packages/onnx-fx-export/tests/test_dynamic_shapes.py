@@ -51,6 +51,55 @@ def test_dynamic_axes_as_a_list() -> None:
     torch.testing.assert_close(program(x, y)[0], Scorer()(x, y)[0])
 
 
+def test_axes_get_the_names_that_torch_gives_them() -> None:
+    program = export(Scorer(), example(), dynamic_axes={"x": [0], "y": {0: "columns"}}, output_names=["scores"])
+    assert dims_of(program, "scores") == ["x_dynamic_axes_1", "columns"]
+
+
+def test_axes_of_outputs_keep_their_own_names() -> None:
+    axes = {"x": {0: "rows"}, "y": [0], "scores": {0: "rows", -1: "keys"}, "pairs": {0: "lines"}}
+    program = export(Scorer(), example(), dynamic_axes=axes, output_names=["scores", "pairs"])
+    assert dims_of(program, "scores") == ["rows", "keys"]
+    assert dims_of(program, "pairs") == ["lines", "2"]
+    x, y = torch.randn(7, 2, 4), torch.randn(2, 2, 4)
+    torch.testing.assert_close(program(x, y)[0], Scorer()(x, y)[0])
+
+
+def test_axes_of_outputs_that_are_not_as_declared_stay_as_they_are() -> None:
+    with pytest.warns(UserWarning, match=r"Dimension 1 of output pairs is 2.*"):
+        program = export(Scorer(), example(), dynamic_axes={"x": [0], "pairs": [1]}, output_names=["scores", "pairs"])
+    assert dims_of(program, "pairs") == ["4*x_dynamic_axes_1", "2"]
+    axes = {"x": {0: "rows"}, "pairs": {0: "rows"}}
+    with pytest.warns(UserWarning, match=r"is 4\*rows, not rows"):
+        program = export(Scorer(), example(), dynamic_axes=axes, output_names=["scores", "pairs"])
+    assert dims_of(program, "pairs") == ["4*rows", "2"]
+
+
+@pytest.mark.parametrize("axes", [{"z": [0]}, {"x": [0], "score": [0]}])
+def test_axes_of_something_unknown_are_refused(axes) -> None:
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="neither an input"):
+        export(Scorer(), example(), dynamic_axes=axes, output_names=["scores"])
+
+
+def test_names_that_are_expressions_or_no_identifiers() -> None:
+    def function(past, new, mask):
+        return torch.cat([past, new], 1) * mask, past[:, 0]
+
+    def args(*sizes):
+        return (*(torch.randn(2, size) for size in sizes), torch.randn(2, sum(sizes)))
+
+    axes = {"past": {0: "batch size", 1: "past"}, "new": {0: "batch size", 1: "new"}, "mask": {1: "past + new"}}
+    axes["mask"][0] = "batch size"
+    program = export(function, args(3, 4), dynamic_axes=axes)
+    assert dims_of(program, "mask") == ["batch_size", "new + past"]
+    torch.testing.assert_close(program(*(a := args(5, 2)))[0], function(*a)[0])
+
+
+def test_one_name_for_two_sizes_is_refused() -> None:
+    with pytest.raises(onnx_fx_export.DynamicShapeError, match="not n = 3"):
+        export(lambda x, y: (x + 1, y + 1), (torch.ones(3), torch.ones(4)), dynamic_axes={"x": {0: "n"}, "y": {0: "n"}})
+
+
 def test_sizes_come_from_the_inputs_and_not_from_intermediates() -> None:
     def function(x):
         y = (x * 2).relu()

@@ -18,7 +18,7 @@ from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_call
 from onnx_fx_export.block_expansion import NotRepeatableError, expand
 from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError
-from onnx_fx_export.examples import Example, enlarged, has_special_sizes, of_size_one, variable_numbers
+from onnx_fx_export.examples import Example, enlarged, has_special_sizes, named_keywords, of_size_one, variable_numbers
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.repeated_blocks import RepeatedBlocks
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
@@ -45,6 +45,7 @@ class CaptureRequest:
         kwargs: Keyword example arguments.
         arguments: Both, by parameter name.
         dynamic_shapes: Declared dynamic dimensions by parameter name, or None.
+        output_axes: What ``dynamic_axes`` says of outputs.
     """
 
     model: torch.nn.Module
@@ -52,6 +53,7 @@ class CaptureRequest:
     kwargs: dict[str, Any]
     arguments: Mapping[str, Any]
     dynamic_shapes: Mapping[str, Any] | None
+    output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def example(self) -> Example:
@@ -93,10 +95,11 @@ class CaptureRequest:
             raise InvalidArgumentError("Give dynamic_shapes or dynamic_axes, not both.")
         arguments = shapes.bound_arguments(model.forward, args, kwargs or {})
         register_containers(arguments.values())
+        output_axes: dict[str, Any] = {}
         if dynamic_axes is not None:
-            dynamic_shapes = shapes.from_dynamic_axes(dynamic_axes, arguments, input_names)
+            dynamic_shapes, output_axes = shapes.from_dynamic_axes(dynamic_axes, arguments, input_names)
         declared = shapes.normalized(dynamic_shapes, arguments, input_names)
-        return cls(model, tuple(args), dict(kwargs or {}), arguments, declared)
+        return cls(model, tuple(args), dict(kwargs or {}), arguments, declared, output_axes)
 
 
 def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) -> torch.export.ExportedProgram:
@@ -192,6 +195,7 @@ def _exported(
             if repeated_blocks:
                 stack.enter_context(RepeatedBlocks(request.model, repeated_blocks))
         args, kwargs = stack.enter_context(variable_numbers(request.model, example, specs))
+        stack.enter_context(named_keywords(request.model, kwargs))
         program = torch.export.export(request.model, args, kwargs, dynamic_shapes=declared, strict=strict)
     if repeated_blocks:
         expand(program)

@@ -9,41 +9,26 @@ from __future__ import annotations
 
 import ast
 import json
-import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
+import sympy
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.expressions import evaluated, names_in, parsed, size, solved
 from onnx_fx_export.naming import renamed_text
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.torch_private import guard_texts
-from onnxops_decomp.graph_lowering import SymbolNames
+from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
 from onnxops_decomp.inference import Dims
 
-__all__ = ["METADATA_KEY", "SizeConstraints", "size"]
+__all__ = ["METADATA_KEY", "SizeConstraints"]
 
 METADATA_KEY = "onnxops.size_constraints"
 
-_OPERATORS: dict[type, Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.USub: operator.neg,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
 _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
@@ -57,7 +42,7 @@ class SizeConstraints:
 
     def __init__(self, conditions: Iterable[str]) -> None:
         self.conditions = tuple(dict.fromkeys(conditions))
-        self._parsed = [(text, ast.parse(text, mode="eval").body) for text in self.conditions]
+        self._parsed = [(text, tree) for text in self.conditions if (tree := parsed(text)) is not None]
 
     @classmethod
     def of(
@@ -67,6 +52,7 @@ class SizeConstraints:
         inputs: Mapping[str, Dims],
         assumptions: Iterable[Any],
         numbers: Collection[str] = (),
+        declared: Iterable[str] = (),
     ) -> SizeConstraints:
         """Collect the conditions of a captured program.
 
@@ -76,17 +62,9 @@ class SizeConstraints:
             inputs: For each input by its structural name, what its dimensions are called.
             assumptions: Further facts, as SymPy relations in the model's symbols.
             numbers: Symbols that are numbers themselves and not sizes.
+            declared: Conditions that the user states.
         """
-        conditions = []
-        for symbol, bounds in program.range_constraints.items():
-            name = str(symbols.renamed(symbol))
-            if not name.isidentifier():
-                continue
-            # torch gives a dimension without a declared bound the range from 2, and still takes sizes 0 and 1.
-            if bounds.lower.is_Integer and (int(bounds.lower) > 2 or name in numbers):
-                conditions.append(f"{name} >= {int(bounds.lower)}")
-            if bounds.upper.is_Integer and int(bounds.upper) < 1 << 62:
-                conditions.append(f"{name} <= {int(bounds.upper)}")
+        conditions = [*declared, *_ranges(program, symbols, numbers)]
         right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
         for text in guard_texts(program):
             if right_for_one and is_about_one(text):
@@ -95,7 +73,7 @@ class SizeConstraints:
             if translated is not None:
                 conditions.append(translated)
         conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
-        return cls(text for text in conditions if _is_checkable(text))
+        return cls(text for text in conditions if _says_something(text))
 
     def renamed(self, names: Mapping[str, str]) -> SizeConstraints:
         """Return the same conditions over dimensions of other names."""
@@ -120,36 +98,69 @@ class SizeConstraints:
             InvalidArgumentError: If a size differs from a static one, two dimensions of one name differ, or a
                 condition does not hold.
         """
-        sizes: dict[str, int] = dict(numbers or {})
+        sizes = dict(numbers or {})
+        expressions: list[tuple[str, int, str]] = []
         for value in graph.inputs:
             shape = shapes.get(str(value.name))
             if shape is None or value.shape is None:
                 continue
             if len(shape) != len(value.shape):
                 raise InvalidArgumentError(f"Input {value.name} has rank {len(shape)}, the model takes {value.shape}.")
-            for axis, (size, dim) in enumerate(zip(shape, value.shape.dims, strict=True)):
+            for axis, (present, dim) in enumerate(zip(shape, value.shape.dims, strict=True)):
                 name = None if isinstance(dim, int) else dim.value
-                wanted = dim if isinstance(dim, int) else sizes.setdefault(name, size) if name else size
-                if wanted != size:
-                    raise InvalidArgumentError(f"Input {value.name} has size {size} along axis {axis}, not {wanted}.")
-        for text, parsed in self._parsed:
-            if not _holds(parsed, sizes):
-                known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+                wanted = dim if isinstance(dim, int) else sizes.setdefault(name, present) if name else present
+                where = f"Input {value.name} has size {present} along axis {axis}"
+                if wanted != present:
+                    named = f"{name} = {wanted}" if name else wanted
+                    raise InvalidArgumentError(f"{where}, not {named}.")
+                if name and not name.isidentifier():
+                    expressions.append((name, present, where))
+        _check_expressions(expressions, sizes)
+        for text, tree in self._parsed:
+            if not _holds(tree, sizes):
+                known = ", ".join(f"{name} = {value}" for name, value in sizes.items() if name.isidentifier())
                 raise InvalidArgumentError(
                     f"The model was captured for {text}, but is called with {known}. Export it with an example of "
                     "such sizes, or without code that depends on them."
                 )
 
 
-def size(text: str, sizes: Mapping[str, int]) -> int | None:
-    """Return the size that a dimension such as ``batch`` or ``2*length + 1`` has, or None if that is not known."""
-    if not _is_checkable(text):
-        return None
-    try:
-        value = _evaluated(ast.parse(text, mode="eval").body, sizes)
-    except (KeyError, ZeroDivisionError):
-        return None
-    return int(value) if value == int(value) else None
+def _ranges(program: torch.export.ExportedProgram, symbols: SymbolNames, numbers: Collection[str]) -> list[str]:
+    """Return the bounds of sizes as conditions, those of named dimensions before those of expressions in them."""
+    bounds = [(symbols.renamed(key), found) for key, found in program.range_constraints.items()]
+    named = {expression for expression, _ in bounds if expression.is_Symbol}
+    conditions = []
+    for expression, found in bounds:
+        if expression not in named and expression.free_symbols <= named:
+            continue
+        # torch gives a dimension without a declared bound the range from 2, and still takes sizes 0 and 1.
+        if found.lower.is_Integer and (int(found.lower) > 2 or str(expression) in numbers):
+            conditions.append(f"{expression} >= {int(found.lower)}")
+        if found.upper.is_Integer and int(found.upper) < 1 << 62:
+            conditions.append(f"{expression} <= {int(found.upper)}")
+    return conditions
+
+
+def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[str, int]) -> None:
+    """Hold sizes that are expressions in others against those, which may follow from them.
+
+    Args:
+        expressions: For each size its text, its value, and where it is.
+        sizes: Sizes that are known; receives those that follow.
+
+    Raises:
+        InvalidArgumentError: If a size is not what its expression gives.
+    """
+    expressions = list(expressions)
+    for text, present, where in expressions:
+        if (found := solved(text, present, sizes)) is not None:
+            name, value = found
+            if value is None:
+                raise InvalidArgumentError(f"{where}, which is {text} for no {name}.")
+            sizes[name] = value
+    for text, present, where in expressions:
+        if (wanted := size(text, sizes)) is not None and wanted != present:
+            raise InvalidArgumentError(f"{where}, not {text} = {wanted}.")
 
 
 def _translated(text: str, inputs: Mapping[str, Dims]) -> str | None:
@@ -175,36 +186,23 @@ def _relation(fact: Any) -> str | None:
     return None if sign is None else f"{fact.lhs} {sign} {fact.rhs}"
 
 
-def _is_checkable(text: str) -> bool:
-    try:
-        tree = ast.parse(text, mode="eval")
-    except SyntaxError:
+def _says_something(text: str) -> bool:
+    """Tell whether a text is a condition that can be checked, and not one that holds for all sizes."""
+    tree = parsed(text)
+    if not isinstance(tree, ast.Compare):
         return False
-    allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.Load)
-    return all(isinstance(node, allowed) or type(node) in _OPERATORS for node in ast.walk(tree))
+    symbols = {name: dimension_symbol(name) for name in names_in(tree)}
+    try:
+        left, right = (evaluated(part, symbols) for part in (tree.left, tree.comparators[0]))
+    except (TypeError, ZeroDivisionError):
+        return True
+    same = sympy.expand(left - right) == 0
+    return not (same and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq))
 
 
 def _holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
     """Evaluate a condition; one that needs a size the call does not give holds."""
     try:
-        return bool(_evaluated(node, sizes))
+        return bool(evaluated(node, sizes))
     except (KeyError, ZeroDivisionError):
         return True
-
-
-def _evaluated(node: ast.expr, sizes: Mapping[str, int]) -> Any:
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name():
-            return sizes[node.id]
-        case ast.UnaryOp():
-            return _OPERATORS[type(node.op)](_evaluated(node.operand, sizes))
-        case ast.BinOp():
-            return _OPERATORS[type(node.op)](_evaluated(node.left, sizes), _evaluated(node.right, sizes))
-        case ast.Compare():
-            values = [_evaluated(part, sizes) for part in (node.left, *node.comparators)]
-            pairs = zip(node.ops, values, values[1:], strict=False)
-            return all(_OPERATORS[type(sign)](left, right) for sign, left, right in pairs)
-        case _:
-            raise KeyError(ast.dump(node))

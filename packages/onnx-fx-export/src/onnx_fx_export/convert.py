@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from onnx_fx_export._version import __version__
 from onnx_fx_export.constraints import SizeConstraints
+from onnx_fx_export.dimension_names import declared_minimums, name_sizes
 from onnx_fx_export.dynamic_shapes import NUMBER
 from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
 from onnx_fx_export.finish import finish
@@ -43,14 +44,14 @@ class ModelNames:
     Attributes:
         inputs: Name of each user input in flat order, from the structure of the arguments.
         outputs: Name of each user output in flat order.
-        dims: For each user input, the names of its dimensions by axis.
+        dims: For each user input, what is declared of its dimensions by axis.
         input_overrides: Names given by the user for the model's inputs, in order.
         output_overrides: Names given by the user for the model's outputs, in order.
     """
 
     inputs: Sequence[str]
     outputs: Sequence[str]
-    dims: Sequence[Mapping[int, str]]
+    dims: Sequence[Mapping[int, Any]]
     input_overrides: Sequence[str] = ()
     output_overrides: Sequence[str] = ()
 
@@ -159,16 +160,14 @@ class _Converter:
         """Give symbols the names that the user gave the dimensions."""
         specs = self.program.graph_signature.input_specs
         user = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
-        taken: dict[str, Any] = {}
+        sizes = []
         for node, dims in zip(user, self.names.dims, strict=False):
             val = node.meta.get("val")
-            for axis, name in dims.items():
+            for axis, dim in dims.items():
                 size = val if axis == NUMBER else val.shape[axis] if isinstance(val, torch.Tensor) else None
-                if not isinstance(size, torch.SymInt) or not size.node.expr.is_Symbol:
-                    continue
-                symbol = size.node.expr
-                if taken.setdefault(name, symbol) is symbol:
-                    self.symbols.rename(symbol, name)
+                if isinstance(size, torch.SymInt):
+                    sizes.append((size, dim))
+        name_sizes(self.symbols, sizes)
 
     def _weight(self, node: torch.fx.Node, target: str) -> Any:
         tensor = self.program.state_dict.get(target)
@@ -255,6 +254,8 @@ class _Converter:
             values.append((self.lowering.value_of(node), self._state_name(source, buffer)))
         if (extra := next(overrides, None)) is not None:
             raise InvalidArgumentError(f"output_names has {extra!r} and more, but the model has no output for it.")
+        if not values:
+            raise InvalidArgumentError("The model returns no tensor, so that there is nothing to export.")
         final = self._named(values)
         self.number_outputs = {str(final[index].name) for index in numbers}
         return final, [final[entry.index].name if isinstance(entry, _Named) else entry for entry in user]
@@ -334,7 +335,12 @@ class _Converter:
     def constraints(self) -> SizeConstraints:
         """Return what capture and decompositions found out about sizes."""
         return SizeConstraints.of(
-            self.program, self.symbols, self.input_dims, self.lowering.assumptions, frozenset(self.numbers.values())
+            self.program,
+            self.symbols,
+            self.input_dims,
+            self.lowering.assumptions,
+            frozenset(self.numbers.values()),
+            declared_minimums(dim for dims in self.names.dims for dim in dims.values()),
         )
 
 

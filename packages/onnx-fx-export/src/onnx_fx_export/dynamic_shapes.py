@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,12 +13,12 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.naming import key_of
 
 __all__ = [
     "NUMBER",
-    "DimName",
+    "axes_by_number",
     "bound_arguments",
-    "dim_name",
     "for_torch",
     "from_dynamic_axes",
     "leaf_specs",
@@ -24,7 +26,8 @@ __all__ = [
     "smallest_declared",
 ]
 
-DimName = str | None
+# Other mappings are containers of their own for torch, which takes a list for them.
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 # Stands for the axis where the declaration is of a number and not of a tensor's dimension.
 NUMBER = -1
@@ -52,57 +55,77 @@ def bound_arguments(forward: Callable[..., Any], args: Sequence[Any], kwargs: Ma
     return arguments
 
 
+class FlatSpecs(list[Any]):
+    """Declared dimensions of the leaves of an argument, one entry for each."""
+
+
 def from_dynamic_axes(
     dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]],
     arguments: Mapping[str, Any],
     input_names: Sequence[str] | None,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Convert the ``dynamic_axes`` of the TorchScript exporter.
 
     Args:
-        dynamic_axes: For each input (and output, which follow from the inputs), its dynamic axes: a list, or a
-            mapping from axis to name.
+        dynamic_axes: For each input and output its dynamic axes: a list, or a mapping from axis to name.
         arguments: The call's arguments by parameter name.
         input_names: Names that the user gives the inputs, in order.
+
+    Returns:
+        Declared dimensions by parameter name, and the entries that name no input: those of outputs.
 
     Raises:
         InvalidArgumentError: If an input has more dimensions declared than it has.
     """
-    leaves: dict[str, list[Any]] = {}
-    flat_names = list(input_names or [])
+    others = dict(dynamic_axes)
+    declared: dict[str, Any] = {}
+    for parameter, names in _leaf_names(arguments, input_names).items():
+        specs = FlatSpecs()
+        for leaf, called in zip(pytree.tree_leaves(arguments[parameter]), names, strict=True):
+            found = next((name for name in called if name in dynamic_axes), None)
+            others.pop(found or "", None)
+            axes = dynamic_axes[found] if found is not None and isinstance(leaf, torch.Tensor) else {}
+            specs.append(axes_by_number(found or "", axes, leaf.dim()) if axes else None)
+        declared[parameter] = specs
+    return declared, others
+
+
+def axes_by_number(name: str, axes: Mapping[int, str] | Sequence[int], rank: int) -> dict[int, str]:
+    """Return the names of the axes of an input or output; those of a list get the names that torch.onnx gives them.
+
+    Raises:
+        InvalidArgumentError: If there is no such axis.
+    """
+    if not isinstance(axes, Mapping):
+        axes = {axis: f"{name}_dynamic_axes_{index}" for index, axis in enumerate(axes, start=1)}
+    for axis in axes:
+        if not -rank <= axis < rank:
+            raise InvalidArgumentError(f"dynamic_axes names axis {axis} of {name}, which has {rank} dimensions.")
+    return {axis % rank: dim for axis, dim in axes.items()}
+
+
+def _leaf_names(arguments: Mapping[str, Any], input_names: Sequence[str] | None) -> dict[str, list[list[str]]]:
+    """Return what each leaf of each argument may be called: by the user, by the structure, by its parameter."""
+    given = list(input_names or ())
+    found: dict[str, list[list[str]]] = {}
     position = 0
-    for name, value in arguments.items():
-        specs: list[Any] = []
-        for leaf in pytree.tree_leaves(value):
-            called = flat_names[position] if position < len(flat_names) else name
-            axes = dynamic_axes.get(called, dynamic_axes.get(name, {})) if isinstance(leaf, torch.Tensor) else {}
-            specs.append(_axes_of(called, axes, leaf))
+    for parameter, value in arguments.items():
+        found[parameter] = []
+        for path, leaf in pytree.tree_flatten_with_path(value)[0]:
+            own = given[position : position + 1] if isinstance(leaf, torch.Tensor) else []
             position += isinstance(leaf, torch.Tensor)
-        leaves[name] = specs
-    return {
-        name: specs[0] if pytree.tree_structure(arguments[name]).is_leaf() else specs for name, specs in leaves.items()
-    }
-
-
-def _axes_of(name: str, axes: Mapping[int, str] | Sequence[int], leaf: Any) -> Any:
-    if not axes:
-        return None
-    named = dict(axes) if isinstance(axes, Mapping) else dict.fromkeys(axes, Dim.DYNAMIC)
-    result = {}
-    for axis, dim in named.items():
-        if not -leaf.dim() <= axis < leaf.dim():
-            raise InvalidArgumentError(f"dynamic_axes names axis {axis} of {name}, which has {leaf.dim()} dimensions.")
-        result[axis % leaf.dim()] = dim
-    return result
+            found[parameter].append([*own, ".".join([parameter, *(str(key_of(entry)) for entry in path)]), parameter])
+    return found
 
 
 def normalized(dynamic_shapes: Any, arguments: Mapping[str, Any], input_names: Sequence[str] | None) -> Any:
-    """Return ``dynamic_shapes`` as torch.export takes it.
+    """Return the declared dimensions by parameter name.
 
-    Names may be those of the parameters or those in ``input_names``; a string is a dynamic dimension of that name.
+    Names may be those of the parameters, those in ``input_names``, or those that inputs have by the structure of the
+    arguments; a string is a dynamic dimension of that name.
 
     Raises:
-        InvalidArgumentError: If a key is neither.
+        InvalidArgumentError: If a key is none of these.
     """
     if dynamic_shapes is None:
         return None
@@ -116,14 +139,20 @@ def normalized(dynamic_shapes: Any, arguments: Mapping[str, Any], input_names: S
                 f"dynamic_shapes describes {len(dynamic_shapes)} arguments, the call has {len(arguments)}."
             )
         dynamic_shapes = dict(zip(arguments, dynamic_shapes, strict=True))
-    by_input_name = dict(zip(input_names or (), arguments, strict=False))
     result: dict[str, Any] = dict.fromkeys(arguments)
+    leaves = _leaf_names(arguments, input_names)
     for key, spec in dynamic_shapes.items():
-        name = key if key in arguments else by_input_name.get(key)
-        if name is None:
+        if key in arguments:
+            result[key] = spec
+            continue
+        place = next(((p, i) for p, names in leaves.items() for i, name in enumerate(names) if key in name), None)
+        if place is None:
             known = ", ".join([*arguments, *(input_names or ())])
             raise InvalidArgumentError(f"dynamic_shapes names {key!r}, which is no input of the model ({known}).")
-        result[name] = spec
+        parameter, index = place
+        if result[parameter] is None:
+            result[parameter] = FlatSpecs([None] * len(leaves[parameter]))
+        result[parameter][index] = spec
     return result
 
 
@@ -131,19 +160,31 @@ def leaf_specs(value: Any, spec: Any) -> list[dict[int, Any]]:
     """Return, for each leaf of an argument, its declared dimensions by axis."""
     children, structure = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
     if structure.is_leaf():
-        return [_leaf_spec(value, spec)]
+        return [_leaf_spec(value, spec[0] if isinstance(spec, FlatSpecs) else spec)]
     if spec is None:
         return [{} for _ in pytree.tree_leaves(value)]
     leaves = pytree.tree_leaves(value)
-    if isinstance(spec, tuple | list) and len(spec) == len(leaves) != len(children):
+    if isinstance(spec, FlatSpecs) or (isinstance(spec, tuple | list) and len(spec) == len(leaves) != len(children)):
         return [_leaf_spec(leaf, entry) for leaf, entry in zip(leaves, spec, strict=True)]
-    if isinstance(spec, Mapping) and isinstance(value, Mapping):
-        parts = [spec.get(key) for key in value]
+    if isinstance(spec, Mapping) and (names := _child_names(value)) is not None:
+        if unknown := spec.keys() - {*names}:
+            raise InvalidArgumentError(f"dynamic_shapes names {min(map(str, unknown))!r}; there are {[*names]}.")
+        parts = [spec.get(name) for name in names]
     else:
         parts = list(spec.values()) if isinstance(spec, Mapping) else list(spec)
     if len(parts) != len(children):
         raise InvalidArgumentError(f"dynamic_shapes gives {len(parts)} entries for {len(children)} values.")
     return [leaf for child, part in zip(children, parts, strict=True) for leaf in leaf_specs(child, part)]
+
+
+def _child_names(value: Any) -> list[Any] | None:
+    """Return what the children of a mapping, dataclass or named tuple are called; None if they have no names."""
+    if isinstance(value, Mapping):
+        return list(value)
+    if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
+        paths = pytree.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
+        return [key_of(path[0]) for path, _ in paths]
+    return None
 
 
 def _leaf_spec(value: Any, spec: Any) -> dict[int, Any]:
@@ -176,16 +217,11 @@ def for_torch(value: Any, specs: Iterator[dict[int, Any]]) -> Any:
             return Dim.DYNAMIC if type(value) is int else None
         return {axis: Dim.DYNAMIC if isinstance(dim, str) else dim for axis, dim in spec.items()} or None
     parts = [for_torch(child, specs) for child in children]
-    if isinstance(value, Mapping):
+    if type(value) in _DICTS:
         return dict(zip(value, parts, strict=True))
+    if hasattr(value, "_fields"):
+        return type(value)(*parts)
     return tuple(parts) if isinstance(value, tuple) else parts
-
-
-def dim_name(dim: Any) -> DimName:
-    """Return the name that the user gave a dimension, or None."""
-    if isinstance(dim, str):
-        return dim
-    return str(dim.__name__) if isinstance(dim, Dim) else None
 
 
 def smallest_declared(dynamic_shapes: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "enlarged",
     "has_special_sizes",
     "inferred_dimensions",
+    "named_keywords",
     "of_size_one",
     "resampled",
     "several_examples",
@@ -171,15 +173,47 @@ def variable_numbers(model: torch.nn.Module, example: Example, specs: Sequence[M
         args, kwargs = pytree.tree_unflatten(parts, inner)
         return forward(*args, **kwargs)
 
-    own = "forward" in vars(model)
-    object.__setattr__(model, "forward", with_numbers)
-    try:
+    with _replaced_forward(model, with_numbers):
         for position in positions:
             number = leaves[position]
             leaves[position] = torch.tensor(number, dtype=torch.bool if isinstance(number, bool) else torch.float64)
         yield pytree.tree_unflatten(leaves, structure)
+
+
+@contextlib.contextmanager
+def named_keywords(model: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Let each keyword argument that ``**kwargs`` collects be a parameter: torch takes dynamic dimensions of no other.
+
+    Args:
+        model: The module.
+        kwargs: The keyword arguments.
+    """
+    forward = model.forward
+    signature = inspect.signature(forward)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    collected = [name for name in kwargs if name not in {parameter.name for parameter in own}]
+    if not collected:
+        yield
+        return
+
+    @functools.wraps(forward)
+    def with_names(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in collected]
+    with_names.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
+    with _replaced_forward(model, with_names):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced_forward(model: torch.nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    before, own = model.forward, "forward" in vars(model)
+    object.__setattr__(model, "forward", forward)
+    try:
+        yield
     finally:
         if own:
-            object.__setattr__(model, "forward", forward)
+            object.__setattr__(model, "forward", before)
         else:
             del model.forward

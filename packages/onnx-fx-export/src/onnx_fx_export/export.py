@@ -20,6 +20,7 @@ import torch
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
+from onnx_fx_export.dimension_names import name_output_axes
 from onnx_fx_export.errors import CaptureError, ConversionError, DynamicShapeError, InvalidArgumentError
 from onnx_fx_export.examples import inferred_dimensions, several_examples
 from onnx_fx_export.finish.rewriting import rewrite_with_onnxscript
@@ -134,10 +135,10 @@ def export(
     profiler = cProfile.Profile() if profile else None
     try:
         with timer.stage("capture"):
-            program, dims = request.captured(capture_repeated_blocks)
+            captured = request.captured(capture_repeated_blocks)
         with timer.stage("convert"), profiler or contextlib.nullcontext():
             table = _table(custom_translation_table)
-            result = request.converted(program, dims, table, optimize, export_modules_as_functions)
+            result = request.converted(captured, table, optimize, export_modules_as_functions)
     except (CaptureError, ConversionError):
         if not fallback:
             raise
@@ -151,7 +152,7 @@ def export(
             weights["include_initializers"] = weights.pop("export_params")
             result.save(f, external_data=external_data, **weights)
     result.timings = dict(timer.seconds)
-    _write_artifacts(result, program, Path(artifacts_dir), report, dump_exported_program, profiler)
+    _write_artifacts(result, captured.program, Path(artifacts_dir), report, dump_exported_program, profiler)
     return result
 
 
@@ -176,7 +177,7 @@ class _Request:
             self.args,
             f,
             self.dynamic_shapes,
-            _parameter_names(self.model),
+            [name.removeprefix("*") for name in _parameter_names(self.model)],
             kwargs=self.kwargs,
             input_names=self.input_names or None,
             output_names=self.output_names or None,
@@ -186,8 +187,8 @@ class _Request:
         )
         return program
 
-    def captured(self, repeated_blocks: ModuleClasses) -> tuple[torch.export.ExportedProgram, list[dict[int, str]]]:
-        """Return the captured program, and the names of the dimensions of each flat input."""
+    def captured(self, repeated_blocks: ModuleClasses) -> _Captured:
+        """Capture the model, unless that has been done."""
         if isinstance(self.model, torch.export.ExportedProgram):
             if self.dynamic_shapes is not None or self.dynamic_axes is not None:
                 raise InvalidArgumentError(
@@ -195,7 +196,7 @@ class _Request:
                 )
             if repeated_blocks:
                 raise InvalidArgumentError("An ExportedProgram is captured already: leave out capture_repeated_blocks.")
-            return self.model, []
+            return _Captured(self.model)
         request = CaptureRequest.of(
             self.model if isinstance(self.model, torch.nn.Module) else _Function(self.model),
             self.args,
@@ -204,24 +205,17 @@ class _Request:
             dynamic_axes=self.dynamic_axes,
             input_names=self.input_names,
         )
-        return capture(request, repeated_blocks=repeated_blocks), [
-            {axis: name for axis, dim in spec.items() if (name := shapes.dim_name(dim)) is not None}
-            for spec in request.call_specs
-        ]
+        return _Captured(capture(request, repeated_blocks=repeated_blocks), request.call_specs, request.output_axes)
 
     def converted(
-        self,
-        program: torch.export.ExportedProgram,
-        dims: list[dict[int, str]],
-        table: LoweringTable,
-        optimize: bool | str,
-        functions: ModuleClasses,
+        self, captured: _Captured, table: LoweringTable, optimize: bool | str, functions: ModuleClasses
     ) -> ONNXProgram:
         """Return the ONNX program of a captured one."""
+        program = captured.program
         names = ModelNames(
             inputs=input_paths(program.call_spec.in_spec, _parameter_names(self.model)),
             outputs=output_paths(program.call_spec.out_spec),
-            dims=dims,
+            dims=captured.dims,
             input_overrides=self.input_names,
             output_overrides=self.output_names,
         )
@@ -230,10 +224,20 @@ class _Request:
             rewrite_with_onnxscript(conversion.model)
         elif isinstance(optimize, str):
             raise InvalidArgumentError(f'optimize is True, False or "onnxscript", not {optimize!r}.')
+        name_output_axes(conversion.model, captured.output_axes)
         result = ONNXProgram(conversion, program, CallStructure.of(program))
         if not isinstance(self.model, torch.export.ExportedProgram):
             _check_example(result, self.args, self.kwargs or {})
         return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Captured:
+    """A captured program, what is declared of the dimensions of each flat input, and of axes of outputs."""
+
+    program: torch.export.ExportedProgram
+    dims: Sequence[Mapping[int, Any]] = ()
+    output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def _example(
@@ -366,13 +370,16 @@ def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameter_names(model: Any) -> list[str]:
+    """Return the names of the positional parameters; one that collects further arguments begins with an asterisk."""
     if isinstance(model, torch.export.ExportedProgram):
         return []
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         scripted: Any = model.forward if isinstance(model, torch.jit.ScriptModule) else model
         return [argument.name for argument in scripted.schema.arguments if argument.name != "self"]
     forward = model.forward if isinstance(model, torch.nn.Module) else _with_signature(model)
-    return [name for name in inspect.signature(forward).parameters if name != "self"]
+    parameters = [p for name, p in inspect.signature(forward).parameters.items() if name != "self"]
+    collects = inspect.Parameter.VAR_POSITIONAL
+    return [f"*{p.name}" if p.kind is collects else p.name for p in parameters if p.kind <= collects]
 
 
 class _Timer:

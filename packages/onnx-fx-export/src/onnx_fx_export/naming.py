@@ -12,16 +12,17 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import InvalidArgumentError
 
-__all__ = ["input_paths", "output_paths", "rename_dimensions", "renamed_text"]
+__all__ = ["input_paths", "key_of", "output_paths", "rename_dimensions", "renamed_text"]
 
 
 def _paths(spec: pytree.TreeSpec) -> list[tuple[Any, ...]]:
     # Containers such as caches look at their tensors when they are put together, so the leaves are tensors.
     tree = pytree.tree_unflatten([torch.empty(0) for _ in range(spec.num_leaves)], spec)
-    return [tuple(_key(entry) for entry in path) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+    return [tuple(key_of(entry) for entry in path) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
 
 
-def _key(entry: Any) -> Any:
+def key_of(entry: Any) -> Any:
+    """Return what one step of a path in a structure is called: a key, a field, or a position."""
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             return getattr(entry, attribute)
@@ -33,7 +34,8 @@ def input_paths(spec: pytree.TreeSpec, parameters: Sequence[str]) -> list[str]:
 
     Args:
         spec: Structure of ``(args, kwargs)``.
-        parameters: Names of the positional parameters of the model's forward.
+        parameters: Names of the positional parameters of the model's forward; one that collects further arguments
+            begins with an asterisk.
 
     Returns:
         Names such as ``x``, ``x.0`` or ``past.key``, in flat order.
@@ -42,11 +44,18 @@ def input_paths(spec: pytree.TreeSpec, parameters: Sequence[str]) -> list[str]:
     for path in _paths(spec):
         if path[0] == 0:
             index = path[1]
-            head = parameters[index] if index < len(parameters) else f"input_{index}"
+            head = _head(parameters, index)
             names.append(".".join(str(part) for part in (head, *path[2:])))
         else:
             names.append(".".join(str(part) for part in path[1:]))
     return names
+
+
+def _head(parameters: Sequence[str], index: int) -> str:
+    """Return the name of a positional argument; those that one parameter collects are numbered."""
+    if parameters and parameters[-1].startswith("*") and index >= len(parameters) - 1:
+        return f"{parameters[-1].removeprefix('*')}.{index - len(parameters) + 1}"
+    return parameters[index] if index < len(parameters) else f"input_{index}"
 
 
 def output_paths(spec: pytree.TreeSpec) -> list[str]:
@@ -71,9 +80,10 @@ def rename_dimensions(model: ir.Model, names: Mapping[str, str]) -> None:
     """Rename symbolic dimensions in all shapes of a model.
 
     Raises:
-        InvalidArgumentError: If a name is no dimension of an input, or a new one is no identifier.
+        InvalidArgumentError: If a name is no dimension of an input or output, or a new one is no identifier.
     """
-    known = {dim.value for value in model.graph.inputs for dim in value.shape or () if not isinstance(dim, int)}
+    ends = [*model.graph.inputs, *model.graph.outputs]
+    known = {dim.value for value in ends for dim in value.shape or () if not isinstance(dim, int)}
     for old, new in names.items():
         if old not in known:
             raise InvalidArgumentError(f"The model has no dimension {old!r}; it has {sorted(filter(None, known))}.")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from onnx_fx_export.constraints import size
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.examples import Example, resampled
+from onnx_fx_export.expressions import size
 
 if TYPE_CHECKING:
     from onnx_fx_export.program import ONNXProgram

@@ -311,6 +311,7 @@ class ONNXProgram:
         """
         if self.exported_program is None:
             raise OnnxExporterError("The captured program was released; there is nothing to compare with.")
+        self.check_sizes(self.flat_inputs(*args, **kwargs))
         verify_program(self, self.exported_program.module(), args, kwargs)
 
     def compute_values(self, names: Sequence[str], args: Sequence[Any] = (), **kwargs: Any) -> dict[str, torch.Tensor]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx_fx_export import dynamic_shapes as shapes
+from onnx_fx_export.dimension_names import declared_text
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 
 __all__ = ["export_through_torchscript"]
@@ -61,5 +62,5 @@ def _dynamic_axes(
                 f"The TorchScript exporter can make the dimensions of tensors dynamic, not {parameter} as declared; "
                 "give dynamic_axes by the names of its inputs."
             )
-        axes[input_name] = {axis: shapes.dim_name(dim) or f"{input_name}_{axis}" for axis, dim in specs[0].items()}
+        axes[input_name] = {axis: declared_text(dim) or f"{input_name}_{axis}" for axis, dim in specs[0].items()}
     return axes

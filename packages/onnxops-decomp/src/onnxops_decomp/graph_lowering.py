@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.lowerings.registry import LoweringTable
 
-__all__ = ["Failure", "GraphLowering", "SymbolNames"]
+__all__ = ["Failure", "GraphLowering", "SymbolNames", "dimension_symbol"]
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -55,26 +55,31 @@ def paused_collection() -> Iterator[None]:
             gc.enable()
 
 
+def dimension_symbol(name: str) -> sympy.Symbol:
+    """Return the symbol that stands for a dimension of that name in expressions."""
+    return sympy.Symbol(name, integer=True, nonnegative=True)
+
+
 class SymbolNames:
     """Names and expressions of symbolic dimensions, from torch's symbols to those of the model."""
 
-    def __init__(self, op: OpBuilder, renamed: Mapping[sympy.Symbol, sympy.Symbol] | None = None) -> None:
+    def __init__(self, op: OpBuilder, renamed: Mapping[sympy.Symbol, sympy.Expr] | None = None) -> None:
         self._op = op
         self._renamed = dict(renamed or {})
         self._dims: dict[sympy.Expr, ir.SymbolicDim] = {}
 
-    def rename(self, symbol: sympy.Symbol, name: str) -> None:
-        """Call ``symbol`` ``name`` from now on."""
-        self._renamed[symbol] = sympy.Symbol(name, integer=True, nonnegative=True)
+    def rename(self, symbol: sympy.Symbol, name: str | sympy.Expr) -> None:
+        """Call ``symbol`` ``name`` from now on, or write it as an expression in the symbols of dimensions."""
+        self._renamed[symbol] = dimension_symbol(name) if isinstance(name, str) else name
         self._dims.clear()
 
-    def renamed(self, symbol: sympy.Symbol) -> sympy.Symbol:
-        """Return what the model calls a symbol of torch's."""
-        return self._renamed.get(symbol, symbol)
+    def renamed(self, expression: sympy.Expr) -> sympy.Expr:
+        """Return what the model calls a symbol of torch's, or an expression in them."""
+        return expression.xreplace(self._renamed)
 
     def expression(self, size: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Expr:
         """Return the expression of a symbolic number in the model's symbols."""
-        return size.node.expr.xreplace(self._renamed)
+        return self.renamed(size.node.expr)
 
     def dim(self, size: int | torch.SymInt) -> Dim:
         """Return what a size is called in the model's shapes."""
@@ -83,7 +88,7 @@ class SymbolNames:
         raw = size.node.expr
         known = self._dims.get(raw)
         if known is None:
-            expression = raw.xreplace(self._renamed)
+            expression = self.renamed(raw)
             if expression.is_Integer:
                 return int(expression)
             known = self._dims[raw] = ir.SymbolicDim(str(expression))

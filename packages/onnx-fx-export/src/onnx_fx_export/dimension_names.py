@@ -1,0 +1,103 @@
+"""What the user calls dynamic dimensions, written into the expressions of sizes that torch found."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+import torch
+from torch.export import Dim
+
+from onnx_fx_export.dynamic_shapes import axes_by_number
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.expressions import names_in, parsed, symbolic
+from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
+
+__all__ = ["declared_minimums", "declared_text", "name_output_axes", "name_sizes"]
+
+
+def declared_text(dim: Any) -> str | None:
+    """Return the name, or the expression in names, that the user gave a dimension; None if it has none."""
+    if isinstance(dim, str):
+        return dim
+    return str(dim.__name__) if isinstance(dim, Dim) else None
+
+
+def declared_minimums(dims: Iterable[Any]) -> list[str]:
+    """Return the lower bounds that ``Dim`` objects declare: torch does not tell its own from them."""
+    roots = [getattr(dim, "root", dim) for dim in dims if isinstance(dim, Dim)]
+    return [f"{dim.__name__} >= {dim.min}" for dim in roots if isinstance(dim, Dim) and dim.min > 1]
+
+
+def name_sizes(symbols: SymbolNames, sizes: Iterable[tuple[torch.SymInt, Any]]) -> None:
+    """Write the sizes of inputs in the names that they were declared with.
+
+    Args:
+        symbols: Receives the names.
+        sizes: Sizes as torch knows them, each with its declaration.
+    """
+    declared = [(size, text) for size, dim in sizes if (text := declared_text(dim)) is not None]
+    names = {text for _, text in declared if text.isidentifier()}
+    # A derived dimension is an expression in another one, which gives a symbol its name if it is there itself.
+    for size, text in sorted(declared, key=lambda pair: not pair[1].isidentifier()):
+        _name_size(symbols, size, _expression(text, names))
+
+
+def _expression(text: str, names: Collection[str]) -> sympy.Expr:
+    tree = parsed(text)
+    if tree is not None and (names_in(tree) <= {*names} or _is_derived(text)):
+        return symbolic(tree)
+    return dimension_symbol(re.sub(r"\W", "_", text))
+
+
+def _is_derived(text: str) -> bool:
+    """Tell whether a text is what torch calls a derived dimension, such as ``2*d + 1``."""
+    return re.fullmatch(r"(-?\d+\*)?[A-Za-z_]\w*( [+-] \d+)?", text) is not None
+
+
+def _name_size(symbols: SymbolNames, size: torch.SymInt, wanted: sympy.Expr) -> None:
+    """Choose what the one unnamed symbol of a size is called, so that the size is as the user wants it."""
+    raw = size.node.expr
+    unnamed = [symbol for symbol in raw.free_symbols if symbols.renamed(symbol) == symbol]
+    if len(unnamed) != 1:
+        return
+    symbol, current = unnamed[0], symbols.renamed(raw)
+    slope = sympy.diff(current, symbol) if current.is_polynomial(symbol) else sympy.S.Zero
+    if not slope.is_Integer or slope == 0:
+        return
+    solution = sympy.expand((wanted - current.subs(symbol, 0)) / slope)
+    if all(part.is_Integer for part in solution.as_coefficients_dict().values()):
+        symbols.rename(symbol, solution)
+
+
+def name_output_axes(model: ir.Model, dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> None:
+    """Give dimensions of outputs the names that the user wants; sizes of outputs follow from those of the inputs.
+
+    Args:
+        model: The model.
+        dynamic_axes: Axes by the name of the output.
+
+    Raises:
+        InvalidArgumentError: If there is no such output, or no such axis.
+    """
+    inputs = {str(dim) for value in model.graph.inputs for dim in value.shape or ()}
+    outputs = {str(value.name): value for value in model.graph.outputs}
+    for name, axes in dynamic_axes.items():
+        if name not in outputs:
+            known = [str(value.name) for value in model.graph.inputs]
+            raise InvalidArgumentError(
+                f"dynamic_axes names {name!r}, which is neither an input ({', '.join(known)}) nor an output "
+                f"({', '.join(outputs)}) of the model."
+            )
+        dims = list(outputs[name].shape or ())
+        for axis, wanted in axes_by_number(name, axes, len(dims)).items():
+            present = dims[axis]
+            if isinstance(present, int) or (wanted in inputs and wanted != str(present)):
+                warnings.warn(f"Dimension {axis} of output {name} is {present}, not {wanted}.", stacklevel=4)
+            elif isinstance(axes, Mapping):
+                dims[axis] = ir.SymbolicDim(wanted)
+        outputs[name].shape = ir.Shape(dims)
