@@ -1,9 +1,11 @@
 """Operators that torch.export cannot see through are captured whole and stay dynamic."""
 
+import pytest
 import torch
+import torch.nn.functional as F
 from torch.export import Dim
 
-from onnx_fx_export import export
+from onnx_fx_export import CaptureError, export
 
 
 def _lengths(batch: int, steps: int) -> tuple[torch.Tensor, ...]:
@@ -43,3 +45,23 @@ def test_a_slice_that_starts_where_a_tensor_says() -> None:
     program = export(window, (torch.randn(6, 3), torch.tensor(1)), dynamic_shapes=({0: "rows"}, None))
     x = torch.randn(9, 3)
     torch.testing.assert_close(program(x, torch.tensor(7)), window(x, torch.tensor(7)))
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_an_affine_grid_follows_the_size_of_the_image(rank: int) -> None:
+    def warped(image: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+        grid = F.affine_grid(theta, image.shape, align_corners=True)
+        return F.grid_sample(image, grid, padding_mode="reflection", align_corners=True)
+
+    def inputs(*sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(sizes[0], 3, *sizes[1 : 1 + rank]), torch.randn(sizes[0], rank, rank + 1) / 2
+
+    dynamic = {0: "batch"} | {2 + axis: f"size_{axis}" for axis in range(rank)}
+    program = export(warped, inputs(2, 5, 6, 4), dynamic_shapes=(dynamic, {0: "batch"}))
+    for example in (inputs(3, 7, 4, 9), inputs(1, 2, 8, 3)):
+        torch.testing.assert_close(program(*example), warped(*example), rtol=1e-4, atol=1e-4)
+
+
+def test_an_affine_grid_of_another_rank_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"theta of shape \(N, 2, 3\)"):
+        export(lambda theta: F.affine_grid(theta, [2, 3, 4, 5], False), (torch.randn(2, 3, 4),))

@@ -87,6 +87,18 @@ def _ctc_arguments(
     return log_probs, targets, input_lengths, target_lengths, blank, kind, zero_infinity
 
 
+def _affine_grid_generator(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> torch.Tensor:
+    rank = len(size) - 2
+    if theta.dim() != 3 or tuple(theta.shape[1:]) != (rank, rank + 1):
+        raise ValueError(f"affine_grid to size {tuple(size)} needs theta of shape (N, {rank}, {rank + 1})")
+    return theta.new_empty((size[0], *size[2:], rank))
+
+
+def _affine_grid_arguments(theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None) -> Args:
+    """Return the arguments of ``torch.affine_grid_generator`` for those of ``torch.nn.functional.affine_grid``."""
+    return theta, list(size), bool(align_corners)
+
+
 def _combinations(self: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
     size = self.shape[0]
     if r == 0:
@@ -162,6 +174,7 @@ _OPERATORS: dict[str, tuple[tuple[str, ...], _Fake, _Condition]] = {
     "_ctc_loss": (("default", "Tensor"), _ctc_loss_and_alpha, _always),
     "cov": (("default",), cov, _always),
     "corrcoef": (("default",), corrcoef, _always),
+    "affine_grid_generator": (("default",), _affine_grid_generator, _always),
     "combinations": (("default",), _combinations, _always),
     "narrow": (("Tensor",), _narrow, _starts_at_tensor),
     "one_hot": (("default",), _one_hot, _counts_classes),
@@ -196,6 +209,13 @@ def _functions() -> dict[Any, str]:
     return found | {torch.linalg.lstsq: "linalg_lstsq", torch.nn.functional.one_hot: "one_hot"}
 
 
+# Functions in Python around a function of torch that is kept whole, and how their arguments become its.
+_AROUND: dict[Any, tuple[Callable[..., Any], Callable[..., Args]]] = {
+    torch.nn.functional.ctc_loss: (torch.ctc_loss, _ctc_arguments),
+    torch.nn.functional.affine_grid: (torch.affine_grid_generator, _affine_grid_arguments),
+}
+
+
 class WholeCalls(TorchFunctionMode):
     """Sends the calls that have to stay whole through the stand-in operators."""
 
@@ -205,8 +225,9 @@ class WholeCalls(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is torch.nn.functional.gaussian_nll_loss:
             return gaussian_nll_loss(*args, **kwargs)
-        if func is torch.nn.functional.ctc_loss:
-            func, args, kwargs = torch.ctc_loss, _ctc_arguments(*args, **kwargs), {}
+        if func in _AROUND:
+            func, arguments = _AROUND[func]
+            args, kwargs = arguments(*args, **kwargs), {}
         name = _functions().get(func)
         if name is None or not _OPERATORS[name][2](args, kwargs):
             return func(*args, **kwargs)
