@@ -301,6 +301,21 @@ def _(dtype):
     }
 
 
+@sample("GroupQueryAttention", 1, "positions, bias, sinks", unbatched=(5, 9))
+def _(dtype):
+    shapes = ((2, 1, 64), (2, 1, 32), (2, 1, 32), (2, 2, 6, 16), (2, 2, 6, 16))
+    inputs = tuple(randn(*shape, dtype=dtype) for shape in shapes)
+    caches = randn(9, 4, dtype=dtype), randn(9, 4, dtype=dtype)
+    scores, sinks = randn(1, 4, 1, 7, dtype=dtype), randn(4, dtype=dtype)
+    positions = torch.tensor([[3], [8]])
+    return (*inputs, torch.tensor([3, 6], dtype=torch.int32), 7, *caches, positions, scores, sinks), {
+        "num_heads": 4,
+        "kv_num_heads": 2,
+        "do_rotary": True,
+        "rotary_interleaved": True,
+    }
+
+
 @sample("GroupQueryAttention", 1, "smooth softmax", unbatched=(5,))
 def _(dtype):
     shapes = ((2, 3, 32), (2, 3, 16), (2, 3, 16))

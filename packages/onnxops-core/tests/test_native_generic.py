@@ -4,14 +4,11 @@ The yardstick is the operator's reference (checked against ONNX's own cases and 
 torch itself.
 """
 
-import dataclasses
-import functools
-
 import core_samples_more  # noqa: F401 - adds its samples
-import onnx
 import pytest
 import torch
 from core_samples import SAMPLES
+from core_schemas import newest_schema, schema_at
 
 from onnxops_core.native import find_native_op, native_ops
 
@@ -192,42 +189,20 @@ def test_node_attributes_and_inputs_match_the_operators_onnx_schema(sample):
 
     call = sample.op.onnx_call(args, kwargs)
 
-    inputs, outputs, attributes, required = _schema(call)
-    assert len(call.inputs) <= len(inputs)
-    assert set(call.attributes) <= attributes
-    assert max(call.outputs) < len(outputs)
+    schema = schema_at(sample.op, call.min_opset)
+    required = {name for name, attribute in schema.attributes.items() if attribute.required}
+    assert len(call.inputs) <= len(schema.inputs)
+    assert set(call.attributes) <= set(schema.attributes)
+    assert max(call.outputs) < len(schema.outputs)
     assert required <= set(call.attributes)
 
 
 @_each
 def test_arguments_are_named_as_in_the_onnx_schema(sample):
-    args, kwargs = sample.make(_default_dtype(sample))
-    call = sample.op.onnx_call(args, kwargs)
-    names = [argument.name for argument in sample.op.overload._schema.arguments]
-
     # Attributes of a later version are offered too; onnx_call's min_opset tells which opset a call needs.
-    inputs, _, attributes, _ = _schema(dataclasses.replace(call, min_opset=onnx.defs.onnx_opset_version()))
-
-    extra = sample.op.not_attributes
+    schema = newest_schema(sample.op)
+    names = [argument.name for argument in sample.op.overload._schema.arguments]
     positional = [a.name for a in sample.op.overload._schema.arguments if not a.kwarg_only]
-    assert {name for name in names if name not in positional} - extra <= attributes
-    # past_sequence_length and cache_indirection of com.microsoft's operators, and their cache scales, are not
-    # offered.
-    assert positional == inputs[: len(positional)]
 
-
-def _schema(call):
-    """Returns input names, output names, attribute names and required attributes of an ONNX operator."""
-    if call.domain == "com.microsoft":
-        (schema,) = [s for s in _runtime_schemas() if (s.domain, s.name) == (call.domain, call.op_type)]
-    else:
-        schema = onnx.defs.get_schema(call.op_type, call.min_opset, call.domain)
-    required = {name for name, attribute in schema.attributes.items() if attribute.required}
-    return [i.name for i in schema.inputs], [o.name for o in schema.outputs], set(schema.attributes), required
-
-
-@functools.cache
-def _runtime_schemas():
-    from onnxruntime.capi import onnxruntime_pybind11_state
-
-    return onnxruntime_pybind11_state.get_all_operator_schema()
+    assert set(names) - set(positional) - sample.op.not_attributes <= set(schema.attributes)
+    assert positional == [parameter.name for parameter in schema.inputs][: len(positional)]

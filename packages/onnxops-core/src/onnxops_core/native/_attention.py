@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from onnxops_core._torch_private import is_plain_eager
+from onnxops_core.native._arguments import flag
 from onnxops_core.native._attention_checks import check_attention, check_attention_values, fit_at_a_glance
 from onnxops_core.native._attention_kernel import attention_kernel
 from onnxops_core.native._attention_reference import (
@@ -31,6 +32,7 @@ __all__ = ["attention"]
 
 Result = TypeVar("Result")
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+_SCALES = (type(None), float)
 _INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? attn_mask=None, Tensor? past_key=None, Tensor? past_value=None"
 _ATTRIBUTES = (
     "bool is_causal=False, int kv_num_heads=0, int q_num_heads=0, int qk_matmul_output_mode=0, float? scale=None, "
@@ -259,7 +261,10 @@ def _quick(
     q, k, v, mask, past_key, past_value, nonpad = inputs
     if torch.compiler.is_compiling() or not is_plain_eager(inputs):
         return None
+    _ATTENTION_24.kinds.check(inputs, {})
     if not q.is_cpu or q.dim() != 4 or q.dtype != v.dtype:
+        return None
+    if not (type(kv_num_heads) is type(q_num_heads) is type(mode) is int and type(scale) in _SCALES):
         return None
     plain = scale is None and mask is past_key is past_value is nonpad is None
     plain = plain and not (mode or q_num_heads or kv_num_heads)
@@ -278,7 +283,16 @@ def _quick(
         )
     if nonpad is not None:
         check_attention_values(k, nonpad)
-    return _at_once(q, k, v, mask, past_key, past_value, nonpad, bool(is_causal), scale)
+    return _at_once(q, k, v, mask, past_key, past_value, nonpad, is_causal, scale)
+
+
+def _check_kinds(softcap: float, left_window_size: int, right_window_size: int, num_outputs: int) -> None:
+    """Checks the attributes that are looked at before an operator is chosen, which checks them all."""
+    if (type(softcap), type(left_window_size), type(right_window_size), type(num_outputs)) == (float, int, int, int):
+        return
+    if not torch.compiler.is_compiling():
+        given = {"softcap": softcap, "left_window_size": left_window_size, "right_window_size": right_window_size}
+        _ATTENTION_25.kinds.check((), given | {"num_outputs": num_outputs})
 
 
 def attention(
@@ -343,10 +357,12 @@ def attention(
 
     Source: https://onnx.ai/onnx/operators/onnx__Attention.html
     """
+    causal = flag("Attention", "is_causal", is_causal)
+    _check_kinds(softcap, left_window_size, right_window_size, num_outputs)
     quick = num_outputs == 1 or (num_outputs == 3 and past_key is not None)
-    if quick and not softcap and softmax_precision is None and left_window_size == right_window_size == -1:
+    if quick and softcap == 0 and softmax_precision is None and left_window_size == right_window_size == -1:
         inputs = (Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen)
-        found = _quick(inputs, is_causal, kv_num_heads, q_num_heads, qk_matmul_output_mode, scale)
+        found = _quick(inputs, causal, kv_num_heads, q_num_heads, qk_matmul_output_mode, scale)
         if found is not None:
             return found[0] if num_outputs == 1 else found
     op = _ATTENTION_23
@@ -367,7 +383,7 @@ def attention(
         past_key,
         past_value,
         *newer,
-        is_causal=bool(is_causal),
+        is_causal=causal,
         kv_num_heads=kv_num_heads,
         q_num_heads=q_num_heads,
         qk_matmul_output_mode=qk_matmul_output_mode,

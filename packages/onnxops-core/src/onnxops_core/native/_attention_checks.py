@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from onnxops_core.native._checks import FLOATS, check_choice, invalid
+from onnxops_core.native._checks import FLOATS, check_choice, check_not_negative, invalid
 
 __all__ = ["check_attention", "check_attention_values", "fit_at_a_glance", "mask_shape_is_valid"]
 
@@ -103,8 +103,7 @@ def _check_attributes(
 ) -> None:
     if mode not in (0, 1, 2, 3):
         check_choice("Attention", "qk_matmul_output_mode", mode, (0, 1, 2, 3))
-    if not 0 <= softcap < math.inf:
-        raise invalid("Attention", "softcap", softcap, "a finite number that is not negative")
+    check_not_negative("Attention", "softcap", softcap)
     if scale is not None and not 0 <= scale < math.inf:
         raise invalid("Attention", "scale", scale, "a finite number that is not negative (its square root is used)")
     if softmax_precision is not None:

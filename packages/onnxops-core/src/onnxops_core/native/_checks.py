@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-__all__ = ["FLOATS", "check_choice", "check_dtype", "check_float", "check_same_dtype", "describe", "invalid"]
+__all__ = [
+    "FLOATS",
+    "check_choice",
+    "check_dtype",
+    "check_finite",
+    "check_float",
+    "check_not_negative",
+    "check_same_dtype",
+    "describe",
+    "invalid",
+]
 
 FLOATS = frozenset({torch.float16, torch.float32, torch.float64, torch.bfloat16})
 
@@ -36,6 +48,18 @@ def check_same_dtype(op: str, argument: str, tensor: torch.Tensor | None, other:
     """Refuses a tensor whose dtype differs from another argument's."""
     if tensor is not None and tensor.dtype != dtype:
         raise invalid(op, argument, tensor, f"the dtype of {other}, {dtype}")
+
+
+def check_finite(op: str, argument: str, value: float) -> None:
+    """Refuses NaN and the infinities."""
+    if not -math.inf < value < math.inf:
+        raise invalid(op, argument, value, "a finite number")
+
+
+def check_not_negative(op: str, argument: str, value: float) -> None:
+    """Refuses negative numbers, NaN and infinity."""
+    if not 0 <= value < math.inf:
+        raise invalid(op, argument, value, "a finite number that is not negative")
 
 
 def check_choice(op: str, argument: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -29,6 +29,7 @@ import torch
 
 from onnxops_core import _torch_private
 from onnxops_core._library import OperatorLibrary
+from onnxops_core.native._arguments import ArgumentKinds
 from onnxops_core.native._backends import Backend, dispatching
 
 __all__ = ["NativeOp", "OnnxCall", "ScalarInput", "declare", "find_native_op", "native_ops"]
@@ -104,9 +105,13 @@ class NativeOp:
     output_positions: tuple[int, ...]
     opset_of_call: Callable[[Mapping[str, Any]], int] | None
     backends: tuple[Backend, ...]
+    kinds: ArgumentKinds
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling() and _torch_private.is_plain_eager(args):
+        if torch.compiler.is_compiling():
+            return self.overload(*args, **kwargs)
+        self.kinds.check(args, kwargs)
+        if _torch_private.is_plain_eager(args):
             self.check(*args, **kwargs)
             if self.check_values is not None and args[0].device.type == "cpu":
                 self.check_values(*args, **kwargs)
@@ -246,6 +251,7 @@ def declare(
         output_positions=output_positions or tuple(range(len(overload._schema.returns))),
         opset_of_call=opset_of_call,
         backends=backends,
+        kinds=ArgumentKinds(op_type, overload._schema.arguments),
     )
 
     derived = _contiguous_kernel(decomposition)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from onnxops_core.native._arguments import flag, integer
 from onnxops_core.native._attention_kernel import attention_kernel
 from onnxops_core.native._attention_reference import attention_reference
-from onnxops_core.native._checks import check_choice, check_float, check_same_dtype, invalid
+from onnxops_core.native._checks import check_choice, check_float, check_not_negative, check_same_dtype, invalid
 from onnxops_core.native._contrib_attention import Attend, Three, broadcasts, new_call, split_heads
 from onnxops_core.native._declare import declare
 from onnxops_core.native._rotary_embedding import rotary_reference
@@ -83,7 +83,7 @@ def _gqa_check(
         raise invalid(_GQA, "seqlens_k", seqlens_k, f"shape ({batch},) and dtype int32")
     if total_sequence_length < length:
         raise invalid(_GQA, "total_sequence_length", total_sequence_length, f"at least query's length, {length}")
-    _gqa_check_rotary(cos_cache, sin_cache, position_ids, bool(do_rotary), (batch, length), size)
+    _gqa_check_rotary(cos_cache, sin_cache, position_ids, do_rotary, (batch, length), size)
     shape = (batch, num_heads, length, total_sequence_length)
     if attention_bias is not None and not broadcasts(attention_bias, shape):
         raise invalid(_GQA, "attention_bias", attention_bias, f"{shape}, 1 in place of the first two allowed")
@@ -91,8 +91,8 @@ def _gqa_check(
         raise invalid(_GQA, "head_sink", head_sink, f"shape ({num_heads},)")
     if local_window_size < -1 or local_window_size == 0:
         raise invalid(_GQA, "local_window_size", local_window_size, "-1 or a positive number")
-    if not 0 <= softcap < math.inf:
-        raise invalid(_GQA, "softcap", softcap, "a finite number that is not negative")
+    check_not_negative(_GQA, "softcap", softcap)
+    check_not_negative(_GQA, "scale", scale)
     check_choice(_GQA, "num_outputs", num_outputs, (1, 2, 3))
 
 
@@ -104,16 +104,16 @@ def _gqa_check_rotary(
     rows: tuple[int, int],
     size: int,
 ) -> None:
-    if not do_rotary:
-        return
+    if position_ids is not None and (position_ids.dtype != torch.int64 or tuple(position_ids.shape) != rows):
+        raise invalid(_GQA, "position_ids", position_ids, f"shape {rows} and dtype int64")
     if cos_cache is None or sin_cache is None:
-        raise invalid(_GQA, "cos_cache, sin_cache", None, "both for do_rotary")
+        if do_rotary or cos_cache is not None or sin_cache is not None:
+            raise invalid(_GQA, "cos_cache, sin_cache", None, "both, which do_rotary needs")
+        return
     if cos_cache.dim() != 2 or not 0 < cos_cache.shape[1] * 2 <= size:
         raise invalid(_GQA, "cos_cache", cos_cache, f"(positions, at most {size // 2})")
     if sin_cache.shape != cos_cache.shape:
         raise invalid(_GQA, "sin_cache", sin_cache, f"the shape of cos_cache, {tuple(cos_cache.shape)}")
-    if position_ids is not None and (position_ids.dtype != torch.int64 or tuple(position_ids.shape) != rows):
-        raise invalid(_GQA, "position_ids", position_ids, f"shape {rows} and dtype int64")
 
 
 def _gqa_check_values(
@@ -281,7 +281,8 @@ def group_query_attention(
 
     Args:
         query: ``(batch, sequence, num_heads * head_size)``, or without key and value all three packed,
-            ``(batch, sequence, (num_heads + 2 * kv_num_heads) * head_size)``. A float dtype.
+            ``(batch, sequence, (num_heads + 2 * kv_num_heads) * head_size)``. float16, bfloat16 or float32,
+            and beyond ONNX Runtime float64.
         key: ``(batch, sequence, kv_num_heads * head_size)`` or None.
         value: as ``key``.
         past_key: ``(batch, kv_num_heads, cache_length, head_size)`` or None.
@@ -317,7 +318,6 @@ def group_query_attention(
     Source:
         https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention
     """
-    total = total_sequence_length
     outputs = _GROUP_QUERY_ATTENTION(
         query,
         key,
@@ -325,7 +325,7 @@ def group_query_attention(
         past_key,
         past_value,
         seqlens_k,
-        int(total) if isinstance(total, torch.Tensor) else total,
+        integer(_GQA, "total_sequence_length", total_sequence_length),
         cos_cache,
         sin_cache,
         position_ids,
@@ -333,11 +333,11 @@ def group_query_attention(
         head_sink,
         num_heads=num_heads,
         kv_num_heads=kv_num_heads,
-        do_rotary=bool(do_rotary),
+        do_rotary=flag(_GQA, "do_rotary", do_rotary),
         local_window_size=local_window_size,
-        rotary_interleaved=bool(rotary_interleaved),
+        rotary_interleaved=flag(_GQA, "rotary_interleaved", rotary_interleaved),
         scale=scale,
-        smooth_softmax=bool(smooth_softmax),
+        smooth_softmax=flag(_GQA, "smooth_softmax", smooth_softmax),
         softcap=softcap,
         num_outputs=num_outputs,
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from onnxops_core.native._arguments import flag
 from onnxops_core.native._attention_kernel import attention_kernel
 from onnxops_core.native._attention_reference import attention_composite, attention_reference
-from onnxops_core.native._checks import check_choice, check_float, check_same_dtype, invalid
+from onnxops_core.native._checks import check_choice, check_float, check_not_negative, check_same_dtype, invalid
 from onnxops_core.native._contrib_attention import Attend, Three, broadcasts, new_call, split_heads
 from onnxops_core.native._declare import declare
 
@@ -130,6 +132,9 @@ def _mha_check(
             raise invalid(_MHA, "key_padding_mask", key_padding_mask, f"int32 and a shape out of {shapes}")
         if tuple(key_padding_mask.shape) == (batch, keys) and past:
             raise invalid(_MHA, "key_padding_mask", key_padding_mask, f"({batch}, {total}), the past included")
+    check_not_negative(_MHA, "scale", scale)
+    if not mask_filter_value < math.inf:
+        raise invalid(_MHA, "mask_filter_value", mask_filter_value, "a number below infinity")
     check_choice(_MHA, "num_outputs", num_outputs, (1, 2, 3))
 
 
@@ -247,7 +252,8 @@ def multi_head_attention(
 
     Args:
         query: ``(batch, sequence, num_heads * head_size)``; or with keys and values packed beside it,
-            ``(batch, sequence, num_heads, 3, head_size)``. A float dtype.
+            ``(batch, sequence, num_heads, 3, head_size)``. float16, bfloat16 or float32, and beyond ONNX Runtime
+            float64.
         key: ``(batch, kv_sequence, num_heads * head_size)``; packed with values
             ``(batch, kv_sequence, num_heads, 2, head_size)``; or a cache ``(batch, num_heads, kv_sequence,
             head_size)``.
@@ -287,7 +293,7 @@ def multi_head_attention(
         num_heads=num_heads,
         mask_filter_value=mask_filter_value,
         scale=scale,
-        unidirectional=bool(unidirectional),
+        unidirectional=flag(_MHA, "unidirectional", unidirectional),
         num_outputs=num_outputs,
     )
     return outputs[0] if num_outputs == 1 else outputs[:num_outputs]

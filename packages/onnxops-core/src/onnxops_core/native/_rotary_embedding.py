@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from onnxops_core.native._arguments import flag
 from onnxops_core.native._checks import check_float, check_same_dtype, invalid
 from onnxops_core.native._cpu import CPU_ROTARY_EMBEDDING
 from onnxops_core.native._declare import declare
@@ -197,7 +198,7 @@ def rotary_embedding(
 
     Args:
         X: ``(batch, num_heads, sequence, head_size)`` or ``(batch, sequence, num_heads * head_size)``;
-            float16, bfloat16, float32 or float64; the head size is even.
+            float16, bfloat16 or float32, and beyond ONNX float64; the head size is even.
         cos_cache: cosines, of X's dtype: ``(positions, dim / 2)`` with ``position_ids``, else
             ``(batch, sequence, dim / 2)``, where ``dim`` is ``rotary_embedding_dim`` or the head size.
         sin_cache: sines, as ``cos_cache``.
@@ -219,7 +220,7 @@ def rotary_embedding(
         cos_cache,
         sin_cache,
         position_ids,
-        interleaved=bool(interleaved),
+        interleaved=flag(_OP, "interleaved", interleaved),
         num_heads=num_heads,
         rotary_embedding_dim=rotary_embedding_dim,
     )

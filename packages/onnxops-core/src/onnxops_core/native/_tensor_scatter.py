@@ -183,6 +183,8 @@ def tensor_scatter_(
     """
     arguments = (cache, update, write_indices)
     plain = not torch.compiler.is_compiling() and _torch_private.is_plain_eager(arguments)
+    if plain:
+        _TENSOR_SCATTER.kinds.check(arguments, {"axis": axis, "mode": mode})
     if plain and cache.is_cpu:
         _check(cache, update, write_indices, axis=axis, mode=mode)
         starts = [0] * cache.shape[0] if write_indices is None else write_indices.tolist()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from onnxops_core.native._checks import check_choice, check_float, check_same_dtype, invalid
+from onnxops_core.native._checks import check_choice, check_finite, check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
 from onnxops_core.native._gpu import SWIGLU
 
@@ -71,6 +71,11 @@ def gelu(X: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     return result
 
 
+def _swish_check(x: torch.Tensor, *, alpha: float = 1.0) -> None:
+    check_float("Swish", "X", x)
+    check_finite("Swish", "alpha", alpha)
+
+
 def _swish_reference(x: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide * torch.sigmoid(alpha * wide)).to(x.dtype)
@@ -87,7 +92,7 @@ _SWISH = declare(
     reference=_swish_reference,
     composite=_swish_composite,
     fake=_like_first,
-    check=_checker("Swish"),
+    check=_swish_check,
 )
 
 
@@ -112,6 +117,7 @@ def swish(X: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
 
 def _swiglu_check(a: torch.Tensor, b: torch.Tensor, *, alpha: float = 1.0) -> None:
     check_float("SwiGLU", "A", a)
+    check_finite("SwiGLU", "alpha", alpha)
     check_same_dtype("SwiGLU", "B", b, "A", a.dtype)
     if a.shape != b.shape:
         raise invalid("SwiGLU", "B", b, f"the shape of A, {tuple(a.shape)}; nothing is broadcast")

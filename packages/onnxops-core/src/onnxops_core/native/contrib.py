@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from onnxops_core.native._checks import FLOATS, check_choice, check_dtype, check_float, check_same_dtype, invalid
+from onnxops_core.native._checks import (
+    FLOATS,
+    check_choice,
+    check_dtype,
+    check_float,
+    check_not_negative,
+    check_same_dtype,
+    invalid,
+)
 from onnxops_core.native._declare import declare
 from onnxops_core.native._gpu import MATMUL_NBITS, SKIP_LAYER_NORMALIZATION, SKIP_SIMPLIFIED_LAYER_NORMALIZATION
 
@@ -14,9 +22,10 @@ Two = tuple[torch.Tensor, torch.Tensor]
 
 
 def _check_skip(
-    op: str, x: torch.Tensor, skip: torch.Tensor, vectors: tuple[tuple[str, torch.Tensor | None], ...]
+    op: str, x: torch.Tensor, skip: torch.Tensor, epsilon: float, vectors: tuple[tuple[str, torch.Tensor | None], ...]
 ) -> None:
     check_float(op, "input", x)
+    check_not_negative(op, "epsilon", epsilon)
     if x.dim() not in (2, 3):
         raise invalid(op, "input", x, "(batch, sequence, hidden) or (tokens, hidden)")
     check_same_dtype(op, "skip", skip, "input", x.dtype)
@@ -45,7 +54,7 @@ def _skip_layer_check(
     *,
     epsilon: float = 1e-12,
 ) -> None:
-    _check_skip("SkipLayerNormalization", x, skip, (("gamma", gamma), ("beta", beta), ("bias", bias)))
+    _check_skip("SkipLayerNormalization", x, skip, epsilon, (("gamma", gamma), ("beta", beta), ("bias", bias)))
 
 
 def _skip_layer_reference(
@@ -109,7 +118,8 @@ def skip_layer_normalization(
     """com.microsoft SkipLayerNormalization: layer normalization of ``input + skip + bias``.
 
     Args:
-        input: ``(batch, sequence, hidden)`` or ``(tokens, hidden)``; a float dtype.
+        input: ``(batch, sequence, hidden)`` or ``(tokens, hidden)``; float16, bfloat16 or float32, and beyond ONNX
+            Runtime float64.
         skip: the input's shape, or for 3-D inputs ``(1, sequence, hidden)`` or ``(sequence, hidden)``.
         gamma: ``(hidden,)``, the scale.
         beta: ``(hidden,)``, added after scaling.
@@ -138,7 +148,7 @@ def _skip_simplified_check(
     *,
     epsilon: float = 1e-12,
 ) -> None:
-    _check_skip("SkipSimplifiedLayerNormalization", x, skip, (("gamma", gamma), ("bias", bias)))
+    _check_skip("SkipSimplifiedLayerNormalization", x, skip, epsilon, (("gamma", gamma), ("bias", bias)))
 
 
 def _skip_simplified_reference(
@@ -193,7 +203,8 @@ def skip_simplified_layer_normalization(
     """com.microsoft SkipSimplifiedLayerNormalization: RMS normalization of ``input + skip + bias``.
 
     Args:
-        input: ``(batch, sequence, hidden)`` or ``(tokens, hidden)``; a float dtype.
+        input: ``(batch, sequence, hidden)`` or ``(tokens, hidden)``; float16, bfloat16 or float32, and beyond ONNX
+            Runtime float64.
         skip: the input's shape, or for 3-D inputs ``(1, sequence, hidden)`` or ``(sequence, hidden)``.
         gamma: ``(hidden,)``, the scale.
         bias: ``(hidden,)``, added before normalizing.
@@ -363,7 +374,7 @@ def matmul_nbits(
     """com.microsoft MatMulNBits: a product with a matrix that is quantized in blocks of its rows.
 
     Args:
-        A: ``(..., K)``; a float dtype.
+        A: ``(..., K)``; float16, bfloat16 or float32, and beyond ONNX Runtime float64.
         B: ``(N, blocks, block_size * bits / 8)`` uint8, ``blocks = ceil(K / block_size)``; low bits come
             first.
         scales: ``(N, blocks)`` of A's dtype.

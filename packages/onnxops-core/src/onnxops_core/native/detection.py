@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
 
+from onnxops_core.native._arguments import flag, integer, number
 from onnxops_core.native._checks import check_choice, check_dtype, check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
 
@@ -37,13 +39,15 @@ def _roi_check(
         raise invalid(op, "rois", rois, "shape (number of regions, 4)")
     if batch_indices.dtype != torch.int64 or tuple(batch_indices.shape) != (rois.shape[0],):
         raise invalid(op, "batch_indices", batch_indices, f"shape ({rois.shape[0]},) and dtype int64")
-    for name, number, least in (
+    for name, value, least in (
         ("output_height", output_height, 1),
         ("output_width", output_width, 1),
         ("sampling_ratio", sampling_ratio, 0),
     ):
-        if number < least:
-            raise invalid(op, name, number, f"a number of at least {least}")
+        if value < least:
+            raise invalid(op, name, value, f"a number of at least {least}")
+    if not 0 < spatial_scale < math.inf:
+        raise invalid(op, "spatial_scale", spatial_scale, "a positive finite number")
 
 
 def _roi_check_values(x: torch.Tensor, rois: torch.Tensor, batch_indices: torch.Tensor, **attributes: object) -> None:
@@ -235,6 +239,10 @@ def _nms_check(
         raise invalid(op, "boxes", boxes, "shape (batch, boxes, 4)")
     if scores.dim() != 3 or scores.shape[0] != boxes.shape[0] or scores.shape[2] != boxes.shape[1]:
         raise invalid(op, "scores", scores, f"shape (batch {boxes.shape[0]}, classes, boxes {boxes.shape[1]})")
+    if max_output_boxes_per_class < 0:
+        raise invalid(op, "max_output_boxes_per_class", max_output_boxes_per_class, "no negative number")
+    if score_threshold is not None and math.isnan(score_threshold):
+        raise invalid(op, "score_threshold", score_threshold, "a number, or None")
     if not 0 <= iou_threshold <= 1:
         raise invalid(op, "iou_threshold", iou_threshold, "a number from 0 to 1")
 
@@ -311,10 +319,6 @@ _NMS = declare(
 )
 
 
-def _number(value: float | torch.Tensor) -> float:
-    return float(value.reshape(())) if isinstance(value, torch.Tensor) else value
-
-
 def non_max_suppression(
     boxes: torch.Tensor,
     scores: torch.Tensor,
@@ -344,12 +348,13 @@ def non_max_suppression(
 
     Source: https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html
     """
+    op = "NonMaxSuppression"
     result: torch.Tensor = _NMS(
         boxes,
         scores,
-        int(_number(max_output_boxes_per_class)),
-        _number(iou_threshold),
-        None if score_threshold is None else _number(score_threshold),
-        center_point_box=bool(center_point_box),
+        integer(op, "max_output_boxes_per_class", max_output_boxes_per_class),
+        number(op, "iou_threshold", iou_threshold),
+        None if score_threshold is None else number(op, "score_threshold", score_threshold),
+        center_point_box=flag(op, "center_point_box", center_point_box),
     )
     return result

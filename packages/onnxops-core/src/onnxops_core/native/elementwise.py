@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from onnxops_core.dtypes import TORCH_TO_ONNX, onnx_dtype, onnx_dtype_name, torch_dtype
+from onnxops_core.dtypes import ONNX_TO_TORCH, TORCH_TO_ONNX, onnx_dtype, onnx_dtype_name, torch_dtype
+from onnxops_core.native._arguments import flag, integer
 from onnxops_core.native._checks import FLOATS, check_dtype, invalid
 from onnxops_core.native._declare import declare
 
@@ -69,7 +70,13 @@ def cum_prod(
 
     Source: https://onnx.ai/onnx/operators/onnx__CumProd.html
     """
-    result: torch.Tensor = _CUM_PROD(x, int(axis), exclusive=bool(exclusive), reverse=bool(reverse))
+    op = "CumProd"
+    result: torch.Tensor = _CUM_PROD(
+        x,
+        integer(op, "axis", axis),
+        exclusive=flag(op, "exclusive", exclusive),
+        reverse=flag(op, "reverse", reverse),
+    )
     return result
 
 
@@ -85,7 +92,9 @@ def _bit_cast_check(input: torch.Tensor, *, to: int) -> None:
         if input.dtype not in (torch.uint8, torch.int8):
             raise invalid(op, "input", input, f"int8 or uint8 elements that hold {_SMALL[to][0]}-bit integers")
         return
-    target = torch_dtype(to)
+    target = ONNX_TO_TORCH.get(to)
+    if target is None:
+        raise invalid(op, "to", to, f"one of {sorted({*ONNX_TO_TORCH, *_SMALL})}")
     if _BITS[input.dtype] != _BITS[target]:
         expected = f"a dtype as wide as the input's, which is {input.dtype}"
         raise invalid(op, "to", f"{to} ({onnx_dtype_name(to)})", expected)
@@ -135,5 +144,11 @@ def bit_cast(input: torch.Tensor, *, to: torch.dtype | int) -> torch.Tensor:
 
     Source: https://onnx.ai/onnx/operators/onnx__BitCast.html
     """
-    result: torch.Tensor = _BIT_CAST(input, to=onnx_dtype(to))
+    try:
+        if isinstance(to, bool):
+            raise TypeError("a boolean is none")
+        target = onnx_dtype(to)
+    except (ValueError, TypeError) as error:
+        raise invalid("BitCast", "to", to, f"an ONNX dtype ({error})") from None
+    result: torch.Tensor = _BIT_CAST(input, to=target)
     return result

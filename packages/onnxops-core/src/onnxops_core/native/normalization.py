@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from onnxops_core.dtypes import torch_dtype
-from onnxops_core.native._checks import check_choice, check_float, check_same_dtype, invalid
+from onnxops_core.native._checks import check_choice, check_float, check_not_negative, check_same_dtype, invalid
 from onnxops_core.native._cpu import CPU_RMS_NORMALIZATION
 from onnxops_core.native._declare import declare
 from onnxops_core.native._gpu import LAYER_NORMALIZATION, RMS_NORMALIZATION
@@ -21,9 +21,15 @@ def _stash_dtype(x: torch.Tensor, stash_type: int) -> torch.dtype:
 
 
 def _check_axis_and_scale(
-    op: str, x: torch.Tensor, axis: int, stash_type: int, parameters: tuple[tuple[str, torch.Tensor | None], ...]
+    op: str,
+    x: torch.Tensor,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
+    parameters: tuple[tuple[str, torch.Tensor | None], ...],
 ) -> None:
     check_float(op, "X", x)
+    check_not_negative(op, "epsilon", epsilon)
     if x.dim() == 0 or not -x.dim() <= axis < x.dim():
         raise invalid(op, "axis", axis, f"a dimension of X, which has rank {x.dim()}")
     check_choice(op, "stash_type", stash_type, _STASH_TYPES)
@@ -48,7 +54,7 @@ def _dims(x: torch.Tensor, axis: int) -> list[int]:
 def _rms_check(
     x: torch.Tensor, scale: torch.Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> None:
-    _check_axis_and_scale("RMSNormalization", x, axis, stash_type, (("scale", scale),))
+    _check_axis_and_scale("RMSNormalization", x, axis, epsilon, stash_type, (("scale", scale),))
 
 
 def _rms_reference(
@@ -133,7 +139,7 @@ def _layer_check(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> None:
-    _check_axis_and_scale("LayerNormalization", x, axis, stash_type, (("Scale", scale), ("B", bias)))
+    _check_axis_and_scale("LayerNormalization", x, axis, epsilon, stash_type, (("Scale", scale), ("B", bias)))
     check_same_dtype("LayerNormalization", "Scale", scale, "X", x.dtype)
     check_same_dtype("LayerNormalization", "B", bias, "X", x.dtype)
     check_choice("LayerNormalization", "stash_type", stash_type, (1, 16))
@@ -266,6 +272,7 @@ def _group_check(
     _check_channels(op, ("X", "scale", "bias"), x, scale, bias, 2)
     if num_groups <= 0 or x.shape[1] % num_groups:
         raise invalid(op, "num_groups", num_groups, f"a divisor of the {x.shape[1]} channels")
+    check_not_negative(op, "epsilon", epsilon)
     check_choice(op, "stash_type", stash_type, _STASH_TYPES)
 
 
@@ -353,6 +360,7 @@ def group_normalization(
 
 def _instance_check(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, *, epsilon: float = 1e-5) -> None:
     _check_channels("InstanceNormalization", ("input", "scale", "B"), x, scale, bias, 3)
+    check_not_negative("InstanceNormalization", "epsilon", epsilon)
 
 
 def _instance_reference(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from onnxops_core.dtypes import torch_dtype
+from onnxops_core.native._arguments import flag
 from onnxops_core.native._checks import check_choice, check_dtype, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
 
@@ -252,7 +253,7 @@ def quantize_linear(
         block_size=block_size,
         output_dtype=output_dtype,
         precision=precision,
-        saturate=bool(saturate),
+        saturate=flag("QuantizeLinear", "saturate", saturate),
     )
     return result
 

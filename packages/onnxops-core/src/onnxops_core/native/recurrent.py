@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from onnxops_core.native._checks import FLOATS, check_choice, check_dtype, check_float, check_same_dtype, invalid
+from onnxops_core.native._checks import (
+    FLOATS,
+    check_choice,
+    check_dtype,
+    check_finite,
+    check_float,
+    check_same_dtype,
+    invalid,
+)
 from onnxops_core.native._declare import declare
 from onnxops_core.native._linear_attention_chunks import run_chunks
 
@@ -46,6 +54,7 @@ def _linear_check(
     check_choice(op, "update_rule", update_rule, _RULES)
     if q_num_heads <= 0 or kv_num_heads <= 0 or q_num_heads % kv_num_heads:
         raise invalid(op, "q_num_heads", q_num_heads, f"a positive multiple of kv_num_heads, {kv_num_heads}")
+    check_finite(op, "scale", scale)
     if chunk_size <= 0:
         raise invalid(op, "chunk_size", chunk_size, "a positive number")
     check_float(op, "query", query)
@@ -203,7 +212,8 @@ def linear_attention(
     rules write ``beta * (value - S^T key)`` in place of the value, and gives ``scale * query^T S``.
 
     Args:
-        query: ``(batch, sequence, q_num_heads * head_size)``; a float dtype.
+        query: ``(batch, sequence, q_num_heads * head_size)``; float16, bfloat16 or float32, and beyond ONNX
+            float64.
         key: ``(batch, sequence, kv_num_heads * head_size)`` of query's dtype.
         value: ``(batch, sequence, kv_num_heads * v_head_size)`` of query's dtype.
         past_state: ``(batch, kv_num_heads, head_size, v_head_size)``, a float dtype; zeros if None.
@@ -267,6 +277,12 @@ def _conv_check(
         raise invalid(op, "past_state", past_state, f"shape {state}")
 
 
+def _without_steps(input: torch.Tensor, past: torch.Tensor | None, kept: int) -> Two:
+    """Returns no output, and the past as it was: a sequence of length zero is shorter than any kernel."""
+    state = input.new_zeros((*input.shape[:2], kept)) if past is None else past.clone()
+    return input.clone(), state.contiguous()
+
+
 def _join(past: torch.Tensor | None, new: torch.Tensor, kept: int) -> torch.Tensor:
     return torch.nn.functional.pad(new, (kept, 0)) if past is None else torch.cat((past, new), 2)
 
@@ -280,6 +296,8 @@ def _conv_reference(
     activation: str = "none",
 ) -> Two:
     kept = weight.shape[2] - 1
+    if input.shape[2] == 0:
+        return _without_steps(input, past_state, kept)
     joined = _join(past_state, input, kept)
     dtype = torch.promote_types(input.dtype, torch.float32)
     windows = joined.to(dtype).unfold(2, weight.shape[2], 1)
@@ -301,6 +319,8 @@ def _conv_composite(
     activation: str = "none",
 ) -> Two:
     kept = weight.shape[2] - 1
+    if input.shape[2] == 0:
+        return _without_steps(input, past_state, kept)
     joined = _join(past_state, input, kept)
     dtype = torch.promote_types(input.dtype, torch.float32)
     output = torch.nn.functional.conv1d(
@@ -340,7 +360,7 @@ def causal_conv_with_state(
     state.
 
     Args:
-        input: ``(batch, channels, length)``; a float dtype.
+        input: ``(batch, channels, length)``; float16, bfloat16 or float32, and beyond ONNX float64.
         weight: ``(channels, 1, k)`` of the input's dtype.
         bias: ``(channels,)`` of the input's dtype.
         past_state: ``(batch, channels, k - 1)``, what came before the input; zeros if None.

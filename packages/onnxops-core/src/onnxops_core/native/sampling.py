@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from onnxops_core._torch_private import forward_mode_is_active
+from onnxops_core.native._arguments import flag, integers
 from onnxops_core.native._checks import FLOATS, check_choice, check_dtype, check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
 
@@ -222,9 +223,8 @@ def grid_sample(
 
     Source: https://onnx.ai/onnx/operators/onnx__GridSample.html
     """
-    result: torch.Tensor = _GRID_SAMPLE(
-        X, grid, align_corners=bool(align_corners), mode=mode, padding_mode=padding_mode
-    )
+    aligned = flag("GridSample", "align_corners", align_corners)
+    result: torch.Tensor = _GRID_SAMPLE(X, grid, align_corners=aligned, mode=mode, padding_mode=padding_mode)
     return result
 
 
@@ -283,8 +283,9 @@ def affine_grid(
 
     Source: https://onnx.ai/onnx/operators/onnx__AffineGrid.html
     """
-    sizes = size.tolist() if isinstance(size, torch.Tensor) else list(size)
-    result: torch.Tensor = _AFFINE_GRID(theta, sizes, align_corners=bool(align_corners))
+    op = "AffineGrid"
+    sizes = integers(op, "size", size)
+    result: torch.Tensor = _AFFINE_GRID(theta, sizes, align_corners=flag(op, "align_corners", align_corners))
     return result
 
 
@@ -448,17 +449,18 @@ def deform_conv(
 
     Source: https://onnx.ai/onnx/operators/onnx__DeformConv.html
     """
+    op = "DeformConv"
     result: torch.Tensor = _DEFORM_CONV(
         X,
         W,
         offset,
         B,
         mask,
-        dilations=list(dilations),
+        dilations=integers(op, "dilations", dilations),
         group=group,
-        kernel_shape=list(kernel_shape),
+        kernel_shape=integers(op, "kernel_shape", kernel_shape),
         offset_group=offset_group,
-        pads=list(pads),
-        strides=list(strides),
+        pads=integers(op, "pads", pads),
+        strides=integers(op, "strides", strides),
     )
     return result

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from onnxops_core.native._arguments import flag, integer
 from onnxops_core.native._checks import check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
 
@@ -147,8 +148,14 @@ def dft(
 
     Source: https://onnx.ai/onnx/operators/onnx__DFT.html
     """
-    length = int(dft_length) if isinstance(dft_length, torch.Tensor) else dft_length
-    result: torch.Tensor = _DFT(input, length, int(axis), inverse=bool(inverse), onesided=bool(onesided))
+    op = "DFT"
+    result: torch.Tensor = _DFT(
+        input,
+        None if dft_length is None else integer(op, "dft_length", dft_length),
+        integer(op, "axis", axis),
+        inverse=flag(op, "inverse", inverse),
+        onesided=flag(op, "onesided", onesided),
+    )
     return result
 
 
@@ -173,6 +180,8 @@ def _stft_check(
     if frame_step <= 0:
         raise invalid(op, "frame_step", frame_step, "a positive number")
     check_same_dtype(op, "window", window, "signal", signal.dtype)
+    if window is not None and window.dim() != 1:
+        raise invalid(op, "window", window, "rank 1 (frame_length,)")
     length = _frame_length(signal, window, frame_length)
     if window is not None and tuple(window.shape) != (length,):
         raise invalid(op, "window", window, f"shape ({length},), the frame length")
@@ -273,7 +282,8 @@ def stft(
 
     Source: https://onnx.ai/onnx/operators/onnx__STFT.html
     """
-    step = int(frame_step) if isinstance(frame_step, torch.Tensor) else frame_step
-    length = int(frame_length) if isinstance(frame_length, torch.Tensor) else frame_length
-    result: torch.Tensor = _STFT(signal, step, window, length, onesided=bool(onesided))
+    op = "STFT"
+    step = integer(op, "frame_step", frame_step)
+    length = None if frame_length is None else integer(op, "frame_length", frame_length)
+    result: torch.Tensor = _STFT(signal, step, window, length, onesided=flag(op, "onesided", onesided))
     return result
