@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.commands import run
+from tools.duplicates import repeated
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 45
@@ -63,9 +64,9 @@ def python_files(root: Path) -> list[str]:
 
 def faults(root: Path) -> list[str]:
     """Every breach of the rules in the repository at `root`."""
-    found: list[str] = []
-    for name in python_files(root):
-        text = (root / name).read_text(encoding="utf-8")
+    texts = {name: (root / name).read_text(encoding="utf-8") for name in python_files(root)}
+    found = list(repeated(texts))
+    for name, text in texts.items():
         found += file_faults(name, text)
         if "/src/" in name:
             found += forbidden_names(name, text)

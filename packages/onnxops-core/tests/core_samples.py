@@ -33,6 +33,11 @@ class Sample:
         ]
         return found
 
+    @property
+    def usual_dtype(self) -> torch.dtype:
+        """float32 where the operator has it."""
+        return torch.float32 if torch.float32 in self.dtypes else self.dtypes[0]
+
     def __str__(self):
         return f"{self.op_type}-{self.version}-{self.label}"
 

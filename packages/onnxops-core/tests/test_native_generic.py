@@ -41,10 +41,6 @@ def _assert_equal(actual, expected, dtype):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-def _default_dtype(sample):
-    return torch.float32 if torch.float32 in sample.dtypes else sample.dtypes[0]
-
-
 def test_every_operator_has_a_sample():
     assert {(s.op_type, s.version) for s in SAMPLES} == {(op.op_type, op.since_version) for op in native_ops().values()}
 
@@ -73,7 +69,7 @@ def test_half_precision_is_rounded_once(sample):
 
 @_each
 def test_dispatcher_and_direct_call_agree(sample):
-    dtype = _default_dtype(sample)
+    dtype = sample.usual_dtype
     args, kwargs = sample.make(dtype)
 
     _assert_equal(sample.op.overload(*args, **kwargs), sample.op(*args, **kwargs), dtype)
@@ -81,7 +77,7 @@ def test_dispatcher_and_direct_call_agree(sample):
 
 @_each
 def test_outputs_are_contiguous_and_new(sample):
-    args, kwargs = sample.make(_default_dtype(sample))
+    args, kwargs = sample.make(sample.usual_dtype)
 
     outputs = _outputs(sample.op(*args, **kwargs))
 
@@ -92,7 +88,7 @@ def test_outputs_are_contiguous_and_new(sample):
 
 @_each
 def test_strided_inputs_give_the_same(sample):
-    dtype = _default_dtype(sample)
+    dtype = sample.usual_dtype
     args, kwargs = sample.make(dtype)
     strided = [
         a.unsqueeze(-1).expand(*a.shape, 2).clone().select(-1, 0) if isinstance(a, torch.Tensor) else a for a in args
@@ -103,7 +99,7 @@ def test_strided_inputs_give_the_same(sample):
 
 @_traced([s for s in SAMPLES if s.opcheck])
 def test_opcheck(sample):
-    args, kwargs = sample.make(_default_dtype(sample))
+    args, kwargs = sample.make(sample.usual_dtype)
     if sample.differentiable:
         args = tuple(a.requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args)
 
@@ -139,7 +135,7 @@ def _no_loop_of_vmap():
 @pytest.mark.usefixtures("_no_loop_of_vmap")
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if s.vmap], ids=str)
 def test_vmap_is_batched_and_equals_a_loop(sample):
-    dtype = _default_dtype(sample)
+    dtype = sample.usual_dtype
     calls = [sample.make(dtype)[0] for _ in range(3)]
     kwargs = sample.make(dtype)[1]
     mapped = [
@@ -158,7 +154,7 @@ def test_vmap_is_batched_and_equals_a_loop(sample):
 
 @_traced(SAMPLES)
 def test_compiles_without_graph_breaks(sample):
-    dtype = _default_dtype(sample)
+    dtype = sample.usual_dtype
     args, kwargs = sample.make(dtype)
     torch.compiler.reset()
 
@@ -169,7 +165,7 @@ def test_compiles_without_graph_breaks(sample):
 
 @_traced(SAMPLES)
 def test_export_keeps_the_operator(sample):
-    args, kwargs = sample.make(_default_dtype(sample))
+    args, kwargs = sample.make(sample.usual_dtype)
 
     class Model(torch.nn.Module):
         def forward(self, *inputs):
@@ -185,7 +181,7 @@ def test_export_keeps_the_operator(sample):
 
 @_each
 def test_node_attributes_and_inputs_match_the_operators_onnx_schema(sample):
-    args, kwargs = sample.make(_default_dtype(sample))
+    args, kwargs = sample.make(sample.usual_dtype)
 
     call = sample.op.onnx_call(args, kwargs)
 

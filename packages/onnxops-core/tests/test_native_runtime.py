@@ -29,10 +29,6 @@ OWN_DOMAIN = {"LinearAttention", "CausalConvWithState"}
 _COMPARED = [s for s in SAMPLES if str(s) not in REFUSED and torch.float8_e4m3fn not in s.dtypes]
 
 
-def _dtype(sample):
-    return torch.float32 if torch.float32 in sample.dtypes else sample.dtypes[0]
-
-
 def _run(sample, args, kwargs, wanted):
     domain = "com.microsoft" if sample.op_type in OWN_DOMAIN else None
     # The runtime wants the present of an Attention with a past, whether it is used or not.
@@ -42,7 +38,7 @@ def _run(sample, args, kwargs, wanted):
 
 @pytest.mark.parametrize("sample", _COMPARED, ids=str)
 def test_result_is_the_runtimes(sample):
-    args, kwargs = sample.make(_dtype(sample))
+    args, kwargs = sample.make(sample.usual_dtype)
     outputs = sample.op(*args, **kwargs)
     ours = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)[: kwargs.get("num_outputs", len(outputs))]
 
@@ -70,7 +66,7 @@ def _specified(tensor, args):
 @pytest.mark.parametrize("label", REFUSED)
 def test_refused_call_is_still_refused(label):
     (sample,) = [s for s in SAMPLES if str(s) == label]
-    args, kwargs = sample.make(_dtype(sample))
+    args, kwargs = sample.make(sample.usual_dtype)
 
     with pytest.raises(Exception, match=r"ONNXRuntimeError|No corresponding Numpy type|not supported"):
         _run(sample, args, kwargs, 1)

@@ -195,3 +195,8 @@ def check(
     for example in (args, *others):
         compare(run(lowered.proto, example), expected_of(function, example), values=values, tolerance=tolerance)
     return lowered
+
+
+def example(*shape: int) -> torch.Tensor:
+    """Random doubles, the same in every run."""
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))

@@ -2,12 +2,7 @@
 
 import pytest
 import torch
-from decomp_harness import check
-
-
-def example(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
-
+from decomp_harness import check, example
 
 A = example(2, 4, 4)
 B = example(2, 4, 3)

@@ -2,13 +2,9 @@
 
 import pytest
 import torch
-from decomp_harness import check, lower
+from decomp_harness import check, example, lower
 
 from onnxops_decomp.errors import LoweringError
-
-
-def example(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def rebuilt_from_eigen(a: torch.Tensor) -> tuple[torch.Tensor, ...]:

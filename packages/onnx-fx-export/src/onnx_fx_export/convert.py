@@ -22,7 +22,7 @@ from onnx_fx_export.higher_order import HANDLERS
 from onnx_fx_export.observers import settled
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.regions import ModuleClasses, module_regions
-from onnx_fx_export.size_sources import define_symbol, shape_entry
+from onnx_fx_export.size_sources import define_symbol
 from onnx_fx_export.tensor_subclasses import ACCESS, inner_tensor, inner_tensors, reads_a_subclass_whole
 from onnx_fx_export.torch_private import is_without_data, records_modes
 from onnx_fx_export.weights import WeightStore
@@ -33,6 +33,7 @@ from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.inference import Dims
 from onnxops_decomp.model import build_model
 from onnxops_decomp.mutation import needs_functionalization, written_roots
+from onnxops_decomp.scope import axis_size
 
 __all__ = ["Conversion", "ModelNames", "convert"]
 
@@ -146,7 +147,7 @@ class _Converter:
         value = self.op.input(name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
         for axis, size in enumerate(val.shape):
             if isinstance(size, torch.SymInt):
-                define_symbol(self.op.context, self.symbols.expression(size), partial(shape_entry, value, axis))
+                define_symbol(self.op.context, self.symbols.expression(size), partial(axis_size, value, axis))
         return mark_complex(value) if val.is_complex() else value
 
     def _number_input(self, name: str, val: Any) -> ir.Value:

@@ -16,11 +16,11 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.fingerprint import marks_of, nodes_key, operand_key
 from onnx_fx_export.finish.functions import constants_to_nodes
 from onnx_fx_export.origin import module_path, origin_of
-from onnx_fx_export.size_sources import define_symbol, shape_entry
+from onnx_fx_export.size_sources import define_symbol
 from onnxops_decomp import LoweringError, OpBuilder
 from onnxops_decomp.graph_lowering import GraphLowering, NodeHandler, RegionHandler
 from onnxops_decomp.inference import Dims, dims_of
-from onnxops_decomp.scope import ModelContext
+from onnxops_decomp.scope import ModelContext, axis_size
 
 __all__ = ["LOWEST_OPSET", "Body", "FunctionStore"]
 
@@ -275,7 +275,7 @@ class _BodyLowering:
             for axis, dim in enumerate(dims or ()):
                 text = None if isinstance(dim, int) else dim.value
                 if text in self.op.context.expressions:
-                    define_symbol(self.op.context, self.op.context.expressions[text], partial(shape_entry, value, axis))
+                    define_symbol(self.op.context, self.op.context.expressions[text], partial(axis_size, value, axis))
         value.meta.update(marks_of(operand))
         return value
 

@@ -10,9 +10,9 @@ import sympy
 import torch
 
 from onnxops_decomp import OpBuilder
-from onnxops_decomp.scope import ModelContext, SymbolSource
+from onnxops_decomp.scope import ModelContext, SymbolSource, axis_size, number_as_size
 
-__all__ = ["define_new_symbols", "define_symbol", "shape_entry"]
+__all__ = ["define_new_symbols", "define_symbol"]
 
 
 def define_symbol(context: ModelContext, expression: sympy.Expr, source: SymbolSource) -> None:
@@ -46,20 +46,11 @@ def define_new_symbols(context: ModelContext, val: Any, value: Any) -> None:
         for part, of_part in zip(val, value, strict=False):
             define_new_symbols(context, part, of_part)
     elif isinstance(val, torch.SymInt) and val.node.expr.is_Symbol and isinstance(value, ir.Value):
-        context.symbols.setdefault(str(val.node.expr), partial(_as_vector, value))
+        context.symbols.setdefault(str(val.node.expr), partial(number_as_size, value))
     elif isinstance(val, torch.Tensor) and isinstance(value, ir.Value):
         for axis, size in enumerate(val.shape):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                context.symbols.setdefault(str(size.node.expr), partial(shape_entry, value, axis))
-
-
-def _as_vector(value: ir.Value, op: OpBuilder) -> ir.Value:
-    return op.Reshape(op.cast(value, ir.DataType.INT64), [1])
-
-
-def shape_entry(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
-    """Emit one size of ``value`` as a vector of one element."""
-    return op.Shape(value, start=axis, end=axis + 1)
+                context.symbols.setdefault(str(size.node.expr), partial(axis_size, value, axis))
 
 
 def _solved(source: SymbolSource, offset: int, slope: int, op: OpBuilder) -> ir.Value:

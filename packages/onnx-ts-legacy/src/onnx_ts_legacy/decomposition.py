@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
@@ -14,10 +13,10 @@ from onnx_ts_legacy import _torch_private as private
 from onnxops_decomp.decompose import Decomposition
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
+from onnxops_decomp.scope import axis_size, number_as_size
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
-    from onnxops_decomp.builder import OpBuilder
 
 __all__ = ["lower_by_pieces"]
 
@@ -92,19 +91,11 @@ def _with_examples(
     result: list[Any] = []
     for fake, value in zip(leaves, operands, strict=True):
         if isinstance(fake, torch.Tensor):
-            sizes = [copied(size, partial(_dimension, value, axis)) for axis, size in enumerate(fake.shape)]
+            sizes = [copied(size, partial(axis_size, value, axis)) for axis, size in enumerate(fake.shape)]
             with mode:
                 result.append(torch.empty(sizes, dtype=fake.dtype))
         elif isinstance(fake, torch.SymFloat):
             return None, symbols
         else:
-            result.append(copied(fake, partial(_number, value)))
+            result.append(copied(fake, partial(number_as_size, value)))
     return (result if known else None), symbols
-
-
-def _dimension(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
-    return op.Shape(value, start=axis, end=axis + 1)
-
-
-def _number(value: ir.Value, op: OpBuilder) -> ir.Value:
-    return op.Reshape(op.cast(value, ir.DataType.INT64), [1])

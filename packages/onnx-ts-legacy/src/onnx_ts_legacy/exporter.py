@@ -25,6 +25,7 @@ from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.model import build_model
 from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_decomp.scope import axis_size
 
 __all__ = ["Options", "convert", "convert_partly"]
 
@@ -184,7 +185,7 @@ class _Conversion:
         dims = metadata.symbols.dims(fake)
         value = self.op.input(name, to_ir(example.dtype), (*dims, 2) if example.is_complex() else dims)
         for axis, text in axes.items():
-            self.op.context.symbols.setdefault(text, partial(_size_of, value, axis))
+            self.op.context.symbols.setdefault(text, partial(axis_size, value, axis))
         if example.is_complex():
             from onnxops_decomp.dtypes import mark_complex
 
@@ -311,10 +312,6 @@ class _Conversion:
             dim = value.shape[axis]
             if isinstance(dim, int) or dim.value is None or str(dim.value).startswith("u"):
                 value.shape[axis] = text
-
-
-def _size_of(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
-    return op.Shape(value, start=axis, end=axis + 1)
 
 
 def _named_axes(name: str, axes: Mapping[int, str] | Sequence[int], rank: int) -> dict[int, str]:

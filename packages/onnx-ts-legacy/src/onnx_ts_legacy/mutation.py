@@ -18,7 +18,7 @@ from onnx_ts_legacy.values import Content, Poison, Storage, Tensor, View
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["VIEWS_IN_PLACE", "assign", "node_value", "view_arguments"]
+__all__ = ["VIEWS_IN_PLACE", "assign", "node_value"]
 
 aten = torch.ops.aten
 
@@ -72,11 +72,6 @@ def _repeat(interpreter: Interpreter, node: View, parent: ir.Value) -> ir.Value:
     if call.output is not None:
         result = result.items[call.output] if not isinstance(result, tuple) else result[call.output]
     return interpreter.value(result)
-
-
-def view_arguments(args: list[Any], position: int) -> tuple[Any, ...]:
-    """Return the arguments to repeat a view with: its tensor left out, lists as they are now."""
-    return tuple(None if index == position else arg for index, arg in enumerate(args))
 
 
 def assign(interpreter: Interpreter, target: Tensor, value: ir.Value) -> None:

@@ -30,6 +30,7 @@ from onnx_ts_legacy.values import (
 )
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.scope import axis_size
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
@@ -190,7 +191,7 @@ class Variables:
         unknown = [str(symbol) for symbol in expression.free_symbols if str(symbol) not in context.symbols]
         if not unknown:
             return size
-        source = partial(_size_of, self.value(tensor), axis)
+        source = partial(axis_size, self.value(tensor), axis)
         if expression.is_Symbol:
             context.symbols[str(expression)] = source
             return size
@@ -215,7 +216,3 @@ class Variables:
         number = self.metadata.runtime_int(value)
         self.cases[str(number.node.expr)] = (tensor, numbers)
         return number
-
-
-def _size_of(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
-    return op.Shape(value, start=axis, end=axis + 1)

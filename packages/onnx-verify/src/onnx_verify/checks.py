@@ -14,7 +14,7 @@ from onnx import checker, helper, shape_inference
 from onnx_verify.errors import ModelRunError, OnnxVerifyError
 from onnx_verify.generate import RandomInputs, dimension_names, generate_inputs
 from onnx_verify.inputs import bind_feeds
-from onnx_verify.model import LoadedModel, ModelLike, load_model, subgraphs
+from onnx_verify.model import LoadedModel, ModelLike, all_nodes, load_model, subgraphs
 from onnx_verify.runtimes import Backend
 from onnx_verify.slicing import Graph, flatten_functions
 from onnx_verify.weights import weight_bytes
@@ -136,7 +136,7 @@ def _names(model: LoadedModel, expected: Expectations) -> Iterator[Finding]:
 
 
 def _constants(model: LoadedModel) -> Iterator[Finding]:
-    for node in _all_nodes(model.graph):
+    for node in all_nodes(model.graph):
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.ByteSize() > LARGE_CONSTANT:
                 size = attribute.t.ByteSize() / 2**20
@@ -156,13 +156,6 @@ def _unused(model: LoadedModel) -> Iterator[Finding]:
     for node in graph.nodes:
         if not any(name in used for name in node.output if name):
             yield Finding("unused", "warning", f"{node.op_type} {node.name or node.output[0]} is read by nothing")
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in subgraphs(node):
-            yield from _all_nodes(body)
 
 
 def _kernels(model: LoadedModel, backend: Backend) -> Iterator[Finding]:
@@ -328,7 +321,7 @@ def summarize(model: ModelLike | LoadedModel) -> dict[str, Any]:
         "inputs": [_describe(value) for value in loaded.inputs],
         "outputs": [_describe(value) for value in loaded.outputs],
         "nodes": len(proto.graph.node),
-        "operators": dict(Counter(node.op_type for node in _all_nodes(proto.graph)).most_common()),
+        "operators": dict(Counter(node.op_type for node in all_nodes(proto.graph)).most_common()),
         "functions": [f"{function.domain}::{function.name}" for function in proto.functions],
         "initializers": len(proto.graph.initializer),
         "parameters": elements,

@@ -15,7 +15,7 @@ from onnx import inliner
 from onnx_verify.dtypes import is_float, is_int, numpy_dtype
 from onnx_verify.errors import InputError
 from onnx_verify.inputs import InputSet
-from onnx_verify.model import LoadedModel, ModelLike, ValueSpec, load_model, subgraphs
+from onnx_verify.model import LoadedModel, ModelLike, ValueSpec, all_nodes, load_model
 
 Array = npt.NDArray[Any]
 
@@ -205,7 +205,7 @@ def index_bounds(model: LoadedModel) -> dict[str, int]:
         graph = inliner.inline_local_functions(model.proto).graph
     shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     consumers: dict[str, list[onnx.NodeProto]] = {}
-    for node in _all_nodes(graph):
+    for node in all_nodes(graph):
         for name in node.input:
             consumers.setdefault(name, []).append(node)
     bounds: dict[str, int] = {}
@@ -215,13 +215,6 @@ def index_bounds(model: LoadedModel) -> dict[str, int]:
             if found:
                 bounds[spec.name] = min(found)
     return bounds
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in subgraphs(node):
-            yield from _all_nodes(body)
 
 
 def _bounds_of(

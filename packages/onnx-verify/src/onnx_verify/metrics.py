@@ -217,14 +217,14 @@ def _measure_text(reference: Array, candidate: Array) -> TensorMetrics:
     """Measures string tensors: elements are equal or not."""
     metrics = TensorMetrics(elements=int(reference.size))
     left, right = reference.reshape(-1), candidate.reshape(-1)
-    wrong = [i for i in range(left.size) if _text(left[i]) != _text(right[i])]
+    wrong = [i for i in range(left.size) if element_text(left[i]) != element_text(right[i])]
     metrics.mismatches = len(wrong)
     if wrong:
         metrics.worst_index = tuple(int(i) for i in np.unravel_index(wrong[0], reference.shape))
-        metrics.worst_reference, metrics.worst_candidate = _text(left[wrong[0]]), _text(right[wrong[0]])
+        metrics.worst_reference, metrics.worst_candidate = element_text(left[wrong[0]]), element_text(right[wrong[0]])
     return metrics
 
 
-def _text(value: Any) -> str:
+def element_text(value: Any) -> str:
     """Returns the text of one element of a string tensor (bytes are UTF-8)."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -336,6 +336,14 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yields the nodes of a graph and of all bodies in it."""
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from all_nodes(body)
+
+
 def _nested_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yields every tensor that is not an initializer of the main graph."""
     pending = [list(proto.graph.node), *(list(function.node) for function in proto.functions)]

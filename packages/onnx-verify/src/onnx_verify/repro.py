@@ -15,6 +15,7 @@ from onnx import helper
 from onnx_verify.dtypes import is_float, is_int, onnx_dtype
 from onnx_verify.errors import OnnxVerifyError
 from onnx_verify.findings import NodeMismatch
+from onnx_verify.metrics import element_text
 from onnx_verify.model import LoadedModel
 from onnx_verify.storage import save_model
 
@@ -128,14 +129,10 @@ def _flat(values: Mapping[str, Any]) -> list[Array]:
 def _storable(value: Array) -> Array:
     """Returns the value in a dtype that ``.npz`` holds without pickling."""
     if value.dtype.kind in "OT":
-        return np.asarray([_decode(item) for item in value.reshape(-1)], dtype=str).reshape(value.shape)
+        return np.asarray([element_text(item) for item in value.reshape(-1)], dtype=str).reshape(value.shape)
     if value.dtype.kind in "biufcSU" and value.dtype.name in np.sctypeDict:
         return value
     return value.astype(np.float32 if is_float(value.dtype) else np.int8)
-
-
-def _decode(item: Any) -> str:
-    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
 
 
 def _plain_model(

@@ -13,9 +13,19 @@ from onnxops_decomp.constants import ConstantPool
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["ModelContext", "NameAuthority", "Scope", "SymbolSource", "remove_unused"]
+__all__ = ["ModelContext", "NameAuthority", "Scope", "SymbolSource", "axis_size", "number_as_size", "remove_unused"]
 
 SymbolSource = Callable[["OpBuilder"], ir.Value]
+
+
+def axis_size(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
+    """Emit one size of ``value`` as a vector of one element: with its first arguments bound, a source of a symbol."""
+    return op.Shape(value, start=axis, end=axis + 1)
+
+
+def number_as_size(value: ir.Value, op: OpBuilder) -> ir.Value:
+    """Emit a number as a vector of one INT64: with its first argument bound, a source of a symbol."""
+    return op.Reshape(op.cast(value, ir.DataType.INT64), [1])
 
 
 class NameAuthority:

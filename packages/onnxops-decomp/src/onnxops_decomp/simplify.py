@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxops_decomp.inference import dims_of, same_dim
+from onnxops_decomp.passes.matching import producer
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -37,16 +38,11 @@ def _known_equal(a: ir.Value, b: ir.Value) -> bool:
     return all(same_dim(x, y) for x, y in zip(left, right, strict=True))
 
 
-def _produced_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    producer = None if value is None else value.producer()
-    return producer if producer is not None and producer.op_type == op_type and producer.domain == "" else None
-
-
 def _cast(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     x, target = _required(inputs[0]), ir.DataType(attributes["to"])
     if x.dtype == target:
         return x
-    before = _produced_by(x, "Cast")
+    before = producer(x, "Cast")
     if before is None or x.dtype is None:
         return None
     source = _required(before.inputs[0])
@@ -115,7 +111,7 @@ def _transpose(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Valu
         return x if dims is not None and len(dims) < 2 else None
     if list(perm) == list(range(len(perm))):
         return x
-    before = _produced_by(x, "Transpose")
+    before = producer(x, "Transpose")
     if before is None or before.attributes.get("perm") is None:
         return None
     first = before.attributes["perm"].as_ints()
@@ -137,7 +133,7 @@ def _reshape(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value 
         ]
         if all(unchanged) or (sizes.count(-1) == 1 and unchanged.count(False) == 1 and 0 not in dims):
             return x
-    before = _produced_by(x, "Reshape")
+    before = producer(x, "Reshape")
     if before is not None and (0 not in shape) and not attributes.get("allowzero", 0):
         return op.Reshape(before.inputs[0], inputs[1])
     return None
@@ -169,7 +165,7 @@ def _unsqueeze(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Valu
     axes = op.static(inputs[1])
     if axes is not None and axes.size == 0:
         return inputs[0]
-    before = _produced_by(inputs[0], "Squeeze")
+    before = producer(inputs[0], "Squeeze")
     if before is not None:
         source = _required(before.inputs[0])
         dims = dims_of(source)
@@ -180,7 +176,7 @@ def _unsqueeze(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Valu
 
 def _unsqueezed_twice(op: OpBuilder, inputs: Inputs) -> ir.Value | None:
     """Join an Unsqueeze with the one before it."""
-    before, dims, axes = _produced_by(inputs[0], "Unsqueeze"), dims_of(inputs[0]), op.static(inputs[1])
+    before, dims, axes = producer(inputs[0], "Unsqueeze"), dims_of(inputs[0]), op.static(inputs[1])
     if before is None or dims is None or axes is None:
         return None
     rank = len(dims) + axes.size
@@ -200,7 +196,7 @@ def _squeeze(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value 
     axes, dims = op.static(inputs[1]), dims_of(x)
     if axes is not None and axes.size == 0:
         return x
-    before = _produced_by(x, "Unsqueeze")
+    before = producer(x, "Unsqueeze")
     if before is None or dims is None:
         return None
     added = _node_axes(op, before, len(dims))

@@ -20,7 +20,7 @@ from onnxops_decomp.inference import UNKNOWN, Dim, dims_of, same_dim
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["INT64_MAX", "Size", "SizeOperations"]
+__all__ = ["INT64_MAX", "Size", "SizeOperations", "is_one"]
 
 Size = int | ir.Value
 INT64_MAX = np.iinfo(np.int64).max
@@ -192,6 +192,11 @@ class SizeOperations:
             ]
         value.shape = ir.Shape(dims)
 
+    def number(self, size: Size, dtype: ir.DataType) -> ir.Value:
+        """Return a size as a 0-d value of ``dtype``, to compute with."""
+        op = cast("OpBuilder", self)
+        return op.constant(float(size), dtype) if isinstance(size, int) else op.cast(size, dtype)
+
     # ---- arithmetic on sizes, folded where both are static
 
     def size_add(self, a: Size, b: Size) -> Size:
@@ -277,7 +282,12 @@ def lead_free(dims: Sequence[Dim] | None, target: Sequence[Size]) -> bool:
     """Tell whether expanding to ``target`` changes nothing."""
     if dims is None or len(target) > len(dims):
         return False
-    return all(isinstance(size, int) and size == 1 for size in target)
+    return all(map(is_one, target))
+
+
+def is_one(size: Size) -> bool:
+    """Tell whether a size is known to be 1."""
+    return isinstance(size, int) and size == 1
 
 
 def _shape_slice(value: ir.Value) -> tuple[ir.Value, int, int] | None:

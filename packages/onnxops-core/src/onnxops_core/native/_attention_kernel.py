@@ -16,6 +16,7 @@ from onnxops_core.native._attention_reference import (
     AttentionCall,
     Outputs,
     attention_reference,
+    contiguous,
     finish_outputs,
     sdpa_expresses,
 )
@@ -33,16 +34,11 @@ def attention_kernel(call: AttentionCall) -> Outputs:
     them."""
     if not call.q.is_cpu:
         # Tiles by Python loops, and lengths read back one by one, are for the CPU.
-        return attention_on_gpu(call) or _contiguous(attention_reference(call))
+        return attention_on_gpu(call) or contiguous(attention_reference(call))
     if call.num_outputs > 3 or call.precision not in (None, 1) or call.v.dtype != call.q.dtype or call.sink is not None:
-        return _contiguous(attention_reference(call))
+        return contiguous(attention_reference(call))
     y = _by_batch(call) if call.nonpad is not None else _one_length(call)
-    return _contiguous(finish_outputs(call, y, None, call.past_length == 0))
-
-
-def _contiguous(outputs: Outputs) -> Outputs:
-    y, key, value, qk = outputs
-    return y.contiguous(), key.contiguous(), value.contiguous(), qk.contiguous()
+    return contiguous(finish_outputs(call, y, None, call.past_length == 0))
 
 
 def _by_batch(call: AttentionCall) -> torch.Tensor:

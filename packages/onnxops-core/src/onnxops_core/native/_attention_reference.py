@@ -13,7 +13,14 @@ import torch
 from onnxops_core._torch_private import forward_mode_is_active, is_mapped
 from onnxops_core.dtypes import torch_dtype
 
-__all__ = ["AttentionCall", "attention_composite", "attention_reference", "finish_outputs", "split_heads"]
+__all__ = [
+    "AttentionCall",
+    "attention_composite",
+    "attention_reference",
+    "contiguous",
+    "finish_outputs",
+    "split_heads",
+]
 
 Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -117,6 +124,12 @@ def split_heads(
         mode=qk_matmul_output_mode,
         num_outputs=num_outputs,
     )
+
+
+def contiguous(outputs: Outputs) -> Outputs:
+    """Returns the outputs laid out without gaps, as the fakes describe them."""
+    y, key, value, qk = outputs
+    return y.contiguous(), key.contiguous(), value.contiguous(), qk.contiguous()
 
 
 def finish_outputs(call: AttentionCall, y: torch.Tensor, qk: torch.Tensor | None, copy_present: bool) -> Outputs:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from onnxops_core.dtypes import torch_dtype
-from onnxops_core.native._attention_reference import AttentionCall, Outputs, finish_outputs, sdpa_expresses
+from onnxops_core.native._attention_reference import AttentionCall, Outputs, contiguous, finish_outputs, sdpa_expresses
 from onnxops_core.native._backends import Backend, triton_refuses
 
 __all__ = [
@@ -251,12 +251,7 @@ def fused_attention(call: AttentionCall) -> Outputs:
         # What a query without any key gets is not the same in all of torch's kernels.
         allowed = mask if mask.dtype == torch.bool else mask != -math.inf
         y = y.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
-    return _dense(finish_outputs(call, y, None, call.past_length == 0))
-
-
-def _dense(outputs: Outputs) -> Outputs:
-    y, key, value, qk = outputs
-    return y.contiguous(), key.contiguous(), value.contiguous(), qk.contiguous()
+    return contiguous(finish_outputs(call, y, None, call.past_length == 0))
 
 
 def triton_attention_refuses(call: AttentionCall) -> str | None:
@@ -292,7 +287,7 @@ def triton_attention(call: AttentionCall) -> Outputs:
         scale=call.scale,
         softcap=call.softcap,
     )
-    return _dense(finish_outputs(call, y, None, call.past_length == 0))
+    return contiguous(finish_outputs(call, y, None, call.past_length == 0))
 
 
 def attention_on_gpu(call: AttentionCall) -> Outputs | None:

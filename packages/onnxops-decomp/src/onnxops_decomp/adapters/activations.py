@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxops_decomp.adapters.common import odd
 from onnxops_decomp.adapters.registry import Adapter, adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.inference import dims_of
@@ -164,16 +165,12 @@ def log1p(op: OpBuilder, x: ir.Value) -> ir.Value:
     return op.Where(op.Greater(x, 1), op.Log(total), op.Mul(x, ratio))
 
 
-def _signed(op: OpBuilder, x: ir.Value, magnitude: ir.Value) -> ir.Value:
-    return op.Where(op.Less(x, 0), op.Neg(magnitude), magnitude)
-
-
 def _asinh(op: OpBuilder, x: ir.Value) -> ir.Value:
     a = op.Abs(x)
     # a / max(a, 1) and 1 / max(a, 1): their squares do not overflow.
     b, c = op.Min(a, 1), op.Reciprocal(op.Max(a, 1))
     root = op.Sqrt(op.Add(op.Mul(b, b), op.Mul(c, c)))
-    return _signed(op, x, log1p(op, op.Add(a, op.Mul(a, op.Div(b, op.Add(root, c))))))
+    return odd(op, x, log1p(op, op.Add(a, op.Mul(a, op.Div(b, op.Add(root, c))))))
 
 
 def _acosh(op: OpBuilder, x: ir.Value) -> ir.Value:
@@ -184,7 +181,7 @@ def _acosh(op: OpBuilder, x: ir.Value) -> ir.Value:
 def _atanh(op: OpBuilder, x: ir.Value) -> ir.Value:
     a = op.Abs(x)
     half = op.Mul(log1p(op, op.Div(op.Mul(a, 2), op.Sub(1, a))), 0.5)
-    return _signed(op, x, half)
+    return odd(op, x, half)
 
 
 HYPERBOLIC = {"Acosh": _acosh, "Asinh": _asinh, "Atanh": _atanh, "Cosh": _cosh, "Sinh": _sinh}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["arange", "broadcast_sizes", "dim_sizes", "halves", "rank_of", "repeat", "static_ints"]
+__all__ = ["arange", "broadcast_sizes", "dim_sizes", "halves", "odd", "rank_of", "repeat", "static_ints"]
 
 _INT64 = ir.DataType.INT64
 
@@ -127,3 +127,8 @@ def repeat(op: OpBuilder, state: ir.Value, count: Size, step: Step) -> ir.Value:
     result = newest.emit_many("Loop", 1, trips, newest.constant(True), state, body=graph)[0]
     result.shape = None if state.shape is None else ir.Shape(state.shape.dims)
     return result
+
+
+def odd(op: OpBuilder, x: ir.Value, value: ir.Value) -> ir.Value:
+    """Return ``value``, the result for the absolute value of ``x``, with the sign of ``x``."""
+    return op.Where(op.Less(x, 0), op.Neg(value), value)

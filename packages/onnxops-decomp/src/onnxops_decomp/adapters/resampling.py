@@ -29,11 +29,7 @@ def axis_ratio(op: OpBuilder, size: Size, count: Size, *, align_corners: bool) -
     if isinstance(size, int) and isinstance(count, int):
         return float(np.float32(size) / np.float32(count)) if count > 0 else 0.0
     divisor = op.size_max(count, 1) if align_corners else count
-    return op.Div(_as_float(op, size), _as_float(op, divisor))
-
-
-def _as_float(op: OpBuilder, size: Size) -> ir.Value:
-    return op.constant(float(size), _FLOAT) if isinstance(size, int) else op.cast(size, _FLOAT)
+    return op.Div(op.number(size, _FLOAT), op.number(divisor, _FLOAT))
 
 
 def _clamped(op: OpBuilder, positions: ir.Value, size: Size) -> ir.Value:
@@ -91,7 +87,7 @@ def _antialiased(
     support = op.Mul(stretch, reach)
     center = op.Unsqueeze(op.Mul(op.Add(op.cast(arange(op, count), _FLOAT), 0.5), ratio), [1])
     first = op.Max(op.Floor(op.Add(op.Sub(center, support), 0.5)), 0.0)
-    end = op.Min(op.Floor(op.Add(op.Add(center, support), 0.5)), _as_float(op, size))
+    end = op.Min(op.Floor(op.Add(op.Add(center, support), 0.5)), op.number(size, _FLOAT))
     taps = op.as_size(op.Unsqueeze(op.Add(op.Mul(op.cast(op.Ceil(support), _INT64), 2), 1), [0]))
     reached = op.Add(first, op.cast(arange(op, taps), _FLOAT))
     distance = op.Abs(op.Div(op.Add(op.Sub(reached, center), 0.5), stretch))

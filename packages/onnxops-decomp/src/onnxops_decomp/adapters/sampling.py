@@ -26,18 +26,14 @@ _OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 _NEW_MODES = {old: new for new, old in _OLD_MODES.items()}
 
 
-def _as_float(op: OpBuilder, size: Size, dtype: ir.DataType) -> ir.Value:
-    return op.constant(float(size), dtype) if isinstance(size, int) else op.cast(size, dtype)
-
-
 def _clipped(op: OpBuilder, x: ir.Value, size: Size) -> ir.Value:
-    highest = op.Sub(_as_float(op, size, op.dtype(x)), 1.0)
+    highest = op.Sub(op.number(size, op.dtype(x)), 1.0)
     return op.Min(op.Max(x, 0.0), highest)
 
 
 def _pixels(op: OpBuilder, coordinate: ir.Value, size: Size, align_corners: int) -> ir.Value:
     """Bring a coordinate from -1 ... 1 to pixels."""
-    extent = _as_float(op, size, op.dtype(coordinate))
+    extent = op.number(size, op.dtype(coordinate))
     shifted = op.Add(coordinate, 1.0)
     if align_corners:
         return op.Mul(shifted, op.Div(op.Sub(extent, 1.0), 2.0))
@@ -46,7 +42,7 @@ def _pixels(op: OpBuilder, coordinate: ir.Value, size: Size, align_corners: int)
 
 def _reflected(op: OpBuilder, x: ir.Value, size: Size, align_corners: int) -> ir.Value:
     """Reflect positions at the borders: at the centers of the outer pixels if aligned, else at their edges."""
-    extent = _as_float(op, size, op.dtype(x))
+    extent = op.number(size, op.dtype(x))
     if align_corners:
         if isinstance(size, int) and size == 1:
             return op.Mul(x, 0.0)
@@ -147,7 +143,7 @@ def _tap_parts(
     if not zeros:
         return index, weight, None
     dtype = op.dtype(position)
-    inside = op.And(op.GreaterOrEqual(position, 0.0), op.Less(position, _as_float(op, size, dtype)))
+    inside = op.And(op.GreaterOrEqual(position, 0.0), op.Less(position, op.number(size, dtype)))
     return index, weight, op.cast(inside, dtype)
 
 
@@ -202,12 +198,12 @@ def _base_axis(op: OpBuilder, size: Size, dtype: ir.DataType, align_corners: int
     """Return the normalized coordinates of the pixels along an axis."""
     index = op.cast(arange(op, size), dtype)
     if align_corners:
-        steps = op.Max(op.Sub(_as_float(op, size, dtype), 1.0), 1.0)
+        steps = op.Max(op.Sub(op.number(size, dtype), 1.0), 1.0)
         # A single pixel lies in the middle.
-        single = op.Equal(_as_float(op, size, dtype), 1.0)
+        single = op.Equal(op.number(size, dtype), 1.0)
         start = op.Where(single, op.constant(0.0, dtype), op.constant(-1.0, dtype))
         return op.Add(op.Div(op.Mul(index, 2.0), steps), start)
-    return op.Sub(op.Div(op.Add(op.Mul(index, 2.0), 1.0), _as_float(op, size, dtype)), 1.0)
+    return op.Sub(op.Div(op.Add(op.Mul(index, 2.0), 1.0), op.number(size, dtype)), 1.0)
 
 
 def affine_grid(op: OpBuilder, theta: ir.Value, plane: Sequence[Size], align_corners: int) -> ir.Value:

@@ -11,6 +11,7 @@ import torch
 from onnxops_decomp.inference import same_dim
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.windows import arange, batched, max_of_windows, per_axis
+from onnxops_decomp.sizes import is_one
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -39,10 +40,6 @@ def _positions(op: OpBuilder, size: Size, count: Size) -> tuple[ir.Value, ir.Val
     return op.Min(reached, last), op.LessOrEqual(reached, last)
 
 
-def _is_one(size: Size) -> bool:
-    return isinstance(size, int) and size == 1
-
-
 def _same(op: OpBuilder, a: Size, b: Size) -> bool:
     return same_dim(op.dim(a), op.dim(b))
 
@@ -52,7 +49,7 @@ def _averaged(op: OpBuilder, x: ir.Value, axis: int, count: Size) -> ir.Value:
     size = op.size(x, axis)
     if _same(op, size, count):
         return x
-    if _is_one(count):
+    if is_one(count):
         return op.ReduceMean(x, [axis], keepdims=1)
     positions, valid = _positions(op, size, count)
     rank = op.rank(x)
@@ -67,7 +64,7 @@ def _adaptive_avg_pool(op: OpBuilder, self: ir.Value, output_size: Sequence[Size
     x, unbatched = batched(op, self, spatial)
     counts = list(output_size) * spatial if len(output_size) == 1 else list(output_size)
     sizes = op.sizes(x)[2:]
-    if all(_is_one(count) for count in counts):
+    if all(is_one(count) for count in counts):
         result = op.GlobalAveragePool(x)
     elif (kernel := _divisors(sizes, counts)) is not None:
         result = op.AveragePool(x, kernel_shape=kernel, strides=kernel) if any(k != 1 for k in kernel) else x

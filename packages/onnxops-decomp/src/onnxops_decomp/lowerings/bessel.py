@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.adapters.common import odd
 from onnxops_decomp.lowerings.registry import lowering
-from onnxops_decomp.lowerings.tabulated import Function, in_double, tabulated
+from onnxops_decomp.lowerings.tabulated import Function, in_double, polynomial, tabulated
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -46,11 +47,6 @@ def _scaled_i(op: OpBuilder, x: ir.Value, near: Function, far: Function) -> ir.V
     return op.Where(op.LessOrEqual(x, _FAR), tabulated(op, x, near, 0, _FAR), wide)
 
 
-def _odd(op: OpBuilder, x: ir.Value, value: ir.Value) -> ir.Value:
-    """Return ``value``, the result for the absolute value of ``x``, with the sign of ``x``."""
-    return op.Where(op.Less(x, 0), op.Neg(value), value)
-
-
 @lowering(aten.special_i0e.default)
 @in_double()
 def i0e(op: OpBuilder, self: ir.Value) -> ir.Value:
@@ -60,7 +56,7 @@ def i0e(op: OpBuilder, self: ir.Value) -> ir.Value:
 @lowering(aten.special_i1e.default)
 @in_double()
 def i1e(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return _odd(op, self, _scaled_i(op, op.Abs(self), special.i1e, _i1e_far))
+    return odd(op, self, _scaled_i(op, op.Abs(self), special.i1e, _i1e_far))
 
 
 @lowering(aten.i0.default, aten.special_modified_bessel_i0.default)
@@ -74,7 +70,7 @@ def i0(op: OpBuilder, self: ir.Value) -> ir.Value:
 @in_double()
 def i1(op: OpBuilder, self: ir.Value) -> ir.Value:
     x = op.Abs(self)
-    return _odd(op, self, op.Mul(op.Exp(x), _scaled_i(op, x, special.i1e, _i1e_far)))
+    return odd(op, self, op.Mul(op.Exp(x), _scaled_i(op, x, special.i1e, _i1e_far)))
 
 
 # ---- modified functions of the second kind
@@ -198,7 +194,7 @@ def bessel_j0(op: OpBuilder, self: ir.Value) -> ir.Value:
 def bessel_j1(op: OpBuilder, self: ir.Value) -> ir.Value:
     x = op.Abs(self)
     near = tabulated(op, x, special.bessel_j1, 0, _FAR)
-    return _odd(op, self, op.Where(op.LessOrEqual(x, _FAR), near, _wave(op, x, 1, second_kind=False)))
+    return odd(op, self, op.Where(op.LessOrEqual(x, _FAR), near, _wave(op, x, 1, second_kind=False)))
 
 
 def _second_kind(op: OpBuilder, x: ir.Value, near: ir.Value, order: int) -> ir.Value:
@@ -253,17 +249,10 @@ def _airy_wave(op: OpBuilder, x: ir.Value) -> ir.Value:
     """Return Ai(-x) for large positive ``x``."""
     angle = op.Mul(op.Mul(x, op.Sqrt(x)), 2 / 3)
     r = op.Reciprocal(angle)
-    even, odd = (_series(op, op.Mul(r, r), coefficients) for coefficients in _airy_series(14))
+    even, odd = (polynomial(op, op.Mul(r, r), coefficients) for coefficients in _airy_series(14))
     shifted = op.Sub(angle, math.pi / 4)
     wave = op.Add(op.Mul(op.Cos(shifted), even), op.Mul(op.Mul(op.Sin(shifted), odd), r))
     return op.Div(wave, op.Mul(op.Sqrt(op.Sqrt(x)), math.sqrt(math.pi)))
-
-
-def _series(op: OpBuilder, x: ir.Value, coefficients: list[float]) -> ir.Value:
-    result = op.constant(coefficients[-1], op.dtype(x))
-    for coefficient in reversed(coefficients[:-1]):
-        result = op.Add(op.Mul(result, x), coefficient)
-    return result
 
 
 @lowering(aten.special_airy_ai.default)

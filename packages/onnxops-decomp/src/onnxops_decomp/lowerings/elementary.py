@@ -54,7 +54,7 @@ for _name, _op_type in {
 @lowering(aten.exp2.default)
 @promoted("self", to_float=True)
 def exp2(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return op.Pow(op.constant(2.0, op.dtype(self)), self)
+    return _power_of_two(op, self)
 
 
 @lowering(aten.expm1.default)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import is_complex, mark_complex, to_ir
+from onnxops_decomp.lowerings.complex_numbers import conj
 from onnxops_decomp.lowerings.conversions import as_complex
 from onnxops_decomp.lowerings.registry import Function, lowering
 
@@ -38,23 +39,13 @@ def _exponent(norm: str | None, inverse: bool) -> float:
     return -1 - forward if inverse else forward
 
 
-def _number(op: OpBuilder, size: Size, dtype: ir.DataType) -> ir.Value:
-    """Return a size as a 0-d float."""
-    return op.constant(float(size), dtype) if isinstance(size, int) else op.cast(size, dtype)
-
-
 def _scaled(op: OpBuilder, value: ir.Value, points: Size, exponent: float) -> ir.Value:
     """Return ``value * points ** exponent``."""
     if exponent == 0:
         return value
     if isinstance(points, int):
         return op.Mul(value, float(points) ** exponent)
-    return op.Mul(value, op.Pow(_number(op, points, op.dtype(value)), exponent))
-
-
-def _conjugate(op: OpBuilder, value: ir.Value) -> ir.Value:
-    """Return the complex conjugate."""
-    return mark_complex(op.Mul(value, [1.0, -1.0]))
+    return op.Mul(value, op.Pow(op.number(points, op.dtype(value)), exponent))
 
 
 def precise_dtype(op: OpBuilder, value: ir.Value, length: Size) -> ir.DataType:
@@ -167,8 +158,8 @@ def _transform(kind: str, inverse: bool) -> Function:
             return _complex_to_complex(op, self, axes, lengths, inverse, exponent)
         if kind == "r2c":
             result = _real_to_complex(op, self, axes, lengths, True, exponent)
-            return _conjugate(op, result) if inverse else result
-        mirrored = self if inverse or not is_complex(self) else _conjugate(op, self)
+            return conj(op, result) if inverse else result
+        mirrored = self if inverse or not is_complex(self) else conj(op, self)
         return _complex_to_real(op, mirrored, axes, lengths, exponent)
 
     return transform

@@ -14,6 +14,7 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.inference import dims_of
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.shapes import atleast_2d, atleast_3d, axis_in, flattened, unsqueeze_at
+from onnxops_decomp.sizes import is_one
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -72,13 +73,9 @@ def repeat(op: OpBuilder, self: ir.Value, repeats: Sequence[Size]) -> ir.Value:
     dims = dims_of(self) or ()
     lead = len(repeats) - op.rank(self)
     wide = [count if axis < lead or dims[axis - lead] == 1 else None for axis, count in enumerate(repeats)]
-    if all(size is not None or _is_one(count) for size, count in zip(wide, repeats, strict=True)):
+    if all(size is not None or is_one(count) for size, count in zip(wide, repeats, strict=True)):
         return op.expand(self, [-1 if size is None else size for size in wide])
     return op.Tile(unsqueeze_at(op, self, range(lead)), op.vector(repeats))
-
-
-def _is_one(count: Size) -> bool:
-    return isinstance(count, int) and count == 1
 
 
 @lowering(aten.tile.default)

@@ -23,7 +23,7 @@ from onnxops_decomp.lowerings.linalg_factorizations import (
 )
 from onnxops_decomp.lowerings.loops import repeat
 from onnxops_decomp.lowerings.registry import lowering
-from onnxops_decomp.lowerings.shapes import swap_axes
+from onnxops_decomp.lowerings.shapes import matrix_transpose
 from onnxops_decomp.lowerings.slicing import take_slice
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["gauss_jordan", "is_vector", "same_batch", "sign_of_exchanges", "solve_triangular"]
 
 aten = torch.ops.aten
-
-
-def _transposed(op: OpBuilder, value: ir.Value) -> ir.Value:
-    return swap_axes(op, value, -2, -1)
 
 
 def _batch_of(op: OpBuilder, a: ir.Value, b: ir.Value) -> list[Size]:
@@ -105,9 +101,9 @@ def linalg_solve_ex(
     a, b = wide(op, A), wide(op, B)
     b = op.Unsqueeze(b, [op.rank(b)]) if vector else b
     if not left:
-        a, b = _transposed(op, a), _transposed(op, b)
+        a, b = matrix_transpose(op, a), matrix_transpose(op, b)
     x, info = gauss_jordan(op, *same_batch(op, a, b))
-    x = x if left else _transposed(op, x)
+    x = x if left else matrix_transpose(op, x)
     x = op.Squeeze(x, [op.rank(x) - 1]) if vector else x
     lu = lu_factor(op, wide(op, A))
     packed, pivots = op.cast(lu.packed, op.dtype(A)), op.Add(op.cast(lu.pivots, INT32), 1)
@@ -172,9 +168,9 @@ def linalg_solve_triangular(
 ) -> ir.Value:
     a, b = wide(op, self), wide(op, B)
     if not left:
-        a, b, upper = _transposed(op, a), _transposed(op, b), not upper
+        a, b, upper = matrix_transpose(op, a), matrix_transpose(op, b), not upper
     x = solve_triangular(op, *same_batch(op, a, b), upper=upper, unit=unitriangular)
-    return op.cast(x if left else _transposed(op, x), op.dtype(self))
+    return op.cast(x if left else matrix_transpose(op, x), op.dtype(self))
 
 
 @lowering(aten.triangular_solve.default)
@@ -188,14 +184,14 @@ def triangular_solve(
 ) -> tuple[ir.Value, ir.Value]:
     a, b = same_batch(op, wide(op, A), wide(op, self))
     coefficients = op.cast(a, op.dtype(A))
-    a, upper = (_transposed(op, a), not upper) if transpose else (a, upper)
+    a, upper = (matrix_transpose(op, a), not upper) if transpose else (a, upper)
     return op.cast(solve_triangular(op, a, b, upper=upper, unit=unitriangular), op.dtype(self)), coefficients
 
 
 def _solve_by_cholesky(op: OpBuilder, b: ir.Value, factor: ir.Value, upper: bool) -> ir.Value:
-    lower = _transposed(op, factor) if upper else factor
+    lower = matrix_transpose(op, factor) if upper else factor
     half = solve_triangular(op, lower, b, upper=False)
-    return solve_triangular(op, _transposed(op, lower), half, upper=True)
+    return solve_triangular(op, matrix_transpose(op, lower), half, upper=True)
 
 
 @lowering(aten.cholesky_solve.default)
@@ -218,11 +214,11 @@ def linalg_lu_solve(
     """Solve with ``P @ L @ U``, or with its transpose: ``X A = B`` is ``A^T X^T = B^T``."""
     order = row_order(op, op.Sub(op.cast(pivots, INT64), 1), op.size(LU, -2))
     transposed = adjoint if left else not adjoint
-    b = wide(op, B) if left else _transposed(op, wide(op, B))
+    b = wide(op, B) if left else matrix_transpose(op, wide(op, B))
     lu, b = same_batch(op, wide(op, LU), b)
     order = _spread_order(op, order, op.sizes(b))
     if transposed:
-        upper, lower = _transposed(op, lu), _transposed(op, lu)
+        upper, lower = matrix_transpose(op, lu), matrix_transpose(op, lu)
         half = solve_triangular(op, upper, b, upper=False)
         x = solve_triangular(op, lower, half, upper=True, unit=True)
         # The permutation is undone by writing each row to its place.
@@ -231,7 +227,7 @@ def linalg_lu_solve(
         x = op.GatherElements(b, order, axis=op.rank(b) - 2)
         x = solve_triangular(op, lu, x, upper=False, unit=True)
         x = solve_triangular(op, lu, x, upper=True)
-    return op.cast(x if left else _transposed(op, x), op.dtype(LU))
+    return op.cast(x if left else matrix_transpose(op, x), op.dtype(LU))
 
 
 def _spread_order(op: OpBuilder, order: ir.Value, sizes: Sequence[Size]) -> ir.Value:

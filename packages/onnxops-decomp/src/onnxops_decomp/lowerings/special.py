@@ -12,7 +12,7 @@ import torch
 from onnxops_decomp.inference import dims_of
 from onnxops_decomp.lowerings.elementary import log1p
 from onnxops_decomp.lowerings.registry import lowering
-from onnxops_decomp.lowerings.tabulated import in_double, tabulated
+from onnxops_decomp.lowerings.tabulated import in_double, polynomial, tabulated
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -115,14 +115,6 @@ _DIGAMMA_SERIES = [b / (2 * k) for k, b in enumerate(_BERNOULLI, 1)]
 _SHIFT = 8
 
 
-def _polynomial(op: OpBuilder, x: ir.Value, coefficients: list[float]) -> ir.Value:
-    """Return the polynomial with these coefficients, constant term first."""
-    result = op.constant(coefficients[-1], op.dtype(x))
-    for coefficient in reversed(coefficients[:-1]):
-        result = op.Add(op.Mul(result, x), coefficient)
-    return result
-
-
 def _sin_pi(op: OpBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Return sin and cos of ``pi * d`` for the distance ``d`` to the nearest integer, and where ``d`` is 0."""
     offset = op.Sub(x, op.Round(x))
@@ -143,7 +135,7 @@ def log_gamma(op: OpBuilder, x: ir.Value) -> ir.Value:
     small = op.Less(positive, _SHIFT)
     z = op.Where(small, op.Add(positive, _SHIFT), positive)
     r = op.Reciprocal(z)
-    series = op.Mul(r, _polynomial(op, op.Mul(r, r), _LGAMMA_SERIES))
+    series = op.Mul(r, polynomial(op, op.Mul(r, r), _LGAMMA_SERIES))
     # (z - 1/2) log(z) - z, written so that infinity minus infinity does not arise.
     leading = op.Mul(op.Sub(z, 0.5), op.Sub(op.Log(z), 1))
     stirling = op.Add(op.Add(leading, 0.5 * math.log(2 * math.pi) - 0.5), series)
@@ -166,7 +158,7 @@ def digamma(op: OpBuilder, self: ir.Value) -> ir.Value:
     z = op.Add(positive, _SHIFT)
     r = op.Reciprocal(z)
     squared = op.Mul(r, r)
-    series = op.Mul(squared, _polynomial(op, squared, _DIGAMMA_SERIES))
+    series = op.Mul(squared, polynomial(op, squared, _DIGAMMA_SERIES))
     result = op.Sub(op.Sub(op.Log(z), op.Mul(r, 0.5)), series)
     for step in range(_SHIFT):
         result = op.Sub(result, op.Reciprocal(op.Add(positive, step) if step else positive))
@@ -233,7 +225,7 @@ def polygamma(op: OpBuilder, n: int, self: ir.Value) -> ir.Value:
     value = op.Mul(_zeta_of_positive(op, order, positive, 10), (-1.0) ** (n + 1) * math.factorial(n))
     # The reflection formula (DLMF 5.15.6).
     sine, cosine, whole = _sin_pi(op, self)
-    slope = _polynomial(op, op.Div(cosine, sine), _cotangent_derivative(n))
+    slope = polynomial(op, op.Div(cosine, sine), _cotangent_derivative(n))
     reflected = op.Sub(op.Mul(value, (-1.0) ** n), slope)
     return op.Where(left, op.Where(whole, (-1.0) ** (n + 1) * math.inf, reflected), value)
 

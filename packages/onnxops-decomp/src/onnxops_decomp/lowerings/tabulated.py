@@ -23,7 +23,7 @@ from onnxops_decomp.dtypes import promote, result_dtype, to_ir
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["Function", "in_double", "tabulated"]
+__all__ = ["Function", "in_double", "polynomial", "tabulated"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 # torch.special is not typed, so its functions return Any.
@@ -55,6 +55,14 @@ def in_double(count: int = 1, *, first: int = 0) -> Callable[[F], F]:
         return cast(F, wrapper)
 
     return decorate
+
+
+def polynomial(op: OpBuilder, x: ir.Value, coefficients: list[float]) -> ir.Value:
+    """Return the polynomial with these coefficients, constant term first."""
+    result = op.constant(coefficients[-1], op.dtype(x))
+    for coefficient in reversed(coefficients[:-1]):
+        result = op.Add(op.Mul(result, x), coefficient)
+    return result
 
 
 def tabulated(op: OpBuilder, x: ir.Value, function: Function, low: float, high: float) -> ir.Value:
