@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 
 import torch
 
 from onnx_fx_export import export
+from onnx_fx_export.origin import source_line
+from onnx_fx_export.torch_private import not_the_users
 
 
 def scaled(x, *, factor=2.0):
@@ -48,3 +51,16 @@ def test_keyword_defaults_closures_and_methods_are_kept() -> None:
     program = export(method, (x,))
     assert lines(program) == {"Sigmoid": line_of(Scaler.apply, "sigmoid")}
     torch.testing.assert_close(export(functools.partial(scaled, factor=5.0), (x,))(x), 5 * torch.relu(x))
+
+
+def test_a_library_whose_name_begins_like_torch_is_code_of_the_user() -> None:
+    torch_itself = os.path.dirname(torch.__file__)
+    library = f"{torch_itself}vision{os.sep}boxes.py"
+    node = torch.fx.Graph().placeholder("x")
+    node.meta["stack_trace"] = (
+        f'File "{library}", line 3, in nms\nFile "{torch_itself}{os.sep}_ops.py", line 7, in call\n'
+    )
+
+    assert source_line(node) == f"{library}:3"
+    assert not library.startswith(not_the_users())
+    assert torch.__file__.startswith(not_the_users())

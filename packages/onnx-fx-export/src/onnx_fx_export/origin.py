@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import types
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ import torch
 
 __all__ = ["module_path", "named_forward", "origin_of", "source_line"]
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = str(Path(torch.__file__).parent) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 

@@ -10,6 +10,7 @@ import functools
 import importlib
 import inspect
 import logging
+import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -129,8 +130,10 @@ def sizes_unlike_0_and_1() -> AbstractContextManager[None]:
 
 def not_the_users() -> tuple[str, ...]:
     """Return the beginnings of the paths of code that is torch's, the exporter's, or Python's machinery."""
-    packages = [Path(module.__file__ or "").parent for module in (torch, onnxops_core, onnxops_decomp, logging)]
-    return (*map(str, packages), str(Path(__file__).parent), str(Path(contextlib.__file__).with_suffix("")), "<")
+    modules = [module.__file__ or "" for module in (torch, onnxops_core, onnxops_decomp, logging)]
+    # With a separator, because torchvision is not torch.
+    folders = [str(Path(file).parent) + os.sep for file in (*modules, __file__)]
+    return (*folders, str(Path(contextlib.__file__).with_suffix("")), "<")
 
 
 @contextlib.contextmanager
