@@ -2,16 +2,70 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from tools.commands import run
 from tools.release import git, index, pipeline
 from tools.release.artifacts import build_wheel
+from tools.release.rehearsal import Environment
 from tools.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.13.0"
+
+# Projects of users: each declares one requirement, and raises unless what it got from it does its work.
+
+CALLS_AN_OPERATOR = """
+from importlib.metadata import distributions
+
+import torch
+
+import onnxops_core as ops
+
+names = {each.name.lower().replace("_", "-") for each in distributions()}
+assert "onnxops-core" in names
+assert not names & {"onnxops-decomp", "onnx-fx-export", "onnx-ts-legacy", "onnx-verify", "onnx"}, names
+
+x, scale = torch.randn(3, 5, requires_grad=True), torch.randn(5)
+expected = torch.nn.functional.rms_norm(x, [5], scale, 1e-5)
+torch.testing.assert_close(ops.rms_normalization(x, scale), expected)
+torch.testing.assert_close(torch.ops.onnxops.RMSNormalization.opset23(x, scale), expected)
+[gradient] = torch.autograd.grad(ops.rms_normalization(x, scale).square().sum(), x)
+torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), x)[0])
+
+q, k, v = (torch.randn(2, 3, n, 8) for n in (4, 6, 6))
+y = ops.attention(q, k, v, num_outputs=1)
+torch.testing.assert_close(y, torch.nn.functional.scaled_dot_product_attention(q, k, v))
+"""
+
+EXPORTS_AND_VERIFIES = """
+import tempfile
+from pathlib import Path
+
+import torch
+
+import onnx_fx_export
+import onnx_verify
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)).eval()
+arguments = {"args": (torch.randn(2, 8),), "dynamic_shapes": [{0: "batch"}], "verify": True}
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "model.onnx"
+    onnx_fx_export.export(model, f=path, **arguments)
+    assert onnx_verify.compare(model, path, [(torch.randn(n, 8),) for n in (1, 7)])
+
+
+def wrong(op, self, approximate="none"):
+    return op.Relu(self)
+
+
+try:
+    onnx_fx_export.export(model, custom_translation_table={torch.ops.aten.gelu.default: wrong}, **arguments)
+except onnx_fx_export.VerificationError as error:
+    assert "does not agree with PyTorch" in str(error), error
+else:
+    raise AssertionError("a wrong export passed its verification")
+"""
 
 
 def clone_with_a_change(target: Path) -> Workspace:
@@ -47,23 +101,20 @@ def test_a_minor_release_of_onnxops_core_serves_projects_downstream(identity: No
     for other in workspace:
         if other != core:
             index.add(tmp_path / "index", other.name, build_wheel(other, tmp_path / "others"))
-    downstream(tmp_path / "env", address, f"onnxops-core~={done.version.major}.{done.version.minor}", "onnxops_core")
-    downstream(tmp_path / "env", address, "onnx-fx-export[verify]", "onnx_fx_export, onnx_verify")
+    environment = Environment.create(tmp_path / "env", tmp_path / "index", [TORCH])
+    use(environment, f"onnxops-core~={done.version.major}.{done.version.minor}", CALLS_AN_OPERATOR)
+    use(environment, "onnx-fx-export[verify]", EXPORTS_AND_VERIFIES)
 
 
-def downstream(environment: Path, address: str, requirement: str, modules: str) -> None:
-    """Installs a project that declares nothing but `requirement`, and imports what it gets from it."""
-    project = environment.with_name(f"downstream-{modules.partition(',')[0]}")
+def use(environment: Environment, requirement: str, program: str) -> None:
+    """Installs a project that declares nothing but `requirement`, and runs it."""
+    project = environment.directory.with_name(f"uses-{requirement.partition('[')[0].partition('~')[0]}")
     project.mkdir()
     (project / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
-        f'[project]\nname = "downstream"\nversion = "1"\ndependencies = ["{requirement}"]\n'
+        f'[project]\nname = "{project.name}"\nversion = "1"\ndependencies = ["{requirement}"]\n'
     )
-    (project / "downstream.py").write_text(f"import {modules}\n")
-    python = environment / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    if not python.exists():
-        run([sys.executable, "-m", "venv", "--without-pip", environment], cwd=environment.parent)
-    pip = [sys.executable, "-m", "pip", "--python", str(python)]
-    run([*pip, "install", "--quiet", "--no-compile", "--extra-index-url", address, TORCH, str(project)], cwd=project)
-    run([*pip, "check"], cwd=project)
-    run([python, "-I", "-c", "import downstream"], cwd=environment)
+    module = project.name.replace("-", "_")
+    (project / f"{module}.py").write_text(program)
+    environment.install(str(project))
+    run([environment.python, "-I", "-c", f"import {module}"], cwd=environment.directory)
