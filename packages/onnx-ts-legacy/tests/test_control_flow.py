@@ -58,6 +58,19 @@ def until(x: Tensor) -> Tensor:
 
 
 @torch.jit.script
+def changed_unless_left(x: Tensor) -> Tensor:
+    total, last = torch.zeros([x.size(1)]), x[0]
+    for i in range(x.size(0)):
+        if bool(x[i].sum() < 0):
+            continue
+        if bool(x[i].max() > 2):
+            break
+        total += x[i]
+        last = total[:1]
+    return torch.cat([total, last])
+
+
+@torch.jit.script
 def with_break(x: Tensor) -> Tensor:
     y = torch.zeros_like(x[0])
     for i in range(x.size(0)):
@@ -243,6 +256,7 @@ PROGRAMS = [
     accumulate,
     until,
     with_break,
+    changed_unless_left,
     early_return,
     slices_assigned,
     fixed_count,

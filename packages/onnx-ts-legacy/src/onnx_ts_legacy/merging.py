@@ -201,6 +201,9 @@ class Merge:
             return a
         side = 1 if isinstance(a, Uninitialized) else 0
         value = (a, b)[side]
+        if isinstance(value, Mutable) and value.frame <= self._interpreter.heap.frame:
+            # It was there before the branches: what they did to it is merged as its state.
+            return value
         unset = Uninitialized()
         if isinstance(value, tuple):
             return tuple(self.variable(*((x, unset) if side == 0 else (unset, x))) for x in value)
