@@ -144,3 +144,20 @@ def test_unconvertible_operators_can_be_listed_without_exporting() -> None:
     assert list(found) == ["onnx_fx_export_tests.mystery.default"]
     assert all("test_errors.py:" in reason for reason in found["onnx_fx_export_tests.mystery.default"])
     assert onnx_fx_export.unconvertible_ops(torch.nn.ReLU(), (torch.ones(2),)) == {}
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_tensors_are_refused(layout: torch.layout) -> None:
+    sparse = torch.eye(3).to_sparse(layout=layout)
+
+    class Weighted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", sparse)
+
+        def forward(self, x):
+            return torch.sparse.mm(self.weight, x)
+
+    for model, args in ((torch.sparse.mm, (sparse, torch.ones(3, 2))), (Weighted(), (torch.ones(3, 2),))):
+        with pytest.raises(onnx_fx_export.InvalidArgumentError, match=r"layout torch.sparse_c.*to_dense\(\)"):
+            export(model, args)

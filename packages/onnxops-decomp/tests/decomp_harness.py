@@ -144,7 +144,9 @@ def _ort_to_torch(value: ort.OrtValue) -> torch.Tensor:
         # An empty tensor has no memory that it could hand over.
         empty = torch.empty(value.shape(), dtype=torch.bfloat16)
         return torch.from_dlpack(value._ortvalue.to_dlpack()) if empty.numel() else empty
-    return torch.from_numpy(np.array(value.numpy()))
+    array = np.array(value.numpy())
+    # The runtime's 64-bit numbers may be of another C type than torch knows them by.
+    return torch.from_numpy(array.astype(array.dtype.str))
 
 
 def expected_of(function: Callable[..., Any], args: Sequence[Any]) -> list[torch.Tensor]:

@@ -4,6 +4,8 @@ import pytest
 import torch
 from decomp_harness import check
 
+from onnxops_decomp import UnsupportedOpsetError
+
 OPSETS = [7, 11, 13, 18, 26]
 
 
@@ -38,3 +40,29 @@ def test_common_divisors_and_multiples(opset: int) -> None:
     check(lambda a, b: (torch.gcd(a, b), torch.lcm(a, b)), a, b, opset=opset)
     small = a.int()[:5]
     check(lambda a, b: torch.gcd(a, b), small, torch.tensor([[4], [6]], dtype=torch.int32), opset=opset)
+
+
+def hashes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    # The runtime's numpy and torch compare unsigned numbers as signed ones.
+    found = [torch.hash_tensor(x), torch.hash_tensor(x, 1), torch.hash_tensor(x, (0, 2), keepdim=True)]
+    return tuple(part.to(torch.int64) for part in found)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 18, 26])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.uint8, torch.bool])
+def test_hash_of_integers(dtype: torch.dtype, opset: int) -> None:
+    x = torch.randint(-(2**62), 2**62, (3, 4, 5)).to(dtype)
+    check(hashes, x, opset=opset)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_hash_of_floats(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 4, 5).to(dtype)
+    x[0, 0] = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")])
+    check(hashes, x, opset=26)
+    with pytest.raises(UnsupportedOpsetError, match="26"):
+        check(hashes, x, opset=25)
+
+
+def test_hash_of_a_number() -> None:
+    check(lambda x: torch.hash_tensor(x).to(torch.int64), torch.tensor(-7))

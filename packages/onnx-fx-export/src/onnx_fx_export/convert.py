@@ -143,6 +143,7 @@ class _Converter:
         self.model_inputs.append(name)
         if not isinstance(val, torch.Tensor):
             return self._number_input(name, val)
+        _check_dense("Input", name, val)
         dims = self.input_dims[self.names.inputs[position]] = self.symbols.dims(val)
         value = self.op.input(name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
         for axis, size in enumerate(val.shape):
@@ -176,6 +177,7 @@ class _Converter:
             tensor = self.program.constants.get(target)
         if not isinstance(tensor, torch.Tensor):
             return tensor
+        _check_dense("Weight", target, tensor)
         if parts := inner_tensors(tensor):
             return {name: self.weights.value(f"{target}.{name}", part) for name, part in parts.items()}
         if target in self.mutated_buffers:
@@ -353,6 +355,14 @@ class _Named:
 def _written_placeholders(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
     roots = written_roots(program.graph).values()
     return list(dict.fromkeys(root for root in roots if root.op == "placeholder"))
+
+
+def _check_dense(kind: str, name: str, tensor: torch.Tensor) -> None:
+    if tensor.layout != torch.strided:
+        raise InvalidArgumentError(
+            f"{kind} {name} is a tensor of layout {tensor.layout}; the operators of ONNX work on dense ones. Give the "
+            "model to_dense() of it."
+        )
 
 
 def _listed(names: set[str], kind: str) -> str:

@@ -93,6 +93,12 @@ class Decomposer:
     ) -> Decomposition | None:
         native = find_native_op(overload)
         own = native.decomposition if native is not None else own_definition(overload)
+        sparse = [leaf.layout for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided]
+        if sparse:
+            raise UnsupportedOperatorError(
+                f"{overload.name()} is given a tensor of layout {sparse[0]}; the operators of ONNX work on dense ones.",
+                operator=overload.name(),
+            )
         definition = own or table_decomposition(overload)
         if definition is None and not is_composite(overload):
             return None

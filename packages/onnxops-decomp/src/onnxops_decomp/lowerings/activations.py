@@ -1,4 +1,4 @@
-"""Activation functions, softmax and dropout."""
+"""Activation functions and softmax."""
 
 from __future__ import annotations
 
@@ -201,59 +201,3 @@ def _safe_softmax(op: OpBuilder, self: ir.Value, dim: int, dtype: torch.dtype | 
     result = softmax(op, self, dim, dtype)
     masked = op.ReduceMin(op.cast(op.Equal(self, -math.inf), ir.DataType.UINT8), [dim], keepdims=1)
     return op.Where(op.cast(masked, ir.DataType.BOOL), 0, result)
-
-
-# ---- dropout
-
-
-@lowering(aten.dropout.default)
-def dropout(op: OpBuilder, input: ir.Value, p: float, train: bool) -> ir.Value:
-    if not train or p == 0:
-        return input
-    return native_dropout(op, input, p, True)[0]
-
-
-@lowering(aten.native_dropout.default)
-def native_dropout(op: OpBuilder, input: ir.Value, p: float, train: bool | None) -> tuple[ir.Value, ir.Value]:
-    if train is False or p == 0:
-        return input, op.Expand(op.constant(True), op.Shape(input))
-    if p == 1:
-        # ONNX's Dropout divides by 1 - p and asks for p < 1.
-        nothing = op.Mul(input, 0)
-        return nothing, op.Expand(op.constant(False), op.Shape(input))
-    output, mask = op.emit_many("Dropout", 2, input, op.constant(p, ir.DataType.FLOAT), op.constant(True))
-    return output, mask
-
-
-def _whole_channels(op: OpBuilder, input: ir.Value) -> ir.Value:
-    """Return ones of one element per sample and channel, which broadcast over ``input``."""
-    sizes = [op.size(input, axis) if axis < 2 else 1 for axis in range(op.rank(input))]
-    return op.Expand(op.constant(1, op.dtype(input)), op.vector(sizes))
-
-
-@lowering(aten.feature_dropout.default)
-def feature_dropout(op: OpBuilder, input: ir.Value, p: float, train: bool) -> ir.Value:
-    if not train or p == 0:
-        return input
-    return op.Mul(input, dropout(op, _whole_channels(op, input), p, True))
-
-
-def _alpha_dropout(op: OpBuilder, input: ir.Value, ones: ir.Value, p: float) -> ir.Value:
-    """Drop to the negative saturation of SELU and rescale, so that mean and variance stay (arXiv:1706.02515)."""
-    if p == 1:
-        return op.Mul(input, 0)
-    saturation = 1.7580993408473766
-    scale = 1 / math.sqrt((saturation**2 * p + 1) * (1 - p))
-    kept = native_dropout(op, ones, p, True)[1]
-    shifted = op.Add(op.Mul(input, scale), saturation * scale * p)
-    return op.Where(kept, shifted, saturation * scale * (p - 1))
-
-
-@lowering(aten.alpha_dropout.default)
-def alpha_dropout(op: OpBuilder, input: ir.Value, p: float, train: bool) -> ir.Value:
-    return _alpha_dropout(op, input, input, p) if train and p > 0 else input
-
-
-@lowering(aten.feature_alpha_dropout.default)
-def feature_alpha_dropout(op: OpBuilder, input: ir.Value, p: float, train: bool) -> ir.Value:
-    return _alpha_dropout(op, input, _whole_channels(op, input), p) if train and p > 0 else input

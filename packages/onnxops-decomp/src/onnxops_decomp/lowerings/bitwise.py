@@ -1,7 +1,8 @@
-"""Operations on the bits of integers; of bools they are logic."""
+"""Operations on the bits of numbers; of bools they are logic."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 
 from onnxops_decomp.dtypes import promoted
 from onnxops_decomp.inference import dims_of
+from onnxops_decomp.lowerings.loops import repeat
+from onnxops_decomp.lowerings.reductions import reduce
 from onnxops_decomp.lowerings.registry import Function, lowering
 
 if TYPE_CHECKING:
@@ -118,3 +121,28 @@ def lcm(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     nothing = op.Equal(divisor, 0)
     product = op.Abs(op.Mul(op.Div(self, op.Where(nothing, 1, divisor)), other))
     return op.Where(nothing, 0, product)
+
+
+# ---- hashes
+
+
+@lowering(aten.hash_tensor.default)
+def hash_tensor(
+    op: OpBuilder, self: ir.Value, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0
+) -> ir.Value:
+    """Reduce by xor the elements as 64 bits: bit by bit, whether the number of ones is odd."""
+    if op.dtype(self).is_floating_point():
+        bits = op.BitCast(op.cast(self, ir.DataType.DOUBLE), to=INT64)
+    else:
+        bits = op.cast(self, INT64)
+    nothing = reduce(op, "ReduceSum", op.Mul(bits, 0), dim, keepdim)
+
+    def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        rest, place, result = state
+        last = body.Mod(rest, 2)
+        parity = body.Mod(reduce(body, "ReduceSum", last, dim, keepdim), 2)
+        # Python's division rounds down, so that the sign is shifted in.
+        return [body.floor_div(rest, 2), body.Mul(place, 2), body.Add(result, body.Mul(parity, place))], []
+
+    (_, _, result), _ = repeat(op, 64, [bits, op.constant(1), nothing], step)
+    return op.cast(result, ir.DataType.UINT64)

@@ -24,7 +24,19 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["Grid", "Lu", "cholesky_factor", "householder_qr", "identity_like", "lu_factor", "row_order", "wide"]
+__all__ = [
+    "Grid",
+    "Lu",
+    "cholesky_factor",
+    "first_true",
+    "householder_qr",
+    "identity_like",
+    "lu_factor",
+    "row_order",
+    "steps_last",
+    "swapped_rows",
+    "wide",
+]
 
 aten = torch.ops.aten
 
@@ -117,10 +129,10 @@ def lu_factor(op: OpBuilder, matrix: ir.Value) -> Lu:
 
     order = op.expand(grid.row_vector, [*grid.batch, grid.m])
     (packed, order), (pivots, diagonal) = repeat(op, steps, [matrix, order], step)
-    return Lu(packed, order, _steps_last(op, pivots), _steps_last(op, diagonal))
+    return Lu(packed, order, steps_last(op, pivots), steps_last(op, diagonal))
 
 
-def _steps_last(op: OpBuilder, stacked: ir.Value) -> ir.Value:
+def steps_last(op: OpBuilder, stacked: ir.Value) -> ir.Value:
     """Move the axis of the iterations to the end."""
     return op.Transpose(stacked, perm=[*range(1, op.rank(stacked)), 0])
 
@@ -212,8 +224,8 @@ def cholesky_factor(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value
         return [rest], [flat, body.Squeeze(diagonal, [grid.row_axis, grid.column_axis])]
 
     _, (columns, diagonal) = repeat(op, grid.n, [matrix], step)
-    failed = op.Not(op.Greater(_steps_last(op, diagonal), 0.0))
-    return _steps_last(op, columns), first_true(op, failed)
+    failed = op.Not(op.Greater(steps_last(op, diagonal), 0.0))
+    return steps_last(op, columns), first_true(op, failed)
 
 
 @lowering(aten.linalg_cholesky_ex.default)
@@ -272,7 +284,7 @@ def householder_qr(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value]
         return [after], [body.Squeeze(tau, [grid.row_axis, grid.column_axis])]
 
     (packed,), (tau,) = repeat(op, op.size_min(grid.m, grid.n), [matrix], step)
-    return packed, _steps_last(op, tau)
+    return packed, steps_last(op, tau)
 
 
 def product_of_reflectors(op: OpBuilder, packed: ir.Value, tau: ir.Value, columns: Size) -> ir.Value:

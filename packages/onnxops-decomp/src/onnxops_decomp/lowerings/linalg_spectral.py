@@ -296,11 +296,3 @@ def linalg_eig(op: OpBuilder, self: ir.Value) -> ir.Value:
         "Eigenvalues of a general matrix need an iteration with shifts and deflation (QR algorithm) that ONNX cannot "
         "express with a fixed shape. If the matrix is symmetric, use torch.linalg.eigh or eigvalsh, which do lower."
     )
-
-
-@lowering(aten.linalg_ldl_factor_ex.default, aten.linalg_ldl_solve.default)
-def linalg_ldl(op: OpBuilder, *args: object, **kwargs: object) -> ir.Value:
-    raise LoweringError(
-        "The LDL factorization picks pivots of one or two columns by the data, which ONNX has no operators for. "
-        "Use torch.linalg.lu_factor, or torch.linalg.cholesky for a positive definite matrix."
-    )

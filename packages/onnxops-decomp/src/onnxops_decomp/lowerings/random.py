@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.dtypes import to_ir, to_torch
 from onnxops_decomp.lowerings.creation import scalar
 from onnxops_decomp.lowerings.joining import broadcast_sizes
 from onnxops_decomp.lowerings.loops import repeat
@@ -26,6 +27,7 @@ __all__ = ["standard_normal", "uniform_numbers"]
 aten = torch.ops.aten
 
 _DOUBLE, _INT64 = ir.DataType.DOUBLE, ir.DataType.INT64
+_TINY = torch.finfo(torch.float64).tiny
 # The dtypes that ONNX Runtime generates; all others are rounded from FLOAT.
 _GENERATED = (ir.DataType.FLOAT, _DOUBLE)
 
@@ -240,6 +242,28 @@ def geometric(op: OpBuilder, self: ir.Value, p: float) -> ir.Value:
     return op.cast(op.Max(trials, op.constant(1.0, _DOUBLE)), op.dtype(self))
 
 
+# ---- distributions that take a number of draws which only the data decides
+
+# Knuth's MMIX generator, modulo 2**64 by the overflow of the integers.
+_MULTIPLIER, _INCREMENT = 6364136223846793005, 1442695040888963407
+
+
+def _streams(op: OpBuilder, like: ir.Value) -> ir.Value:
+    """Return the state of a generator for each element of ``like``.
+
+    A loop must not draw by itself: runtimes seed an operator by its place in its graph, so that two loops would draw
+    the same numbers, and some seed it anew in each iteration.
+    """
+    return op.cast(op.Mul(op.Sub(op.RandomUniformLike(like, dtype=_DOUBLE), 0.5), 2.0**63), _INT64)
+
+
+def _drawn(op: OpBuilder, stream: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return the next state of the generators, and numbers that are uniform in (0, 1)."""
+    after = op.Add(op.Mul(stream, _MULTIPLIER), _INCREMENT)
+    number = op.Add(op.Mul(op.cast(after, _DOUBLE), 2.0**-64), 0.5)
+    return after, op.Min(op.Max(number, 2.0**-64), 1 - 2.0**-53)
+
+
 @lowering(aten.poisson.default)
 def poisson(op: OpBuilder, self: ir.Value, generator: object = None) -> ir.Value:
     """Count how many arrivals of a process of rate 1 fall into the time ``self``."""
@@ -247,14 +271,15 @@ def poisson(op: OpBuilder, self: ir.Value, generator: object = None) -> ir.Value
     start = op.Mul(time, 0.0)
 
     def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
-        arrival = body.Sub(state[0], body.Log(_above_zero(body, state[0])))
-        return [arrival, body.Add(state[1], body.cast(body.LessOrEqual(arrival, time), _DOUBLE))], []
+        stream, number = _drawn(body, state[2])
+        arrival = body.Sub(state[0], body.Log(number))
+        return [arrival, body.Add(state[1], body.cast(body.LessOrEqual(arrival, time), _DOUBLE)), stream], []
 
     def is_over(body: OpBuilder, state: list[ir.Value]) -> ir.Value:
         waiting = body.cast(body.LessOrEqual(state[0], time), ir.DataType.INT32)
         return body.Equal(body.ReduceSum(waiting, keepdims=0), 0)
 
-    (_, counts), _ = repeat(op, INT64_MAX, [start, start], step, unless=is_over)
+    (_, counts, _), _ = repeat(op, INT64_MAX, [start, start, _streams(op, time)], step, unless=is_over)
     return op.cast(counts, op.dtype(self))
 
 
@@ -265,13 +290,63 @@ def binomial(op: OpBuilder, count: ir.Value, prob: ir.Value, generator: object =
     trials, chance = (op.expand(op.cast(value, _DOUBLE), sizes) for value in (count, prob))
 
     def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
-        takes_place = body.Less(body.cast(i, _DOUBLE), trials)
-        success = body.And(takes_place, body.Less(body.RandomUniformLike(chance, dtype=_DOUBLE), chance))
-        return [body.Add(state[0], body.cast(success, _DOUBLE))], []
+        stream, number = _drawn(body, state[1])
+        success = body.And(body.Less(body.cast(i, _DOUBLE), trials), body.Less(number, chance))
+        return [body.Add(state[0], body.cast(success, _DOUBLE)), stream], []
 
     most = op.cast(op.ReduceMax(op.Concat(flattened(op, trials), [0.0], axis=0), keepdims=0), _INT64)
-    (successes,), _ = repeat(op, most, [op.Mul(trials, 0.0)], step)
+    (successes, _), _ = repeat(op, most, [op.Mul(trials, 0.0), _streams(op, trials)], step)
     return op.cast(successes, op.dtype(count))
+
+
+@lowering(aten._standard_gamma.default)
+def standard_gamma(op: OpBuilder, self: ir.Value, generator: object = None) -> ir.Value:
+    least = torch.finfo(to_torch(op.dtype(self))).tiny
+    return op.cast(op.Max(_gamma(op, op.cast(self, _DOUBLE)), least), op.dtype(self))
+
+
+def _gamma(op: OpBuilder, alpha: ir.Value) -> ir.Value:
+    """Draw from gamma distributions until every element has an accepted number.
+
+    Source: Marsaglia and Tsang, A Simple Method for Generating Gamma Variables (2000).
+    """
+    # The method needs alpha >= 1; below, a power of a uniform number makes up for the 1 that is added.
+    small = op.Less(alpha, 1.0)
+    d = op.Sub(op.Where(small, op.Add(alpha, 1.0), alpha), 1 / 3)
+    c = op.Reciprocal(op.Sqrt(op.Mul(d, 9.0)))
+
+    def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        found, waiting, stream = state
+        stream, first = _drawn(body, stream)
+        stream, second = _drawn(body, stream)
+        stream, uniform = _drawn(body, stream)
+        normal = body.Mul(body.Sqrt(body.Mul(body.Log(first), -2.0)), body.Cos(body.Mul(second, 2 * math.pi)))
+        root = body.Add(body.Mul(normal, c), 1.0)
+        v = body.Mul(body.Mul(root, root), root)
+        bound = body.Add(body.Mul(body.Mul(normal, normal), 0.5), d)
+        bound = body.Add(body.Sub(bound, body.Mul(d, v)), body.Mul(d, body.Log(body.Max(v, _TINY))))
+        accepted = body.And(body.Greater(v, 0.0), body.Less(body.Log(uniform), bound))
+        found = body.Where(body.And(waiting, accepted), body.Mul(d, v), found)
+        return [found, body.And(waiting, body.Not(accepted)), stream], []
+
+    def is_over(body: OpBuilder, state: list[ir.Value]) -> ir.Value:
+        return body.Equal(body.ReduceSum(body.cast(state[1], ir.DataType.INT32), keepdims=0), 0)
+
+    # Nothing is drawn for what is no shape of a distribution.
+    valid = op.And(op.Greater(alpha, 0.0), op.Less(alpha, math.inf))
+    start = op.Where(op.GreaterOrEqual(alpha, 0.0), alpha, math.nan)
+    (drawn, _, stream), _ = repeat(op, INT64_MAX, [start, valid, _streams(op, alpha)], step, unless=is_over)
+    boost = op.Pow(_drawn(op, stream)[1], op.Reciprocal(op.Where(valid, alpha, 1.0)))
+    return op.Mul(drawn, op.Where(op.And(small, valid), boost, 1.0))
+
+
+@lowering(aten._sample_dirichlet.default)
+def sample_dirichlet(op: OpBuilder, self: ir.Value, generator: object = None) -> ir.Value:
+    gamma = op.Max(_gamma(op, op.cast(self, _DOUBLE)), _TINY)
+    return op.cast(op.Div(gamma, op.ReduceSum(gamma, [-1])), op.dtype(self))
+
+
+# ---- choices by weight
 
 
 @lowering(aten.multinomial.default)
