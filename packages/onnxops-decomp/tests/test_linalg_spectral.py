@@ -108,13 +108,6 @@ def test_general_eigenvalues_are_refused_with_the_way_out(function) -> None:
         lower(function, (example(3, 3),))
 
 
-def test_ldl_is_refused_with_the_way_out() -> None:
-    with pytest.raises(LoweringError, match=r"torch\.linalg\.lu_factor"):
-        lower(torch.linalg.ldl_factor, (example(3, 3),))
-    with pytest.raises(LoweringError, match=r"torch\.linalg\.lu_factor"):
-        lower(torch.linalg.ldl_solve, (example(3, 3), torch.arange(1, 4, dtype=torch.int32), example(3, 1)))
-
-
 def test_eigenvalues_that_occur_twice_are_as_precise_as_others() -> None:
     z = torch.randn(3, 3, 3, dtype=torch.complex128)
     z = z @ z.mH

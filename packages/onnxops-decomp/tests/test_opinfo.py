@@ -36,11 +36,12 @@ AMBIGUOUS = frozenset(
 # nodes rightly at opset 26.
 NOT_IN_THE_EVALUATOR = frozenset(
     """cholesky constant_pad_nd cummax cummin geqrf grid_sampler_3d linalg.cholesky linalg.cholesky_ex linalg.det
-    linalg.eigh linalg.inv linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex linalg.lu_factor linalg.lu_factor_ex linalg.qr linalg.slogdet linalg.solve
-    linalg.solve_ex linalg.svd logcumsumexp logdet lu mode msort nn.functional.fractional_max_pool2d
-    nn.functional.fractional_max_pool3d nn.functional.pad.circular nn.functional.pad.constant
-    nn.functional.pad.reflect nn.functional.pad.replicate nn.functional.pad.replicate_negative normal pca_lowrank qr
-    rand_like randint randint_like randn_like sort svd svd_lowrank topk""".split()
+    linalg.eigh linalg.inv linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex linalg.lu_factor
+    linalg.lu_factor_ex linalg.qr linalg.slogdet linalg.solve linalg.solve_ex linalg.svd logcumsumexp logdet lu
+    mode msort nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
+    nn.functional.pad.circular nn.functional.pad.constant nn.functional.pad.reflect nn.functional.pad.replicate
+    nn.functional.pad.replicate_negative normal pca_lowrank qr rand_like randint randint_like randn_like sort
+    svd svd_lowrank topk""".split()
 )
 
 

@@ -142,7 +142,8 @@ def hash_tensor(
         last = body.Mod(rest, 2)
         parity = body.Mod(reduce(body, "ReduceSum", last, dim, keepdim), 2)
         # Python's division rounds down, so that the sign is shifted in.
-        return [body.floor_div(rest, 2), body.Mul(place, 2), body.Add(result, body.Mul(parity, place))], []
+        half = body.floor_div(rest, body.constant(2))
+        return [half, body.Mul(place, 2), body.Add(result, body.Mul(parity, place))], []
 
     (_, _, result), _ = repeat(op, 64, [bits, op.constant(1), nothing], step)
     return op.cast(result, ir.DataType.UINT64)
