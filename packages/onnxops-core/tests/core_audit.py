@@ -168,7 +168,8 @@ FREE: dict[str, dict[str, str]] = {
     "GroupQueryAttention-1-prompt, packed, rotary": {"query": "1-?"},
     "GroupQueryAttention-1-ragged step, window, soft cap": {},
     "GroupQueryAttention-1-positions, bias, sinks": {"attention_bias": "0+"},
-    "GroupQueryAttention-1-smooth softmax": {},
+    "GroupQueryAttention-1-normalized heads": {},
+    "GroupQueryAttention-1-smooth softmax, not causal": {},
     "SkipLayerNormalization-1-beta and bias": {"input": "less 0", "skip": "first"},
     "SkipSimplifiedLayerNormalization-1-bias": {"skip": "less 0-"},
     "MatMulNBits-1-four bits": {"A": "less first 0 1"},
@@ -275,9 +276,14 @@ OUT_OF_RANGE: dict[str, dict[str, tuple]] = {
         "total_sequence_length": (-1, 0),
         "num_heads": (0, -1, 3),
         "kv_num_heads": (0, -1, 3),
+        "k_quant_type": ("PER_TENSOR", ""),
+        "kv_cache_bit_width": (4, 8),
         "local_window_size": (0, -2),
+        "qk_norm_epsilon": _NOT_POSITIVE,
+        "qk_output": (1, 2),
         "scale": _NOT_POSITIVE,
         "softcap": _NOT_POSITIVE,
+        "v_quant_type": ("PER_CHANNEL", ""),
         "num_outputs": (0, 5),
     },
     "skip_layer_normalization": {"epsilon": _NOT_POSITIVE},
@@ -295,7 +301,11 @@ OUT_OF_RANGE: dict[str, dict[str, tuple]] = {
 IGNORED = {("QuantizeLinear-21-float8", "axis"), ("QuantizeLinear-21-float4", "axis")}
 
 # Inputs that no sample can give: every value is refused.
-REFUSED = {"MatMulNBits": {"g_idx"}}
+REFUSED = {
+    "MatMulNBits": {"g_idx"},
+    "MultiHeadAttention": {"past_sequence_length", "cache_indirection"},
+    "GroupQueryAttention": {"k_scale", "v_scale"},
+}
 
 # dtypes that an operator takes beyond its type constraints, as its documentation says.
 EXTENSIONS: dict[str, set[torch.dtype]] = {

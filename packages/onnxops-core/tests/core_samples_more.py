@@ -305,7 +305,7 @@ def _(dtype):
 def _(dtype):
     shapes = ((2, 1, 64), (2, 1, 32), (2, 1, 32), (2, 2, 6, 16), (2, 2, 6, 16))
     inputs = tuple(randn(*shape, dtype=dtype) for shape in shapes)
-    caches = randn(9, 4, dtype=dtype), randn(9, 4, dtype=dtype)
+    caches = randn(9, 8, dtype=dtype), randn(9, 8, dtype=dtype)
     scores, sinks = randn(1, 4, 1, 7, dtype=dtype), randn(4, dtype=dtype)
     positions = torch.tensor([[3], [8]])
     return (*inputs, torch.tensor([3, 6], dtype=torch.int32), 7, *caches, positions, scores, sinks), {
@@ -316,7 +316,21 @@ def _(dtype):
     }
 
 
-@sample("GroupQueryAttention", 1, "smooth softmax", unbatched=(5,))
+@sample("GroupQueryAttention", 1, "normalized heads", unbatched=(5,))
+def _(dtype):
+    shapes = ((2, 3, 64), (2, 3, 32), (2, 3, 32))
+    inputs = tuple(randn(*shape, dtype=dtype) for shape in shapes)
+    caches = randn(9, 8, dtype=dtype), randn(9, 8, dtype=dtype)
+    norms = 1 + randn(16, dtype=dtype) / 4, 1 + randn(16, dtype=dtype) / 4
+    lengths = torch.tensor([2, 1], dtype=torch.int32)
+    return (*inputs, None, None, lengths, 3, *caches, None, None, None, None, None, *norms), {
+        "num_heads": 4,
+        "kv_num_heads": 2,
+        "do_rotary": True,
+    }
+
+
+@sample("GroupQueryAttention", 1, "smooth softmax, not causal", unbatched=(5,))
 def _(dtype):
     shapes = ((2, 3, 32), (2, 3, 16), (2, 3, 16))
     inputs = tuple(randn(*shape, dtype=dtype) for shape in shapes)
@@ -324,6 +338,7 @@ def _(dtype):
         "num_heads": 4,
         "kv_num_heads": 2,
         "smooth_softmax": True,
+        "causal": False,
         "num_outputs": 1,
     }
 

@@ -24,12 +24,21 @@ def rotary(x=(2, 3, 5, 8), cos=(9, 4), sin=(9, 4), positions=(2, 5), dtype=torch
     return native.rotary_embedding(t(*x, dtype=dtype), *caches, ids, **attributes)
 
 
-def gqa(lengths=(3, 6), total=7, past=(2, 2, 6, 16), **attributes):
+def mha_with(past_sequence_length=None, cache_indirection=None):
+    shared = [
+        None if size is None else t(size, dtype=torch.int32) for size in (past_sequence_length, cache_indirection)
+    ]
+    return native.multi_head_attention(*[t(2, 5, 8)] * 3, *[None] * 5, *shared, num_heads=2)
+
+
+def gqa(lengths=(3, 6), total=7, past=(2, 2, 6, 16), k_scale=None, norms=(None, None), **attributes):
     caches = t(*past), t(*past)
     new = t(2, 1, 64), t(2, 1, 32), t(2, 1, 32)
     seqlens = torch.tensor(lengths, dtype=torch.int32)
+    late = [None if size is None else t(*size) for size in (k_scale, None)]
+    late += [None if size is None else t(size) for size in norms]
     return native.group_query_attention(
-        *new, *caches, seqlens, total, **{"num_heads": 4, "kv_num_heads": 2} | attributes
+        *new, *caches, seqlens, total, *[None] * 5, *late, **{"num_heads": 4, "kv_num_heads": 2} | attributes
     )
 
 
@@ -213,6 +222,15 @@ SHAPES = {
     "nbits: bits": (lambda: nbits(bits=3), "bits"),
     "nbits: block size": (lambda: nbits(block_size=8), "block_size"),
     "nbits: scales": (lambda: nbits(scales=(2, 5)), "scales"),
+    "nbits: prepacked": (lambda: nbits(weight_prepacked=True), "weight_prepacked"),
+    "gqa: window that is not causal": (lambda: gqa(causal=False, local_window_size=2), "local_window_size"),
+    "gqa: quantized cache": (lambda: gqa(k_quant_type="PER_TENSOR"), "k_quant_type"),
+    "gqa: sliding cache": (lambda: gqa(sliding_window_cache=True), "sliding_window_cache"),
+    "gqa: one norm": (lambda: gqa(norms=(16, None)), "q_norm_weight"),
+    "gqa: norm of another size": (lambda: gqa(norms=(16, 8)), "k_norm_weight"),
+    "gqa: scale of a quantized cache": (lambda: gqa(k_scale=(1,)), "k_scale"),
+    "mha: shared cache": (lambda: mha_with(past_sequence_length=3), "past_sequence_length"),
+    "mha: cache of beams": (lambda: mha_with(cache_indirection=3), "cache_indirection"),
 }
 VALUES = {
     "attention: more valid keys than keys": (lambda: attention(Q, K, V, *lengths(3, 7)), "nonpad_kv_seqlen"),

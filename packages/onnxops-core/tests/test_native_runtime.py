@@ -23,6 +23,7 @@ REFUSED = {
     "GridSample-22-one dimension": "images and volumes alone",
     "DeformConv-22-one dimension": "images alone",
     "MultiHeadAttention-1-packed": "packed inputs on GPUs alone",
+    "GroupQueryAttention-1-normalized heads": "heads are normalized on GPUs alone",
 }
 # Operators of opset 27 that ONNX Runtime has under its own domain.
 OWN_DOMAIN = {"LinearAttention", "CausalConvWithState"}

@@ -206,7 +206,7 @@ def _nbits_refuses(*args: Any, **attributes: Any) -> str | None:
     return triton_refuses(args)
 
 
-def _nbits_run(*args: Any, K: int, N: int, block_size: int, bits: int = 4, accuracy_level: int = 0) -> torch.Tensor:
+def _nbits_run(*args: Any, K: int, N: int, block_size: int, bits: int = 4, **hints: Any) -> torch.Tensor:
     from onnxops_core.native.kernels import matmul_nbits
 
     a, b, scales, zero_points, _, bias = _first(args, 6)

@@ -53,21 +53,33 @@ def _gqa_check(
     position_ids: torch.Tensor | None = None,
     attention_bias: torch.Tensor | None = None,
     head_sink: torch.Tensor | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+    q_norm_weight: torch.Tensor | None = None,
+    k_norm_weight: torch.Tensor | None = None,
     *,
     num_heads: int,
     kv_num_heads: int,
+    causal: bool = True,
     do_rotary: bool = False,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
     local_window_size: int = -1,
+    qk_norm_epsilon: float = 1e-6,
+    qk_output: int = 0,
     rotary_interleaved: bool = False,
     scale: float = 0.0,
+    sliding_window_cache: bool = False,
     smooth_softmax: bool = False,
     softcap: float = 0.0,
+    v_quant_type: str = "NONE",
     num_outputs: int = 3,
 ) -> None:
     check_float(_GQA, "query", query)
     batch, length, size = _gqa_shapes(query, key, value, num_heads, kv_num_heads)
     named = {"key": key, "value": value, "past_key": past_key, "past_value": past_value, "cos_cache": cos_cache}
     named |= {"sin_cache": sin_cache, "attention_bias": attention_bias, "head_sink": head_sink}
+    named |= {"q_norm_weight": q_norm_weight, "k_norm_weight": k_norm_weight}
     for name, tensor in named.items():
         check_same_dtype(_GQA, name, tensor, "query", query.dtype)
     if (past_key is None) != (past_value is None):
@@ -89,11 +101,37 @@ def _gqa_check(
         raise invalid(_GQA, "attention_bias", attention_bias, f"{shape}, 1 in place of the first two allowed")
     if head_sink is not None and tuple(head_sink.shape) != (num_heads,):
         raise invalid(_GQA, "head_sink", head_sink, f"shape ({num_heads},)")
-    if local_window_size < -1 or local_window_size == 0:
-        raise invalid(_GQA, "local_window_size", local_window_size, "-1 or a positive number")
+    _check_norms(q_norm_weight, k_norm_weight, size, qk_norm_epsilon)
+    if local_window_size < -1 or local_window_size == 0 or (local_window_size != -1 and not causal):
+        raise invalid(_GQA, "local_window_size", local_window_size, "-1, or a positive number where causal is True")
+    _check_unsupported(
+        ("k_scale", k_scale, None),
+        ("v_scale", v_scale, None),
+        ("k_quant_type", k_quant_type, "NONE"),
+        ("v_quant_type", v_quant_type, "NONE"),
+        ("kv_cache_bit_width", kv_cache_bit_width, 0),
+        ("sliding_window_cache", sliding_window_cache, False),
+        ("qk_output", qk_output, 0),
+    )
     check_not_negative(_GQA, "softcap", softcap)
     check_not_negative(_GQA, "scale", scale)
     check_choice(_GQA, "num_outputs", num_outputs, (1, 2, 3))
+
+
+def _check_unsupported(*options: tuple[str, object, object]) -> None:
+    """Refuses quantized and sliding caches, and scores as an output, of which ONNX Runtime has kernels of its own."""
+    for name, value, only in options:
+        if value is not None if only is None else value != only:
+            raise invalid(_GQA, name, value, f"{only!r}, the only value that is supported")
+
+
+def _check_norms(q: torch.Tensor | None, k: torch.Tensor | None, size: int, epsilon: float) -> None:
+    if (q is None) != (k is None):
+        raise invalid(_GQA, "q_norm_weight, k_norm_weight", "given alone", "both or none")
+    for name, weight in (("q_norm_weight", q), ("k_norm_weight", k)):
+        if weight is not None and tuple(weight.shape) != (size,):
+            raise invalid(_GQA, name, weight, f"shape ({size},), the head size")
+    check_not_negative(_GQA, "qk_norm_epsilon", epsilon)
 
 
 def _gqa_check_rotary(
@@ -138,6 +176,14 @@ def _gqa_check_values(
         )
 
 
+def _normalized(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float) -> torch.Tensor:
+    """Scales each head to a mean square of one; what follows is computed in a wide dtype."""
+    if weight is None:
+        return x
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + epsilon) * weight
+
+
 def _rotate(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, interleaved: bool
 ) -> torch.Tensor:
@@ -170,21 +216,33 @@ def _gqa(attend: Attend) -> Callable[..., Three]:
         position_ids: torch.Tensor | None = None,
         attention_bias: torch.Tensor | None = None,
         head_sink: torch.Tensor | None = None,
+        k_scale: torch.Tensor | None = None,
+        v_scale: torch.Tensor | None = None,
+        q_norm_weight: torch.Tensor | None = None,
+        k_norm_weight: torch.Tensor | None = None,
         *,
         num_heads: int,
         kv_num_heads: int,
+        causal: bool = True,
         do_rotary: bool = False,
+        k_quant_type: str = "NONE",
+        kv_cache_bit_width: int = 0,
         local_window_size: int = -1,
+        qk_norm_epsilon: float = 1e-6,
+        qk_output: int = 0,
         rotary_interleaved: bool = False,
         scale: float = 0.0,
+        sliding_window_cache: bool = False,
         smooth_softmax: bool = False,
         softcap: float = 0.0,
+        v_quant_type: str = "NONE",
         num_outputs: int = 3,
     ) -> Three:
         if key is None or value is None:
             size = query.shape[2] // (num_heads + 2 * kv_num_heads)
             query, key, value = query.split([num_heads * size, kv_num_heads * size, kv_num_heads * size], 2)
         q, k, v = split_heads(query, num_heads), split_heads(key, kv_num_heads), split_heads(value, kv_num_heads)
+        q, k = _normalized(q, q_norm_weight, qk_norm_epsilon), _normalized(k, k_norm_weight, qk_norm_epsilon)
         length = q.shape[2]
         # A first prompt starts at 0 in every row, however much of the row is padding.
         start = seqlens_k.to(torch.int64) + 1 - length
@@ -194,11 +252,12 @@ def _gqa(attend: Attend) -> Callable[..., Three]:
             counted = start.unsqueeze(1) + torch.arange(length, device=q.device)
             positions = counted if position_ids is None else position_ids
             q, k = (_rotate(x, cos_cache, sin_cache, positions, rotary_interleaved) for x in (q, k))
+        q, k = q.to(v.dtype), k.to(v.dtype)
         held = total_sequence_length if past_key is None else max(past_key.shape[2], total_sequence_length)
         present_key = _cache(past_key, k, start, held)
         present_value = _cache(past_value, v, start, held)
         call = new_call(q, present_key, present_value, scale, 1)
-        call.nonpad, call.causal, call.softcap = start + length, True, softcap
+        call.nonpad, call.causal, call.softcap = start + length, causal, softcap
         call.left = local_window_size - 1 if local_window_size > 0 else -1
         if attention_bias is not None:
             call.mask = torch.nn.functional.pad(attention_bias, (0, held - attention_bias.shape[3]))
@@ -239,9 +298,12 @@ _GROUP_QUERY_ATTENTION = declare(
     1,
     "(Tensor query, Tensor? key, Tensor? value, Tensor? past_key, Tensor? past_value, Tensor seqlens_k, "
     "SymInt total_sequence_length, Tensor? cos_cache=None, Tensor? sin_cache=None, Tensor? position_ids=None, "
-    "Tensor? attention_bias=None, Tensor? head_sink=None, *, int num_heads, int kv_num_heads, bool do_rotary=False, "
-    "int local_window_size=-1, bool rotary_interleaved=False, float scale=0.0, bool smooth_softmax=False, "
-    "float softcap=0.0, int num_outputs=3) -> (Tensor output, Tensor present_key, Tensor present_value)",
+    "Tensor? attention_bias=None, Tensor? head_sink=None, Tensor? k_scale=None, Tensor? v_scale=None, "
+    "Tensor? q_norm_weight=None, Tensor? k_norm_weight=None, *, int num_heads, int kv_num_heads, bool causal=True, "
+    "bool do_rotary=False, str k_quant_type='NONE', int kv_cache_bit_width=0, int local_window_size=-1, "
+    "float qk_norm_epsilon=1e-06, int qk_output=0, bool rotary_interleaved=False, float scale=0.0, "
+    "bool sliding_window_cache=False, bool smooth_softmax=False, float softcap=0.0, str v_quant_type='NONE', "
+    "int num_outputs=3) -> (Tensor output, Tensor present_key, Tensor present_value)",
     domain="com.microsoft",
     reference=_gqa(attention_reference),
     kernel=_gqa(attention_kernel),
@@ -266,15 +328,26 @@ def group_query_attention(
     position_ids: torch.Tensor | None = None,
     attention_bias: torch.Tensor | None = None,
     head_sink: torch.Tensor | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+    q_norm_weight: torch.Tensor | None = None,
+    k_norm_weight: torch.Tensor | None = None,
     *,
     num_heads: int,
     kv_num_heads: int,
+    causal: bool = True,
     do_rotary: bool = False,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
     local_window_size: int = -1,
+    qk_norm_epsilon: float = 1e-6,
+    qk_output: int = 0,
     rotary_interleaved: bool = False,
     scale: float = 0.0,
+    sliding_window_cache: bool = False,
     smooth_softmax: bool = False,
     softcap: float = 0.0,
+    v_quant_type: str = "NONE",
     num_outputs: int = 3,
 ) -> Any:
     """com.microsoft GroupQueryAttention: causal attention of grouped heads with a cache and rotary embedding.
@@ -296,14 +369,26 @@ def group_query_attention(
         attention_bias: ``(batch or 1, num_heads or 1, sequence, total_sequence_length)``, added to the
             scores.
         head_sink: ``(num_heads,)``, a score that takes part in each softmax without a value.
+        k_scale: of a quantized cache; must be None.
+        v_scale: of a quantized cache; must be None.
+        q_norm_weight: ``(head_size,)``, the scale of an RMS normalization of each query head before it is
+            rotated; together with ``k_norm_weight``.
+        k_norm_weight: as ``q_norm_weight``, for the heads of new keys.
         num_heads: the number of query heads, a multiple of ``kv_num_heads``.
         kv_num_heads: the number of key heads.
+        causal: whether a query may not attend keys behind its own position.
+        k_quant_type: must be ``"NONE"``, as quantized caches are not supported.
+        kv_cache_bit_width: must be 0, as quantized caches are not supported.
         do_rotary: whether queries and keys are rotated first.
         local_window_size: how many keys a query attends, its own included; -1 for all.
+        qk_norm_epsilon: added to the mean squares of the normalizations.
+        qk_output: must be 0: the scores are no output.
         rotary_interleaved: whether rotated pairs are neighbours.
         scale: factor of the scores; 0 stands for ``1 / sqrt(head_size)``.
+        sliding_window_cache: must be False: the cache holds the whole sequence.
         smooth_softmax: whether a score of zero takes part in each softmax without a value.
         softcap: scores become ``softcap * tanh(scores / softcap)`` if it is positive.
+        v_quant_type: as ``k_quant_type``.
         num_outputs: how many outputs are wanted.
 
     Returns:
@@ -331,14 +416,25 @@ def group_query_attention(
         position_ids,
         attention_bias,
         head_sink,
+        k_scale,
+        v_scale,
+        q_norm_weight,
+        k_norm_weight,
         num_heads=num_heads,
         kv_num_heads=kv_num_heads,
+        causal=flag(_GQA, "causal", causal),
         do_rotary=flag(_GQA, "do_rotary", do_rotary),
+        k_quant_type=k_quant_type,
+        kv_cache_bit_width=kv_cache_bit_width,
         local_window_size=local_window_size,
+        qk_norm_epsilon=qk_norm_epsilon,
+        qk_output=qk_output,
         rotary_interleaved=flag(_GQA, "rotary_interleaved", rotary_interleaved),
         scale=scale,
+        sliding_window_cache=flag(_GQA, "sliding_window_cache", sliding_window_cache),
         smooth_softmax=flag(_GQA, "smooth_softmax", smooth_softmax),
         softcap=softcap,
+        v_quant_type=v_quant_type,
         num_outputs=num_outputs,
     )
     return outputs[0] if num_outputs == 1 else outputs[:num_outputs]

@@ -98,6 +98,8 @@ def _mha_check(
     attention_bias: torch.Tensor | None = None,
     past_key: torch.Tensor | None = None,
     past_value: torch.Tensor | None = None,
+    past_sequence_length: torch.Tensor | None = None,
+    cache_indirection: torch.Tensor | None = None,
     *,
     num_heads: int,
     mask_filter_value: float = -10000.0,
@@ -132,6 +134,9 @@ def _mha_check(
             raise invalid(_MHA, "key_padding_mask", key_padding_mask, f"int32 and a shape out of {shapes}")
         if tuple(key_padding_mask.shape) == (batch, keys) and past:
             raise invalid(_MHA, "key_padding_mask", key_padding_mask, f"({batch}, {total}), the past included")
+    for name, tensor in (("past_sequence_length", past_sequence_length), ("cache_indirection", cache_indirection)):
+        if tensor is not None:
+            raise invalid(_MHA, name, tensor, "None: the past is as long as past_key, and beams do not share it")
     check_not_negative(_MHA, "scale", scale)
     if not mask_filter_value < math.inf:
         raise invalid(_MHA, "mask_filter_value", mask_filter_value, "a number below infinity")
@@ -161,6 +166,8 @@ def _mha(attend: Attend) -> Callable[..., Three]:
         attention_bias: torch.Tensor | None = None,
         past_key: torch.Tensor | None = None,
         past_value: torch.Tensor | None = None,
+        past_sequence_length: torch.Tensor | None = None,
+        cache_indirection: torch.Tensor | None = None,
         *,
         num_heads: int,
         mask_filter_value: float = -10000.0,
@@ -201,6 +208,8 @@ def _mha_fake(
     attention_bias: torch.Tensor | None = None,
     past_key: torch.Tensor | None = None,
     past_value: torch.Tensor | None = None,
+    past_sequence_length: torch.Tensor | None = None,
+    cache_indirection: torch.Tensor | None = None,
     *,
     num_heads: int,
     num_outputs: int = 3,
@@ -219,7 +228,8 @@ _MULTI_HEAD_ATTENTION = declare(
     _MHA,
     1,
     "(Tensor query, Tensor? key=None, Tensor? value=None, Tensor? bias=None, Tensor? key_padding_mask=None, "
-    "Tensor? attention_bias=None, Tensor? past_key=None, Tensor? past_value=None, *, int num_heads, "
+    "Tensor? attention_bias=None, Tensor? past_key=None, Tensor? past_value=None, "
+    "Tensor? past_sequence_length=None, Tensor? cache_indirection=None, *, int num_heads, "
     "float mask_filter_value=-10000.0, float scale=0.0, bool unidirectional=False, int num_outputs=3) "
     "-> (Tensor output, Tensor present_key, Tensor present_value)",
     domain="com.microsoft",
@@ -241,6 +251,8 @@ def multi_head_attention(
     attention_bias: torch.Tensor | None = None,
     past_key: torch.Tensor | None = None,
     past_value: torch.Tensor | None = None,
+    past_sequence_length: torch.Tensor | None = None,
+    cache_indirection: torch.Tensor | None = None,
     *,
     num_heads: int,
     mask_filter_value: float = -10000.0,
@@ -264,6 +276,8 @@ def multi_head_attention(
         attention_bias: ``(batch or 1, num_heads or 1, sequence, total_sequence)``, added to the scores.
         past_key: ``(batch, num_heads, past_sequence, head_size)``; together with ``past_value``.
         past_value: ``(batch, num_heads, past_sequence, v_head_size)``.
+        past_sequence_length: of a cache with room for more; must be None.
+        cache_indirection: of beams that share a cache; must be None.
         num_heads: the number of heads.
         mask_filter_value: what the padding mask adds to scores of padding.
         scale: factor of the scores; 0 stands for ``1 / sqrt(head_size)``.
@@ -290,6 +304,8 @@ def multi_head_attention(
         attention_bias,
         past_key,
         past_value,
+        past_sequence_length,
+        cache_indirection,
         num_heads=num_heads,
         mask_filter_value=mask_filter_value,
         scale=scale,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from onnxops_core.native._arguments import flag
 from onnxops_core.native._checks import (
     FLOATS,
     check_choice,
@@ -237,11 +238,16 @@ def _nbits_check(
     block_size: int,
     bits: int = 4,
     accuracy_level: int = 0,
+    weight_prepacked: bool = False,
 ) -> None:
     op = "MatMulNBits"
     check_dtype(op, "A", a, FLOATS)
     check_choice(op, "bits", bits, (2, 4, 8))
     check_choice(op, "accuracy_level", accuracy_level, (0, 1, 2, 3, 4))
+    if weight_prepacked:
+        raise invalid(
+            op, "weight_prepacked", weight_prepacked, "False; the layout of prepacked weights is a runtime's own"
+        )
     if K <= 0 or N <= 0:
         raise invalid(op, "K, N", (K, N), "positive numbers")
     if block_size < 16 or block_size & (block_size - 1):
@@ -302,6 +308,7 @@ def _nbits_reference(
     block_size: int,
     bits: int = 4,
     accuracy_level: int = 0,
+    weight_prepacked: bool = False,
 ) -> torch.Tensor:
     dtype = torch.promote_types(a.dtype, torch.float32)
     y = a.to(dtype) @ _weights(b, scales, zero_points, bits, K, dtype).transpose(0, 1)
@@ -325,6 +332,7 @@ def _nbits_kernel(
     block_size: int,
     bits: int = 4,
     accuracy_level: int = 0,
+    weight_prepacked: bool = False,
 ) -> torch.Tensor:
     dtype = torch.promote_types(a.dtype, torch.float32)
     wide = a.to(dtype)
@@ -347,7 +355,7 @@ _MATMUL_NBITS = declare(
     "MatMulNBits",
     1,
     "(Tensor A, Tensor B, Tensor scales, Tensor? zero_points=None, Tensor? g_idx=None, Tensor? bias=None, *, int K, "
-    "int N, int block_size, int bits=4, int accuracy_level=0) -> Tensor",
+    "int N, int block_size, int bits=4, int accuracy_level=0, bool weight_prepacked=False) -> Tensor",
     domain="com.microsoft",
     reference=_nbits_reference,
     kernel=_nbits_kernel,
@@ -370,6 +378,7 @@ def matmul_nbits(
     block_size: int,
     bits: int = 4,
     accuracy_level: int = 0,
+    weight_prepacked: bool = False,
 ) -> torch.Tensor:
     """com.microsoft MatMulNBits: a product with a matrix that is quantized in blocks of its rows.
 
@@ -387,6 +396,7 @@ def matmul_nbits(
         N: the number of output features.
         block_size: values per scale; a power of two of at least 16.
         bits: 2, 4 or 8.
+        weight_prepacked: must be False: B stands in ONNX's own layout.
         accuracy_level: a hint for runtimes; the result here is always computed in float32 at least.
 
     Returns:
@@ -410,5 +420,6 @@ def matmul_nbits(
         block_size=block_size,
         bits=bits,
         accuracy_level=accuracy_level,
+        weight_prepacked=flag("MatMulNBits", "weight_prepacked", weight_prepacked),
     )
     return result
