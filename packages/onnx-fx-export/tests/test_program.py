@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import onnx_fx_export
-from onnx_fx_export import export, replace_torch_onnx
+from onnx_fx_export import export
 from onnx_fx_export.constraints import METADATA_KEY
 
 
@@ -60,13 +61,22 @@ def test_axes_can_be_renamed() -> None:
         return x.view(-1, 4) + (1 if x.shape[0] > 3 else 2)
 
     program = export(function, (torch.ones(8, 2),), dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}})
-    symbol = program.model.graph.inputs[0].shape[0].value
-    program.rename_axes({symbol: "rows"})
+    dim = program.model.graph.inputs[0].shape[0]
+    symbol = dim.value
+    program.rename_axes({dim: "lines"})
+    program.rename_axes({"lines": "rows"})
     assert str(program.model.graph.inputs[0].shape[0]) == "rows"
     assert "rows" in str(program.model.graph.outputs[0].shape[0])
     assert all(symbol not in text for text in json.loads(program.model.metadata_props[METADATA_KEY]))
     with pytest.raises(onnx_fx_export.InvalidArgumentError, match="rows"):
         program(torch.ones(2, 2))
+
+
+def test_an_axis_that_only_an_output_has_can_be_renamed() -> None:
+    program = export(lambda x: x[x > 0], (torch.tensor([1.0, -1.0]),), dynamic_shapes={"x": {0: "n"}})
+    program.rename_axes({program.model.graph.outputs[0].shape[0]: "found"})
+    assert str(program.model.graph.outputs[0].shape[0]) == "found"
+    assert program(torch.tensor([1.0, 2.0, -3.0])).shape == (2,)
 
 
 def test_an_unknown_axis_is_refused(program) -> None:
@@ -75,11 +85,107 @@ def test_an_unknown_axis_is_refused(program) -> None:
 
 
 def test_values_inside_the_model_can_be_computed(program) -> None:
-    x = torch.randn(2, 3, 4)
-    values = program.compute_values(["relu"], (x,))
+    x = torch.randn(5, 3, 4)
     state = program.exported_program.state_dict
     expected = torch.relu(torch.nn.functional.linear(x, state["0.weight"], state["0.bias"]))
-    torch.testing.assert_close(values["relu"], expected)
+    output, relu, again, entered = program.compute_values(["output", "relu", "relu", "input"], (x,))
+    torch.testing.assert_close(relu, expected)
+    torch.testing.assert_close(again, expected)
+    torch.testing.assert_close(output, program(x))
+    assert entered is x
+
+
+def test_values_are_computed_for_keyword_arguments() -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x, *, scale):
+            return torch.relu(x) * scale
+
+    program = export(Scaled(), (torch.randn(3),), kwargs={"scale": torch.tensor(2.0)}, dynamic_shapes={"x": {0: "n"}})
+    x = torch.randn(5)
+    torch.testing.assert_close(program.compute_values(["relu"], (x,), {"scale": torch.tensor(3.0)}), [torch.relu(x)])
+
+
+def test_a_value_that_is_not_in_the_model_is_refused(program) -> None:
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="'gelu'"):
+        program.compute_values(["gelu"], (torch.randn(2, 3, 4),))
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="axis 1"):
+        program.compute_values(["relu"], (torch.randn(2, 5, 4),))
+
+
+def test_the_session_is_made_as_asked(program) -> None:
+    import onnxruntime
+
+    x, made = torch.randn(5, 3, 4), []
+    expected = program(x)
+
+    def initializer(model: bytes):
+        made.append(model)
+        return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+    program.initialize_inference_session(initializer)
+    torch.testing.assert_close(program(x), expected)
+    assert [type(model) for model in made] == [bytes]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 5  # no such level
+    with pytest.raises(RuntimeError):
+        program.initialize_inference_session(sess_options=options)
+
+
+@pytest.mark.parametrize("use", ["call", "session", "values"])
+def test_without_a_runtime_the_error_says_what_to_install(program, use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    x = torch.randn(2, 3, 4)
+    with pytest.raises(onnx_fx_export.OnnxExporterError, match="pip install onnxruntime"):
+        {"call": lambda: program(x), "session": program.initialize_inference_session,
+         "values": lambda: program.compute_values(["relu"], (x,))}[use]()  # fmt: skip
+
+
+def test_the_reference_evaluator_runs_the_model(program, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(5, 3, 4)
+    expected = program(x)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    torch.testing.assert_close(program.call_reference(x), expected)
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="axis 1"):
+        program.call_reference(torch.randn(5, 2, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bfloat16, torch.int32, torch.bool])
+def test_the_reference_evaluator_keeps_dtypes_and_structure(dtype: torch.dtype) -> None:
+    def function(x):
+        return {"same": x, "rows": x.shape[0], "turned": x.transpose(0, 1)}
+
+    program = export(function, (torch.ones(2, 3, dtype=dtype),), dynamic_shapes={"x": {0: "n"}})
+    x = (torch.randn(5, 3) * 4).to(dtype)
+    actual = program.call_reference(x)
+    assert actual["rows"] == 5
+    torch.testing.assert_close(actual["turned"], x.transpose(0, 1))
+
+
+def test_a_released_program_still_runs(program) -> None:
+    x = torch.randn(5, 3, 4)
+    expected = program(x)
+    program.release()
+    assert (program.exported_program, program.lowered_program) == (None, None)
+    torch.testing.assert_close(program(x), expected)
+
+
+def test_a_program_is_optimized_later() -> None:
+    class Norm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.rand(8))
+
+        def forward(self, x):
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+    shapes = {"x": {0: "n"}}
+    program = export(Norm(), (torch.randn(3, 8),), opset_version=23, dynamic_shapes=shapes, optimize=False)
+    x = torch.randn(5, 8)
+    expected = program(x)
+    assert len(program.model.graph) > 1
+    program.optimize()
+    assert [node.op_type for node in program.model.graph] == ["RMSNormalization"]
+    torch.testing.assert_close(program(x), expected)
 
 
 def test_a_program_verifies_itself_at_other_sizes(program) -> None:
@@ -93,15 +199,3 @@ def test_a_released_program_cannot_be_verified(program) -> None:
     program.release()
     with pytest.raises(onnx_fx_export.OnnxExporterError, match="released"):
         program.verify(torch.randn(5, 3, 4))
-
-
-def test_torch_onnx_export_can_be_routed_here(tmp_path: Path) -> None:
-    original = torch.onnx.export
-    path = tmp_path / "model.onnx"
-    with replace_torch_onnx():
-        program = torch.onnx.export(mlp(), (torch.randn(2, 4),), path, dynamo=True, opset_version=13, fallback=False)
-        with pytest.raises(TypeError, match="nonsense"):
-            torch.onnx.export(mlp(), (torch.randn(2, 4),), nonsense=1)
-    assert isinstance(program, onnx_fx_export.ONNXProgram)
-    assert path.exists()
-    assert torch.onnx.export is original

@@ -17,16 +17,6 @@ from onnxops_decomp.lowerings.registry import operator_name
 
 __all__ = ["replace_torch_onnx"]
 
-# Arguments of torch.onnx.export that belong to the TorchScript exporter or to torch's way of exporting.
-_WITHOUT_MEANING = (
-    "autograd_inlining",
-    "custom_opsets",
-    "do_constant_folding",
-    "export_modules_as_functions",
-    "operator_export_type",
-    "training",
-)
-
 
 @contextlib.contextmanager
 def replace_torch_onnx() -> Iterator[None]:
@@ -51,13 +41,29 @@ def replace_torch_onnx() -> Iterator[None]:
 
 
 def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNXProgram | Any:
-    accepted = set(inspect.signature(export).parameters)
-    unknown = arguments.keys() - accepted - set(_WITHOUT_MEANING)
+    unknown = arguments.keys() - inspect.signature(export).parameters.keys()
     if unknown:
         raise TypeError(f"torch.onnx.export has no argument {min(unknown)!r}.")
     if arguments.get("custom_translation_table"):
         arguments["custom_translation_table"] = _usable(arguments["custom_translation_table"])
-    return export(model, args, f, **{name: value for name, value in arguments.items() if name in accepted})
+    if isinstance(model, torch.onnx.ExportableModule):
+        model, args, arguments = _taken_apart(model, args, arguments)
+    return export(model, args, f, **arguments)
+
+
+def _taken_apart(model: Any, args: Any, arguments: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """Return a module that describes its own export, its example, and the arguments that it states."""
+    if args or arguments.get("kwargs"):
+        return model, args, arguments
+    args, kwargs = model.example_arguments()
+    own = {
+        "kwargs": kwargs,
+        "dynamic_shapes": model.dynamic_shapes(),
+        "input_names": model.input_names(),
+        "output_names": model.output_names(),
+    }
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return model, args, {**own, **given, "dynamo": True}
 
 
 def _usable(table: Mapping[Any, Any]) -> dict[Any, Callable[..., Any]]:

@@ -41,8 +41,9 @@ class SizeConstraints:
     """
 
     def __init__(self, conditions: Iterable[str]) -> None:
-        self.conditions = tuple(dict.fromkeys(conditions))
-        self._parsed = [(text, tree) for text in self.conditions if (tree := parsed(text)) is not None]
+        trees = {ast.unparse(tree): tree for text in conditions if (tree := parsed(text)) is not None}
+        self.conditions = tuple(trees)
+        self._parsed = list(trees.items())
 
     @classmethod
     def of(

@@ -35,7 +35,8 @@ def source_line(node: torch.fx.Node) -> str:
     trace = node.meta.get("stack_trace")
     if not trace:
         return ""
-    frames = _FRAME.findall(trace)
+    # Passes of torch.export note themselves by a path inside of torch.
+    frames = [frame for frame in _FRAME.findall(trace) if Path(frame[0]).is_absolute()]
     # Modules of torch call functions of torch; the line that the user can change is further out.
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
     return f"{own[-1][0]}:{own[-1][1]}" if own else ""

@@ -7,11 +7,10 @@ is an :class:`~onnx_fx_export.ONNXProgram` with a few methods more.
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import torch
 from torch.export import Dim
@@ -101,7 +100,7 @@ class ExportOptions:
 class ExportOutputSerializer(Protocol):
     """Writes an exported program in a way of its own."""
 
-    def serialize(self, export_output: ExportOutput, destination: io.BufferedIOBase) -> None:
+    def serialize(self, export_output: ExportOutput, destination: IO[bytes]) -> None:
         """Write the program to an open binary file."""
 
 
@@ -121,7 +120,7 @@ class ExportOutput(ONNXProgram):
 
     def save(
         self,
-        destination: str | os.PathLike[str],
+        destination: str | os.PathLike[str] | IO[bytes],
         *,
         model_state: Mapping[str, torch.Tensor] | str | os.PathLike[str] | None = None,
         serializer: ExportOutputSerializer | None = None,
@@ -142,6 +141,9 @@ class ExportOutput(ONNXProgram):
             self.apply_weights(model_state)
         if serializer is None:
             super().save(destination, **arguments)
+            return
+        if not isinstance(destination, str | os.PathLike):
+            serializer.serialize(self, destination)
             return
         with replaced_file(Path(destination)) as beside, beside.open("wb") as file:
             serializer.serialize(self, file)

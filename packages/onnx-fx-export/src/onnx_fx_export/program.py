@@ -6,11 +6,12 @@ import ctypes
 import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import torch
@@ -105,7 +106,7 @@ class ONNXProgram:
 
     def save(
         self,
-        destination: str | os.PathLike[str],
+        destination: str | os.PathLike[str] | IO[bytes],
         *,
         include_initializers: bool = True,
         keep_initializers_as_inputs: bool = False,
@@ -114,7 +115,7 @@ class ONNXProgram:
         """Write the model to a file, whole or not at all.
 
         Args:
-            destination: Path of the file.
+            destination: Path of the file, or an open binary file, which takes a model without external data.
             include_initializers: Whether the weights are written; without them the model is a skeleton.
             keep_initializers_as_inputs: Whether weights are listed as inputs too, as IR version 3 wanted it.
             external_data: Whether weights go to ``<destination>.data``; by default above 1 GiB.
@@ -147,15 +148,16 @@ class ONNXProgram:
         finish(self.model)
         self._session = None
 
-    def rename_axes(self, names: Mapping[str, str]) -> None:
+    def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:
         """Call symbolic dimensions otherwise.
 
         Args:
-            names: New name of each dimension. A dimension that is an expression is renamed inside.
+            rename_mapping: New name of each dimension. A dimension that is an expression is renamed inside.
 
         Raises:
             InvalidArgumentError: If a name is no dimension of the model, or a new one is no identifier.
         """
+        names = {str(old.value if isinstance(old, ir.SymbolicDim) else old): new for old, new in rename_mapping.items()}
         rename_dimensions(self.model, names)
         self.constraints = self.constraints.renamed(names)
         self.constraints.record(self.model)
@@ -178,28 +180,30 @@ class ONNXProgram:
 
     # ---- running
 
-    def initialize_inference_session(self, **session_arguments: Any) -> None:
+    def initialize_inference_session(
+        self, initializer: Callable[[str | bytes], Any] | None = None, **session_arguments: Any
+    ) -> None:
         """Create the ONNX Runtime session that calls use.
 
         Args:
-            session_arguments: Passed to ``onnxruntime.InferenceSession``.
+            initializer: Makes the session from the model's bytes, or from its path if its weights exceed 1 GiB; by
+                default ``onnxruntime.InferenceSession`` on the CPU.
+            session_arguments: Passed on to it.
 
         Raises:
             OnnxExporterError: If ONNX Runtime is not installed.
         """
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise OnnxExporterError("Running the model needs ONNX Runtime: pip install onnxruntime.") from error
-        session_arguments.setdefault("providers", ["CPUExecutionProvider"])
+        make: Any = initializer or _runtime().InferenceSession
+        if initializer is None:
+            session_arguments.setdefault("providers", ["CPUExecutionProvider"])
         size = sum(v.const_value.nbytes for v in self.model.graph.initializers.values() if v.const_value is not None)
         if size < MAX_SINGLE_FILE_BYTES:
-            self._session = onnxruntime.InferenceSession(self.model_proto.SerializeToString(), **session_arguments)
+            self._session = make(self.model_proto.SerializeToString(), **session_arguments)
             return
         self._folder = tempfile.TemporaryDirectory(prefix="onnx_fx_export_")
         path = Path(self._folder.name) / "model.onnx"
         self.save(path)
-        self._session = onnxruntime.InferenceSession(str(path), **session_arguments)
+        self._session = make(str(path), **session_arguments)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model in ONNX Runtime.
@@ -284,11 +288,12 @@ class ONNXProgram:
         wanted = {value.name for value in self._session.get_inputs()}
         feeds = {name: _to_ort(value) for name, value in inputs.items() if name in wanted}
         values = self._session.run_with_ort_values(None, feeds)
-        outputs = {name: _from_ort(value) for name, value in zip(self.output_names, values, strict=True)}
-        return {
-            name: torch.view_as_complex(value) if name in self._conversion.complex_outputs else value
-            for name, value in outputs.items()
-        }
+        return self._with_complex(dict(zip(self.output_names, map(_from_ort, values), strict=True)))
+
+    def _with_complex(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the outputs with those complex that hold pairs."""
+        pairs = self._conversion.complex_outputs
+        return {name: torch.view_as_complex(value) if name in pairs else value for name, value in outputs.items()}
 
     def check_sizes(self, inputs: Mapping[str, Any]) -> None:
         """Tell whether the model is right for inputs of such sizes.
@@ -314,30 +319,62 @@ class ONNXProgram:
         self.check_sizes(self.flat_inputs(*args, **kwargs))
         verify_program(self, self.exported_program.module(), args, kwargs)
 
-    def compute_values(self, names: Sequence[str], args: Sequence[Any] = (), **kwargs: Any) -> dict[str, torch.Tensor]:
-        """Run the model and return values inside it.
+    def compute_values(
+        self, value_names: Sequence[str], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> list[torch.Tensor]:
+        """Run the model and return values inside it, in the order of their names.
 
         Args:
-            names: Names of values of the main graph.
+            value_names: Names of values of the main graph, of inputs and outputs too.
             args: Positional arguments of the model.
             kwargs: Keyword arguments of the model.
 
         Raises:
-            InvalidArgumentError: If the main graph has no value of a name.
+            InvalidArgumentError: If the main graph has no value of a name, or the sizes are none that the model is
+                right for.
         """
-        import onnxruntime
-
         proto = self.model_proto
-        known = {name for node in proto.graph.node for name in node.output} | {i.name for i in proto.graph.input}
-        for name in names:
-            if name not in known:
+        values = {**{i.name: i for i in proto.graph.input}, **{o.name: o for o in proto.graph.output}}
+        values.update({name: onnx.ValueInfoProto(name=name) for node in proto.graph.node for name in node.output})
+        for name in value_names:
+            if name not in values:
                 raise InvalidArgumentError(f"The model has no value {name!r}.")
+        feeds = self.flat_inputs(*args, **(kwargs or {}))
+        self.check_sizes(feeds)
+        inputs = {name: feeds[name] for name in value_names if name in feeds}
+        inside = list(dict.fromkeys(name for name in value_names if name not in feeds))
         del proto.graph.output[:]
-        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-        wanted = {value.name for value in session.get_inputs()}
-        feeds = {n: _to_ort(v) for n, v in self.flat_inputs(*args, **kwargs).items() if n in wanted}
-        return dict(zip(names, map(_from_ort, session.run_with_ort_values(None, feeds)), strict=True))
+        proto.graph.output.extend(values[name] for name in inside)
+        found = dict(inputs)
+        if inside:
+            session = _runtime().InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+            wanted = {value.name for value in session.get_inputs()}
+            fed = {name: _to_ort(value) for name, value in feeds.items() if name in wanted}
+            found.update(zip(inside, map(_from_ort, session.run_with_ort_values(None, fed)), strict=True))
+        return [found[name] for name in value_names]
+
+    def call_reference(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model by ONNX's own evaluator instead of ONNX Runtime: slow, and independent of it.
+
+        Args:
+            args: What the torch model takes.
+            kwargs: What the torch model takes by keyword.
+
+        Returns:
+            What a call of the program returns.
+
+        Raises:
+            InvalidArgumentError: If the arguments do not fit the exported ones.
+        """
+        from onnx.reference import ReferenceEvaluator
+
+        feeds = self.flat_inputs(*args, **kwargs)
+        self.check_sizes(feeds)
+        wanted = set(self.input_names)
+        arrays = {name: _to_numpy(value) for name, value in feeds.items() if name in wanted}
+        results = ReferenceEvaluator(self.model_proto).run(None, arrays)
+        outputs = {name: _from_numpy(value) for name, value in zip(self.output_names, results, strict=True)}
+        return self.structured(self._with_complex(outputs))
 
     def release(self) -> None:
         """Give the session and the captured program back to memory."""
@@ -354,17 +391,36 @@ def _is_same(value: Any, constant: Any) -> bool:
     return value is constant or (type(value) is type(constant) and bool(value == constant))
 
 
-def _to_ort(value: Any) -> Any:
-    import onnxruntime
+def _runtime() -> Any:
+    """Return the module of ONNX Runtime.
 
+    Raises:
+        OnnxExporterError: If it is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise OnnxExporterError("Running the model needs ONNX Runtime: pip install onnxruntime.") from error
+    return onnxruntime
+
+
+def _to_numpy(value: Any) -> npt.NDArray[Any]:
     tensor = value.detach() if isinstance(value, torch.Tensor) else _number(value)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    tensor = tensor.cpu().contiguous()
-    array = ir.tensor_adapters.TorchTensor(tensor).numpy()
+    return ir.tensor_adapters.TorchTensor(tensor.cpu().contiguous()).numpy()
+
+
+def _from_numpy(array: npt.NDArray[Any]) -> torch.Tensor:
+    dtype = ir.tensor_adapters.to_torch_dtype(ir.DataType.from_numpy(array.dtype))
+    return torch.from_numpy(np.array(array).reshape(-1).view(np.uint8)).view(dtype).reshape(array.shape)
+
+
+def _to_ort(value: Any) -> Any:
+    onnxruntime, array = _runtime(), _to_numpy(value)
     if array.dtype.kind == "V" or array.dtype.name in ("bfloat16",) or "float8" in array.dtype.name:
         carrier = np.uint16 if array.dtype.itemsize == 2 else np.uint8
-        onnx_type = int(ir.tensor_adapters.from_torch_dtype(tensor.dtype))
+        onnx_type = int(ir.tensor_adapters.from_torch_dtype(value.dtype))
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(carrier), onnx_type)
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 

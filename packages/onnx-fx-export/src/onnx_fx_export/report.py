@@ -1,102 +1,221 @@
-"""A page about one export: stages with their times, inputs and outputs, operators, conditions on sizes."""
+"""A page about one export: how it went, stages with their times, what became of every call, shapes, verification."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
+import torch
 
 from onnx_fx_export._version import __version__
+from onnx_fx_export.errors import ConversionError, OnnxExporterError
+from onnx_fx_export.origin import source_line
+from onnx_fx_export.program import ONNXProgram
 from onnx_fx_export.saving import write_text
+from onnx_fx_export.verification import Verified
 
-if TYPE_CHECKING:
-    from onnx_fx_export.program import ONNXProgram
-
-__all__ = ["write_report"]
+__all__ = ["Page", "report_html", "write_report"]
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; margin: 0.5rem 0 1.5rem }
-td, th { padding: 0.2rem 0.9rem 0.2rem 0; text-align: left }
-th { border-bottom: 2px solid #888 } td { border-bottom: 1px solid #ddd } td.n { text-align: right }
-pre { overflow-x: auto; background: #f6f6f6; padding: 0.8rem; font-size: 12px }
-@media (prefers-color-scheme: dark) { body { background: #1b1b1b; color: #ddd } pre { background: #262626 } }
+:root { color-scheme: light dark; --line: #d7dade; --soft: #f4f5f7; --bad: #b3261e; --good: #1b6e3c }
+@media (prefers-color-scheme: dark) {
+  :root { --line: #3a3f45; --soft: #24282c; --bad: #ff8a80; --good: #7bd69b }
+  body { background: #16181b; color: #e4e6e8 }
+}
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.6rem; margin-bottom: 0 } h2 { font-size: 1.15rem; margin: 2rem 0 0.4rem }
+table { border-collapse: collapse; min-width: 20rem }
+td, th { padding: 0.25rem 1rem 0.25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line) }
+th { font-weight: 600; white-space: nowrap } .n { text-align: right; white-space: nowrap }
+td:not(.n) { overflow-wrap: anywhere } td { font-variant-numeric: tabular-nums }
+pre { overflow-x: auto; background: var(--soft); padding: 0.8rem; font-size: 12.5px; white-space: pre-wrap }
+.bad { color: var(--bad) } .good { color: var(--good) } summary { cursor: pointer; margin: 2rem 0 0.4rem }
 """
+_PLACES_SHOWN = 6
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th>{html.escape(text)}</th>" for text in header)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{' class=n' if isinstance(c, int | float) else ''}>{html.escape(_text(c))}</td>" for c in row)
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """What the page tells.
 
-
-def _text(cell: object) -> str:
-    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
-
-
-def _values(values: Iterable[ir.Value]) -> list[tuple[str, str, str]]:
-    return [(str(v.name), v.dtype.name if v.dtype else "?", str(v.shape) if v.shape else "?") for v in values]
-
-
-def report_html(program: ONNXProgram, profile: str | None = None) -> str:
-    """Return the page as text; it refers to nothing outside itself.
-
-    Args:
-        program: What was exported.
-        profile: Where the time went, as text, if it was measured.
+    Attributes:
+        seconds: Time of each stage; the last one failed if the export did.
+        warnings: Texts of the warnings.
+        verified: What was compared with PyTorch.
+        captured: What torch.export captured, once it did.
+        program: The converted model, once there is one.
+        failure: Why the export failed, if it did.
+        profile: Where the time of the conversion went, as text, if it was measured.
     """
-    graph = program.model.graph
-    operators: dict[str, list[ir.Node]] = collections.defaultdict(list)
-    for node in graph.all_nodes():
-        operators[f"{node.domain}::{node.op_type}".removeprefix("::")].append(node)
-    rows = sorted(((name, len(nodes), _sources(nodes)) for name, nodes in operators.items()), key=lambda row: -row[1])
-    weights = [value for value in graph.initializers.values() if value.const_value is not None]
-    size = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
-    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opset_imports.items())
-    parts = [
-        f"<!doctype html><meta charset=utf-8><title>ONNX export</title><style>{_STYLE}</style><h1>ONNX export</h1>",
-        f"<p>{html.escape(opsets)}; {sum(map(len, operators.values()))} nodes; {len(weights)} weights, {size:,} bytes; "
-        f"onnx-fx-export {__version__}.</p>",
-        "<h2>Stages</h2>",
-        _table(["stage", "seconds"], program.timings.items()),
-        "<h2>Inputs</h2>",
-        _table(["name", "dtype", "shape"], _values(graph.inputs)),
-        "<h2>Outputs</h2>",
-        _table(["name", "dtype", "shape"], _values(graph.outputs)),
-    ]
-    conditions = [[condition] for condition in program.constraints.conditions]
-    if conditions:
-        parts += ["<h2>Sizes that the model is right for</h2>", _table(["condition"], conditions)]
-    if program.state:
-        parts += ["<h2>State</h2>", _table(["input", "output with the next value"], program.state.items())]
-    parts += ["<h2>Operators</h2>", _table(["operator", "count", "from"], rows)]
-    if profile:
-        parts += ["<h2>Profile</h2>", f"<pre>{html.escape(profile)}</pre>"]
-    return "\n".join(parts)
+
+    seconds: Mapping[str, float]
+    warnings: Sequence[str] = ()
+    verified: Sequence[Verified] = ()
+    captured: torch.export.ExportedProgram | None = None
+    program: ONNXProgram | None = None
+    failure: OnnxExporterError | None = None
+    profile: str | None = None
 
 
-def _sources(nodes: Sequence[ir.Node]) -> str:
-    """Return the first few places in the user's code that nodes come from."""
-    places = dict.fromkeys(node.metadata_props.get("onnxops.source", "") for node in nodes)
-    known = [place for place in places if place]
-    return ", ".join(known[:3]) + (", ..." if len(known) > 3 else "")
-
-
-def write_report(program: ONNXProgram, folder: Path, profile: str | None = None) -> Path:
+def write_report(page: Page, folder: Path) -> Path:
     """Write the page to ``onnx_export_report.html`` in a folder and return its path.
 
     Raises:
         SaveError: If it cannot be written.
     """
     path = folder / "onnx_export_report.html"
-    write_text(path, report_html(program, profile))
+    write_text(path, report_html(page))
     return path
+
+
+def report_html(page: Page) -> str:
+    """Return the page as text; it refers to nothing outside itself."""
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
+        f"<title>ONNX export</title><style>{_STYLE}</style><h1>ONNX export</h1>",
+        *_outcome(page),
+        *_section("Stages", ["stage", "seconds"], page.seconds.items()),
+        *_section("Warnings", ["warning"], [[text] for text in dict.fromkeys(page.warnings)]),
+    ]
+    if isinstance(page.failure, ConversionError):
+        parts += _failures(page.failure)
+    if page.program is not None:
+        parts += _about_the_model(page.program)
+    parts += _section(
+        "Verification", ["sizes", "outputs compared", "largest difference"],
+        [(f"at {v.sizes}" if "=" in v.sizes else v.sizes, v.outputs, f"{v.max_abs:.3g}") for v in page.verified],
+    )  # fmt: skip
+    if page.program is not None:
+        parts += _operators(page.program.model)
+    if page.captured is not None:
+        parts += _captured_calls(page)
+    if page.profile:
+        parts += [f"<details><summary>Profile</summary><pre>{html.escape(page.profile)}</pre></details>"]
+    return "\n".join(parts)
+
+
+def _outcome(page: Page) -> list[str]:
+    version = f"onnx-fx-export {__version__}, torch {torch.__version__}"
+    if page.failure is not None:
+        stage = next(reversed(list(page.seconds)), "the arguments")
+        return [
+            f"<p><strong class=bad>Failed</strong> at {html.escape(stage)}; no model was written. {version}</p>",
+            f"<pre>{html.escape(f'{type(page.failure).__name__}: {page.failure}')}</pre>",
+        ]
+    verified = "verified against PyTorch" if page.verified else "not verified against PyTorch"
+    return [f"<p><strong class=good>Exported</strong>, {verified}. {version}</p>"]
+
+
+def _failures(error: ConversionError) -> list[str]:
+    groups: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    for failure in error.failures:
+        groups[str(failure.node.target), str(failure.error)].append(source_line(failure.node))
+    rows = [(target, len(places), reason, _listed(places)) for (target, reason), places in groups.items()]
+    return _section("Operators that cannot be converted", ["operator", "calls", "reason", "from"], rows)
+
+
+def _about_the_model(program: ONNXProgram) -> list[str]:
+    graph, functions = program.model.graph, program.model.functions.values()
+    weights = [value.const_value for value in graph.initializers.values() if value.const_value is not None]
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opset_imports.items())
+    nodes, inside = _count(graph), sum(_count(function.graph) for function in functions)
+    facts: list[tuple[str, object]] = [("opset", opsets), ("nodes", f"{nodes:,}")]
+    if functions:
+        facts.append(("nodes of functions", f"{inside:,} in {len(functions)} functions"))
+    facts.append(("weights", f"{len(weights)}, {sum(tensor.nbytes for tensor in weights):,} bytes"))
+    return [
+        *_section("Model", ["", ""], facts),
+        *_section("Inputs", ["name", "dtype", "shape"], _values(graph.inputs)),
+        *_section("Outputs", ["name", "dtype", "shape"], _values(graph.outputs)),
+        *_section("Sizes that the model is right for", ["condition"], [[c] for c in program.constraints.conditions]),
+        *_section("State", ["input", "output with the next value"], program.state.items()),
+    ]
+
+
+def _count(graph: ir.Graph) -> int:
+    return sum(1 for _ in graph.all_nodes())
+
+
+def _operators(model: ir.Model) -> list[str]:
+    """Return the table of ONNX operators, those inside of functions counted apart."""
+    outside, inside = _by_operator([model.graph]), _by_operator([f.graph for f in model.functions.values()])
+    rows = []
+    for name in {*outside, *inside}:
+        here, there = outside.get(name, []), inside.get(name, [])
+        rows.append((name, len(here), *([len(there)] if inside else []), _listed(here + there)))
+    rows.sort(key=lambda row: (-sum(cell for cell in row if isinstance(cell, int)), row[0]))
+    header = ["operator", "nodes", *(["in functions"] if inside else []), "from"]
+    return _section("Operators", header, rows)
+
+
+def _by_operator(graphs: Iterable[ir.Graph]) -> dict[str, list[str]]:
+    """Return the places in the user's code that the nodes of each operator come from."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for graph in graphs:
+        for node in graph.all_nodes():
+            name = f"{node.domain}::{node.op_type}".removeprefix("::")
+            found[name].append(node.metadata_props.get("onnxops.source", ""))
+    return found
+
+
+def _captured_calls(page: Page) -> list[str]:
+    """Return the table of PyTorch's operators with what became of their calls."""
+    program = page.program.lowered_program if page.program is not None else None
+    calls = [node for node in (program or page.captured).graph.nodes if node.op == "call_function"]  # type: ignore[union-attr]
+    became: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    if page.program is not None:
+        model = page.program.model
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+            for node in graph.all_nodes():
+                became[node.metadata_props.get("onnxops.fx_node", "")][node.op_type] += 1
+    rows: dict[str, tuple[int, collections.Counter[str], list[str]]] = {}
+    for call in calls:
+        count, nodes, places = rows.get(str(call.target), (0, collections.Counter(), []))
+        rows[str(call.target)] = (count + 1, nodes + became[call.name], [*places, source_line(call)])
+    table = [
+        (target, count, ", ".join(f"{number} {name}" for name, number in nodes.most_common()), _listed(places))
+        for target, (count, nodes, places) in sorted(rows.items(), key=lambda row: (-row[1][0], row[0]))
+    ]
+    if page.program is None:
+        return _section("Captured calls", ["call", "calls", "from"], [(row[0], row[1], row[3]) for row in table])
+    return _section("Captured calls", ["call", "calls", "became", "from"], table)
+
+
+def _section(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return a heading and a table; nothing if there are no rows."""
+    rows = list(rows)
+    if not rows:
+        return []
+    right = [isinstance(cell, int | float) for cell in rows[0]]
+    head = "".join(_cell("th", html.escape(text), number) for text, number in zip(header, right, strict=True))
+    body = "".join(
+        f"<tr>{''.join(_cell('td', _text(cell), isinstance(cell, int | float)) for cell in row)}</tr>" for row in rows
+    )
+    return [f"<h2>{html.escape(title)}</h2>", f"<table>{f'<tr>{head}</tr>' if any(header) else ''}{body}</table>"]
+
+
+def _cell(tag: str, text: str, number: bool) -> str:
+    return f"<{tag}{' class=n' if number else ''}>{text}</{tag}>"
+
+
+def _text(cell: object) -> str:
+    return html.escape(f"{cell:.3f}" if isinstance(cell, float) else str(cell))
+
+
+def _values(values: Iterable[ir.Value]) -> list[tuple[str, str, str]]:
+    return [(str(v.name), v.dtype.name if v.dtype else "?", "?" if v.shape is None else str(v.shape)) for v in values]
+
+
+def _listed(places: Iterable[str]) -> str:
+    """Return the first few places in the user's code, each file once."""
+    known = list(dict.fromkeys(place for place in places if place))
+    by_file: dict[str, list[str]] = collections.defaultdict(list)
+    for place in known[:_PLACES_SHOWN]:
+        file, _, line = place.rpartition(":")
+        by_file[file].append(line)
+    more = f" and {len(known) - _PLACES_SHOWN} more" if len(known) > _PLACES_SHOWN else ""
+    return "; ".join(f"{file}:{', '.join(lines)}" for file, lines in by_file.items()) + more

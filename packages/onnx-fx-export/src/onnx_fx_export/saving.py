@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import onnx_ir as ir
 
@@ -21,7 +22,7 @@ _EXTERNAL_THRESHOLD_BYTES = 1024
 
 def save_model(
     model: ir.Model,
-    destination: str | os.PathLike[str],
+    destination: str | os.PathLike[str] | IO[bytes],
     *,
     include_initializers: bool = True,
     keep_initializers_as_inputs: bool = False,
@@ -34,9 +35,12 @@ def save_model(
     Raises:
         SaveError: If the destination cannot be written, or weights have no contents.
     """
-    path = Path(destination)
     if include_initializers:
         check_data(model)
+    if not isinstance(destination, str | os.PathLike):
+        _write_to(model, destination, include_initializers, keep_initializers_as_inputs, external_data)
+        return
+    path = Path(destination)
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     external = size >= MAX_SINGLE_FILE_BYTES if external_data is None else external_data
     try:
@@ -57,6 +61,24 @@ def save_model(
                     os.replace(Path(folder) / name, path.parent / name)
     except OSError as error:
         raise SaveError(f"The model cannot be written to {path}: {error.strerror or error}.") from error
+
+
+def _write_to(
+    model: ir.Model,
+    file: IO[bytes],
+    include_initializers: bool,
+    keep_initializers_as_inputs: bool,
+    external_data: bool | None,
+) -> None:
+    """Write a model to an open file, in one piece."""
+    if external_data:
+        raise SaveError("External data needs a path to stand beside; an open file has none.")
+    with _adjusted(model, include_initializers, keep_initializers_as_inputs):
+        content = ir.to_proto(model).SerializeToString()
+    try:
+        file.write(content)
+    except OSError as error:
+        raise SaveError(f"The model cannot be written: {error.strerror or error}.") from error
 
 
 def check_data(model: ir.Model) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,22 @@ from onnxops_core.export_state import unfused_layers
 if TYPE_CHECKING:
     from onnx_fx_export.program import ONNXProgram
 
-__all__ = ["verify_program"]
+__all__ = ["Verified", "verify_program"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verified:
+    """A comparison that found no difference.
+
+    Attributes:
+        sizes: Sizes of the dynamic dimensions, or "the example".
+        outputs: How many outputs were compared.
+        max_abs: Largest absolute difference.
+    """
+
+    sizes: str
+    outputs: int
+    max_abs: float
 
 
 def verify_program(
@@ -28,7 +44,7 @@ def verify_program(
     kwargs: dict[str, Any],
     *,
     smallest_size: int | None = None,
-) -> None:
+) -> list[Verified]:
     """Run both on the example arguments and compare every output, and the buffers that the model changes.
 
     Args:
@@ -39,14 +55,17 @@ def verify_program(
         smallest_size: If given, both also run at larger sizes of the dynamic dimensions and at this one, unless the
             model itself fails there, of which a warning tells.
 
+    Returns:
+        What was compared: the example first.
+
     Raises:
         VerificationError: If they disagree; the message says where.
         OnnxExporterError: If onnx-verify is not installed.
     """
     example = copy.deepcopy((args, kwargs))
-    _compare(program, example, _run_model(program, model, example), "")
+    verified = [_compare(program, example, _run_model(program, model, example), "")]
     if smallest_size is None:
-        return
+        return verified
     for group in other_sizes(program, *example, smallest_size):
         refusals = []
         for sizes, call in group:
@@ -56,11 +75,12 @@ def verify_program(
             except Exception as error:  # whatever a model raises at sizes that it is not made for
                 refusals.append(f"{where} ({type(error).__name__}: {error})")
                 continue
-            _compare(program, call, expected, where)
+            verified.append(_compare(program, call, expected, where))
             break
         else:
             if refusals:
                 warnings.warn(f"Not verified{';'.join(refusals)}: the model itself fails there.", stacklevel=3)
+    return verified
 
 
 def _run_model(program: ONNXProgram, model: Callable[..., Any], call: Example) -> list[torch.Tensor]:
@@ -74,7 +94,7 @@ def _run_model(program: ONNXProgram, model: Callable[..., Any], call: Example) -
     return _tensors([outputs, [dict(own.named_buffers(remove_duplicate=False))[name] for name in buffers]])
 
 
-def _compare(program: ONNXProgram, call: Example, expected: list[torch.Tensor], where: str) -> None:
+def _compare(program: ONNXProgram, call: Example, expected: list[torch.Tensor], where: str) -> Verified:
     try:
         import onnx_verify
     except ImportError as error:
@@ -87,7 +107,10 @@ def _compare(program: ONNXProgram, call: Example, expected: list[torch.Tensor], 
     actual = _tensors([program.structured(outputs), [outputs[program.state[name]] for name in program.initial_state]])
     verdict = onnx_verify.compare(lambda *_: expected, lambda *_: actual, [tuple(_tensors(call))])
     if not verdict:
-        raise VerificationError(f"The exported model does not agree with PyTorch{where}:\n{verdict}")
+        _, _, differences = str(verdict).partition("\n")
+        raise VerificationError(f"The exported model does not agree with PyTorch{where}:\n{differences}")
+    errors = [output.metrics.max_abs for case in verdict.cases for output in case.outputs if output.metrics is not None]
+    return Verified(where.removeprefix(" at ") or "the example", len(actual), max(errors, default=0.0))
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

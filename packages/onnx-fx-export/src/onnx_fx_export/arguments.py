@@ -1,0 +1,101 @@
+"""The arguments of an export: the example call, the model's parameters, and the forms that torch.onnx knows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.examples import inferred_dimensions, several_examples
+from onnx_fx_export.origin import named_forward
+
+__all__ = ["FunctionModule", "example_call", "parameter_names"]
+
+
+def example_call(
+    model: Any, args: Any, kwargs: Any, dynamic_shapes: Any
+) -> tuple[tuple[Any, ...], Mapping[str, Any] | None, Any]:
+    """Return the example to capture, and the declared dimensions, which may follow from several examples.
+
+    Raises:
+        InvalidArgumentError: If the declarations are a word other than ``"auto"``, or ask for another capture.
+    """
+    if not isinstance(dynamic_shapes, str):
+        args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+        captured = isinstance(model, torch.export.ExportedProgram)
+        return *((args, kwargs) if captured or kwargs else _without_keywords(model, args, kwargs)), dynamic_shapes
+    if dynamic_shapes != "auto":
+        raise InvalidArgumentError(f'dynamic_shapes describes dimensions, or is "auto"; not {dynamic_shapes!r}.')
+    if isinstance(model, torch.export.ExportedProgram):
+        raise InvalidArgumentError("An ExportedProgram has its dynamic shapes already; declare them at its capture.")
+    (positional, keyword), declared = inferred_dimensions(_forward(model), several_examples(args, kwargs))
+    return positional, keyword, declared
+
+
+def _without_keywords(model: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[tuple[Any, ...], Any]:
+    """Take a last dictionary for the keyword arguments, as torch.onnx does, where it cannot be an argument itself.
+
+    It is one if the model takes no further positional argument, or if its keys are parameters of the model.
+    """
+    if (
+        not args
+        or not isinstance(args[-1], dict)
+        or isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction)
+    ):
+        return args, kwargs
+    signature, last = inspect.signature(_forward(model)), args[-1]
+    if not all(isinstance(key, str) for key in last) or not _binds(signature, args[:-1], last):
+        return args, kwargs
+    if last.keys() <= signature.parameters.keys() or not _binds(signature, args, {}):
+        return args[:-1], last
+    return args, kwargs
+
+
+def _binds(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _forward(model: Any) -> Callable[..., Any]:
+    forward: Callable[..., Any] = model.forward if isinstance(model, torch.nn.Module) else _with_signature(model)
+    return forward
+
+
+class FunctionModule(torch.nn.Module):
+    """Gives a function the form that torch.export captures."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.forward = named_forward(_with_signature(function))
+
+
+def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose parameters can be told; those of a builtin are its positional arguments."""
+    try:
+        inspect.signature(function)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"A model is a module, an ExportedProgram or a function, not {type(function).__name__}."
+        ) from error
+    except ValueError:
+        return lambda *args: function(*args)
+    return function
+
+
+def parameter_names(model: Any) -> list[str]:
+    """Return the names of the positional parameters; one that collects further arguments begins with an asterisk."""
+    if isinstance(model, torch.export.ExportedProgram):
+        return []
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        scripted: Any = model.forward if isinstance(model, torch.jit.ScriptModule) else model
+        return [argument.name for argument in scripted.schema.arguments if argument.name != "self"]
+    parameters = [p for name, p in inspect.signature(_forward(model)).parameters.items() if name != "self"]
+    collects = inspect.Parameter.VAR_POSITIONAL
+    return [f"*{p.name}" if p.kind is collects else p.name for p in parameters if p.kind <= collects]

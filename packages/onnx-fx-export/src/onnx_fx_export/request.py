@@ -1,0 +1,148 @@
+"""What is to be exported, and the steps from there to a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from onnx_fx_export.arguments import FunctionModule, parameter_names
+from onnx_fx_export.capture import CaptureRequest, capture
+from onnx_fx_export.convert import ModelNames, convert
+from onnx_fx_export.dimension_names import name_output_axes
+from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError
+from onnx_fx_export.finish.rewriting import rewrite_with_onnxscript
+from onnx_fx_export.naming import input_paths, output_paths
+from onnx_fx_export.program import CallStructure, ONNXProgram
+from onnx_fx_export.regions import ModuleClasses
+from onnx_fx_export.torchscript import export_through_torchscript
+from onnxops_decomp import LoweringTable
+
+__all__ = ["Captured", "ExportRequest"]
+
+aten = torch.ops.aten
+_DROPOUTS = {
+    aten.dropout.default,
+    aten.feature_dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_alpha_dropout.default,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportRequest:
+    """What is to be exported, of all the arguments of :func:`export`."""
+
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] | None
+    dynamic_shapes: Any
+    dynamic_axes: Any
+    input_names: Sequence[str]
+    output_names: Sequence[str]
+    opset: int
+    state: str
+
+    def through_torchscript(self, f: Any, **arguments: Any) -> ONNXProgram:
+        """Export with onnx-ts-legacy, whose program has the same methods."""
+        program: ONNXProgram = export_through_torchscript(
+            self.model,
+            self.args,
+            f,
+            self.dynamic_shapes,
+            [name.removeprefix("*") for name in parameter_names(self.model)],
+            kwargs=self.kwargs,
+            input_names=self.input_names or None,
+            output_names=self.output_names or None,
+            dynamic_axes=self.dynamic_axes,
+            state=self.state,
+            **arguments,
+        )
+        return program
+
+    def captured(self, repeated_blocks: ModuleClasses) -> Captured:
+        """Capture the model, unless that has been done."""
+        if isinstance(self.model, torch.export.ExportedProgram):
+            if self.dynamic_shapes is not None or self.dynamic_axes is not None:
+                raise InvalidArgumentError(
+                    "An ExportedProgram has its dynamic shapes already; declare them at its capture."
+                )
+            if repeated_blocks:
+                raise InvalidArgumentError("An ExportedProgram is captured already: leave out capture_repeated_blocks.")
+            return Captured(self.model)
+        request = CaptureRequest.of(
+            self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model),
+            self.args,
+            self.kwargs,
+            dynamic_shapes=self.dynamic_shapes,
+            dynamic_axes=self.dynamic_axes,
+            input_names=self.input_names,
+        )
+        program = capture(request, repeated_blocks=repeated_blocks)
+        _warn_of_dropout(program)
+        return Captured(program, request.call_specs, request.output_axes)
+
+    def converted(
+        self, captured: Captured, table: LoweringTable, optimize: bool | str, functions: ModuleClasses
+    ) -> ONNXProgram:
+        """Return the ONNX program of a captured one."""
+        program = captured.program
+        names = ModelNames(
+            inputs=input_paths(program.call_spec.in_spec, parameter_names(self.model)),
+            outputs=output_paths(program.call_spec.out_spec),
+            dims=captured.dims,
+            input_overrides=self.input_names,
+            output_overrides=self.output_names,
+        )
+        conversion = convert(program, self.opset, table, names, self.state, bool(optimize), functions)
+        if optimize == "onnxscript":
+            rewrite_with_onnxscript(conversion.model)
+        elif isinstance(optimize, str):
+            raise InvalidArgumentError(f'optimize is True, False or "onnxscript", not {optimize!r}.')
+        name_output_axes(conversion.model, captured.output_axes)
+        result = ONNXProgram(conversion, program, CallStructure.of(program))
+        if not isinstance(self.model, torch.export.ExportedProgram):
+            _check_example(result, self.args, self.kwargs or {})
+        return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A captured program, what is declared of the dimensions of each flat input, and of axes of outputs."""
+
+    program: torch.export.ExportedProgram
+    dims: Sequence[Mapping[int, Any]] = ()
+    output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
+    """Tell of dropout that is on: the results of the model are random then."""
+    count = sum(
+        node.target in _DROPOUTS and True in node.args[1:]
+        for module in program.graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+    )
+    if count:
+        warnings.warn(
+            f"The model is in training mode: {count} call(s) of dropout stay random in the ONNX model. Call its eval() "
+            "before the export if that is not meant.",
+            stacklevel=4,
+        )
+
+
+def _check_example(result: ONNXProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Hold the example, which may have been captured in other sizes, against what the model is right for.
+
+    Raises:
+        DynamicShapeError: If the model does not take it.
+    """
+    try:
+        result.check_sizes(result.flat_inputs(*args, **kwargs))
+    except InvalidArgumentError as error:
+        raise DynamicShapeError(
+            f"The model could be captured with dynamic dimensions, but not for the sizes of the example: {error}"
+        ) from error
