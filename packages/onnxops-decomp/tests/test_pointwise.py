@@ -133,3 +133,19 @@ def test_nan_to_num(dtype: torch.dtype) -> None:
 def test_arithmetic_of_numbers_and_of_nothing() -> None:
     check(lambda a, b: (a + b, a // b, a % b, a**b), torch.tensor(5.0), torch.tensor(3.0))
     check(lambda a, b: (a + b, a // b, a % b, a.lerp(b, 0.5)), torch.ones(0, 2), torch.ones(2))
+
+
+POWERS = [(3, 39), (3, 41), (7, 25), (-3, 39), (0, -2), (0, 0), (1, -5), (-1, -3), (-1, -4), (2, -1), (-2, 63), (5, 27)]
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 18, 26])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
+def test_powers_of_integers_are_exact_and_wrap(dtype: torch.dtype, opset: int) -> None:
+    base, exponent = torch.tensor(POWERS).to(dtype).unbind(1)
+    exponent = exponent.abs() if dtype == torch.uint8 else exponent
+    check(lambda a, b: (a**b, a**41, a**0, a.unsqueeze(1) ** b), base, exponent, opset=opset)
+    check(lambda a, b: a**b, base, exponent, opset=opset, others=[(base[:5], exponent[:5])])
+
+
+def test_an_integer_to_the_power_of_integers() -> None:
+    check(lambda b: 3**b, torch.tensor([-2, 0, 1, 39, 41]))

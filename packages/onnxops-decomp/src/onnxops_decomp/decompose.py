@@ -66,6 +66,15 @@ def _fresh(leaf: Any) -> Any:
     return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
 
 
+def _check_dense(overload: torch._ops.OpOverload, leaves: Sequence[Any]) -> None:
+    sparse = [leaf.layout for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided]
+    if sparse:
+        raise UnsupportedOperatorError(
+            f"{overload.name()} is given a tensor of layout {sparse[0]}; the operators of ONNX work on dense ones.",
+            operator=overload.name(),
+        )
+
+
 class Decomposer:
     """Decomposes calls and keeps the results for calls with the same metadata."""
 
@@ -93,12 +102,7 @@ class Decomposer:
     ) -> Decomposition | None:
         native = find_native_op(overload)
         own = native.decomposition if native is not None else own_definition(overload)
-        sparse = [leaf.layout for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided]
-        if sparse:
-            raise UnsupportedOperatorError(
-                f"{overload.name()} is given a tensor of layout {sparse[0]}; the operators of ONNX work on dense ones.",
-                operator=overload.name(),
-            )
+        _check_dense(overload, leaves)
         definition = own or table_decomposition(overload)
         if definition is None and not is_composite(overload):
             return None

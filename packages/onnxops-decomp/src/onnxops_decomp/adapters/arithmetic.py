@@ -14,6 +14,8 @@ from onnxops_decomp.inference import dims_of
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
+__all__ = ["power_by_squaring"]
+
 _BOOL, _INT64, _DOUBLE = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.DOUBLE
 
 
@@ -70,7 +72,7 @@ def pow_of_one_dtype(op: OpBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     if power is not None and power.size == 1 and base.is_integer():
         n = float(power.item())
         if n == int(n) and 1 <= n <= 64:
-            return _broadcast_like(op, _power(newest, x, int(n)), power)
+            return _broadcast_like(op, power_by_squaring(newest, x, int(n)), power)
     if base == exponent and base.is_floating_point():
         return op.Pow(x, y)
     if base in (_INT64, ir.DataType.UINT64):
@@ -78,7 +80,7 @@ def pow_of_one_dtype(op: OpBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return newest.cast(op.Pow(newest.cast(x, _DOUBLE), newest.cast(y, _DOUBLE)), base)
 
 
-def _power(op: OpBuilder, x: ir.Value, n: int) -> ir.Value:
+def power_by_squaring(op: OpBuilder, x: ir.Value, n: int) -> ir.Value:
     """Return x to the power n >= 1 by repeated squaring, which wraps like any product of integers."""
     result: ir.Value | None = None
     while n:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.adapters.arithmetic import power_by_squaring
 from onnxops_decomp.dtypes import promote, promoted, result_dtype, to_torch
 from onnxops_decomp.lowerings.comparison import sign_bit
+from onnxops_decomp.lowerings.integer_powers import integer_power
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
@@ -161,7 +163,7 @@ def power(op: OpBuilder, self: Operand, exponent: Operand) -> ir.Value:
         if result is not None:
             return result
     base, raised = promote(op, self, exponent, dtype=dtype)
-    return op.Pow(base, raised)
+    return op.Pow(base, raised) if dtype.is_floating_point() else integer_power(op, base, raised)
 
 
 def _static_power(op: OpBuilder, base: ir.Value, exponent: float) -> ir.Value | None:
@@ -172,7 +174,7 @@ def _static_power(op: OpBuilder, base: ir.Value, exponent: float) -> ir.Value | 
     if exponent == 3:
         return op.Mul(op.Mul(base, base), base)
     if not op.dtype(base).is_floating_point():
-        return None
+        return power_by_squaring(op, base, int(exponent)) if exponent > 0 else None
     if exponent == 0.5:
         return op.Sqrt(base)
     if exponent == -0.5:
