@@ -26,11 +26,6 @@ class Projected(torch.nn.Module):
         return self.linear(x), torch.cat([x, y], 1).sum(1)
 
 
-def test_a_model_that_treats_one_row_otherwise_is_not_verified():
-    with pytest.raises(VerificationError, match=r"at rows = 1"):
-        export(SpecialForOne(), (torch.randn(3, 2),), dynamic_shapes=[{0: "rows"}], verify=True)
-
-
 def test_a_model_that_treats_one_row_otherwise_is_refused_for_an_example_of_one_row():
     with pytest.raises(DynamicShapeError, match="rows"):
         export(SpecialForOne(), (torch.randn(1, 2),), dynamic_shapes=[{0: "rows"}])

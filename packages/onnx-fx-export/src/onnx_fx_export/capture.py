@@ -22,6 +22,7 @@ from onnx_fx_export.examples import Example, enlarged, has_special_sizes, named_
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.repeated_blocks import RepeatedBlocks
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
+from onnx_fx_export.size_questions import CONDITIONS, SizeQuestion, conditions_for_small_sizes, noted_questions
 from onnx_fx_export.torch_private import (
     dynamic_associative_scan,
     not_the_users,
@@ -123,7 +124,7 @@ def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) 
     for example in examples:
         try:
             program = _captured(request, example, specs, repeated_blocks)
-            if request.is_special and excludes_one(program):
+            if CONDITIONS not in program.graph_module.meta and excludes_one(program):
                 right = _is_right_for_one(request, program, specs, repeated_blocks)
                 program.graph_module.meta[RIGHT_FOR_ONE] = right
             return program
@@ -185,9 +186,13 @@ def _exported(
     calls: list[SymbolicFunctionCall],
 ) -> torch.export.ExportedProgram:
     """Run torch.export once; ``calls`` receives the calls of Functions with a symbolic method."""
+    questions: list[SizeQuestion] = []
     with onnx_export(), torch.no_grad(), allocated_on_paper(request.model), contextlib.ExitStack() as stack:
-        if request.is_special:
+        if request.is_special or strict:
+            # Dynamo compares sizes for the model; only guards tell what it asked.
             stack.enter_context(sizes_unlike_0_and_1())
+        elif any(specs):
+            questions = stack.enter_context(noted_questions())
         if not strict:
             stack.enter_context(WholeCalls())
             stack.enter_context(dynamic_associative_scan())
@@ -201,6 +206,9 @@ def _exported(
         expand(program)
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = calls
+    if not request.is_special and not strict and any(specs):
+        conditions = conditions_for_small_sizes(program, request.model, example, specs, questions)
+        program.graph_module.meta[CONDITIONS] = conditions
     restore(program.graph_module)
     return program
 

@@ -21,6 +21,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.expressions import evaluated, names_in, parsed, size, solved
 from onnx_fx_export.naming import renamed_text
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
+from onnx_fx_export.size_questions import CONDITIONS
 from onnx_fx_export.torch_private import guard_texts
 from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
 from onnxops_decomp.inference import Dims
@@ -73,6 +74,9 @@ class SizeConstraints:
             translated = _translated(text, inputs)
             if translated is not None:
                 conditions.append(translated)
+        names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
+        for fact in program.graph_module.meta.get(CONDITIONS, ()):
+            conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
         conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
         return cls(text for text in conditions if _says_something(text))
 

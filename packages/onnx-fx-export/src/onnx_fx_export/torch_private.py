@@ -35,9 +35,11 @@ __all__ = [
     "fake_like",
     "flattened_subclass",
     "guard_texts",
+    "hint_of",
     "is_without_data",
     "not_the_users",
     "records_modes",
+    "replacements_of",
     "sizes_unlike_0_and_1",
     "specializations",
 ]
@@ -49,6 +51,16 @@ ACCESS = torch.ops.export.access_subclass_inner_tensor.default
 def guard_texts(program: torch.export.ExportedProgram) -> list[str]:
     """Return the guards on input sizes as Python text over ``L['x'].size()[0]`` (``_guards_code``)."""
     return list(getattr(program, "_guards_code", None) or ())
+
+
+def hint_of(number: torch.SymBool | torch.SymInt) -> Any:
+    """Return what a symbolic number is for the example, or None where data decides it (``SymNode.hint``)."""
+    return number.node.hint if number.node.has_hint() else None
+
+
+def replacements_of(size: torch.SymInt) -> dict[Any, Any]:
+    """Return what symbols were found to equal while a size was captured (``ShapeEnv.replacements``)."""
+    return dict(size.node.shape_env.replacements)
 
 
 def is_without_data(tensor: torch.Tensor) -> bool:
@@ -128,6 +140,7 @@ def sizes_unlike_0_and_1() -> AbstractContextManager[None]:
     return symbolic_config.patch(backed_size_oblivious=True)  # type: ignore[no-any-return, attr-defined]
 
 
+@functools.cache
 def not_the_users() -> tuple[str, ...]:
     """Return the beginnings of the paths of code that is torch's, the exporter's, or Python's machinery."""
     modules = [module.__file__ or "" for module in (torch, onnxops_core, onnxops_decomp, logging)]

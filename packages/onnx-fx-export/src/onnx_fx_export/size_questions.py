@@ -1,0 +1,329 @@
+"""What the code of a model asks about dynamic sizes, and what follows for sizes 0 and 1.
+
+torch.export takes a dynamic size for 2 or more: a comparison such as ``x.shape[0] == 1`` is answered at once and leaves
+no guard. Here the comparisons are noted while the model is captured. One that has another answer at size 0 or 1 becomes
+a condition of the exported model, unless the model gives the same there as what was captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import itertools
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import sympy
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from onnx_fx_export.examples import Example, repeated
+from onnx_fx_export.origin import source_line
+from onnx_fx_export.torch_private import hint_of, is_without_data, not_the_users, replacements_of
+
+__all__ = ["CONDITIONS", "SizeQuestion", "conditions_for_small_sizes", "noted_questions"]
+
+# Key in the ``meta`` of a captured graph: conditions as SymPy relations over plain symbols.
+CONDITIONS = "onnx_fx_export.size_conditions"
+
+_RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
+    "__eq__": (sympy.Eq, sympy.Ne),
+    "__ne__": (sympy.Ne, sympy.Eq),
+    "__lt__": (sympy.Lt, sympy.Ge),
+    "__le__": (sympy.Le, sympy.Gt),
+    "__gt__": (sympy.Gt, sympy.Le),
+    "__ge__": (sympy.Ge, sympy.Lt),
+}
+_LARGE = 1009
+# A comparison of more sizes than this keeps its condition without a look at each combination.
+_MOST_SYMBOLS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class SizeQuestion:
+    """A comparison of sizes in the code of a model.
+
+    Attributes:
+        relation: What holds for the example, over integer symbols of which nothing else is assumed.
+        place: Where the comparison stands.
+    """
+
+    relation: sympy.Rel
+    place: str
+
+    def holds(self, smallest: Mapping[sympy.Symbol, int], *sizes: int) -> bool:
+        """Tell whether the answer is the same at these sizes, as far as they are allowed, and at large ones."""
+        symbols = sorted(self.relation.free_symbols, key=str)
+        if len(symbols) > _MOST_SYMBOLS:
+            return False
+        allowed = [[size for size in (*sizes, _LARGE) if size >= smallest.get(symbol, 0)] for symbol in symbols]
+        points = (dict(zip(symbols, map(sympy.Integer, point), strict=True)) for point in itertools.product(*allowed))
+        return all(bool(self.relation.xreplace(point)) for point in points)
+
+
+@contextlib.contextmanager
+def noted_questions() -> Iterator[list[SizeQuestion]]:
+    """Note the comparisons that Python code outside of torch's operators makes with symbolic sizes.
+
+    What an operator asks to compute its result's shape leaves the graph as it is; what the model's code asks, and that
+    of ``torch.nn``, decides which operators are called.
+    """
+    found: dict[SizeQuestion, None] = {}
+    questions: list[SizeQuestion] = []
+    original = {name: getattr(torch.SymInt, name) for name in _RELATIONS}
+
+    def noting(name: str) -> Callable[[torch.SymInt, Any], Any]:
+        compare = original[name]
+
+        def compared(self: torch.SymInt, other: Any) -> Any:
+            answer = compare(self, other)
+            frame = _asker(sys._getframe(1))
+            if frame is not None and (question := _question(name, self, other, answer, frame)) is not None:
+                found.setdefault(question)
+            return answer
+
+        return compared
+
+    symbolic: Any = torch.SymInt
+    for name in _RELATIONS:
+        setattr(symbolic, name, noting(name))
+    try:
+        yield questions
+    finally:
+        for name, compare in original.items():
+            setattr(symbolic, name, compare)
+        questions.extend(found)
+
+
+_TORCH = Path(torch.__file__).parent
+_ABOVE_OPERATORS = (str(_TORCH / "nn"), str(_TORCH / "functional.py"), str(_TORCH / "_tensor.py"))
+
+
+def _asker(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that compares sizes, or None if that is the machinery of torch or of this package."""
+    while frame is not None and frame.f_code.co_filename == torch.__file__:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    name = frame.f_code.co_filename
+    return None if name.startswith(not_the_users()) and not name.startswith(_ABOVE_OPERATORS) else frame
+
+
+def _question(name: str, left: torch.SymInt, right: Any, answer: Any, frame: FrameType) -> SizeQuestion | None:
+    holds = hint_of(answer) if isinstance(answer, torch.SymBool) else answer
+    if not isinstance(right, int | torch.SymInt) or holds is None or holds is NotImplemented:
+        return None
+    sides = [_plain(left), _plain(right)]
+    # What torch knows of its symbols would decide the relation; that they are 2 or more is what is in question.
+    relation = _RELATIONS[name][0 if holds else 1](*sides)
+    if not isinstance(relation, sympy.Rel):
+        return None
+    return SizeQuestion(relation, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+
+def _plain(size: int | torch.SymInt) -> sympy.Expr:
+    return _as_plain(size.node.expr) if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def _as_plain(expression: sympy.Expr) -> sympy.Expr:
+    """Return an expression in symbols of which nothing is known but that they are integers."""
+    return expression.xreplace({s: sympy.Symbol(str(s), integer=True) for s in expression.free_symbols})
+
+
+def _squeezed(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
+    """Yield the dynamic dimensions that ``squeeze`` left because torch takes them for 2 or more."""
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not str(node.target).startswith("aten.squeeze"):
+            continue
+        shape = node.args[0].meta["val"].shape
+        chosen = node.args[1] if len(node.args) > 1 else range(len(shape))
+        for axis in [chosen] if isinstance(chosen, int) else chosen:
+            if shape and isinstance(shape[axis], torch.SymInt):
+                yield SizeQuestion(sympy.Ne(_plain(shape[axis]), 1), source_line(node) or str(node))
+
+
+def conditions_for_small_sizes(
+    program: torch.export.ExportedProgram,
+    model: torch.nn.Module,
+    example: Example,
+    specs: Sequence[Mapping[int, Any]],
+    questions: Iterable[SizeQuestion],
+) -> list[sympy.Rel]:
+    """Return the conditions under which a captured program is the model, sizes 0 and 1 considered.
+
+    Where an answer differs at size 1, both run there, with random numbers in place of the example's floats; if they
+    agree, size 1 is left in. Size 0 is left out without a try.
+
+    Args:
+        program: What was captured, with an example of sizes 2 and more.
+        model: The model.
+        example: The example arguments.
+        specs: Declared dimensions of each of their leaves.
+        questions: What the model's code asked.
+
+    Warns:
+        UserWarning: If size 1 is left out.
+    """
+    sizes = _Sizes.of(program, specs)
+    asked = sizes.decisive(questions)
+    squeezed = sizes.decisive(_squeezed(program))
+    at_one = [question for question in asked if not question.holds(sizes.smallest, 1)]
+    if at_one and _agrees_at_one(program, model, example, sizes, at_one):
+        at_zero = [question for question in asked if not question.holds(sizes.smallest, 0)]
+        symbols = {symbol for question in at_zero for symbol in question.relation.free_symbols}
+        asked = [SizeQuestion(sympy.Ge(symbol, 1), "") for symbol in sorted(symbols, key=str)]
+        at_one = []
+    at_one += squeezed
+    if at_one:
+        places = "\n".join(dict.fromkeys(f"  {question.place}" for question in at_one))
+        warnings.warn(
+            f"The model treats size 1 of a dynamic dimension apart, at\n{places}\nThe exported model is right for "
+            "larger sizes only, and its program refuses size 1. Declare torch.export.Dim(..., min=2) if it does not "
+            "occur, else export the model once more for it.",
+            stacklevel=7,  # the caller of export
+        )
+    return [question.relation for question in (*asked, *squeezed)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """The symbols of a program, as plain ones.
+
+    Attributes:
+        smallest: The smallest declared size of each.
+        hints: The size of each in the example.
+        replaced: What became of symbols that capture found to equal others.
+    """
+
+    smallest: Mapping[sympy.Symbol, int]
+    hints: Mapping[sympy.Symbol, int]
+    replaced: Mapping[sympy.Symbol, sympy.Expr]
+
+    @classmethod
+    def of(cls, program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> _Sizes:
+        smallest: dict[sympy.Symbol, int] = {}
+        hints: dict[sympy.Symbol, int] = {}
+        replaced: dict[sympy.Symbol, sympy.Expr] = {}
+        for value, spec in zip(_user_values(program), specs, strict=False):
+            for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                if not isinstance(size, torch.SymInt):
+                    continue
+                replaced = replaced or {_as_plain(s): _as_plain(e) for s, e in replacements_of(size).items()}
+                symbol = _plain(size)
+                if symbol.is_Symbol:
+                    hints[symbol] = hint_of(size)
+                    least = getattr(spec.get(axis), "min", None) or 0
+                    smallest[symbol] = max(smallest.get(symbol, 0), int(least))
+        return cls(smallest, hints, replaced)
+
+    def decisive(self, questions: Iterable[SizeQuestion]) -> list[SizeQuestion]:
+        """Return the questions that have another answer at size 0 or 1, and at no larger one: those have guards."""
+        known = [found for question in questions if (found := self._in_final_symbols(question)) is not None]
+        return [q for q in known if q.holds(self.smallest, 2, 3) and not q.holds(self.smallest, 0, 1)]
+
+    def _in_final_symbols(self, question: SizeQuestion) -> SizeQuestion | None:
+        """Return a question over the symbols that the program has, or None if its answer is fixed."""
+        relation = question.relation
+        while relation.free_symbols & self.replaced.keys():
+            relation = relation.xreplace(self.replaced)
+        unknown = relation.free_symbols - self.hints.keys()
+        return None if unknown or not isinstance(relation, sympy.Rel) else SizeQuestion(relation, question.place)
+
+
+def _agrees_at_one(
+    program: torch.export.ExportedProgram,
+    model: torch.nn.Module,
+    example: Example,
+    sizes: _Sizes,
+    questions: Sequence[SizeQuestion],
+) -> bool:
+    """Run both where each of the sizes is 1, one by one and all together, and compare."""
+    if any(map(is_without_data, itertools.chain(model.parameters(), model.buffers()))):
+        return False
+    asked = {symbol for question in questions for symbol in question.relation.free_symbols}
+    every = {symbol for symbol in sizes.hints if sizes.smallest[symbol] <= 1}
+    try:
+        calls = [_call_at(program, example, sizes, ones) for ones in (*({s} for s in asked & every), every)]
+        return all(_agree(program, model, call) for call in calls)
+    except Exception:
+        # Where the model raises, whatever it is, the captured program is not right.
+        return False
+
+
+def _call_at(
+    program: torch.export.ExportedProgram, example: Example, sizes: _Sizes, ones: Collection[sympy.Symbol]
+) -> Example:
+    """Return the example with some sizes 1, and random numbers for its floats."""
+    leaves, structure = pytree.tree_flatten(_in_order(program, example))
+    generator = torch.Generator().manual_seed(0)
+    wanted = {symbol: sympy.Integer(1 if symbol in ones else hint) for symbol, hint in sizes.hints.items()}
+    for index, (leaf, value) in enumerate(zip(leaves, _user_values(program), strict=True)):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, torch.SymInt):
+                leaf = repeated(leaf, axis, int(_plain(size).xreplace(wanted)))
+        if leaf.is_floating_point():
+            leaf = torch.randn(leaf.shape, generator=generator).to(leaf)
+        leaves[index] = leaf
+    call: Example = pytree.tree_unflatten(leaves, structure)
+    return call
+
+
+def _in_order(program: torch.export.ExportedProgram, example: Example) -> Example:
+    """Return an example whose keywords stand in the order of the captured call."""
+    order = program.call_spec.in_spec.children()[1].context
+    return tuple(example[0]), {name: example[1][name] for name in order}
+
+
+def _user_values(program: torch.export.ExportedProgram) -> list[Any]:
+    placeholders = program.graph.find_nodes(op="placeholder")
+    specs = program.graph_signature.input_specs
+    pairs = zip(placeholders, specs, strict=True)
+    return [node.meta.get("val") for node, spec in pairs if spec.kind is InputKind.USER_INPUT]
+
+
+def _agree(program: torch.export.ExportedProgram, model: torch.nn.Module, call: Example) -> bool:
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        with torch.no_grad():
+            expected = _tensors(model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1])))
+            actual = _tensors(_run(program, copy.deepcopy(call)))
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
+    return len(expected) == len(actual) and all(map(_close, actual, expected))
+
+
+def _run(program: torch.export.ExportedProgram, call: Example) -> list[Any]:
+    """Run a captured graph without its guards."""
+    user = iter(pytree.tree_leaves(call))
+    own = {**program.constants, **program.state_dict}
+    specs = program.graph_signature.input_specs
+    values = [next(user) if spec.kind is InputKind.USER_INPUT else own[str(spec.target)] for spec in specs]
+    kept = [v.clone() if isinstance(v, torch.Tensor) and not isinstance(v, torch.nn.Parameter) else v for v in values]
+    results = torch.fx.Interpreter(program.graph_module).run(*kept)
+    kinds = program.graph_signature.output_specs
+    return [result for result, spec in zip(results, kinds, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Tell whether two results differ by no more than rounding does."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return False
+    if not expected.is_floating_point() and not expected.is_complex():
+        return torch.equal(actual, expected)
+    scale = expected.abs().nan_to_num(posinf=0).max() if expected.numel() else 0
+    epsilon = torch.finfo(expected.dtype).eps
+    return torch.allclose(actual, expected, rtol=256 * epsilon, atol=float(64 * epsilon * scale), equal_nan=True)

@@ -1,0 +1,166 @@
+"""Code that treats a dynamic size of 0 or 1 apart is never captured silently."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.export import Dim
+
+from onnx_fx_export import InvalidArgumentError, export
+
+APART = "treats size 1 of a dynamic dimension apart"
+
+
+class SpecialForOne(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] == 1 else x + 1
+
+
+class SpecialForNone(torch.nn.Module):
+    def forward(self, x):
+        return x - 5 if x.numel() == 0 else x + 1
+
+
+class AsksByTruth(torch.nn.Module):
+    def forward(self, x):
+        return torch.cat([x, x]) if x.shape[0] - 1 else x
+
+
+class AsksBoth(torch.nn.Module):
+    def forward(self, x, y):
+        return x + 1 if x.shape[0] + y.shape[0] > 2 else x * 3
+
+
+class Squeezes(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x).squeeze()
+
+
+class SqueezesOne(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x).squeeze(0)
+
+
+class SameBothWays(torch.nn.Module):
+    def forward(self, x):
+        return x + x if x.shape[0] == 1 else x * 2
+
+
+class CausalUnlessOne(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=bool(x.shape[2] > 1))
+
+
+class OneRowLater(torch.nn.Module):
+    """The second size is asked about only where the first one is 1, so capture never sees that question."""
+
+    def forward(self, x):
+        if x.shape[0] == 1:
+            return x * 2 if x.shape[1] == 1 else x + 2
+        return x + 1
+
+
+def exported(model, *args, dims=None, **options):
+    return export(model, args, dynamic_shapes=dims or [{0: "rows"} for _ in args], **options)
+
+
+@pytest.mark.parametrize("model", [SpecialForOne(), AsksByTruth(), SqueezesOne(), OneRowLater()])
+def test_a_branch_for_one_row_is_told_of_and_refused(model) -> None:
+    with pytest.warns(UserWarning, match=APART):
+        program = exported(model, torch.randn(3, 2))
+    for rows in (2, 5):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(program(x), model(x))
+    with pytest.raises(InvalidArgumentError, match="rows"):
+        program(torch.randn(1, 2))
+
+
+def test_the_warning_names_the_line_that_asks() -> None:
+    with pytest.warns(UserWarning, match=rf"{__file__}:{SpecialForOne.forward.__code__.co_firstlineno + 1}"):
+        exported(SpecialForOne(), torch.randn(3, 2))
+
+
+def test_an_example_of_zeros_does_not_hide_the_branch() -> None:
+    class Doubled(torch.nn.Module):
+        def forward(self, x):
+            return x * 2 if x.shape[0] == 1 else x * 3
+
+    with pytest.warns(UserWarning, match=APART):
+        exported(Doubled(), torch.zeros(3, 2))
+
+
+def test_a_branch_for_no_rows_is_refused_at_no_rows_only() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = exported(SpecialForNone(), torch.randn(3, 2))
+    for rows in (1, 4):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(program(x), x + 1)
+    with pytest.raises(InvalidArgumentError, match="rows"):
+        program(torch.randn(0, 2))
+
+
+def test_a_question_about_two_sizes_is_a_condition_on_both() -> None:
+    with pytest.warns(UserWarning, match=APART):
+        program = exported(AsksBoth(), torch.randn(3), torch.randn(4), dims=[{0: "rows"}, {0: "columns"}])
+    x = torch.randn(1)
+    torch.testing.assert_close(program(x, torch.randn(2)), x + 1)
+    with pytest.raises(InvalidArgumentError, match=r"columns \+ rows > 2"):
+        program(x, torch.randn(1))
+
+
+def test_squeeze_without_an_axis_asks_about_every_dynamic_one() -> None:
+    with pytest.warns(UserWarning, match=APART):
+        program = exported(Squeezes(), torch.randn(3, 1, 4), dims=[{0: "rows", 2: "columns"}])
+    assert program(torch.randn(2, 1, 5)).shape == (2, 5)
+    for shape in ((1, 1, 5), (2, 1, 1)):
+        with pytest.raises(InvalidArgumentError, match="!= 1"):
+            program(torch.randn(shape))
+
+
+@pytest.mark.parametrize("model", [SameBothWays(), CausalUnlessOne()])
+def test_a_branch_that_computes_the_same_is_left_alone(model) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = exported(model, torch.randn(3, 2, 4, 8), dims=[{0: "rows", 2: "length"}])
+    for rows, length in ((1, 1), (1, 4), (3, 1), (2, 6)):
+        x = torch.randn(rows, 2, length, 8)
+        torch.testing.assert_close(program(x), model(x))
+
+
+def test_a_declared_bound_ends_the_questions() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = exported(SpecialForOne(), torch.randn(3, 2), dims=[{0: Dim("rows", min=2)}])
+    assert program.constraints.conditions == ()
+
+
+def test_a_model_without_questions_has_no_conditions() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).eval()
+    program = exported(model, torch.randn(3, 2))
+    assert program.constraints.conditions == ()
+    x = torch.randn(1, 2)
+    torch.testing.assert_close(program(x), model(x))
+
+
+def test_trying_size_one_leaves_the_models_buffers_alone() -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x + x if x.shape[0] == 1 else x * 2
+
+    model = Counting()
+    exported(model, torch.randn(3, 2), state="io")
+    assert model.calls == 0
+
+
+def test_comparisons_are_as_before_after_an_export() -> None:
+    before = torch.SymInt.__eq__
+    exported(torch.nn.ReLU(), torch.randn(3))
+    assert torch.SymInt.__eq__ is before
