@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional, Tuple  # noqa: UP035  TorchScript reads these annotations
 
+import onnx
 import pytest
 import torch
 from torch import Tensor
@@ -188,9 +189,44 @@ def test_dict_outputs_have_the_names_of_their_keys() -> None:
     assert onnx_ts_legacy.export(dict_methods, (X,)).output_names == ["a", "c", "d"]
 
 
-def test_an_optional_that_only_the_runtime_knows_is_no_output() -> None:
+@torch.jit.script
+def last_positive_row(x: Tensor) -> Tuple[Optional[Tensor], Optional[int], Tensor]:  # noqa: UP006, UP045
+    row: Optional[Tensor] = None  # noqa: UP045
+    place: Optional[int] = None  # noqa: UP045
+    for i in range(x.size(0)):
+        if bool(x[i].sum() > 0):
+            row = x[i] * 2
+            place = i
+    return row, place, x
+
+
+@pytest.mark.parametrize("opset", [16, 18, 21, 26])
+def test_a_result_that_is_none_or_not_has_an_optional_type(opset: int) -> None:
+    program = onnx_ts_legacy.export(last_positive_row, (X,), dynamic_axes=AXES, opset_version=opset)
+
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    for x in (Y.abs(), -Y.abs(), X):
+        expected = last_positive_row(x)
+        row, place, same = program(x)
+        assert (row is None) == (expected[0] is None)
+        if expected[0] is not None:
+            torch.testing.assert_close(row, expected[0])
+        assert (None if place is None else place.item()) == expected[1]
+        assert torch.equal(same, x)
+
+
+def test_optional_types_need_opset_16() -> None:
+    with pytest.raises(OnnxExporterError, match="lowest opset that works is 16"):
+        onnx_ts_legacy.export(last_positive_row, (X,), opset_version=15)
+
+
+def test_a_tuple_that_is_none_or_not_is_no_output() -> None:
+    @torch.jit.script
+    def maybe_two(x: Tensor) -> Optional[Tuple[Tensor, Tensor]]:  # noqa: UP006, UP045
+        return (x, x * 2) if bool(x.sum() > 0) else None
+
     with pytest.raises(OnnxExporterError, match="None or not"):
-        onnx_ts_legacy.export(pair, (X,))
+        onnx_ts_legacy.export(maybe_two, (X,))
 
 
 def test_what_changes_a_dict_in_an_unknown_way_is_refused() -> None:

@@ -166,3 +166,15 @@ def test_a_write_that_onnx_cannot_express_is_refused() -> None:
 
     with pytest.raises(OnnxExporterError, match="aten::unfold made is changed in place"):
         onnx_ts_legacy.export(unfolded, (A,))
+
+
+def test_a_written_value_that_has_one_element_in_the_example_may_have_more() -> None:
+    def doubled_where_positive(x: Tensor) -> Tensor:
+        y = x.clone()
+        y[y > 0] = y[y > 0] * 2
+        return y
+
+    example = -torch.ones(3, 4)
+    example[1, 2] = 5
+
+    exported(doubled_where_positive, (example,), (A[:, :4],), (-B,), dynamic_axes={"x": {0: "n", 1: "m"}})

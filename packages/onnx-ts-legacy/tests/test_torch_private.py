@@ -10,7 +10,7 @@ from onnx_ts_legacy import _torch_private as private
 
 
 def test_fake_tensors_take_sizes_without_values_and_say_what_they_share() -> None:
-    mode = private.fake_mode()
+    mode = private.fake_mode(private.shape_env())
     size = mode.shape_env.create_unbacked_symint()
 
     with mode:
@@ -23,7 +23,7 @@ def test_fake_tensors_take_sizes_without_values_and_say_what_they_share() -> Non
 
 
 def test_a_size_that_is_set_to_be_at_least_one_is_known_to_be() -> None:
-    size = private.fake_mode().shape_env.create_unbacked_symint()
+    size = private.fake_mode(private.shape_env()).shape_env.create_unbacked_symint()
 
     private.set_at_least_one(size)
 
@@ -32,7 +32,7 @@ def test_a_size_that_is_set_to_be_at_least_one_is_known_to_be() -> None:
 
 
 def test_sizes_with_examples_are_symbols() -> None:
-    mode = private.fake_mode()
+    mode = private.fake_mode(private.shape_env())
 
     size = private.new_dimension(mode, "batch", 4)
 
@@ -41,7 +41,7 @@ def test_sizes_with_examples_are_symbols() -> None:
 
 
 def test_a_call_that_needs_the_value_of_a_symbol_is_told_apart() -> None:
-    mode = private.fake_mode()
+    mode = private.fake_mode(private.shape_env())
     size = mode.shape_env.create_unbacked_symint()
 
     try:

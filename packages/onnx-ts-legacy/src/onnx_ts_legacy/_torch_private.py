@@ -44,6 +44,7 @@ __all__ = [
     "refuses_symbols",
     "same_storage",
     "set_at_least_one",
+    "shape_env",
     "statically_known_true",
     "trace_graph",
 ]
@@ -70,9 +71,14 @@ class _InputDimension(Source):
         return GuardSource.CONSTANT
 
 
-def fake_mode() -> FakeTensorMode:
-    """Return a mode for tensors without data whose sizes may be symbols."""
-    mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
+def shape_env() -> ShapeEnv:
+    """Return what makes symbolic sizes, each one different from the others."""
+    return ShapeEnv(duck_shape=False)
+
+
+def fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
+    """Return a mode for tensors without data whose sizes may be symbols of ``shape_env``."""
+    mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     # Equal calls are remembered by the metadata itself, at less cost.
     mode.cache_enabled = False
     return mode

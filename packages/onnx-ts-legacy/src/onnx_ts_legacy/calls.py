@@ -18,6 +18,7 @@ from onnx_ts_legacy.hidden_writes import update_running_statistics
 from onnx_ts_legacy.mutation import VIEWS_IN_PLACE, assign, node_value
 from onnx_ts_legacy.packed_sequences import PACKING
 from onnx_ts_legacy.recurrent import CELLS, SHAPES
+from onnx_ts_legacy.tensor_forms import is_tensor
 from onnx_ts_legacy.values import (
     Call,
     ListRef,
@@ -26,6 +27,7 @@ from onnx_ts_legacy.values import (
     RuntimeFloat,
     SequenceState,
     Tensor,
+    VectorState,
     View,
 )
 from onnx_ts_legacy.variables import Variables
@@ -109,7 +111,7 @@ class OperatorCalls(Variables):
         return self.number_tensor(self.scalars.binary(name, *numbers))
 
     def fake_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return fake tensors for what a call gives."""
+        """Return the forms of what a call gives."""
         return self._recorded_call(overload, args, kwargs)[0]
 
     def _recorded_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None]:
@@ -128,6 +130,8 @@ class OperatorCalls(Variables):
             return [self._fake(item) for item in arg]
         if isinstance(arg, SequenceState):
             return [arg.element, arg.element]
+        if isinstance(arg, VectorState):
+            raise ScriptValueError("It takes a list of numbers whose length has to be known here.")
         if isinstance(arg, Poison):
             raise arg.error()
         return arg
@@ -178,7 +182,7 @@ class OperatorCalls(Variables):
         return lower_by_pieces(self._interpreter, overload, (fake_args, fake_kwargs), (values, keyword))
 
     def check(self, result: Any, fake: Any, name: str) -> None:
-        if isinstance(fake, torch.Tensor):
+        if is_tensor(fake):
             if not isinstance(result, ir.Value):
                 raise LoweringError(f"{name} gives a tensor in torch, but its lowering {type(result).__name__}.")
             check_result(result, fake, self.metadata.symbols.dims(fake), name)
@@ -186,12 +190,12 @@ class OperatorCalls(Variables):
             if not isinstance(result, list | tuple) or len(result) < len(fake):
                 raise LoweringError(f"{name} gives {len(fake)} results in torch, its lowering fewer.")
             for part, expected in zip(result, fake, strict=False):
-                if isinstance(expected, torch.Tensor) and part is not None:
+                if is_tensor(expected) and part is not None:
                     self.check(part, expected, name)
 
     def wrapped(self, values: Any, fake: Any, view: tuple[int, Call] | None) -> Any:
         """Turn ONNX values into variables: views of an operand, or tensors of their own."""
-        if isinstance(fake, torch.Tensor):
+        if is_tensor(fake):
             if view is None:
                 return self.fresh(values, fake)
             position, call = view
@@ -258,7 +262,7 @@ _JOINS = {aten.cat.default: 0, aten.stack.default: 1}
 
 
 def _is_tensors(fake: Any) -> bool:
-    return all(isinstance(part, torch.Tensor) for part in (fake if isinstance(fake, list | tuple) else [fake]))
+    return all(is_tensor(part) for part in (fake if isinstance(fake, list | tuple) else [fake]))
 
 
 def _without(args: tuple[Any, ...], position: int) -> tuple[Any, ...]:
@@ -280,7 +284,7 @@ def split_arguments(overload: torch._ops.OpOverload, args: Sequence[Any]) -> tup
 def frozen(arg: Any) -> Any:
     """Return a list argument as it is now."""
     if isinstance(arg, ListRef):
-        return arg.state if isinstance(arg.state, SequenceState) else [frozen(item) for item in arg.items]
+        return arg.state if isinstance(arg.state, SequenceState | VectorState) else [frozen(item) for item in arg.items]
     return arg
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
-from onnx_ts_legacy.containers import as_sequence, common_form, own_sequence, sequence_state
 from onnx_ts_legacy.errors import ControlFlowError, ScriptValueError
+from onnx_ts_legacy.number_lists import as_vector, kind_of_numbers
+from onnx_ts_legacy.sequences import as_sequence, common_form, own_sequence, sequence_state
 from onnx_ts_legacy.values import (
     Content,
     DictRef,
@@ -24,9 +25,10 @@ from onnx_ts_legacy.values import (
     Storage,
     Tensor,
     Uninitialized,
+    VectorState,
     presence,
 )
-from onnxops_decomp.dtypes import is_complex, mark_complex, to_ir
+from onnxops_decomp.dtypes import is_complex, mark_complex, to_ir, to_torch
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
@@ -176,6 +178,23 @@ class Sequence(Plan):
         return sequence_state(interpreter, next(values), self.element)
 
 
+class Vector(Plan):
+    """Contents of a list of numbers that changes its length."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self._tensor = Carried(dtype, (None,), False, ())
+
+    def enter(self, interpreter: Interpreter) -> Any:
+        return VectorState(self._tensor.enter(interpreter))
+
+    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+        return self._tensor.leave(interpreter, as_vector(interpreter, value, self.dtype).tensor)
+
+    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
+        return VectorState(self._tensor.take(interpreter, None, values))
+
+
 class Group(Plan):
     """A tuple, or the contents of a list or dict that keeps its length: each item by itself."""
 
@@ -280,6 +299,8 @@ def plan_of_state(interpreter: Interpreter, target: Mutable, before: Any) -> Pla
 def _state_plan(state: Any) -> Plan:
     if isinstance(state, SequenceState):
         return Sequence(state.element)
+    if isinstance(state, VectorState):
+        return Vector(state.dtype)
     make = dict if isinstance(state, dict) else _tuple
     return Group({key: Same(value) for key, value in _items(state).items()}, make)
 
@@ -317,6 +338,8 @@ def joined(interpreter: Interpreter, plan: Plan, value: Any, symbols: int) -> Pl
         return _wider_group(interpreter, plan, value, symbols)
     if isinstance(plan, Sequence):
         return _wider_sequence(interpreter, plan, value, symbols)
+    if isinstance(plan, Vector) and kind_of_numbers(value) in (plan.dtype, None) and _is_list(value):
+        return plan
     raise ControlFlowError("A variable of a loop changes its type.")
 
 
@@ -393,24 +416,33 @@ def _wider_tensor(interpreter: Interpreter, plan: Carried, value: Any, symbols: 
 
 
 def _wider_group(interpreter: Interpreter, plan: Group, value: Any, symbols: int) -> Plan:
-    items = _items(value) if not isinstance(value, SequenceState) else None
+    items = _items(value) if not isinstance(value, SequenceState | VectorState) else None
     if items is None or items.keys() != plan.items.keys():
         if plan.make is not _tuple:
             raise ControlFlowError("A loop adds keys to a dict or takes some away; ONNX has no dicts.")
-        return _as_sequence_plan(interpreter, plan, value, symbols)
+        return _as_list_plan(interpreter, plan, value, symbols)
     new = {key: joined(interpreter, plan.items[key], item, symbols) for key, item in items.items()}
     return plan if all(new[key] is plan.items[key] for key in new) else Group(new, plan.make)
 
 
-def _as_sequence_plan(interpreter: Interpreter, plan: Group, value: Any, symbols: int) -> Plan:
+def _is_list(state: Any) -> bool:
+    return isinstance(state, VectorState | tuple)
+
+
+def _as_list_plan(interpreter: Interpreter, plan: Group, value: Any, symbols: int) -> Plan:
+    """Return the plan for a list that changes its length: a vector of numbers, or a sequence of tensors."""
     known = [item.value for item in plan.items.values() if isinstance(item, Same)]
+    numbers = {item.dtype for item in plan.items.values() if isinstance(item, Number)}
+    kind = kind_of_numbers(value) or kind_of_numbers(tuple(known)) or next(map(to_torch, numbers), None)
+    if kind is not None:
+        return Vector(kind)
     forms = [item.fake for item in known if isinstance(item, Tensor)]
     if isinstance(value, SequenceState):
         forms.append(value.element)
     else:
         forms.extend(item.fake for item in value if isinstance(item, Tensor))
         if not all(isinstance(item, Tensor) for item in value):
-            raise ControlFlowError("A list of other things than tensors changes its length in a loop.")
+            raise ControlFlowError("A list of other things than tensors or numbers changes its length in a loop.")
     return Sequence(_outer(interpreter, common_form(interpreter, forms), symbols))
 
 

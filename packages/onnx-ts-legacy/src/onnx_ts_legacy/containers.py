@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
-from onnx_ts_legacy.values import DictRef, ListRef, Poison, SequenceState, Tensor, Uninitialized, is_runtime
-from onnxops_decomp.dtypes import to_ir
+from onnx_ts_legacy.number_lists import NUMBER_LIST_OPERATORS, are_numbers
+from onnx_ts_legacy.sequences import (
+    as_sequence,
+    erased,
+    extended,
+    position,
+    sequence_at,
+    sequence_insert,
+    sequence_length,
+    sliced,
+)
+from onnx_ts_legacy.values import (
+    DictRef,
+    ListRef,
+    Poison,
+    SequenceState,
+    Tensor,
+    Uninitialized,
+    VectorState,
+    is_runtime,
+)
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["CONTAINER_OPERATORS", "as_sequence", "common_form", "own_sequence", "plain", "sequence_state"]
+__all__ = ["CONTAINER_OPERATORS", "container_operator", "is_unknown_text", "plain"]
 
 Handler = Callable[..., Any]
 
@@ -30,104 +48,6 @@ def plain(value: Any) -> Any:
     return tuple(plain(item) for item in value) if isinstance(value, tuple) else value
 
 
-# ---- sequences
-
-
-def as_sequence(interpreter: Interpreter, target: ListRef, element: Any = None) -> SequenceState:
-    """Return the contents of a list of tensors as an ONNX sequence.
-
-    Args:
-        interpreter: The conversion.
-        target: The list.
-        element: Fake tensor that describes the elements, for an empty list.
-
-    Raises:
-        ScriptValueError: If it holds anything but tensors of one dtype.
-    """
-    if isinstance(target.state, SequenceState):
-        return target.state
-    op = interpreter.op
-    items = target.items
-    if not all(isinstance(item, Tensor) for item in items):
-        raise ScriptValueError("Only lists of tensors can change their length at run time in ONNX.")
-    fakes = [item.fake for item in items]
-    described = common_form(interpreter, [*fakes, *([element] if element is not None else [])])
-    if items:
-        values = [interpreter.value(item) for item in items]
-        outputs = op.emit_custom("", "SequenceConstruct", values, {}, [to_ir(described.dtype)])
-    else:
-        outputs = op.emit_custom("", "SequenceEmpty", [], {"dtype": int(to_ir(described.dtype))}, [None])
-    return sequence_state(interpreter, outputs[0], described)
-
-
-def sequence_state(interpreter: Interpreter, value: ir.Value, element: Any) -> SequenceState:
-    """Return contents that ``value`` holds, its ONNX type set."""
-    interpreter.require_opset(11, "a list whose length only the runtime knows")
-    value.type = ir.SequenceType(ir.TensorType(to_ir(element.dtype)))
-    value.shape = None
-    return SequenceState(value, element)
-
-
-def own_sequence(interpreter: Interpreter, state: SequenceState) -> ir.Value:
-    """Return the sequence as a result of the graph that is written, which is what a branch or body has to give.
-
-    Raises:
-        UnsupportedOpsetError: If the opset has no sequences there.
-    """
-    op = interpreter.op
-    interpreter.require_opset(13, "a list whose length changes in a branch or loop")
-    if op.opset >= 14 or any(state.value is output for node in op.scope.nodes for output in node.outputs):
-        return state.value
-    # Identity takes no sequences before opset 14.
-    dtype = to_ir(state.element.dtype)
-    longer = op.emit_custom("", "SequenceInsert", [state.value, op.constant([0], dtype)], {}, [dtype])[0]
-    sequence_state(interpreter, longer, state.element)
-    same = op.emit_custom("", "SequenceErase", [longer], {}, [dtype])[0]
-    return sequence_state(interpreter, same, state.element).value
-
-
-def common_form(interpreter: Interpreter, fakes: list[Any]) -> Any:
-    """Return a fake tensor that describes all of ``fakes``: sizes that differ become unknown.
-
-    Raises:
-        ScriptValueError: If dtypes or ranks differ.
-    """
-    first = fakes[0]
-    if any(fake.dtype != first.dtype or fake.dim() != first.dim() for fake in fakes):
-        raise ScriptValueError("The tensors of a list whose length only the runtime knows differ in dtype or rank.")
-    sizes = [
-        sizes[0] if all(str(size) == str(sizes[0]) for size in sizes) else interpreter.metadata.unknown_size()
-        for sizes in zip(*(fake.shape for fake in fakes), strict=True)
-    ]
-    return interpreter.metadata.empty(first.dtype, sizes)
-
-
-def _position(interpreter: Interpreter, index: Any) -> ir.Value:
-    return interpreter.scalars.to_value(index, ir.DataType.INT64)
-
-
-def _sequence_at(interpreter: Interpreter, target: ListRef, index: Any) -> Tensor:
-    state = as_sequence(interpreter, target)
-    outputs = interpreter.op.emit_custom(
-        "", "SequenceAt", [state.value, _position(interpreter, index)], {}, [to_ir(state.element.dtype)]
-    )
-    fake = state.element
-    sizes = [s if isinstance(s, int) else interpreter.metadata.unknown_size() for s in fake.shape]
-    return interpreter.fresh(outputs[0], interpreter.metadata.empty(fake.dtype, sizes))
-
-
-def _sequence_insert(interpreter: Interpreter, target: ListRef, index: Any, item: Any) -> None:
-    if not isinstance(item, Tensor):
-        raise ScriptValueError("Only lists of tensors can change their length at run time in ONNX.")
-    state = as_sequence(interpreter, target, item.fake)
-    inputs = [state.value, interpreter.value(item)]
-    if index is not None:
-        inputs.append(_position(interpreter, index))
-    element = common_form(interpreter, [state.element, item.fake])
-    outputs = interpreter.op.emit_custom("", "SequenceInsert", inputs, {}, [to_ir(element.dtype)])
-    interpreter.heap.write(target, sequence_state(interpreter, outputs[0], element))
-
-
 def _is_dynamic(target: ListRef, *indices: Any) -> bool:
     return isinstance(target.state, SequenceState) or any(is_runtime(index) for index in indices)
 
@@ -137,10 +57,7 @@ def _is_dynamic(target: ListRef, *indices: Any) -> bool:
 
 def _length(interpreter: Interpreter, target: Any) -> Any:
     if isinstance(target, ListRef) and isinstance(target.state, SequenceState):
-        outputs = interpreter.op.emit_custom(
-            "", "SequenceLength", [target.state.value], {}, [ir.DataType.INT64], shapes=[()]
-        )
-        return interpreter.metadata.runtime_int(outputs[0])
+        return sequence_length(interpreter, target.state)
     if isinstance(target, Tensor):
         return interpreter.size(target, 0)
     return len(target.items if isinstance(target, ListRef | DictRef) else target)
@@ -152,7 +69,7 @@ def _get_item(interpreter: Interpreter, target: Any, index: Any) -> Any:
             raise ScriptValueError(f"The program reads key {index!r} of a dict that does not have it.")
         return target.items[index]
     if isinstance(target, ListRef) and isinstance(target.state, SequenceState):
-        return _sequence_at(interpreter, target, index)
+        return sequence_at(interpreter, target, index)
     items = target.items if isinstance(target, ListRef) else target
     if isinstance(index, torch.SymInt):
         return _pick(interpreter, target, index)
@@ -166,12 +83,10 @@ def _pick(interpreter: Interpreter, target: Any, index: torch.SymInt) -> Any:
     """Return the item at an index that only the runtime knows."""
     items = target.items if isinstance(target, ListRef) else target
     if items and all(isinstance(item, Tensor) for item in items):
-        return _sequence_at(interpreter, target, index)
-    if items and all(isinstance(item, bool | int | float | torch.SymInt) for item in items):
-        op = interpreter.op
-        kind = ir.DataType.DOUBLE if any(isinstance(item, float) for item in items) else ir.DataType.INT64
-        table = op.Concat(*(op.Unsqueeze(interpreter.scalars.to_value(item, kind), [0]) for item in items), axis=0)
-        return interpreter.scalars.runtime(op.Gather(table, _position(interpreter, index), axis=0))
+        return sequence_at(interpreter, target, index)
+    if are_numbers(items):
+        numbers = ListRef(interpreter.heap, tuple(items))
+        return NUMBER_LIST_OPERATORS["aten::__getitem__"](interpreter, numbers, index)
     raise ScriptValueError("An item of a list is read at an index that only the runtime knows.")
 
 
@@ -185,7 +100,7 @@ def _checked(item: Any) -> Any:
 
 def _append(interpreter: Interpreter, target: ListRef, item: Any) -> ListRef:
     if _is_dynamic(target):
-        _sequence_insert(interpreter, target, None, item)
+        sequence_insert(interpreter, target, None, item)
     else:
         interpreter.heap.write(target, (*target.items, item))
     return target
@@ -193,7 +108,7 @@ def _append(interpreter: Interpreter, target: ListRef, item: Any) -> ListRef:
 
 def _insert(interpreter: Interpreter, target: ListRef, index: Any, item: Any) -> None:
     if _is_dynamic(target, index):
-        _sequence_insert(interpreter, target, index, item)
+        sequence_insert(interpreter, target, index, item)
         return
     items = list(target.items)
     items.insert(index, item)
@@ -202,7 +117,7 @@ def _insert(interpreter: Interpreter, target: ListRef, index: Any, item: Any) ->
 
 def _pop(interpreter: Interpreter, target: ListRef, index: Any = -1) -> Any:
     if _is_dynamic(target, index):
-        taken = _sequence_at(interpreter, target, index)
+        taken = sequence_at(interpreter, target, index)
         _delete(interpreter, target, index)
         return taken
     items = list(target.items)
@@ -216,10 +131,7 @@ def _delete(interpreter: Interpreter, target: Any, index: Any) -> None:
         interpreter.heap.write(target, {key: item for key, item in target.items.items() if key != index})
         return
     if _is_dynamic(target, index):
-        state = as_sequence(interpreter, target)
-        inputs = [state.value, _position(interpreter, index)]
-        outputs = interpreter.op.emit_custom("", "SequenceErase", inputs, {}, [to_ir(state.element.dtype)])
-        interpreter.heap.write(target, sequence_state(interpreter, outputs[0], state.element))
+        interpreter.heap.write(target, erased(interpreter, as_sequence(interpreter, target), index))
         return
     items = list(target.items)
     del items[index]
@@ -234,12 +146,12 @@ def _set_item(interpreter: Interpreter, target: Any, index: Any, item: Any) -> A
         # Inserted before it is erased: a negative index still counts from the same end then.
         state = as_sequence(interpreter, target)
         op = interpreter.op
-        position = _position(interpreter, index)
-        length = op.emit_custom("", "SequenceLength", [state.value], {}, [ir.DataType.INT64], shapes=[()])[0]
-        position = op.Where(op.Less(position, 0), op.Add(position, length), position)
-        index = interpreter.metadata.runtime_int(position)
+        place = position(interpreter, index)
+        length = position(interpreter, sequence_length(interpreter, state))
+        place = op.Where(op.Less(place, 0), op.Add(place, length), place)
+        index = interpreter.metadata.runtime_int(place)
         _delete(interpreter, target, index)
-        _sequence_insert(interpreter, target, index, item)
+        sequence_insert(interpreter, target, index, item)
         return target
     items = list(target.items)
     items[index] = item
@@ -248,8 +160,11 @@ def _set_item(interpreter: Interpreter, target: Any, index: Any, item: Any) -> A
 
 
 def _extend(interpreter: Interpreter, target: ListRef, other: ListRef) -> ListRef:
-    if _is_dynamic(other):
-        raise ScriptValueError("A list is extended by one whose length only the runtime knows.")
+    if isinstance(other.state, SequenceState):
+        places = interpreter.call(torch.ops.aten.arange.default, [sequence_length(interpreter, other.state)], {})
+        state = as_sequence(interpreter, target, other.state.element)
+        interpreter.heap.write(target, extended(interpreter, state, other.state, places))
+        return target
     for item in other.items:
         _append(interpreter, target, item)
     return target
@@ -260,7 +175,7 @@ def _clear(interpreter: Interpreter, target: Any) -> None:
 
 
 def _add(interpreter: Interpreter, a: ListRef, b: ListRef) -> ListRef:
-    return ListRef(interpreter.heap, (*a.items, *b.items))
+    return _extend(interpreter, ListRef(interpreter.heap, a.state), b)
 
 
 def _multiply(interpreter: Interpreter, a: Any, b: Any) -> ListRef:
@@ -269,6 +184,9 @@ def _multiply(interpreter: Interpreter, a: Any, b: Any) -> ListRef:
 
 
 def _slice(interpreter: Interpreter, target: Any, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    if isinstance(target, ListRef) and _is_dynamic(target, start, end):
+        state = as_sequence(interpreter, target)
+        return ListRef(interpreter.heap, sliced(interpreter, state, start, end, step))
     items = target.items if isinstance(target, ListRef) else target
     part = items[slice(start, end, step)]
     return ListRef(interpreter.heap, part) if isinstance(target, ListRef) else part
@@ -281,7 +199,8 @@ def _copy(interpreter: Interpreter, target: Any) -> Any:
 
 
 def _reverse(interpreter: Interpreter, target: ListRef) -> None:
-    interpreter.heap.write(target, target.items[::-1])
+    backwards = _slice(interpreter, target, step=-1)
+    interpreter.heap.write(target, backwards.state)
 
 
 def _contains(interpreter: Interpreter, target: Any, item: Any) -> Any:
@@ -296,8 +215,8 @@ def _contains(interpreter: Interpreter, target: Any, item: Any) -> Any:
 
 
 def _sort(interpreter: Interpreter, target: ListRef, reverse: bool = False) -> None:
-    if any(is_runtime(item) or isinstance(item, Tensor) for item in target.items):
-        raise ScriptValueError("A list is sorted whose items only the runtime knows.")
+    if any(isinstance(item, Tensor) for item in target.items):
+        raise ScriptValueError("A list of tensors is sorted, whose order only the runtime knows.")
     interpreter.heap.write(target, tuple(sorted(target.items, reverse=reverse)))
 
 
@@ -418,9 +337,16 @@ def _dict_pop(interpreter: Interpreter, target: Any, *rest: Any) -> Any:
     return taken
 
 
+def is_unknown_text(value: Any) -> bool:
+    """Tell whether the text of a value depends on what the runtime computes."""
+    if isinstance(value, ListRef):
+        return not isinstance(value.state, tuple) or any(map(is_unknown_text, value.state))
+    return is_runtime(value) or isinstance(value, Tensor | Poison)
+
+
 def _format(interpreter: Interpreter, text: str, *args: Any) -> Any:
     """Return the text, or a poison where a part of it is known at run time only."""
-    if any(is_runtime(arg) or isinstance(arg, Tensor | Poison) for arg in args):
+    if any(map(is_unknown_text, args)):
         return Poison("A text that depends on what the runtime computes is used.")
     return text.format(*(plain(arg) for arg in args))
 
@@ -463,3 +389,36 @@ CONTAINER_OPERATORS: dict[str, Handler] = {
     "prim::max": _reduced("max"),
     "aten::sum": _reduced("add"),
 }
+
+
+# What makes another list of one of known length, if the second operand is known at run time only.
+_PLACED = frozenset(("aten::insert", "aten::pop", "aten::Delete", "aten::_set_item", "aten::mul", "aten::remove"))
+# What depends on how numbers compare.
+_COMPARING = frozenset(("aten::sort", "aten::sorted", "aten::all", "aten::any", "aten::index"))
+
+
+def container_operator(name: str, args: Sequence[Any]) -> Handler | None:
+    """Return what converts a call whose first argument may be a list, dict, tuple or string; None if it is none.
+
+    Raises:
+        ScriptValueError: If it takes numbers that only the runtime knows, and has no form for them.
+    """
+    if not _is_of_runtime_numbers(name, args):
+        return CONTAINER_OPERATORS.get(name) if isinstance(args[0], ListRef | DictRef | tuple) else None
+    if name not in NUMBER_LIST_OPERATORS:
+        raise ScriptValueError(f"{name} of a list of numbers that only the runtime knows has no ONNX form.")
+    return NUMBER_LIST_OPERATORS[name]
+
+
+def _is_of_runtime_numbers(name: str, args: Sequence[Any]) -> bool:
+    lists = [arg for arg in args[:2] if isinstance(arg, ListRef)]
+    if not lists or isinstance(args[0], Tensor | str):
+        return False
+    if any(isinstance(target.state, VectorState) for target in lists):
+        return True
+    items = lists[0].state
+    if not isinstance(items, tuple) or not are_numbers(items):
+        return False
+    if name in _COMPARING:
+        return any(map(is_runtime, (*items, *(arg for arg in args if not isinstance(arg, ListRef)))))
+    return name in _PLACED and any(is_runtime(arg) for arg in args[:2])

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.attributes import Attributes
 from onnx_ts_legacy.calls import OperatorCalls, frozen, functional_form, split_arguments
-from onnx_ts_legacy.containers import CONTAINER_OPERATORS, plain
+from onnx_ts_legacy.containers import CONTAINER_OPERATORS, container_operator, plain
 from onnx_ts_legacy.control_flow import CONTROL_FLOW
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError, UnsupportedCall, UnsupportedOperatorsError
@@ -26,16 +26,18 @@ from onnx_ts_legacy.python_operators import convert_python_operator
 from onnx_ts_legacy.quantized import convert_quantized, is_quantized_call, observed_fake_quantize
 from onnx_ts_legacy.quantized_values import QUANTIZED_DTYPES
 from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
+from onnx_ts_legacy.sequences import PIECES, list_of_pieces
 from onnx_ts_legacy.sources import module_path, source_line
 from onnx_ts_legacy.state import StateSlot
+from onnx_ts_legacy.tensor_forms import is_tensor
 from onnx_ts_legacy.values import (
-    DictRef,
     Heap,
     ListRef,
     Maybe,
     Poison,
     SequenceState,
     Tensor,
+    VectorState,
     is_runtime,
 )
 from onnxops_decomp.builder import OpBuilder
@@ -192,8 +194,11 @@ class Interpreter(OperatorCalls):
                 raise arg.error()
             if isinstance(arg, Maybe):
                 raise ScriptValueError("A value is used that is None or not, depending on what the runtime computes.")
-        if kind in CONTAINER_OPERATORS and args and isinstance(args[0], ListRef | DictRef | tuple):
-            return CONTAINER_OPERATORS[kind](self, *args)
+        if kind == "aten::view" and _shortens_written_value(node):
+            return args[0]
+        handler = container_operator(kind, args) if args else None
+        if handler is not None:
+            return handler(self, *args)
         if kind in (
             "aten::len",
             "aten::format",
@@ -213,6 +218,10 @@ class Interpreter(OperatorCalls):
             raise UnsupportedOperatorError("it is not a torch operator", operator=kind)
         if not any(self._holds_tensor(arg) for arg in args) and not _returns_tensor(overload):
             return self._evaluated(overload, args)
+        if overload in PIECES and not _is_unpacked(node):
+            parts = list_of_pieces(self, overload, args)
+            if parts is not None:
+                return parts
         bound, keyword = split_arguments(overload, args)
         return self.call(overload, bound, keyword)
 
@@ -243,7 +252,8 @@ class Interpreter(OperatorCalls):
 
     def _holds_tensor(self, arg: Any) -> bool:
         if isinstance(arg, ListRef):
-            return isinstance(arg.state, SequenceState) or any(self._holds_tensor(item) for item in arg.items)
+            unknown = isinstance(arg.state, SequenceState | VectorState)
+            return unknown or any(map(self._holds_tensor, arg.items))
         return isinstance(arg, Tensor) or is_runtime(arg)
 
     # ---- failures
@@ -278,7 +288,7 @@ class Interpreter(OperatorCalls):
         return self.wrapped(pytree.tree_map(self._stand_in_value, fakes), fakes, None)
 
     def _stand_in_value(self, fake: Any) -> Any:
-        if not isinstance(fake, torch.Tensor):
+        if not is_tensor(fake):
             return fake
         dims = self.metadata.symbols.dims(fake)
         shape = (*dims, 2) if fake.is_complex() else dims
@@ -309,7 +319,7 @@ class Interpreter(OperatorCalls):
         self.functions[function.domain, function.name] = function
 
     def result_forms(self, node: Any, args: Sequence[Any]) -> list[Any]:
-        """Return fake tensors for what a node gives, None where nothing is known of it."""
+        """Return the forms of what a node gives, None where nothing is known of it."""
         overload = private.overload_of_schema(node.schema())
         if overload is not None:
             try:
@@ -324,7 +334,7 @@ class Interpreter(OperatorCalls):
         return [self._traced_form(kind) for kind in kinds]
 
     def _traced_form(self, kind: Any) -> Any:
-        """Return a fake tensor for the type that tracing noted; its sizes count only if nothing is dynamic."""
+        """Return the form for the type that tracing noted; its sizes count only if nothing is dynamic."""
         if kind.kind() != "TensorType" or kind.dtype() in (None, *QUANTIZED_DTYPES) or kind.sizes() is None:
             return None
         if not self.metadata.declared_names:
@@ -332,7 +342,7 @@ class Interpreter(OperatorCalls):
         return self.metadata.empty(kind.dtype(), [self.metadata.unknown_size() for _ in kind.sizes()])
 
     def described(self, value: ir.Value, name: str) -> Any:
-        """Return a fake tensor for an ONNX value whose type is known.
+        """Return the form of an ONNX value whose type is known.
 
         Raises:
             LoweringError: If it is not.
@@ -342,14 +352,14 @@ class Interpreter(OperatorCalls):
         sizes = [dim if isinstance(dim, int) else self.metadata.unknown_size() for dim in value.shape.dims]
         return self.metadata.empty(to_torch(value.dtype), sizes)
 
-    def require_opset(self, lowest: int, what: str) -> None:
+    def require_opset(self, lowest: int, what: str, *, types: str = "Sequence types") -> None:
         """Raise an error if the requested opset is below ``lowest``.
 
         Raises:
             UnsupportedOpsetError: If it is.
         """
         if self.op.opset < lowest:
-            raise UnsupportedOpsetError("Sequence types", self.op.opset, lowest=lowest, reason=what)
+            raise UnsupportedOpsetError(types, self.op.opset, lowest=lowest, reason=what)
 
 
 def _located(text: str, node: Any) -> str:
@@ -359,3 +369,25 @@ def _located(text: str, node: Any) -> str:
 
 def _returns_tensor(overload: torch._ops.OpOverload) -> bool:
     return any("Tensor" in str(result.type) for result in overload._schema.returns)
+
+
+def _shortens_written_value(node: Any) -> bool:
+    """Tell whether a call only drops leading dimensions of the value of an ``index_put_``.
+
+    Tracing adds it where the example has size 1 there. The value is broadcast anyway, and may have other sizes.
+    """
+    if not all(use.user.kind() == "aten::index_put_" and use.offset == 2 for use in node.output().uses()):
+        return False
+    given, kept = (
+        variable.type().sizes() if variable.isCompleteTensor() else None
+        for variable in (node.inputsAt(0), node.output())
+    )
+    if given is None or kept is None:
+        return False
+    dropped = len(given) - len(kept)
+    return dropped > 0 and given == [1] * dropped + kept
+
+
+def _is_unpacked(node: Any) -> bool:
+    """Tell whether the program takes a fixed number of items of the list that a node gives."""
+    return any(use.user.kind() == "prim::ListUnpack" for use in node.output().uses())

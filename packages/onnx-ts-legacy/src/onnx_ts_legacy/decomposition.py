@@ -34,13 +34,14 @@ def lower_by_pieces(
     Args:
         interpreter: The conversion.
         overload: The operator.
-        fakes: Positional and keyword arguments, tensors as fake tensors.
+        fakes: Positional and keyword arguments, tensors as their forms.
         values: The same, as lowerings take them.
 
     Raises:
         UnsupportedOperatorError: If torch does not define the operator by others, or only for fixed sizes.
     """
-    leaves, structure = pytree.tree_flatten((tuple(fakes[0]), dict(fakes[1])))
+    fakes = pytree.tree_map(interpreter.metadata.fake, (tuple(fakes[0]), dict(fakes[1])))
+    leaves, structure = pytree.tree_flatten(fakes)
     operands, _ = pytree.tree_flatten((tuple(values[0]), dict(values[1])))
     bound = [value for fake, value in zip(leaves, operands, strict=True) if isinstance(fake, _DYNAMIC)]
     symbols = interpreter.metadata.symbols
@@ -70,7 +71,7 @@ def _with_examples(
     interpreter: Interpreter, leaves: list[Any], operands: list[Any]
 ) -> tuple[list[Any] | None, SymbolNames]:
     """Copy fake arguments so that each symbol in them has an example value, and can be computed from the operands."""
-    mode = private.fake_mode()
+    mode = private.fake_mode(private.shape_env())
     symbols = SymbolNames(interpreter.op)
     known: dict[str, torch.SymInt] = {}
 

@@ -17,12 +17,14 @@ from onnx_ts_legacy.conversion import Failure, Interpreter
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, UnsupportedOperatorsError
 from onnx_ts_legacy.module_functions import ModuleClass, outline_modules
+from onnx_ts_legacy.optional_outputs import optional_output
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import registry
 from onnx_ts_legacy.state import StateSlot, interface_value
-from onnx_ts_legacy.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor
+from onnx_ts_legacy.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.graph_lowering import paused_collection
 from onnxops_decomp.model import build_model
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.scope import axis_size
@@ -65,7 +67,8 @@ def convert(captured: Captured, options: Options) -> TSProgram:
     slots: dict[str, StateSlot] = {}
     for _ in range(_ROUNDS):
         conversion = _Conversion(captured, options, slots)
-        changed = conversion.run()
+        with paused_collection():
+            changed = conversion.run()
         settled = _settled(conversion, captured, slots, changed, options)
         if settled:
             return conversion.program()
@@ -231,6 +234,8 @@ class _Conversion:
         if isinstance(result, ListRef):
             state: SequenceState = result.state
             return state.value
+        if isinstance(result, Maybe):
+            return optional_output(self.interpreter, result)
         if isinstance(result, Tensor):
             return self.interpreter.any_value(result)
         return self.interpreter.scalars.to_value(result)
@@ -240,13 +245,10 @@ class _Conversion:
             return []
         if isinstance(value, Poison):
             raise value.error()
-        if isinstance(value, Maybe):
-            raise ScriptValueError(
-                "The model returns a value that is None or not, depending on a condition that only the runtime knows; "
-                "return a tensor in both cases."
-            )
         if isinstance(value, ListRef) and isinstance(value.state, SequenceState):
             return [(name, value)]
+        if isinstance(value, ListRef) and isinstance(value.state, VectorState):
+            return [(name, value.state.tensor)]
         items: Any = None
         if isinstance(value, tuple):
             items = enumerate(value)
@@ -287,7 +289,7 @@ class _Conversion:
             self._declare(name, value)
         self._list_weights(model.graph)
         if self._options.folds_weights and self._options.export_params:
-            FoldBatchNormalization()(model)
+            FoldBatchNormalization().call(model)
         if self._options.module_classes:
             outline_modules(model, self._options.module_classes, interpreter.attributes.initializers)
         initial = {name: slot.initial_tensor() for name, slot in self._slots.items()}

@@ -12,6 +12,7 @@ from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph_context import GraphContext
 from onnx_ts_legacy.symbolic_values import SymbolicValue
+from onnx_ts_legacy.tensor_forms import is_tensor
 from onnx_ts_legacy.values import ListRef, Tensor
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ def write_as_it_is(interpreter: Interpreter, node: Any, args: Sequence[Any], fak
         interpreter: The conversion.
         node: The TorchScript node.
         args: Its inputs.
-        fakes: Fake tensors for its results.
+        fakes: Forms of its results.
     """
     if fakes is None or interpreter.fallback is OperatorExportTypes.ONNX:
         return None
     namespace, _, name = str(node.kind()).partition("::")
     many = isinstance(fakes, list | tuple)
-    if any(not isinstance(fake, torch.Tensor) for fake in (fakes if many else [fakes])):
+    if any(not is_tensor(fake) for fake in (fakes if many else [fakes])):
         return None
     count = len(fakes) if many else 1
     g = GraphContext(interpreter, node)
@@ -61,7 +62,7 @@ def write_aten(
         overload: The operator, one of ATen.
         args: Its arguments; every one is an input of the node, tensors of a list one by one.
         kwargs: Its keyword arguments; in the order of the schema, they are inputs too.
-        fake: Fake tensors for its results.
+        fake: Forms of its results.
     """
     named = [kwargs.get(argument.name) for argument in overload._schema.arguments if argument.kwarg_only]
     given = [ListRef(interpreter.heap, tuple(arg)) if isinstance(arg, list) else arg for arg in (*args, *named)]

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_ts_legacy.tensor_forms import TensorForm, is_tensor
+
 __all__ = ["known_form", "known_view"]
 
 aten = torch.ops.aten
@@ -22,15 +24,15 @@ _dtypes: dict[Any, torch.dtype] = {}
 
 
 def known_form(
-    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_contiguous: Callable[[torch.Tensor], bool]
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_contiguous: Callable[[Any], bool]
 ) -> Form | None:
     """Return dtype and sizes of the result of a call, which is contiguous; None if it is not so simple.
 
     Args:
         function: The operator.
-        args: Its arguments, tensors as fake tensors.
+        args: Its arguments, tensors as their forms.
         kwargs: Its keyword arguments.
-        is_contiguous: Tells whether a fake tensor is contiguous.
+        is_contiguous: Tells whether a tensor of a form is contiguous.
     """
     rule = _RULES.get(function)
     if rule is not None:
@@ -39,7 +41,7 @@ def known_form(
 
 
 def _pointwise_form(
-    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_contiguous: Callable[[torch.Tensor], bool]
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_contiguous: Callable[[Any], bool]
 ) -> Form | None:
     if not isinstance(function, torch._ops.OpOverload) or not _is_pointwise(function):
         return None
@@ -48,7 +50,7 @@ def _pointwise_form(
     if function._schema.returns[0].alias_info is not None:
         return None
     leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in leaves if is_tensor(leaf)]
     sizes = _broadcast([tuple(tensor.shape) for tensor in tensors])
     if sizes is None or not all(map(is_contiguous, tensors)):
         return None
@@ -90,7 +92,7 @@ def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def _kind(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
+    if is_tensor(leaf):
         return (leaf.dtype, leaf.dim())
     # The value of a number does not decide the dtype, but texts (rounding modes) and dtypes do.
     return type(leaf) if isinstance(leaf, int | float | torch.SymInt | torch.SymFloat) else leaf
@@ -99,7 +101,7 @@ def _kind(leaf: Any) -> Any:
 def _dtype(function: Any, leaves: list[Any], structure: Any) -> torch.dtype | None:
     small: list[Any] = []
     for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
+        if is_tensor(leaf):
             small.append(torch.empty([1] * leaf.dim(), dtype=leaf.dtype, device="meta"))
         else:
             small.append(2 if isinstance(leaf, torch.SymInt) else 2.0 if isinstance(leaf, torch.SymFloat) else leaf)
@@ -114,15 +116,15 @@ def _dtype(function: Any, leaves: list[Any], structure: Any) -> torch.dtype | No
 # ---- rules of operators that are not pointwise; their first operand is contiguous
 
 
-def _like(x: torch.Tensor, *_: Any) -> Form | None:
+def _like(x: TensorForm, *_: Any) -> Form | None:
     return x.dtype, tuple(x.shape)
 
 
-def _normalized(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> Form | None:
+def _normalized(x: TensorForm, dim: int, dtype: torch.dtype | None = None) -> Form | None:
     return (x.dtype, tuple(x.shape)) if dtype is None and x.dtype.is_floating_point else None
 
 
-def _new_like(x: torch.Tensor, *_: Any, dtype: torch.dtype | None = None, **options: Any) -> Form | None:
+def _new_like(x: TensorForm, *_: Any, dtype: torch.dtype | None = None, **options: Any) -> Form | None:
     if options.get("layout") not in (None, torch.strided) or options.get("memory_format") not in _ROW_MAJOR:
         return None
     return x.dtype if dtype is None else dtype, tuple(x.shape)
@@ -131,12 +133,12 @@ def _new_like(x: torch.Tensor, *_: Any, dtype: torch.dtype | None = None, **opti
 _ROW_MAJOR = (None, torch.preserve_format, torch.contiguous_format)
 
 
-def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Form | None:
+def _linear(x: TensorForm, weight: TensorForm, bias: TensorForm | None = None) -> Form | None:
     fits = weight.dim() == 2 and x.dim() >= 1 and x.dtype == weight.dtype and _equal(x.shape[-1], weight.shape[1])
     return (x.dtype, (*x.shape[:-1], weight.shape[0])) if fits else None
 
 
-def _summed(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Form | None:
+def _summed(x: TensorForm, *, dtype: torch.dtype | None = None) -> Form | None:
     floating = x.dtype.is_floating_point or x.dtype.is_complex
     return (x.dtype if floating else torch.int64) if dtype is None else dtype, ()
 
@@ -167,14 +169,14 @@ def known_view(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
     Args:
         function: The operator.
-        args: Its arguments, tensors as fake tensors.
+        args: Its arguments, tensors as their forms.
         kwargs: Its keyword arguments.
     """
     rule = _VIEWS.get(function)
     return None if rule is None or kwargs else rule(*args)
 
 
-def _selected(x: torch.Tensor, dim: int, index: Any) -> tuple[Sizes, Sizes] | None:
+def _selected(x: TensorForm, dim: int, index: Any) -> tuple[Sizes, Sizes] | None:
     if not -x.dim() <= dim < x.dim():
         return None
     size = x.shape[dim]
@@ -186,7 +188,7 @@ def _selected(x: torch.Tensor, dim: int, index: Any) -> tuple[Sizes, Sizes] | No
 
 
 def _sliced(
-    x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    x: TensorForm, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> tuple[Sizes, Sizes] | None:
     if not -x.dim() <= dim < x.dim() or not isinstance(step, int):
         return None

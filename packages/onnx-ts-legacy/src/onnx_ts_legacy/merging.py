@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnx_ts_legacy.containers import as_sequence, common_form, own_sequence, sequence_state
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.number_lists import as_vector, kind_of_numbers
+from onnx_ts_legacy.sequences import as_sequence, common_form, own_sequence, sequence_state
 from onnx_ts_legacy.state import unranked
 from onnx_ts_legacy.values import (
     Content,
@@ -27,6 +28,7 @@ from onnx_ts_legacy.values import (
     Storage,
     Tensor,
     Uninitialized,
+    VectorState,
     presence,
 )
 from onnxops_decomp.dtypes import is_complex, mark_complex, to_torch
@@ -106,6 +108,10 @@ class Merge:
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
             items = tuple(self.variable(x, y) for x, y in zip(a, b, strict=True))
             return lambda: heap.write(target, items)
+        kind = kind_of_numbers(a) or kind_of_numbers(b)
+        if kind is not None:
+            vector = self._vector(a, b, kind)
+            return lambda: heap.write(target, vector)
         try:
             merged = self._sequence(a, b)
         except ScriptValueError as error:
@@ -158,9 +164,22 @@ class Merge:
             return left if isinstance(left, Poison) else right
         if isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right):
             return tuple(self.variable(x, y) for x, y in zip(left, right, strict=True))
+        kind = kind_of_numbers(left) or kind_of_numbers(right)
+        if kind is not None:
+            return self._vector(left, right, kind)
         holder = self._sequence(left, right)
         self._late.append((merged, holder))
         return ()
+
+    def _vector(self, a: Any, b: Any, dtype: torch.dtype) -> Any:
+        """Merge lists of numbers of different lengths to a vector."""
+        vectors = []
+        for side, state in enumerate((a, b)):
+            if isinstance(state, Poison):
+                return state
+            with self._sides[side]():
+                vectors.append(as_vector(self._interpreter, state, dtype).tensor)
+        return VectorState(self._tensor(*vectors))
 
     def _sequence(self, a: Any, b: Any) -> list[Any]:
         """Merge lists of different lengths to a sequence; the list returned holds its state after :meth:`finish`."""

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
 from onnx_ts_legacy.forms import known_form, known_view
+from onnx_ts_legacy.tensor_forms import TensorForm, is_tensor
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.graph_lowering import SymbolNames
 
@@ -36,15 +37,19 @@ class Metadata:
     """
 
     def __init__(self, op: OpBuilder) -> None:
-        self.mode = private.fake_mode()
-        self.shape_env: Any = self.mode.shape_env
+        self.shape_env: Any = private.shape_env()
         self.symbols = SymbolNames(op)
         self._op = op
         self._declared: dict[str, tuple[torch.SymInt, int]] = {}
         self._hints: dict[str, int] = {}
-        self._canonical: dict[Any, torch.Tensor] = {}
+        self._canonical: dict[Any, TensorForm] = {}
+        self._at_least_one: list[torch.SymInt] = []
         self._known: dict[Any, tuple[Any, int | None]] = {}
-        self._contiguous: dict[int, tuple[bool, torch.Tensor]] = {}
+        self._contiguous: dict[int, tuple[bool, TensorForm]] = {}
+
+    @functools.cached_property
+    def _mode(self) -> private.FakeTensorMode:
+        return private.fake_mode(self.shape_env)
 
     @functools.cached_property
     def _plain_mode(self) -> private.FakeTensorMode:
@@ -68,13 +73,13 @@ class Metadata:
             return known[0]
         # 0 and 1 are special cases to many operators, so they do not serve as examples.
         size = self.unknown_size(hint=example if example > 1 else 5)
-        private.set_at_least_one(size)
+        self._at_least_one.append(size)
         self.symbols.rename(size.node.expr, name)
         self._declared[name] = (size, example)
         return size
 
-    def input(self, example: torch.Tensor, names: dict[int, str]) -> torch.Tensor:
-        """Return a fake tensor for an input whose dimensions ``names`` are dynamic."""
+    def input(self, example: torch.Tensor, names: dict[int, str]) -> TensorForm:
+        """Return the form of an input whose dimensions ``names`` are dynamic."""
         if not names:
             return self.constant(example)
         sizes: list[int | torch.SymInt] = list(example.shape)
@@ -82,17 +87,19 @@ class Metadata:
             sizes[axis] = self.declared_size(name, example.shape[axis])
         last = torch.channels_last
         if example.dim() == 4 and not example.is_contiguous() and example.is_contiguous(memory_format=last):
-            with self.mode:
-                return torch.empty(sizes, dtype=example.dtype, memory_format=last)
+            with self._mode:
+                return self.canonical(torch.empty(sizes, dtype=example.dtype, memory_format=last))
         return self.empty(example.dtype, sizes)
 
-    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a fake tensor of the same dtype, sizes and strides."""
+    def constant(self, tensor: torch.Tensor) -> TensorForm:
+        """Return the form of a tensor."""
         return self._strided(tensor.dtype, tensor.shape, tensor.stride())
 
-    def empty(self, dtype: torch.dtype, sizes: Sequence[int | torch.SymInt]) -> torch.Tensor:
-        """Return a new fake tensor."""
-        return self._strided(dtype, sizes, _contiguous_strides(sizes))
+    def empty(self, dtype: torch.dtype, sizes: Sequence[int | torch.SymInt]) -> TensorForm:
+        """Return the form of a contiguous tensor."""
+        form = self._strided(dtype, sizes, _contiguous_strides(sizes))
+        self._contiguous[id(form)] = True, form
+        return form
 
     # ---- numbers
 
@@ -116,10 +123,17 @@ class Metadata:
             created: torch.SymFloat = self.shape_env.create_unbacked_symfloat()
         return created
 
+    def _tell_ranges(self) -> None:
+        """Let torch know that declared sizes are not 0, as soon as it is asked anything."""
+        for size in self._at_least_one:
+            private.set_at_least_one(size)
+        self._at_least_one.clear()
+
     def known_true(self, condition: Any) -> bool:
         """Tell whether a relation between sizes holds whatever the sizes are, 0 included."""
         if isinstance(condition, bool):
             return condition
+        self._tell_ranges()
         if not private.statically_known_true(condition):
             return False
         # Calls are made on the assumption that declared sizes are not 0; decisions of the program are not.
@@ -149,33 +163,44 @@ class Metadata:
 
     # ---- calls
 
-    def canonical(self, fake: torch.Tensor) -> torch.Tensor:
-        """Return the first fake tensor of the same dtype, sizes and strides: equal calls then have equal operands."""
+    def canonical(self, fake: torch.Tensor) -> TensorForm:
+        """Return the form of a fake tensor, the same one for equal forms: equal calls then have equal operands."""
         if fake.layout != torch.strided:
-            return fake
+            return TensorForm.of(fake)
         key = _form_key(fake.dtype, (*fake.shape, *fake.stride(), fake.storage_offset()))
-        return self._canonical.setdefault(key, fake)
-
-    def _strided(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> torch.Tensor:
-        key = _form_key(dtype, (*sizes, *strides, 0))
         if key not in self._canonical:
-            self._canonical[key] = private.plain_fake(self.mode, sizes, strides, dtype)
+            self._canonical[key] = TensorForm.of(fake)
         return self._canonical[key]
 
-    def _is_contiguous(self, fake: torch.Tensor) -> bool:
-        known = self._contiguous.get(id(fake))
+    def fake(self, value: Any) -> Any:
+        """Return the fake tensor of a form; anything else as it is."""
+        if not isinstance(value, TensorForm):
+            return value
+        if value.fake is None:
+            self._tell_ranges()
+            value.fake = private.plain_fake(self._mode, value.shape, value.stride(), value.dtype)
+        return value.fake
+
+    def _strided(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> TensorForm:
+        key = _form_key(dtype, (*sizes, *strides, 0))
+        if key not in self._canonical:
+            self._canonical[key] = TensorForm(dtype, sizes, strides)
+        return self._canonical[key]
+
+    def _is_contiguous(self, form: TensorForm) -> bool:
+        known = self._contiguous.get(id(form))
         if known is None:
-            offset = fake.storage_offset() if fake.layout == torch.strided else None
-            strides = tuple(map(_key, _contiguous_strides(fake.shape)))
-            same = isinstance(offset, int) and offset == 0 and strides == tuple(map(_key, fake.stride()))
-            known = self._contiguous[id(fake)] = (same, fake)
+            offset = form.storage_offset()
+            strides = tuple(map(_key, _contiguous_strides(form.shape)))
+            same = isinstance(offset, int) and offset == 0 and strides == tuple(map(_key, form.stride()))
+            known = self._contiguous[id(form)] = (same, form)
         return known[0]
 
     def call(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int | None]:
-        """Call an operator on fake tensors, or remember what an equal call gave.
+        """Call an operator on tensors without data, or remember what an equal call gave.
 
         Returns:
-            The fake results, and the position of the argument whose memory they show, or None.
+            The results, tensors as their forms, and the position of the argument whose memory they show, or None.
         """
         key = _call_key(function, args, kwargs)
         if key is not None and key in self._known:
@@ -185,12 +210,8 @@ class Metadata:
             if key is not None:
                 self._known[key] = known
             return known
-        result = self.run(function, args, kwargs)
-        position = _viewed(args, result)
-        leaves, structure = pytree.tree_flatten(result)
-        canonical = [self.canonical(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        result = pytree.tree_unflatten(canonical, structure)
-        if key is not None and _free_symbols(canonical) <= _free_symbols(pytree.tree_leaves((args, kwargs))):
+        result, position = self._run(function, args, kwargs)
+        if key is not None and _free_symbols(result) <= _free_symbols((args, kwargs)):
             self._known[key] = result, position
         return result, position
 
@@ -201,40 +222,45 @@ class Metadata:
         form = known_form(function, args, kwargs, self._is_contiguous)
         return None if form is None else (self.empty(*form), None)
 
-    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call an operator on fake tensors.
+    def _run(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int | None]:
+        """Call an operator on fake tensors; see :meth:`call`.
 
         Raises:
             ScriptValueError: If torch refuses the call.
             DynamicDimensionError: If it fixes a declared size.
         """
+        self._tell_ranges()
         known = len(self.shape_env.replacements)
         try:
-            result = self._run_symbolic(function, args, kwargs)
+            result, position = self._run_symbolic(function, args, kwargs)
         except Exception as error:
-            result = self._run_in_python(function, args, kwargs, error)
+            result, position = self._run_in_python(function, args, kwargs, error)
         if len(self.shape_env.replacements) != known:
             self._check_declared()
-        return result
+        return result, position
 
-    def _run_symbolic(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _run_symbolic(self, function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, int | None]:
+        fakes, named = pytree.tree_map(self.fake, (args, kwargs))
         with (
-            self.mode,
+            self._mode,
             torch.no_grad(),
             self.shape_env.ignore_fresh_unbacked_symbols(),
             private.quiet_fake_tensors(),
         ):
-            return function(*args, **kwargs)
+            result = function(*fakes, **named)
+        return pytree.tree_map_only(torch.Tensor, self.canonical, result), _viewed(fakes, result)
 
-    def _run_in_python(self, function: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Any:
+    def _run_in_python(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, error: Exception
+    ) -> tuple[Any, int | None]:
         """Call an operator that failed once more: some C++ kernels refuse symbols that torch's Python kernels take."""
         if not private.refuses_symbols(error):
-            return _Trials(self, function, args, kwargs).result(error)
+            return _Trials(self, function, args, kwargs).result(error), None
         try:
             with private.python_kernels():
                 return self._run_symbolic(function, args, kwargs)
         except Exception as again:
-            return _Trials(self, function, args, kwargs).result(again)
+            return _Trials(self, function, args, kwargs).result(again), None
 
     def _check_declared(self) -> None:
         for name, (size, _) in self._declared.items():
@@ -255,7 +281,7 @@ class Metadata:
 
     def plain(self, leaf: Any, values: Mapping[str, int], unknown: int) -> Any:
         """Return an argument with values for all symbols."""
-        if isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, TensorForm):
             sizes = [_evaluated(size, values, unknown) for size in leaf.shape]
             with self._plain_mode:
                 return torch.empty(sizes, dtype=leaf.dtype)
@@ -282,7 +308,7 @@ class _Trials:
     def __init__(self, metadata: Metadata, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         self._metadata, self._function = metadata, function
         self._leaves, self._structure = pytree.tree_flatten((args, kwargs))
-        sizes = [s for leaf in self._leaves for s in (leaf.shape if isinstance(leaf, torch.Tensor) else [leaf])]
+        sizes = [s for leaf in self._leaves for s in (leaf.shape if is_tensor(leaf) else [leaf])]
         self._sizes: list[Any] = [size for size in sizes if isinstance(size, torch.SymInt)]
         self._symbols = sorted({str(s) for size in self._sizes for s in size.node.expr.free_symbols})
         self._floats = any(isinstance(leaf, torch.SymFloat) for leaf in self._leaves)
@@ -358,7 +384,7 @@ def _filled(leaf: Any) -> Any:
 
 def _key(value: Any) -> Any:
     """Return what tells an argument from others; tensors are canonical."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return ("tensor", id(value))
     if isinstance(value, torch.SymInt):
         return value.node.expr
@@ -368,13 +394,15 @@ def _key(value: Any) -> Any:
 
 
 def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
-    strides: list[Any] = []
-    step: Any = 1
-    for size in reversed(sizes):
-        strides.insert(0, step)
-        # Dimensions of size 0 count as 1; symbolic ones are taken to be neither.
-        step = step * max(size, 1) if isinstance(size, int) else step * size
-    return tuple(strides)
+    if not sizes:
+        return ()
+    strides: list[Any] = [1]
+    for size in reversed(sizes[1:]):
+        # Dimensions of size 0 count as 1; symbolic ones are taken to be neither. Their products cost time.
+        factor = max(size, 1) if isinstance(size, int) else size
+        last = strides[-1]
+        strides.append(factor if isinstance(last, int) and last == 1 else last * factor)
+    return tuple(reversed(strides))
 
 
 def _form_key(dtype: torch.dtype, layout: Sequence[Any]) -> Any:
@@ -388,9 +416,10 @@ def _call_key(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return (function, _key(args), tuple((name, _key(value)) for name, value in kwargs.items()))
 
 
-def _free_symbols(leaves: Sequence[Any]) -> set[sympy.Symbol]:
-    """Return the symbols in numbers and in the sizes of tensors."""
-    sizes = [size for leaf in leaves for size in (leaf.shape if isinstance(leaf, torch.Tensor) else [leaf])]
+def _free_symbols(values: Any) -> set[sympy.Symbol]:
+    """Return the symbols in numbers and in the sizes of tensors, however nested."""
+    leaves = pytree.tree_leaves(values)
+    sizes = [size for leaf in leaves for size in (leaf.shape if is_tensor(leaf) else [leaf])]
     return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from onnx_ts_legacy.containers import plain
+from onnx_ts_legacy.containers import is_unknown_text, plain
 from onnx_ts_legacy.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.errors import ScriptValueError, TorchScriptExportError
 from onnx_ts_legacy.values import (
@@ -19,6 +19,7 @@ from onnx_ts_legacy.values import (
     RuntimeBool,
     Tensor,
     Uninitialized,
+    VectorState,
     is_runtime,
 )
 
@@ -197,7 +198,7 @@ def _size(interpreter: Interpreter, args: Sequence[Any]) -> Any:
 
 def _range_list(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     if is_runtime(args[0]):
-        raise ScriptValueError("A list of numbers is made whose length only the runtime knows.")
+        return ListRef(interpreter.heap, VectorState(interpreter.call(torch.ops.aten.arange.default, [args[0]], {})))
     return ListRef(interpreter.heap, tuple(range(args[0])))
 
 
@@ -207,15 +208,20 @@ def _to_list(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     if array is not None:
         return interpreter.from_python(array.tolist())
     sizes = interpreter.sizes(tensor)
-    if len(sizes) != 1 or not isinstance(sizes[0], int):
-        raise ScriptValueError("tolist() of a tensor whose size only the runtime knows has no ONNX form.")
+    if len(sizes) != 1:
+        raise ScriptValueError("tolist() of a tensor of rank 0 or above 1 needs contents that are known at export.")
+    if not isinstance(sizes[0], int):
+        given = tensor.fake.dtype
+        kind = given if given == torch.bool else torch.float64 if given.is_floating_point else torch.int64
+        vector = interpreter.call(torch.ops.aten.to.dtype, [tensor, kind, False, True], {})
+        return ListRef(interpreter.heap, VectorState(vector))
     op = torch.ops.aten.select.int
     numbers = [interpreter.scalars.of_tensor(interpreter.call(op, [tensor, 0, i], {})) for i in range(sizes[0])]
     return ListRef(interpreter.heap, tuple(numbers))
 
 
 def _string(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
-    if is_runtime(args[0]) or isinstance(args[0], Tensor):
+    if is_unknown_text(args[0]):
         return Poison("A text that depends on what the runtime computes is used.")
     return str(plain(args[0]))
 
@@ -225,6 +231,10 @@ def _tensor(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     if isinstance(data, Tensor):
         wanted = data.fake.dtype if dtype is None else dtype
         return interpreter.call(torch.ops.aten.to.dtype, [data, wanted, False, node.kind() == "aten::tensor"], {})
+    if isinstance(data, ListRef) and isinstance(data.state, VectorState):
+        vector = data.state.tensor
+        kind = torch.get_default_dtype() if vector.fake.dtype == torch.float64 else vector.fake.dtype
+        return interpreter.call(torch.ops.aten.to.dtype, [vector, kind if dtype is None else dtype, False, True], {})
     numbers, sizes = _flattened(data)
     if not any(isinstance(number, Tensor) or is_runtime(number) for number in numbers):
         return interpreter.tensor_constant(torch.tensor(plain(data), dtype=dtype))

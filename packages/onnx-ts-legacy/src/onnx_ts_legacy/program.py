@@ -39,7 +39,7 @@ class TSProgram:
     @property
     def model_proto(self) -> onnx.ModelProto:
         """The model as a protobuf message."""
-        return ir.to_proto(self.model)
+        return ir.serde.serialize_model(self.model)
 
     @property
     def input_names(self) -> list[str]:
@@ -51,7 +51,7 @@ class TSProgram:
         """Names of the outputs, those of the state last."""
         return [str(value.name) for value in self.model.graph.outputs]
 
-    def __call__(self, *inputs: Any, **named: Any) -> list[torch.Tensor]:
+    def __call__(self, *inputs: Any, **named: Any) -> list[Any]:
         """Run the model in ONNX Runtime.
 
         Args:
@@ -59,7 +59,7 @@ class TSProgram:
             named: Tensors by input name.
 
         Returns:
-            All outputs, in order.
+            All outputs, in order; None for a result that is None.
 
         Raises:
             ArgumentsError: If inputs are missing or unknown.
@@ -74,7 +74,10 @@ class TSProgram:
             odd = sorted(set(feeds) ^ set(self.input_names))
             raise ArgumentsError(f"The model takes {self.input_names}; check {odd}.")
         arrays = {name: _array(value) for name, value in feeds.items()}
-        return [torch.from_numpy(np.array(result)) for result in self._loaded().run(None, arrays)]
+        return [
+            None if result is None else torch.from_numpy(np.array(result))
+            for result in self._loaded().run(None, arrays)
+        ]
 
     def _loaded(self) -> Any:
         if self._session is None:

@@ -31,7 +31,7 @@ class Quantized:
 
     Attributes:
         value: Its integers.
-        form: Fake tensor with its shape, of dtype float32.
+        form: Form with its shape, of dtype float32.
         dtype: ``torch.qint8``, ``quint8`` or ``qint32``.
         scale: Scale: a number, or a vector for quantization per channel.
         zero_point: Zero point of the same form.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCALAR_OPERATORS", "Scalars"]
 
+aten = torch.ops.aten
 _INT64, _DOUBLE, _BOOL = ir.DataType.INT64, ir.DataType.DOUBLE, ir.DataType.BOOL
 
 
@@ -135,6 +136,11 @@ class Scalars:
             return self._logical(name, a, b)
         if isinstance(a, RuntimeFloat | float) or isinstance(b, RuntimeFloat | float) or name in ("div", "pow"):
             return self._floating(name, a, b)
+        bitwise = _BITWISE.get(name)
+        if bitwise is not None and not (name in _INTEGER and isinstance(b, int)):
+            interpreter = self._interpreter
+            operands = [interpreter.number_tensor(operand) for operand in (a, b)]
+            return self.of_tensor(interpreter.call(bitwise, operands, {}))
         function = _INTEGER.get(name)
         if function is None:
             raise ScriptValueError(f"{name} of integers that only the runtime knows has no ONNX form.")
@@ -228,6 +234,13 @@ _INTEGER: dict[str, Callable[[Any, Any], Any]] = {
     "min": torch.sym_min,
     "max": torch.sym_max,
 }
+_BITWISE = {
+    "__and__": aten.bitwise_and.Tensor,
+    "__or__": aten.bitwise_or.Tensor,
+    "__xor__": aten.bitwise_xor.Tensor,
+    "__lshift__": aten.bitwise_left_shift.Tensor,
+    "__rshift__": aten.bitwise_right_shift.Tensor,
+}
 _LOGICAL = {
     "__and__": "And",
     "__or__": "Or",
@@ -294,6 +307,14 @@ SCALAR_OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _range_length(interpreter: Interpreter, start: Any, end: Any, step: Any) -> Any:
+    """Return ``len(range(start, end, step))``."""
+    if not isinstance(step, int):
+        raise ScriptValueError("The step of a range is known at run time only.")
+    distance = end - start + step - (1 if step > 0 else -1)
+    return torch.sym_max(0, distance // step)
+
+
 def bool_of(interpreter: Interpreter, a: Any) -> Any:
     """Return ``bool(a)`` of a number or a tensor of one element."""
     if isinstance(a, Tensor):
@@ -303,6 +324,8 @@ def bool_of(interpreter: Interpreter, a: Any) -> Any:
 
 
 SCALAR_OPERATORS["aten::Bool"] = bool_of
+SCALAR_OPERATORS["aten::__range_length"] = _range_length
+SCALAR_OPERATORS["aten::__derive_index"] = lambda interpreter, index, start, step: start + index * step
 SCALAR_OPERATORS["aten::math_trunc"] = lambda interpreter, a: (
     math.trunc(a) if isinstance(a, float) else interpreter.scalars.as_int(a)
 )

@@ -36,6 +36,7 @@ __all__ = [
     "Storage",
     "Tensor",
     "Uninitialized",
+    "VectorState",
     "View",
     "is_runtime",
     "presence",
@@ -136,7 +137,7 @@ class Storage(Mutable):
     """Memory of a tensor that is no view of another one; ``state`` is a :class:`Content`.
 
     Attributes:
-        fake: A fake tensor with its dtype and shape; None while that is not settled.
+        fake: Form of it; None while that is not settled.
         origin: Name of the input or attribute that the memory belongs to, or None.
         aliases: Other memories that are the same as this one on some paths of the program.
     """
@@ -188,7 +189,7 @@ class View:
     Attributes:
         parent: What it is a view of.
         call: The call that makes it.
-        fake: A fake tensor with its dtype and shape.
+        fake: Form of it.
         cached: The value that the parent had and what it gave, in which scope.
     """
 
@@ -210,7 +211,7 @@ class View:
 class Tensor(Mutable):
     """A tensor variable; ``state`` holds what it refers to and the forms that it may have.
 
-    There is one form (a fake tensor) unless the branches of an if gave tensors of different ranks.
+    There is one form unless the branches of an if gave tensors of different ranks.
     """
 
     __slots__ = ()
@@ -238,7 +239,7 @@ class Tensor(Mutable):
 
     @property
     def fake(self) -> Any:
-        """Its dtype and shape, as a fake tensor.
+        """Its dtype and shape.
 
         Raises:
             ScriptValueError: If several ranks are possible here.
@@ -258,15 +259,32 @@ class SequenceState:
 
     Attributes:
         value: An ONNX sequence.
-        element: A fake tensor that describes every element.
+        element: Form that describes every element.
     """
 
     value: ir.Value
     element: Any
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class VectorState:
+    """Contents of a list of numbers that only the runtime knows.
+
+    Attributes:
+        tensor: A vector of INT64, DOUBLE or BOOL, which nothing changes.
+    """
+
+    tensor: Tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the numbers."""
+        dtype: torch.dtype = self.tensor.fake.dtype
+        return dtype
+
+
 class ListRef(Mutable):
-    """A list; ``state`` is a tuple of its elements, or a :class:`SequenceState`."""
+    """A list; ``state`` is a tuple of its elements, a :class:`SequenceState` or a :class:`VectorState`."""
 
     __slots__ = ()
 
@@ -279,7 +297,7 @@ class ListRef(Mutable):
         """
         if isinstance(self.state, Poison):
             raise self.state.error()
-        if isinstance(self.state, SequenceState):
+        if isinstance(self.state, SequenceState | VectorState):
             raise ScriptValueError("The length of a list is known at run time only, but is needed to convert this.")
         items: tuple[Any, ...] = self.state
         return items

@@ -17,6 +17,7 @@ from onnx_ts_legacy.mutation import node_value
 from onnx_ts_legacy.prims import ProgramRaisesError
 from onnx_ts_legacy.scalars import Scalars
 from onnx_ts_legacy.state import StateSlot, program_value
+from onnx_ts_legacy.tensor_forms import TensorForm
 from onnx_ts_legacy.values import (
     Content,
     DictRef,
@@ -124,7 +125,7 @@ class Variables:
         value = self.main.input(slot.name, to_ir(given.dtype), self.metadata.symbols.dims(given))
         return self.fresh(program_value(self._interpreter, slot, value), *forms, origin=slot.name)
 
-    def _state_form(self, dtype: torch.dtype, sizes: tuple[int | None, ...]) -> torch.Tensor:
+    def _state_form(self, dtype: torch.dtype, sizes: tuple[int | None, ...]) -> TensorForm:
         named = [self.metadata.unknown_size() if size is None else size for size in sizes]
         return self.metadata.empty(dtype, named)
 

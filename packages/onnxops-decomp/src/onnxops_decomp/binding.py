@@ -150,6 +150,8 @@ def free_attribute(name: str, value: Any) -> ir.Attr:
         return ir.Attr(name, ir.AttributeType.TENSOR, ir.tensor(value, name=name))
     elif isinstance(value, ir.Graph):
         return ir.Attr(name, ir.AttributeType.GRAPH, value)
+    elif isinstance(value, ir.TypeAndShape):
+        return ir.Attr(name, ir.AttributeType.TYPE_PROTO, value)
     raise LoweringError(f"Attribute {name!r} of type {type(value).__name__} is not one that ONNX has.")
 
 

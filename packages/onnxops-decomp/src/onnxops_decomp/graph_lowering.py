@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.lowerings.registry import LoweringTable
 
-__all__ = ["Failure", "GraphLowering", "SymbolNames", "dimension_symbol"]
+__all__ = ["Failure", "GraphLowering", "SymbolNames", "dimension_symbol", "paused_collection"]
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -58,6 +58,14 @@ def paused_collection() -> Iterator[None]:
 def dimension_symbol(name: str) -> sympy.Symbol:
     """Return the symbol that stands for a dimension of that name in expressions."""
     return sympy.Symbol(name, integer=True, nonnegative=True)
+
+
+class Shaped(Protocol):
+    """A tensor, or what describes one."""
+
+    @property
+    def shape(self) -> Sequence[int | torch.SymInt]:
+        """Its sizes."""
 
 
 class SymbolNames:
@@ -95,8 +103,8 @@ class SymbolNames:
             self._op.context.expressions[str(expression)] = expression
         return known
 
-    def dims(self, value: torch.Tensor) -> Dims:
-        """Return the dimensions of a fake tensor in the model's names."""
+    def dims(self, value: Shaped) -> Dims:
+        """Return the dimensions of a fake tensor, or of what stands for one, in the model's names."""
         return tuple(self.dim(size) for size in value.shape)
 
 

@@ -1,0 +1,66 @@
+"""What is known of a tensor of the program: its dtype, sizes and strides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["TensorForm", "is_tensor"]
+
+
+class TensorForm:
+    """Dtype, sizes and strides of a tensor; sizes that only the runtime knows are symbols.
+
+    It answers what a fake tensor would, but is made without asking torch, which is slow with symbolic sizes.
+
+    Attributes:
+        dtype: The dtype.
+        shape: The sizes.
+        layout: The layout.
+        fake: The fake tensor of this form, once one was needed.
+    """
+
+    __slots__ = ("_offset", "_strides", "dtype", "fake", "layout", "shape")
+
+    def __init__(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> None:
+        self.dtype, self.shape, self._strides = dtype, tuple(sizes), tuple(strides)
+        self.layout: torch.layout = torch.strided
+        self.fake: torch.Tensor | None = None
+        self._offset: Any = 0
+
+    @classmethod
+    def of(cls, fake: torch.Tensor) -> TensorForm:
+        """Return the form of a fake tensor."""
+        strided = fake.layout == torch.strided
+        form = cls(fake.dtype, fake.shape, fake.stride() if strided else ())
+        form.layout, form.fake = fake.layout, fake
+        form._offset = fake.storage_offset() if strided else None
+        return form
+
+    def dim(self) -> int:
+        """Return the rank."""
+        return len(self.shape)
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Return the strides, or that of one dimension; a sparse tensor has none."""
+        return self._strides if dim is None else self._strides[dim]
+
+    def storage_offset(self) -> Any:
+        """Return the offset of the first element in its memory; None for a sparse tensor."""
+        return self._offset
+
+    def numel(self) -> Any:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+    def is_complex(self) -> bool:
+        """Tell whether the elements are complex."""
+        return self.dtype.is_complex
+
+
+def is_tensor(value: object) -> bool:
+    """Tell whether a value is a tensor, or stands for one."""
+    return isinstance(value, TensorForm | torch.Tensor)
