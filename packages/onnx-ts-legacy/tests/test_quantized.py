@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 import torch.ao.quantization as tq
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from ts_models import run
 
 import onnx_ts_legacy
@@ -203,16 +207,69 @@ def test_quantized_embeddings(kind: type) -> None:
     assert "table.weight_quantized" in program.model.graph.initializers
 
 
-def test_a_dynamically_quantized_recurrent_network_is_refused_with_what_to_do() -> None:
-    class Recurrent(nn.Module):
+# ---- dynamically quantized recurrent networks
+
+
+def unfused(program: onnx_ts_legacy.TSProgram, x: Tensor) -> list[Tensor]:
+    """Run with the basic optimizations only: the others let ONNX Runtime quantize activations once more."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), options)
+    return [torch.from_numpy(result) for result in session.run(None, {program.input_names[0]: x.numpy()})]
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type, **options: Any) -> None:
+        super().__init__()
+        self.network = kind(4, 5, **options)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.network(x)
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.float16])
+@pytest.mark.parametrize("opset", [9, 13, 18])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_dynamically_quantized_recurrent_network(kind: type, opset: int, dtype: torch.dtype, scripted: bool) -> None:
+    torch.manual_seed(0)
+    network = Recurrent(kind, num_layers=2, bidirectional=True, batch_first=True).eval()
+    model = tq.quantize_dynamic(network, {kind}, dtype=dtype)
+    axes = {"x": {0: "n", 1: "t"}}
+
+    program = onnx_ts_legacy.export(
+        torch.jit.script(model) if scripted else model, (torch.randn(2, 6, 4),), dynamic_axes=axes, opset_version=opset
+    )
+
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    for x in (torch.randn(3, 9, 4) * 2, torch.randn(1, 1, 4)):
+        for actual, expected in zip(unfused(program, x), pytree.tree_leaves(model(x)), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_dynamically_quantized_cell(kind: type) -> None:
+    torch.manual_seed(0)
+    model = tq.quantize_dynamic(Recurrent(kind).eval(), {kind}, dtype=torch.qint8)
+
+    program = onnx_ts_legacy.export(model, (torch.randn(2, 4),), dynamic_axes={"x": {0: "n"}})
+
+    x = torch.randn(7, 4) * 3
+    for actual, expected in zip(unfused(program, x), pytree.tree_leaves(model(x)), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_packed_sequence_for_a_quantized_network_is_refused_with_what_to_do() -> None:
+    class Packing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.lstm = nn.LSTM(4, 5)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.lstm(x)[0]
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
+            return self.lstm(packed)[0].data
 
-    model = tq.quantize_dynamic(Recurrent(), {nn.LSTM}, dtype=torch.qint8)
+    model = tq.quantize_dynamic(Packing(), {nn.LSTM}, dtype=torch.qint8)
 
-    with pytest.raises(OnnxExporterError, match="before it is quantized"):
-        onnx_ts_legacy.export(model, (torch.randn(6, 2, 4),))
+    with pytest.raises(OnnxExporterError, match="give it a padded one"):
+        onnx_ts_legacy.export(model, (torch.randn(6, 2, 4), torch.tensor([6, 3])))

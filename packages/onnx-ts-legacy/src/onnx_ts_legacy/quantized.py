@@ -15,6 +15,7 @@ import torch
 from onnx_ts_legacy.dtypes import dtype_of_code
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.quantized_modules import convert_module_call
+from onnx_ts_legacy.quantized_recurrent import convert_recurrent, is_recurrent
 from onnx_ts_legacy.quantized_values import Quantized, as_float, constant_array, dequantize, number, quantize
 from onnx_ts_legacy.values import ListRef, Tensor
 from onnxops_decomp.errors import UnsupportedOperatorError
@@ -72,10 +73,8 @@ def convert_quantized(interpreter: Interpreter, node: Any, args: Sequence[Any]) 
     if kind == "aten::quantize_per_channel":
         scale, zero_point = (constant_array(interpreter, arg) for arg in args[1:3])
         return quantize(interpreter, args[0], dtype_of_code(args[4]), scale, zero_point, args[3])
-    if kind.startswith("aten::quantized_"):
-        raise UnsupportedOperatorError(
-            "torch quantizes every step of it anew; export the network before it is quantized", operator=kind
-        )
+    if is_recurrent(kind):
+        return convert_recurrent(interpreter, kind, args)
     query = _QUERIES.get(kind)
     if query is not None:
         return query(interpreter, args[0])

@@ -17,7 +17,7 @@ from onnxops_decomp.errors import UnsupportedOperatorError
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["convert_module_call"]
+__all__ = ["convert_module_call", "dynamic_linear", "half_linear"]
 
 aten = torch.ops.aten
 Call = Callable[["Interpreter", Sequence[Any]], Tensor]
@@ -200,14 +200,17 @@ _WITH_SCALAR: dict[str, Callable[..., tuple[Tensor, Any, Any]]] = {"add_scalar":
 
 
 def _dynamic_linear(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
+    return dynamic_linear(interpreter, args[0], args[1], reduced=len(args) > 2 and bool(args[2]))
+
+
+def dynamic_linear(interpreter: Interpreter, x: Tensor, packed: Any, *, reduced: bool) -> Tensor:
     """``quantized::linear_dynamic``: the input is quantized to 8 bits, or 7, by the smallest and largest it holds."""
-    _, weight, bias = _weights(interpreter, args[1], "linear")
-    steps = 127 if len(args) > 2 and args[2] else 255
+    _, weight, bias = _weights(interpreter, packed, "linear")
+    steps = 127 if reduced else 255
 
     def call(overload: torch._ops.OpOverload, *operands: Any) -> Tensor:
         return _call(interpreter, overload, list(operands))
 
-    x = args[0]
     low = call(aten.clamp_max.default, call(aten.min.default, x), 0.0)
     high = call(aten.clamp_min.default, call(aten.max.default, x), 0.0)
     scale = call(aten.div.Scalar, call(aten.sub.Tensor, high, low), float(steps))
@@ -220,8 +223,13 @@ def _dynamic_linear(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
 
 
 def _half_linear(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
-    _, weight, bias = _weights(interpreter, args[1], "linear")
-    return _call(interpreter, aten.linear.default, [args[0], weight, bias])
+    return half_linear(interpreter, args[0], args[1])
+
+
+def half_linear(interpreter: Interpreter, x: Tensor, packed: Any) -> Tensor:
+    """``quantized::linear_dynamic_fp16``: the weights were rounded to half precision."""
+    _, weight, bias = _weights(interpreter, packed, "linear")
+    return _call(interpreter, aten.linear.default, [x, weight, bias])
 
 
 def _table(interpreter: Interpreter, packed: Any) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["CELLS", "SHAPES"]
+__all__ = ["CELLS", "SHAPES", "gru_step", "lstm_step"]
 
 aten = torch.ops.aten
 
@@ -52,9 +52,13 @@ def _gates(interpreter: Interpreter, args: Sequence[Any]) -> tuple[Any, Any]:
 
 def _lstm_cell(interpreter: Interpreter, args: Sequence[Any]) -> Any:
     """Formulas of ``torch.nn.LSTMCell``; the gates stand in the order input, forget, cell, output."""
-    call = interpreter.call
     h, c = args[1] if isinstance(args[1], list | tuple) else args[1].items
-    ours, theirs = _gates(interpreter, [args[0], h, *args[2:]])
+    return lstm_step(interpreter, *_gates(interpreter, [args[0], h, *args[2:]]), c)
+
+
+def lstm_step(interpreter: Interpreter, ours: Any, theirs: Any, c: Any) -> tuple[Any, Any]:
+    """Return the new states, given the linear maps of the input and the state, and the old cell state."""
+    call = interpreter.call
     gates = call(aten.chunk.default, [call(aten.add.Tensor, [ours, theirs], {}), 4, 1], {}).items
     i, f, o = (call(aten.sigmoid.default, [gates[index]], {}) for index in (0, 1, 3))
     g = call(aten.tanh.default, [gates[2]], {})
@@ -65,15 +69,20 @@ def _lstm_cell(interpreter: Interpreter, args: Sequence[Any]) -> Any:
 
 def _gru_cell(interpreter: Interpreter, args: Sequence[Any]) -> Any:
     """Formulas of ``torch.nn.GRUCell``; the gates stand in the order reset, update, new."""
+    return gru_step(interpreter, *_gates(interpreter, args), args[1])
+
+
+def gru_step(interpreter: Interpreter, ours: Any, theirs: Any, state: Any) -> Any:
+    """Return the new state, given the linear maps of the input and the state, and the old state."""
     call = interpreter.call
-    ours, theirs = (call(aten.chunk.default, [gates, 3, 1], {}).items for gates in _gates(interpreter, args))
+    ours, theirs = (call(aten.chunk.default, [gates, 3, 1], {}).items for gates in (ours, theirs))
     r, z = (
         call(aten.sigmoid.default, [call(aten.add.Tensor, [ours[index], theirs[index]], {})], {}) for index in (0, 1)
     )
     inner = call(aten.add.Tensor, [ours[2], call(aten.mul.Tensor, [r, theirs[2]], {})], {})
     n = call(aten.tanh.default, [inner], {})
     # (1 - z) * n + z * h
-    difference = call(aten.sub.Tensor, [args[1], n], {})
+    difference = call(aten.sub.Tensor, [state, n], {})
     return call(aten.add.Tensor, [n, call(aten.mul.Tensor, [z, difference], {})], {})
 
 
