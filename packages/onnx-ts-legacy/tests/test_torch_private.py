@@ -80,7 +80,7 @@ def test_deprecations_of_torchscript_are_hidden_and_others_are_not() -> None:
 
 
 def test_a_kernel_that_refuses_symbols_has_another_in_python_that_takes_them() -> None:
-    mode = private.fake_mode()
+    mode = private.fake_mode(private.shape_env())
     size = mode.shape_env.create_unbacked_symint()
 
     def resized() -> torch.Tensor:
