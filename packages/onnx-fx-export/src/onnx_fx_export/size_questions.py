@@ -23,7 +23,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.examples import Example, repeated
+from onnx_fx_export.examples import Example, resampled
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import hint_of, is_without_data, not_the_users, replacements_of
 
@@ -268,7 +268,7 @@ def _call_at(
             continue
         for axis, size in enumerate(value.shape):
             if isinstance(size, torch.SymInt):
-                leaf = repeated(leaf, axis, int(_plain(size).xreplace(wanted)))
+                leaf = resampled(leaf, axis, int(_plain(size).xreplace(wanted)))
         if leaf.is_floating_point():
             leaf = torch.randn(leaf.shape, generator=generator).to(leaf)
         leaves[index] = leaf
