@@ -39,7 +39,10 @@ TOLERANCE = {
 
 @dataclasses.dataclass
 class Lowered:
+    """A model, and what its decompositions take for granted of symbolic sizes."""
+
     proto: onnx.ModelProto
+    assumptions: Sequence[Any] = ()
 
     def op_types(self) -> list[str]:
         return [node.op_type for node in self.proto.graph.node]
@@ -86,7 +89,7 @@ def lower_graph(
     outputs = [value for value in results if isinstance(value, ir.Value)]
     proto = ir.to_proto(build_model(op, outputs, name="test"))
     onnx.checker.check_model(proto)
-    return Lowered(proto)
+    return Lowered(proto, lowering.assumptions)
 
 
 def _input(op: OpBuilder, symbols: SymbolNames, node: torch.fx.Node) -> Any:
@@ -110,27 +113,38 @@ def _feed(tensor: torch.Tensor) -> Any:
 
 def run(proto: onnx.ModelProto, args: Sequence[Any]) -> list[torch.Tensor]:
     """Run a model, in ONNX Runtime if it knows the opset, else in ONNX's own evaluator."""
-    tensors = [arg for arg in pytree.tree_leaves(list(args)) if isinstance(arg, torch.Tensor)]
-    feeds = {i.name: _feed(t) for i, t in zip(proto.graph.input, tensors, strict=True)}
+    return session(proto)(args)
+
+
+def session(proto: onnx.ModelProto) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
+    """Return a function that runs the model, which is loaded once; see :func:`run`."""
     opset = next(o.version for o in proto.opset_import if o.domain in ("", "ai.onnx"))
+    names = [i.name for i in proto.graph.input]
     if opset > ORT_NEWEST_OPSET:
-        results = ReferenceEvaluator(proto).run(None, feeds)
-        return [_to_torch(np.asarray(result)) for result in results]
+        evaluator = ReferenceEvaluator(proto)
+        return lambda args: [_to_torch(np.asarray(r)) for r in evaluator.run(None, _feeds(names, args))]
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    kept = {i.name for i in session.get_inputs()}
-    values = {
-        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
-            np.ascontiguousarray(array).view(np.uint16), onnx.TensorProto.BFLOAT16
-        )
-        if array.dtype.name == "bfloat16"
-        else ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
-        for name, array in feeds.items()
-        if name in kept
-    }
-    outputs = session.run_with_ort_values(None, values)
-    return [_ort_to_torch(output) for output in outputs]
+    loaded = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    kept = {i.name for i in loaded.get_inputs()}
+
+    def run_loaded(args: Sequence[Any]) -> list[torch.Tensor]:
+        values = {name: _to_ort(array) for name, array in _feeds(names, args).items() if name in kept}
+        return [_ort_to_torch(output) for output in loaded.run_with_ort_values(None, values)]
+
+    return run_loaded
+
+
+def _feeds(names: Sequence[str], args: Sequence[Any]) -> dict[str, Any]:
+    tensors = [arg for arg in pytree.tree_leaves(list(args)) if isinstance(arg, torch.Tensor)]
+    return {name: _feed(tensor) for name, tensor in zip(names, tensors, strict=True)}
+
+
+def _to_ort(array: Any) -> ort.OrtValue:
+    if array.dtype.name == "bfloat16":
+        bits = np.ascontiguousarray(array).view(np.uint16)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
 
 
 def _to_torch(array: np.ndarray) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import decomp_harness as harness
@@ -29,9 +30,17 @@ RANDOM = frozenset(
 
 @dataclasses.dataclass
 class Call:
-    """One sample of an operator: a function of its tensors."""
+    """One sample of an operator: a function of its tensors.
 
-    info: Any
+    Attributes:
+        name: What the operator is called in the lists of exceptions.
+        function: The operator.
+        leaves: Its arguments, flat.
+        structure: How they are nested.
+    """
+
+    name: str
+    function: Callable[..., Any]
     leaves: list[Any]
     structure: pytree.TreeSpec
 
@@ -43,12 +52,17 @@ class Call:
     def tensors(self) -> list[torch.Tensor]:
         return [self.leaves[index].detach().clone() for index in self.positions]
 
-    def __call__(self, *tensors: torch.Tensor) -> Any:
+    def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with others in place of the tensors."""
         leaves = list(self.leaves)
         for index, tensor in zip(self.positions, tensors, strict=True):
             leaves[index] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.structure)
-        return self.info.op(*args, **kwargs)
+        return args, kwargs
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        args, kwargs = self.arguments(tensors)
+        return self.function(*args, **kwargs)
 
 
 def _name(info: Any) -> str:
@@ -56,25 +70,25 @@ def _name(info: Any) -> str:
 
 
 @functools.cache
-def _infos() -> dict[str, Any]:
+def infos() -> dict[str, Any]:
     # Operators that only torch's compiler calls, and those that change the shape of a tensor in place.
     return {_name(info): info for info in op_db if not info.name.startswith(("jiterator", "resize_", "to_sparse"))}
 
 
 def names() -> list[str]:
-    return sorted(_infos())
+    return sorted(infos())
 
 
 def calls(name: str, dtype: torch.dtype, count: int) -> list[Call]:
     """Return up to ``count`` samples of an operator, spread over all of them; none if it does not take the dtype."""
-    info = _infos()[name]
+    info = infos()[name]
     if dtype not in info.supported_dtypes("cpu"):
         return []
     torch.manual_seed(0)
     samples = list(info.sample_inputs("cpu", dtype, requires_grad=False))
     chosen = {round(i * (len(samples) - 1) / max(count - 1, 1)) for i in range(min(count, len(samples)))}
     return [
-        Call(info, *pytree.tree_flatten(((samples[i].input, *samples[i].args), samples[i].kwargs)))
+        Call(name, info.op, *pytree.tree_flatten(((samples[i].input, *samples[i].args), samples[i].kwargs)))
         for i in sorted(chosen)
     ]
 
@@ -104,7 +118,7 @@ def outcome(
         lowered = harness.lower_graph(traced, opset=opset)
     except LoweringError as error:
         return error
-    compared = values and _name(call.info) not in RANDOM
+    compared = values and call.name not in RANDOM
     harness.compare(harness.run(lowered.proto, call.tensors), expected, values=compared, tolerance=_tolerance(expected))
     return None
 

@@ -113,3 +113,15 @@ def test_inverse_short_time_transform_at_other_sizes() -> None:
         torch.randn(2, 9, 5, dtype=torch.complex64),
         others=[(torch.randn(3, 9, 8, dtype=torch.complex64),)],
     )
+
+
+@pytest.mark.parametrize("opset", [13, 17, 20, 26])
+@pytest.mark.parametrize("bins", [3, 5, 6, 7, 9])
+def test_a_spectrum_of_fewer_or_more_bins_than_the_length_has(bins: int, opset: int) -> None:
+    spectrum = torch.randn(4, bins, dtype=torch.complex64)
+    check(lambda x: (torch.fft.irfft(x, 10), torch.fft.irfft(x, 11), torch.fft.hfft(x, 10)), spectrum, opset=opset)
+
+
+def test_a_spectrum_of_another_number_of_bins_at_run_time() -> None:
+    others = [(torch.randn(rows, bins, dtype=torch.complex64),) for rows, bins in ((3, 4), (2, 6), (5, 9))]
+    check(lambda x: torch.fft.irfft2(x, (2, 10)), torch.randn(4, 7, dtype=torch.complex64), others=others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import onnxops_core
 from onnxops_core import native_ops
@@ -68,3 +69,24 @@ def test_a_decomposed_program_equals_the_operator_at_other_sizes(name: str) -> N
     assert not [t for t in targets if getattr(t, "namespace", "aten") in ("onnxops", "onnx")]
     other = inputs(5)
     torch.testing.assert_close(decomposed.module()(*other), function(*other), rtol=1e-4, atol=1e-5)
+
+
+def non_max_suppression(boxes: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    return onnxops_core.non_max_suppression(boxes, scores, 5, 0.3, 0.2)
+
+
+def test_non_max_suppression_decomposes_for_any_number_of_boxes() -> None:
+    example = torch.rand(2, 7, 4), torch.rand(2, 3, 7)
+    traced = make_fx(non_max_suppression, aten_decompositions(), tracing_mode="symbolic")(*example)
+    for count in (1, 4, 20):
+        inputs = torch.rand(2, count, 4), torch.rand(2, 3, count)
+        torch.testing.assert_close(traced(*inputs), non_max_suppression(*inputs), rtol=0, atol=0)
+
+
+def test_non_max_suppression_of_very_many_boxes_does_not_decompose() -> None:
+    with pytest.raises(NotImplementedError, match="at most 1024 boxes per class"):
+        make_fx(
+            lambda b, s: onnxops_core.non_max_suppression(b, s, 5000, 0.3),
+            aten_decompositions(),
+            tracing_mode="symbolic",
+        )(torch.rand(1, 7, 4), torch.rand(1, 1, 7))

@@ -257,12 +257,12 @@ def _corners(boxes: torch.Tensor, center_point_box: bool) -> torch.Tensor:
     return torch.cat((smallest, torch.stack((torch.maximum(x1, x2), torch.maximum(y1, y2)), -1)), -1)
 
 
-def _overlap(box: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    """Intersection over union of one box with others; zero where one is empty."""
-    sides = torch.minimum(box[2:], others[:, 2:]) - torch.maximum(box[:2], others[:, :2])
+def _overlaps(box: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Intersection over union of boxes ``(..., 1, 4)`` with others ``(..., n, 4)``; zero where one is empty."""
+    sides = torch.minimum(box[..., 2:], others[..., 2:]) - torch.maximum(box[..., :2], others[..., :2])
     shared = sides.clamp(min=0).prod(-1)
-    area = (box[2:] - box[:2]).prod()
-    areas = (others[:, 2:] - others[:, :2]).prod(-1)
+    area = (box[..., 2:] - box[..., :2]).prod(-1)
+    areas = (others[..., 2:] - others[..., :2]).prod(-1)
     union = area + areas - shared
     proper = (area > 0) & (areas > 0) & (union > 0)
     return torch.where(proper, shared / union, torch.zeros_like(union))
@@ -277,7 +277,7 @@ def _select(corners: torch.Tensor, scores: torch.Tensor, most: int, iou: float, 
         best = int(order[0])
         chosen.append(best)
         order = order[1:]
-        order = order[_overlap(corners[best], corners[order]) <= iou]
+        order = order[_overlaps(corners[best : best + 1], corners[order]) <= iou]
     return chosen
 
 
@@ -302,6 +302,48 @@ def _nms_reference(
     return torch.tensor(found, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
 
 
+# The decomposition takes so many operators for each box that it may keep.
+_UNROLLED_BOXES = 1024
+
+
+def _nms_composite(
+    boxes: torch.Tensor,
+    scores: torch.Tensor,
+    max_output_boxes_per_class: int = 0,
+    iou_threshold: float = 0.0,
+    score_threshold: float | None = None,
+    *,
+    center_point_box: bool = False,
+) -> torch.Tensor:
+    """Keeps one box after the other, for all batches and classes at once, without a look at the data."""
+    batch, classes, count = scores.shape
+    most = min(max_output_boxes_per_class, count) if isinstance(count, int) else max_output_boxes_per_class
+    if most > _UNROLLED_BOXES:
+        raise NotImplementedError(
+            f"NonMaxSuppression decomposes for at most {_UNROLLED_BOXES} boxes per class, because every box is a step "
+            f"of its own; max_output_boxes_per_class is {max_output_boxes_per_class}"
+        )
+    sorted_scores, order = torch.sort(scores, dim=-1, descending=True, stable=True)
+    alive = torch.ones_like(order, dtype=torch.bool) if score_threshold is None else sorted_scores > score_threshold
+    corners = _corners(boxes, center_point_box)[:, None].expand(batch, classes, count, 4)
+    corners = corners.gather(2, order[..., None].expand(batch, classes, count, 4))
+    # One box more, empty, stands for "none is left".
+    corners, order = torch.nn.functional.pad(corners, (0, 0, 0, 1)), torch.nn.functional.pad(order, (0, 1))
+    alive, ranks = torch.nn.functional.pad(alive, (0, 1)), torch.arange(count + 1, device=boxes.device)
+    kept, found = [], []
+    for _ in range(most):
+        best = torch.where(alive, ranks, count).amin(-1, keepdim=True)
+        kept.append(order.gather(2, best))
+        found.append(best < count)
+        box = corners.gather(2, best[..., None].expand(batch, classes, 1, 4))
+        alive = alive & (ranks != best) & (_overlaps(box, corners) <= iou_threshold)
+    if not most:
+        return boxes.new_empty((0, 3), dtype=torch.int64)
+    where = torch.cat(found, -1).nonzero()
+    chosen = torch.cat(kept, -1)[where[:, 0], where[:, 1], where[:, 2]]
+    return torch.cat((where[:, :2], chosen[:, None]), 1)
+
+
 def _nms_fake(boxes: torch.Tensor, *args: object, **attributes: object) -> torch.Tensor:
     count = torch.library.get_ctx().new_dynamic_size()
     return boxes.new_empty((count, 3), dtype=torch.int64)
@@ -313,6 +355,8 @@ _NMS = declare(
     "(Tensor boxes, Tensor scores, int max_output_boxes_per_class=0, float iou_threshold=0.0, "
     "float? score_threshold=None, *, bool center_point_box=False) -> Tensor",
     reference=_nms_reference,
+    composite=_nms_composite,
+    kernel=_nms_reference,
     fake=_nms_fake,
     check=_nms_check,
     scalar_inputs={"max_output_boxes_per_class": 7, "iou_threshold": 1, "score_threshold": 1},
@@ -345,6 +389,9 @@ def non_max_suppression(
 
     Raises:
         ValueError: shapes, dtypes or thresholds that the specification forbids.
+
+    Decomposed into ATen operators, every box that may be kept is a step of its own, so ``max_output_boxes_per_class``
+    may then be at most 1024 where the number of boxes is larger or dynamic; else NotImplementedError says so.
 
     Source: https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html
     """

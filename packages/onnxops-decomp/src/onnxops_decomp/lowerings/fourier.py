@@ -124,6 +124,20 @@ def _real_to_complex(
     return mark_complex(op.cast(result, FLOAT16) if half else result)
 
 
+def _with_bins(op: OpBuilder, value: ir.Value, axis: int, length: Size) -> ir.Value:
+    """Bring a one-sided spectrum to the bins that ``length`` real points have: ONNX Runtime takes it as it comes."""
+    size, bins = op.size(value, axis), op.size_add(op.size_floordiv(length, 2), 1)
+    if isinstance(size, int) and size == bins:
+        return value
+    cut = op.Slice(value, op.vector([0]), op.vector([bins]), op.constant([axis]))
+    missing = op.size_max(op.size_sub(bins, size), 0)
+    result: ir.Value = op.Pad(cut, op.vector([0, missing]), None, op.constant([axis]))
+    dims = [op.dim(each) for each in op.sizes(value)]
+    dims[axis] = op.dim(bins)
+    op.set_dims(result, dims)
+    return result
+
+
 def _complex_to_real(
     op: OpBuilder, value: ir.Value, axes: Sequence[int], lengths: Lengths, exponent: float
 ) -> ir.Value:
@@ -132,6 +146,8 @@ def _complex_to_real(
     length = lengths[-1]
     if length is None:
         length = op.size_mul(op.size_sub(op.size(numbers, axes[-1]), 1), 2)
+    else:
+        numbers = _with_bins(op, numbers, axes[-1], length)
     numbers, others = _along(op, numbers, axes[:-1], lengths[:-1], inverse=True)
     result = _dft(op, numbers, axes[-1], length, inverse=True, onesided=True)
     result = op.Squeeze(result, [op.rank(numbers) - 1])

@@ -87,14 +87,18 @@ for _name in ("aten::requires_grad_", "aten::cpu", "aten::cuda", "aten::alias_co
     aten._assert_async.msg,
     aten._assert_scalar.default,
     aten._assert_tensor_metadata.default,
-    aten._functional_assert_async.msg,
     aten._linalg_check_errors.default,
-    aten._functional_assert_scalar.default,
     aten.sym_constrain_range.default,
     aten.sym_constrain_range_for_size.default,
 )
 def assertion(op: OpBuilder, *args: object, **kwargs: object) -> None:
     """An assertion: the exporter checks it at the boundary, the graph computes nothing for it."""
+
+
+@lowering(aten._functional_assert_async.msg, aten._functional_assert_scalar.default)
+def functional_assertion(op: OpBuilder, self: object, assert_msg: str, dep_token: ir.Value) -> ir.Value:
+    """An assertion that later ones depend on by a tensor that it returns."""
+    return dep_token
 
 
 # ---- the same elements in another shape
