@@ -1,5 +1,6 @@
 """symbolic and symbolic_multi_out: results, encoding, errors, capture."""
 
+import json
 import math
 
 import pytest
@@ -206,3 +207,34 @@ def test_export_branch_with_a_symbolic_operator_is_captured():
         program = torch.export.export(Model(), (torch.ones(2),))
 
     assert any(is_symbolic_overload(node.target) for node in program.graph.nodes)
+
+
+class _Traced(torch.nn.Module):
+    def forward(self, x):
+        made = symbolic("a::Op", (None, x), {"f": 0.1, "t": torch.ones(2)}, dtype=torch.int32, shape=(x.shape[0], 4))
+        return symbolic_multi_out("a::Two", (made,), {"s": ["é"]}, dtypes=[1, 7], shapes=[(3,), (1, 2)])
+
+
+def test_trace_records_a_call_and_its_results():
+    x = torch.ones(2, 3)
+
+    traced = torch.jit.trace(_Traced(), (x,))
+
+    assert [node.kind() for node in traced.graph.nodes() if "symbolic" in node.kind()] == [
+        "onnxops_symbolic::call",
+        "onnxops_symbolic::call_multi_out",
+    ]
+    for result, expected in zip(traced(x), _Traced()(x), strict=True):
+        torch.testing.assert_close(result, expected)
+
+
+def test_traced_form_is_read_back_as_the_plain_one():
+    call = {"domain": "a", "op_type": "Op", "version": 2, "dtype": 1, "given": [False, True]}
+    call |= {"attr_names": ["f", "n"], "attr_kinds": ["f", "is"], "attr_lengths": [1, 2], "attr_ints": [3, 4]}
+    call |= {"attr_floats": [0.1], "attr_strings": [], "metadata_keys": ["k"], "metadata_values": ["v"]}
+
+    read = decode_symbolic_call(torch.ops.onnxops_symbolic.call.traced, ("x", [], ["like"], json.dumps(call)))
+
+    assert (read.inputs, read.attributes) == ((None, "x"), {"f": 0.1, "n": [3, 4]})
+    assert (read.domain, read.op_type, read.version, read.dtypes, read.shapes) == ("a", "Op", 2, (1,), None)
+    assert read.metadata_props == {"k": "v"}

@@ -13,7 +13,9 @@ __all__ = ["module_path", "source_line"]
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # Scripted programs may come from another machine, whose torch lies elsewhere.
-_LIBRARY = re.compile(r"[/\\]site-packages[/\\]torch[/\\]|" + re.escape(os.path.dirname(torch.__file__) + os.sep))
+_LIBRARY = re.compile(
+    r"[/\\]site-packages[/\\]torch[/\\]|[/\\]onnxops_core[/\\]|" + re.escape(os.path.dirname(torch.__file__) + os.sep)
+)
 # Scripted programs name the modules that a node lies in with their classes, and calls that are none.
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
 _NO_MODULES = ("SELF", "UNKNOWN_INSTANCE")

@@ -11,11 +11,16 @@ Encoding
     ``attr_floats``, ``attr_strings`` or ``attr_tensors``. ``dtypes`` are ONNX integers. The shapes of several
     outputs are concatenated in ``shapes``, with ``ranks`` to split them. ``metadata_keys`` and
     ``metadata_values`` hold the metadata properties.
+
+    ``torch.jit.trace`` records neither optional tensors nor strings in a list. A call that it sees is the overload
+    ``traced``: it takes the inputs that are given, a tensor of each output's dtype and shape (whose sizes the trace
+    follows), and the rest as one JSON text.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -55,6 +60,8 @@ _LIBRARY.define(
     "call_multi_out(Tensor?[] inputs, str domain, str op_type, int? version, int[] dtypes, SymInt[] shapes, "
     f"int[] ranks, {_ATTRIBUTES}, {_METADATA}) -> Tensor[]"
 )
+_LIBRARY.define("call.traced(Tensor[] inputs, Tensor[] attr_tensors, Tensor[] like, str encoded) -> Tensor")
+_LIBRARY.define("call_multi_out.traced(Tensor[] inputs, Tensor[] attr_tensors, Tensor[] like, str encoded) -> Tensor[]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +76,8 @@ class SymbolicCall:
         attributes: attribute values by name: int, float, str, lists of them, or for a tensor attribute what
             the call held (a tensor, or a graph node whose constant the exporter looks up).
         dtypes: the ONNX dtype integer of each output.
-        shapes: the shape of each output: integers, symbolic integers, or graph nodes that compute them.
+        shapes: the shape of each output: integers, symbolic integers, or graph nodes that compute them. None of a
+            call that ``torch.jit.trace`` recorded, where tensors show them.
         metadata_props: metadata for the ONNX node.
         multi_out: whether the call returns a list of tensors rather than one tensor.
     """
@@ -80,7 +88,7 @@ class SymbolicCall:
     inputs: tuple[Any, ...]
     attributes: dict[str, Any]
     dtypes: tuple[int, ...]
-    shapes: tuple[tuple[Any, ...], ...]
+    shapes: tuple[tuple[Any, ...], ...] | None
     metadata_props: dict[str, str]
     multi_out: bool
 
@@ -119,7 +127,8 @@ def symbolic(
         torch.Size([2, 3])
     """
     domain, op_type = _split_name(domain_op)
-    result: torch.Tensor = torch.ops.onnxops_symbolic.call(
+    result: torch.Tensor = _run(
+        torch.ops.onnxops_symbolic.call,
         _checked_inputs(domain_op, inputs),
         domain,
         op_type,
@@ -163,7 +172,8 @@ def symbolic_multi_out(
     domain, op_type = _split_name(domain_op)
     if len(dtypes) != len(shapes):
         raise ValueError(f"{domain_op}: {len(dtypes)} dtypes but {len(shapes)} shapes; expected one of each per output")
-    result: list[torch.Tensor] = torch.ops.onnxops_symbolic.call_multi_out(
+    result: list[torch.Tensor] = _run(
+        torch.ops.onnxops_symbolic.call_multi_out,
         _checked_inputs(domain_op, inputs),
         domain,
         op_type,
@@ -175,6 +185,30 @@ def symbolic_multi_out(
         *_encode_metadata(domain_op, metadata_props or {}),
     )
     return result
+
+
+def _run(packet: torch._ops.OpOverloadPacket, *args: Any) -> Any:
+    """Calls a symbolic operator in the form that whatever records the call can hold."""
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return packet.default(*args)
+    call = dict(zip((argument.name for argument in packet.default._schema.arguments), args, strict=True))
+    inputs, tensors = call.pop("inputs"), call.pop("attr_tensors")
+    device = _device(inputs)
+    if "shapes" in call:
+        shapes, dtypes = _split(call.pop("shapes"), call.pop("ranks")), call["dtypes"]
+    else:
+        shapes, dtypes = (call.pop("shape"),), [call["dtype"]]
+    like = [torch.zeros(s, dtype=torch_dtype(d), device=device) for s, d in zip(shapes, dtypes, strict=True)]
+    call["given"] = [tensor is not None for tensor in inputs]
+    return packet.traced([tensor for tensor in inputs if tensor is not None], tensors, like, json.dumps(call))
+
+
+def _decode_traced(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of the default overload, but for the shapes, for those of the traced one."""
+    decoded = {**call, **json.loads(call["encoded"])}
+    inputs = iter(call["inputs"])
+    decoded["inputs"] = [next(inputs) if given else None for given in decoded.pop("given")]
+    return decoded
 
 
 _MULTI_OUT = {"onnxops_symbolic::call": False, "onnxops_symbolic::call_multi_out": True}
@@ -207,6 +241,11 @@ def decode_symbolic_call(op: object, args: Sequence[Any], kwargs: Mapping[str, A
     if schema.name in _TORCH_MULTI_OUT:
         return _decode_torch_call(call, _TORCH_MULTI_OUT[schema.name])
     multi_out = _MULTI_OUT[schema.name]
+    shapes = None
+    if op._overloadname == "traced":
+        call = _decode_traced(call)
+    else:
+        shapes = _split(call["shapes"], call["ranks"]) if multi_out else (tuple(call["shape"]),)
     return SymbolicCall(
         domain=call["domain"],
         op_type=call["op_type"],
@@ -214,7 +253,7 @@ def decode_symbolic_call(op: object, args: Sequence[Any], kwargs: Mapping[str, A
         inputs=tuple(call["inputs"]),
         attributes=_decode_attributes(call),
         dtypes=tuple(call["dtypes"]) if multi_out else (call["dtype"],),
-        shapes=_split(call["shapes"], call["ranks"]) if multi_out else (tuple(call["shape"]),),
+        shapes=shapes,
         metadata_props=dict(zip(call["metadata_keys"], call["metadata_values"], strict=True)),
         multi_out=multi_out,
     )
@@ -364,6 +403,23 @@ def _call_multi_out(
     ]
 
 
-for _name, _kernel in (("call", _call), ("call_multi_out", _call_multi_out)):
+def _call_traced(
+    inputs: Sequence[torch.Tensor], attr_tensors: Sequence[torch.Tensor], like: Sequence[torch.Tensor], encoded: str
+) -> torch.Tensor:
+    return torch.zeros_like(like[0])
+
+
+def _call_multi_out_traced(
+    inputs: Sequence[torch.Tensor], attr_tensors: Sequence[torch.Tensor], like: Sequence[torch.Tensor], encoded: str
+) -> list[torch.Tensor]:
+    return [torch.zeros_like(tensor) for tensor in like]
+
+
+for _name, _kernel in (
+    ("call", _call),
+    ("call_multi_out", _call_multi_out),
+    ("call.traced", _call_traced),
+    ("call_multi_out.traced", _call_multi_out_traced),
+):
     _LIBRARY.kernel(_name, _kernel, "CompositeExplicitAutograd")
     _LIBRARY.fake(_name, _kernel)
