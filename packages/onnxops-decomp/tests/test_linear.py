@@ -157,6 +157,27 @@ def test_einsum_keeps_the_dtype(dtype: torch.dtype) -> None:
     check(lambda a, b: torch.einsum("ij,ki->jk", a, b), a, b)
 
 
+@pytest.mark.parametrize("opset", [9, 12, 18])
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [("ij->", [(2, 3)]), ("ij->i", [(2, 3)]), ("ij->ji", [(2, 3)]), ("ij->i", [(2, 1)]), ("ij,k->k", [(2, 3), (4,)])],
+)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64])
+def test_einsum_sums_integers_like_sum(
+    dtype: torch.dtype, equation: str, shapes: list[tuple[int, ...]], opset: int
+) -> None:
+    operands = [torch.randint(100, 127, shape).to(dtype) for shape in shapes]
+    check(lambda *operands: torch.einsum(equation, *operands), *operands, opset=opset)
+
+
+@pytest.mark.parametrize("equation", ["i,j->ij", "i,i->i"])
+def test_einsum_promotes_what_it_only_multiplies(equation: str) -> None:
+    numbers, bools = torch.arange(4), torch.tensor([True, False, True, True])
+    for a, b in ((numbers, torch.rand(4)), (numbers.int(), torch.rand(4).half()), (bools, numbers)):
+        check(lambda a, b: torch.einsum(equation, a, b), a, b)
+        check(lambda a, b: torch.einsum("i,->i", a, b[1]), a, b)
+
+
 def test_bilinear_and_tensordot() -> None:
     check(F.bilinear, torch.randn(4, 2), torch.randn(4, 3), torch.randn(5, 2, 3), torch.randn(5))
     check(lambda a, b: torch.tensordot(a, b, dims=([1, 0], [0, 1])), torch.randn(2, 3, 4), torch.randn(3, 2, 5))

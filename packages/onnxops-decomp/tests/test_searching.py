@@ -102,3 +102,15 @@ def test_unique_consecutive(opset: int) -> None:
     rows = torch.tensor([[1, 2], [1, 2], [0, 5], [1, 2]])
     check(lambda x: torch.unique_consecutive(x, dim=0, return_inverse=True, return_counts=True), rows, opset=opset)
     check(lambda x: torch.unique_consecutive(x), x.float()[:0], opset=opset)
+
+
+@pytest.mark.parametrize("opset", [10, 11, 13, 18, 26])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_every_nan_is_distinct(dtype: torch.dtype, opset: int) -> None:
+    def found(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*x.unique(return_inverse=True, return_counts=True), x.unique())
+
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([[nan, 1.0, nan, 2.0], [-inf, 1.0, inf, 0.0]]).to(dtype)
+    check(found, x, opset=opset, others=[(torch.tensor([[3.0, nan], [3.0, -1.0], [inf, 2.0]]).to(dtype),)])
+    check(found, torch.zeros(0, dtype=dtype), opset=opset)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decomp_harness import check
+from decomp_harness import check, lower, run
 
 NAN, INF = float("nan"), float("inf")
 OPSETS = [9, 11, 13, 18, 26]
@@ -80,3 +80,44 @@ def test_quantile(interpolation: str) -> None:
     check(lambda x, q: torch.quantile(x, q, dim=1, interpolation=interpolation), X, q)
     check(lambda x: torch.nanquantile(x, 0.4, dim=1, interpolation=interpolation), WITH_NAN[1:])
     check(lambda x: torch.quantile(x, 0.4), WITH_NAN)
+
+
+# ---- equal elements
+
+TIES = torch.randint(0, 4, (6, 40), generator=torch.Generator().manual_seed(0))
+TIED_DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8]
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10, 11, 12, 13, 18, 24, 26])
+@pytest.mark.parametrize("dtype", TIED_DTYPES)
+def test_torch_defines_which_of_equal_elements_is_found(dtype: torch.dtype, opset: int) -> None:
+    x = TIES.to(dtype)
+    if dtype.is_floating_point:
+        x[::2, ::7] = NAN
+    check(lambda x: (x.argmax(-1), x.argmin(0), x.argmax(), x.max(1).indices, x.min(0).indices), x, opset=opset)
+    check(lambda x: (x.sort(stable=True), x.argsort(descending=True, stable=True)), x, opset=opset)
+    check(lambda x: (x.median(1).indices, x.median(0).indices), x, opset=opset)
+    if opset >= 9:
+        check(lambda x: (x.cummax(1).indices, x.cummin(0).indices), x, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [9, 10, 11, 13, 18, 24, 26])
+@pytest.mark.parametrize("dtype", TIED_DTYPES)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sort(),
+        lambda x: x.sort(descending=True),
+        lambda x: x.topk(5),
+        lambda x: x.topk(5, largest=False),
+        lambda x: x.kthvalue(7, keepdim=True),
+        lambda x: x.mode(keepdim=True),
+    ],
+)
+def test_torch_leaves_open_which_of_equal_elements_is_found(function, dtype: torch.dtype, opset: int) -> None:
+    # The order depends on torch's sorting algorithm: the values are equal, the index is that of such a value.
+    x = TIES.to(dtype)
+    values, indices = run(lower(function, (x,), opset=opset).proto, (x,))
+    expected = function(x)
+    torch.testing.assert_close(values, expected.values, rtol=0, atol=0)
+    assert torch.equal(x.gather(1, indices), values)

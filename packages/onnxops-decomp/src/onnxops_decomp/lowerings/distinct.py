@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.lowerings.sorting import sorted_along
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -26,6 +27,9 @@ def _nothing(op: OpBuilder) -> ir.Value:
 def _unique(
     op: OpBuilder, value: ir.Value, dim: int | None, return_inverse: bool, return_counts: bool
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
+    if dim is None and op.dtype(value).is_floating_point():
+        values, inverse, counts = _distinct_floats(op, value)
+        return values, inverse if return_inverse else _nothing(op), counts if return_counts else _nothing(op)
     keys = op.cast(value, INT64) if value.dtype == BOOL else value
     values, _, inverse, counts = op.emit_many("Unique", 4, keys, axis=dim, sorted=1)
     if return_inverse and dim is None:
@@ -35,6 +39,18 @@ def _unique(
         inverse if return_inverse else _nothing(op),
         counts if return_counts else _nothing(op),
     )
+
+
+def _distinct_floats(op: OpBuilder, value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Return distinct elements in order, the place of each element among them, and how often each occurs.
+
+    Every NaN is distinct and greater than all numbers; the kernels of Unique take NaN for equal to anything.
+    """
+    flat, order = sorted_along(op, op.Reshape(value, [-1]), 0, False)
+    starts = _run_starts(op, flat, 0)
+    run = op.Sub(op.CumSum(op.cast(starts, INT64), op.constant(0)), 1)
+    inverse = op.ScatterElements(op.Mul(run, 0), order, run, axis=0)
+    return op.Compress(flat, starts, axis=0), op.reshape(inverse, op.sizes(value)), _run_lengths(op, starts, run)
 
 
 @lowering(aten._unique2.default)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.dtypes import result_dtype
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.registry import lowering
 
@@ -61,6 +62,14 @@ def _broadcast(op: OpBuilder, tensors: Sequence[ir.Value], operands: Sequence[st
     return values, spelled
 
 
+def _computed_dtype(tensors: Sequence[ir.Value], operands: Sequence[str], output: str) -> ir.DataType:
+    """Return the common dtype; torch sums over a dimension of one operand alone as ``sum`` does, integers in INT64."""
+    dtype = result_dtype(*tensors)
+    labels = [label for spelled in operands for label in set(spelled)]
+    is_summed = any(labels.count(label) == 1 and label not in output for label in labels)
+    return ir.DataType.INT64 if is_summed and not dtype.is_floating_point() else dtype
+
+
 def _is_product_of_matrices(left: str, right: str, output: str) -> bool:
     """Tell whether MatMul does it: (batch, m, k) times (batch, k, n) is (batch, m, n)."""
     if min(len(left), len(right), len(output)) < 2 or len({*left, *right}) != len(left) + 1:
@@ -72,6 +81,8 @@ def _is_product_of_matrices(left: str, right: str, output: str) -> bool:
 @lowering(aten.einsum.default)
 def einsum(op: OpBuilder, equation: str, tensors: Sequence[ir.Value], *, path: Sequence[int] | None = None) -> ir.Value:
     operands, output = _explicit(op, equation, tensors)
+    dtype = _computed_dtype(tensors, operands, output)
+    tensors = [op.cast(tensor, dtype) for tensor in tensors]
     values, operands = _broadcast(op, tensors, operands)
     scalars = [value for value, labels in zip(values, operands, strict=True) if not labels]
     terms = [(value, labels) for value, labels in zip(values, operands, strict=True) if labels]
