@@ -26,6 +26,10 @@ EVERY = ["onnx-fx-export", "onnx-ts-legacy", "onnx-verify", "onnxops-core", "onn
         ),
         (["packages/onnx-verify/pyproject.toml"], ["onnx-fx-export", "onnx-ts-legacy", "onnx-verify"]),
         (["packages/onnxops-core/tests/test_dtypes.py"], ["onnxops-core"]),
+        (
+            ["packages/onnxops-core/tests/core_node_cases.py"],
+            ["onnx-fx-export", "onnx-ts-legacy", "onnxops-core", "onnxops-decomp"],
+        ),
         (["packages/onnxops-core/README.md", "packages/onnxops-core/changelog.d/new.added.md"], []),
         (["docs/index.md", "tools/workspace.py", "README.md"], []),
         (["docs/index.md", "noxfile.py"], EVERY),
@@ -53,7 +57,7 @@ def test_a_moved_file_counts_where_it_came_from_and_where_it_went(
 ) -> None:
     base = git.git(sample.root, "rev-parse", "HEAD")
     source = sample["sample-alpha"].path / "tests/smoke.py"
-    git.git(sample.root, "mv", source, sample["sample-gamma"].path / "tests/other.py")
+    git.git(sample.root, "mv", source, sample["sample-gamma"].path / "tests/test_other.py")
     git.commit_all(sample.root, [sample.root / "packages"], "Move", epoch=1_700_000_000)
 
     ci_matrix.main(base, sample.root)

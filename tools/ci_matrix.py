@@ -38,7 +38,8 @@ def affected(workspace: Workspace, changed: Iterable[str]) -> list[str]:
         if parts[2] in UNTESTED_FOLDERS or PurePosixPath(path).suffix in UNTESTED_SUFFIXES:
             continue
         package = workspace[parts[1]]
-        tests_alone = parts[2] == "tests"
+        # What tests share, such as a harness, may be shared with the tests of dependents too.
+        tests_alone = parts[2] == "tests" and parts[-1].startswith(("test_", "smoke"))
         found.add(package.name)
         found.update(other.name for other in workspace.dependents(package) if not tests_alone)
     return sorted(found)
