@@ -70,6 +70,16 @@ def test_what_a_framework_calls_is_no_helper(name: str) -> None:
     assert list(repeated({DECOMP: FIRST, FX: SECOND.replace("summed", name)})) == []
 
 
+def test_what_calls_another_function_of_its_own_module_does_something_else() -> None:
+    own = "def plus(a, b):\n    return a {} b\n"
+
+    assert list(repeated({DECOMP: own.format("+") + FIRST, FX: own.format("-") + SECOND})) == []
+
+
+def test_a_function_that_calls_itself_may_repeat_one_that_does_so_too() -> None:
+    assert len(list(repeated({DECOMP: FIRST.replace("plus", "total"), FX: SECOND.replace("plus", "summed")}))) == 1
+
+
 def test_an_inner_function_is_not_compared_its_meaning_is_that_of_the_outer_variables() -> None:
     def nested(text: str, plus: str) -> str:
         return f"def outer():\n    plus = {plus}\n" + text.replace("\n", "\n    ")

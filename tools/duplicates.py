@@ -36,10 +36,12 @@ def repeated(texts: Mapping[str, str]) -> Iterator[str]:
     """One line per function of these Python files, given by name, that another one repeats."""
     same: defaultdict[tuple[str, Hashable], list[Place]] = defaultdict(list)
     for file, text in texts.items():
-        for node in outer_functions(ast.parse(text)):
+        tree = ast.parse(text)
+        meanings = {node.name: f"{file}:{node.name}" for node in tree.body if isinstance(node, Function)}
+        for node in outer_functions(tree):
             if is_helper(node) and size(node) >= MIN_NODES:
                 place = Place(file, node.lineno, node.name, bool(node.decorator_list))
-                same[scope(file), Form(node).key].append(place)
+                same[scope(file), Form(node, meanings | {node.name: "itself"}).key].append(place)
     for first, *others in same.values():
         for other in others:
             # What is entered in tables by decorators has the arguments that its entry must have.
@@ -89,9 +91,15 @@ def own_names(node: Function) -> set[str]:
 
 
 class Form:
-    """What a function does, equal for those that differ only in names of their own."""
+    """What a function does, equal for those that differ only in names of their own.
 
-    def __init__(self, function: Function) -> None:
+    Attributes:
+        key: The form, which can be compared and hashed.
+    """
+
+    def __init__(self, function: Function, meanings: Mapping[str, str]) -> None:
+        """Takes a function and what names mean in its module that mean something else in another one."""
+        self.meanings = meanings
         self.own = own_names(function)
         self.numbers: dict[str, int] = {}
         self.key = (self.of(function.args), self.of(body_of(function)))
@@ -103,6 +111,8 @@ class Form:
                 return tuple(self.of(each) for each in part)
             case ast.Name(id=name) | ast.arg(arg=name) if name in self.own:
                 return self.numbers.setdefault(name, len(self.numbers))
+            case ast.Name(id=name) if name in self.meanings:
+                return self.meanings[name]
             case ast.AnnAssign(value=ast.expr()):
                 return ("Assign", (self.of(part.target),), self.of(part.value))
             case ast.AST():
