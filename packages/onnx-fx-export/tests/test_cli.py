@@ -2,26 +2,73 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
+from click.testing import Result
+from rich.console import Console
+from typer.testing import CliRunner
+
+from onnx_fx_export.cli import _Progress, app
 
 FACTORY = """
 import torch
 
+class Block(torch.nn.Linear):
+    def forward(self, x):
+        return torch.relu(super().forward(x))
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.dropout = torch.nn.Dropout()
+
+    def forward(self, x):
+        self.count.add_(1)
+        return x * self.count
+
 def linear():
-    return torch.nn.Linear(3, 2), (torch.ones(2, 3),), {"dynamic_shapes": ({0: "batch"},)}
+    return torch.nn.Linear(3, 2), (torch.ones(2, 3),), {"dynamic_shapes": ({0: "batch"},), "opset_version": 17}
+
+def plain():
+    return torch.nn.Linear(64, 64), (torch.ones(2, 64),)
+
+def conv():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).eval()
+    return model, (torch.ones(2, 3, 5, 5),)
+
+def blocks():
+    return torch.nn.Sequential(torch.nn.ModuleList([Block(4, 4), Block(4, 4)])[0], Block(4, 4)), (torch.ones(2, 4),)
+
+def counter():
+    return Counter().eval(), (torch.ones(2),)
+
+def branch():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            if x.sum() > 0:
+                return x + 1
+            return x - 1
+    return Model(), (torch.ones(2),)
 
 def broken():
     class Model(torch.nn.Module):
         def forward(self, x):
             return torch.linalg.eig(x)
     return Model(), (torch.eye(2),)
+
+def alone():
+    return torch.nn.ReLU()
 """
 
 
@@ -31,10 +78,18 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
+def run_here(*arguments: str) -> Result:
+    """Run the command in this process, which is faster."""
+    return CliRunner().invoke(app, arguments)
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "factories.py").write_text(FACTORY)
-    return tmp_path
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    sys.modules.pop("factories", None)
 
 
 def test_a_factory_is_exported_and_verified(folder: Path) -> None:
@@ -42,7 +97,7 @@ def test_a_factory_is_exported_and_verified(folder: Path) -> None:
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
     assert summary["opset"] == 13
-    assert summary["inputs"] == ["input"]
+    assert summary["inputs"] == ["input FLOAT[batch,3]"]
     assert set(summary["seconds"]) == {"capture", "convert", "verify", "save"}
     assert (folder / "model.onnx").exists()
 
@@ -51,7 +106,7 @@ def test_a_saved_program_is_exported(folder: Path) -> None:
     torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.ones(2, 3),)), folder / "model.pt2")
     result = run("model.pt2", "-o", "model.onnx", folder=folder)
     assert result.returncode == 0, result.stderr
-    assert "nodes" in result.stdout
+    assert "input FLOAT[2,3]" in result.stdout
     assert (folder / "model.onnx").exists()
 
 
@@ -62,8 +117,89 @@ def test_a_failed_export_exits_with_1_and_leaves_no_file(folder: Path) -> None:
     assert not (folder / "model.onnx").exists()
 
 
-@pytest.mark.parametrize("source", ["missing.pt2", "factories", "factories:nothing", "no_module:linear"])
-def test_a_wrong_source_exits_with_2(folder: Path, source: str) -> None:
-    result = run(source, "-o", "model.onnx", folder=folder)
-    assert result.returncode == 2
-    assert "error" in result.stderr
+def test_stages_are_plain_lines_beside_the_result(folder: Path) -> None:
+    result = run_here("factories:linear", "-o", "model.onnx", "--verify", "--json")
+    assert re.fullmatch(r"( *\w+  \d+\.\d\d s\n){4}", result.stderr)
+    assert json.loads(result.stdout)["opset"] == 17  # as the factory states
+
+
+def test_a_terminal_shows_the_stage_that_runs() -> None:
+    console = Console(force_terminal=True, file=io.StringIO(), width=80)
+    progress = _Progress(console)
+    for stage in ("capture", "convert"):
+        progress(stage)
+        assert stage in str(progress._status.status)
+    progress.end()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    assert re.search(r" capture  \d\.\d\d s", text)
+    assert re.search(r" convert  \d\.\d\d s", text)
+
+
+def graph_of(folder: Path) -> onnx.GraphProto:
+    return onnx.load(folder / "model.onnx", load_external_data=False).graph
+
+
+def shape_of(value: onnx.ValueInfoProto) -> list[str]:
+    return [dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+
+
+OPTIONS = {
+    "names and dimensions": (
+        ["plain", "--input-name", "x", "--output-name", "y", "--dynamic", "x:0=rows", "--dynamic", "y:0=lines"],
+        lambda graph: (graph.input[0].name, shape_of(graph.input[0]), shape_of(graph.output[0])),
+        ("x", ["rows", "64"], ["lines", "64"])),
+    "no optimization": (
+        ["conv", "--no-optimize"], lambda graph: [node.op_type for node in graph.node], ["Conv", "BatchNormalization"]),
+    "optimization": (["conv", "--optimize"], lambda graph: [node.op_type for node in graph.node], ["Conv"]),
+    "no weights": (["plain", "--no-weights"], lambda graph: (len(graph.initializer), len(graph.input)), (0, 3)),
+    "external data": (
+        ["plain", "--external-data"], lambda graph: max(weight.data_location for weight in graph.initializer),
+        onnx.TensorProto.EXTERNAL),
+    "functions": (
+        ["blocks", "--functions", "Block"], lambda graph: [node.op_type for node in graph.node], ["Block", "Block"]),
+    "all functions": (
+        ["blocks", "--functions", "all"], lambda graph: [node.op_type for node in graph.node], ["Block", "Block"]),
+    "repeated": (["blocks", "--repeated", "factories.Block"], lambda graph: len(graph.node), 4),
+    "state": (["counter", "--state", "io"], lambda graph: [v.name for v in graph.output], ["output", "count.next"]),
+    "torchscript": (["plain", "--torchscript"], lambda graph: len(graph.initializer), 2),
+    "fallback": (["branch", "--fallback"], lambda graph: len(graph.output), 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_reach_the_export(name: str, folder: Path) -> None:
+    (factory, *options), found, expected = OPTIONS[name]
+    result = run_here(f"factories:{factory}", "-o", "model.onnx", *options)
+    assert result.exit_code == 0, result.stderr
+    assert found(graph_of(folder)) == expected
+
+
+def test_files_about_the_export_go_where_they_are_wanted(folder: Path) -> None:
+    options = ["--report", "--profile", "--dump-exported-program", "--artifacts-dir", "about/it"]
+    assert run_here("factories:plain", "-o", "model.onnx", *options).exit_code == 0
+    names = ["exported_program.pt2", "onnx_export_profile.txt", "onnx_export_report.html"]
+    assert sorted(file.name for file in (folder / "about" / "it").iterdir()) == names
+
+
+WRONG = {
+    "a missing file": ["missing.pt2"],
+    "no file and no factory": ["factories"],
+    "no such function": ["factories:nothing"],
+    "no such module": ["no_module:linear"],
+    "a factory that gives no example": ["factories:alone"],
+    "a file of another kind": ["factories.pt2"],
+    "an unknown dimension": ["factories:plain", "--dynamic", "y0=rows"],
+    "an unknown input": ["factories:plain", "--dynamic", "z:0=rows"],
+    "an unknown class": ["factories:blocks", "--functions", "Bloc"],
+    "an opset that is none": ["factories:plain", "--opset", "newest"],
+    "an unknown option": ["factories:plain", "--fast"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_command_exits_with_2(name: str, folder: Path) -> None:
+    (folder / "factories.pt2").write_text("no archive")
+    result = run_here(*WRONG[name], "-o", "model.onnx")
+    assert (result.exit_code, type(result.exception)) == (2, SystemExit)
+    assert "error" in result.stderr.lower()
+    assert not (folder / "model.onnx").exists()

@@ -58,7 +58,15 @@ def test_a_captured_program_is_a_model() -> None:
     model = Mlp()
     captured = torch.export.export(model, (torch.randn(2, 6),), dynamic_shapes=({0: Dim("n")},))
     x = torch.randn(5, 6)
-    torch.testing.assert_close(export(captured)(x), model(x))
+    program = export(captured)
+    assert program.input_names == ["x"]
+    torch.testing.assert_close(program(x), model(x))
+
+
+def test_a_captured_program_gives_names_by_its_structure() -> None:
+    example = ((torch.ones(2), torch.ones(2)), {"scale": torch.tensor(2.0)})
+    program = export(torch.export.export(Nested(), example))
+    assert program.input_names == ["pair.0", "pair.1", "options.scale"]
 
 
 class Point(NamedTuple):

@@ -92,7 +92,9 @@ def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
 def parameter_names(model: Any) -> list[str]:
     """Return the names of the positional parameters; one that collects further arguments begins with an asterisk."""
     if isinstance(model, torch.export.ExportedProgram):
-        return []
+        # What the placeholders were named after; older programs do not know it.
+        signature = model.module_call_graph[0].signature if model.module_call_graph else None
+        return list(getattr(signature, "forward_arg_names", None) or ())
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         scripted: Any = model.forward if isinstance(model, torch.jit.ScriptModule) else model
         return [argument.name for argument in scripted.schema.arguments if argument.name != "self"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import linecache
 import re
 import traceback
 import warnings
@@ -16,6 +17,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.block_expansion import NotRepeatableError, expand
+from onnx_fx_export.branches import cond_for
 from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.examples import Example, enlarged, has_special_sizes, named_keywords, of_size_one, variable_numbers
@@ -226,14 +228,23 @@ def _translated(error: Exception) -> CaptureError | DynamicShapeError:
     place = _user_line(error)
     where = f" at {place}" if place else ""
     if "data-dependent" in text:
-        return CaptureError(
-            f"The model decides by the values of a tensor{where}. One graph holds both ways only if the code says so:\n"
-            "  torch.cond(condition, when_true, when_false, (x,))   instead of   if condition: ... else: ...\n"
-            "and a size read from data needs torch._check(...) for its bounds. onnx_ts_legacy.export takes a scripted "
-            f"model with such ifs as it is.\ntorch.export says: {text.splitlines()[0]}"
-        )
+        return CaptureError(f"{_about_branch(place)}\ntorch.export says: {text.splitlines()[0]}")
     head = "\n".join(text.splitlines()[:12])
     return CaptureError(f"torch.export cannot capture the model{where} ({type(error).__name__}):\n{head}")
+
+
+def _about_branch(place: str) -> str:
+    """Return what to do about code at a place that decides by data."""
+    file, _, line = place.rpartition(":")
+    rewrite = cond_for(file, int(line)) if file else ""
+    shown = f" at {place}:\n  {linecache.getline(file, int(line)).strip()}" if file else "."
+    general = "torch.cond(condition, when_true, when_false, (x,))   instead of   if condition: ... else: ..."
+    return (
+        f"The model decides by the values of a tensor{shown}\n"
+        f"One graph holds both ways only if the code says so. Write\n  {rewrite or general}\n"
+        "A loop that data ends is torch.while_loop(...), and a size read from data needs torch._check(...) for its bounds. "
+        "onnx_ts_legacy.export takes a scripted model with such ifs as it is."
+    )
 
 
 def _plain(fact: str) -> str:

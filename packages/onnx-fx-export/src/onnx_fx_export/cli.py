@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import onnx_ir as ir
 import torch
 import typer
 from rich.console import Console
@@ -38,7 +42,10 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if source.endswith(".pt2"):
         if not Path(source).is_file():
             raise InvalidArgumentError(f"There is no file {source}.")
-        program = torch.export.load(source)
+        try:
+            program = torch.export.load(source)
+        except Exception as error:  # whatever reading a file of another kind raises
+            raise InvalidArgumentError(f"{source} is no program that torch.export saved: {error}.") from error
         args, kwargs = program.example_inputs or ((), {})
         return program, tuple(args), {"kwargs": kwargs}
     module_name, separator, attribute = source.partition(":")
@@ -49,28 +56,93 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         factory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise InvalidArgumentError(f"{source} cannot be loaded: {error}.") from error
-    model, args, *options = factory()
-    return model, tuple(args), dict(options[0]) if options else {}
+    made = factory()
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[1], tuple | list):
+        raise InvalidArgumentError(
+            f"{source} has to return a model and a tuple of its positional example arguments, and may add a dictionary "
+            f"of arguments of onnx_fx_export.export; it returned {type(made).__name__}."
+        )
+    return made[0], tuple(made[1]), dict(made[2]) if len(made) > 2 else {}
 
 
 def _summary(program: ONNXProgram, path: Path) -> dict[str, Any]:
+    model = program.model
+    data = path.with_name(f"{path.name}.data")
     return {
         "path": str(path),
-        "opset": program.model.opset_imports[""],
-        "nodes": len(program.model.graph),
-        "inputs": program.input_names,
-        "outputs": program.output_names,
-        "bytes": path.stat().st_size,
-        "seconds": program.timings,
+        "opset": model.opset_imports[""],
+        "nodes": sum(1 for _ in model.graph.all_nodes()),
+        "functions": len(model.functions),
+        "inputs": _described(model.graph.inputs),
+        "outputs": _described(model.graph.outputs),
+        "bytes": sum(file.stat().st_size for file in (path, data) if file.exists()),
+        "seconds": getattr(program, "timings", {}),
     }
+
+
+def _described(values: Sequence[ir.Value]) -> list[str]:
+    """Return the name, dtype and shape of each value."""
+    return [f"{v.name} {v.dtype.name if v.dtype else '?'}{'?' if v.shape is None else v.shape}" for v in values]
 
 
 def _show(summary: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None)
-    seconds = ", ".join(f"{stage} {spent:.2f} s" for stage, spent in summary["seconds"].items())
-    for name, value in {**summary, "bytes": f"{summary['bytes']:,}", "seconds": seconds}.items():
-        table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
-    Console().print(table)
+    shown = {name: value for name, value in summary.items() if name != "seconds" and value != 0}
+    for name, value in {**shown, "bytes": f"{summary['bytes']:,}"}.items():
+        table.add_row(name, Text("\n".join(value) if isinstance(value, list) else str(value)))
+    Console(soft_wrap=True).print(table)
+
+
+class _Progress:
+    """Tells of the stages as they begin and, with their times, as they end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._stage, self._start = console, "", 0.0
+        self._status = console.status("") if console.is_terminal else None
+
+    def __call__(self, stage: str) -> None:
+        self.end()
+        self._stage, self._start = stage, time.perf_counter()
+        if self._status is not None:
+            self._status.update(stage)
+            self._status.start()
+
+    def end(self) -> None:
+        """Tell of the stage that ended."""
+        if self._status is not None:
+            self._status.stop()
+        if self._stage:
+            self._console.print(f"{self._stage:>8}  {time.perf_counter() - self._start:.2f} s", highlight=False)
+        self._stage = ""
+
+
+def _dynamic_axes(declared: Sequence[str]) -> dict[str, dict[int, str]]:
+    """Return what ``input:axis=name`` says, by input."""
+    axes: dict[str, dict[int, str]] = {}
+    for text in declared:
+        found = re.fullmatch(r"(?P<input>.+):(?P<axis>-?\d+)=(?P<name>.+)", text)
+        if found is None:
+            raise InvalidArgumentError(f"--dynamic takes input:axis=name, such as input_ids:0=batch; not {text}.")
+        axes.setdefault(found["input"], {})[int(found["axis"])] = found["name"]
+    return axes
+
+
+def _classes(names: Sequence[str], model: Any) -> Any:
+    """Return the classes of modules of these names, short or with their module; True for ``all``.
+
+    Raises:
+        InvalidArgumentError: If the model has no module of such a class.
+    """
+    if "all" in names:
+        return True
+    if not isinstance(model, torch.nn.Module):
+        return set(names)  # a captured program knows the classes by their whole names only
+    kinds = {type(module) for module in model.modules()}
+    found = {kind for kind in kinds if {kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}"} & {*names}}
+    if not found:
+        known = sorted(kind.__qualname__ for kind in kinds)
+        raise InvalidArgumentError(f"The model has no module of class {', '.join(names)}; it has {', '.join(known)}.")
+    return found
 
 
 app = typer.Typer(add_completion=False)
@@ -81,21 +153,65 @@ errors = Console(stderr=True)
 def export_command(
     source: Annotated[str, typer.Argument(help="model.pt2, or package.module:factory")],
     output: Annotated[Path, typer.Option("--output", "-o", help="file to write")],
-    opset: Annotated[int, typer.Option(help="opset of the model, 7 to 28")] = DEFAULT_OPSET,
-    verify: Annotated[bool, typer.Option("--verify", help="compare with PyTorch on the example")] = False,
-    state: Annotated[str, typer.Option(help='"error", or "io" to make mutated buffers inputs and outputs')] = "error",
+    opset: Annotated[int | None, typer.Option(help=f"opset of the model, 7 to 28; {DEFAULT_OPSET} by default")] = None,
+    dynamic: Annotated[
+        list[str] | None, typer.Option("--dynamic", help="dynamic dimension, as input:axis=name; may be repeated")
+    ] = None,
+    input_names: Annotated[list[str] | None, typer.Option("--input-name", help="name of an input, in order")] = None,
+    output_names: Annotated[list[str] | None, typer.Option("--output-name", help="name of an output, in order")] = None,
+    verify: Annotated[bool | None, typer.Option("--verify", help="compare with PyTorch on the example")] = None,
+    state: Annotated[
+        str | None, typer.Option(help='"error", or "io" to make mutated buffers inputs and outputs')
+    ] = None,
+    optimize: Annotated[bool | None, typer.Option("--optimize/--no-optimize", help="fuse groups of nodes")] = None,
+    functions: Annotated[
+        list[str] | None, typer.Option("--functions", help='class of modules that become functions, or "all"')
+    ] = None,
+    repeated: Annotated[
+        list[str] | None,
+        typer.Option("--repeated", help='class of modules of which equal ones are captured once, or "all"'),
+    ] = None,
+    external_data: Annotated[
+        bool | None, typer.Option("--external-data/--no-external-data", help="weights in a file beside the model")
+    ] = None,
+    export_params: Annotated[bool | None, typer.Option("--weights/--no-weights", help="write the weights")] = None,
+    torchscript: Annotated[
+        bool | None, typer.Option("--torchscript", help="export with onnx-ts-legacy instead")
+    ] = None,
+    fallback: Annotated[
+        bool | None, typer.Option("--fallback", help="export with onnx-ts-legacy if this exporter cannot")
+    ] = None,
+    report: Annotated[bool | None, typer.Option("--report", help="write a page about the export")] = None,
+    profile: Annotated[bool | None, typer.Option("--profile", help="write where the time goes")] = None,
+    dump: Annotated[
+        bool | None, typer.Option("--dump-exported-program", help="write what torch.export captured")
+    ] = None,
+    artifacts: Annotated[Path | None, typer.Option("--artifacts-dir", help="folder for these files")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
-    """Export a model to ONNX."""
+    """Export a model to ONNX.
+
+    Options win over what a factory states.
+    """
+    given: dict[str, Any] = {
+        "opset_version": opset, "input_names": input_names, "output_names": output_names, "verify": verify,
+        "state": state, "optimize": optimize, "external_data": external_data, "export_params": export_params,
+        "dynamo": None if torchscript is None else False, "fallback": fallback, "report": report, "profile": profile,
+        "dump_exported_program": dump, "artifacts_dir": artifacts,
+    }  # fmt: skip
+    progress = _Progress(errors)
     try:
         model, args, options = load_source(source)
-        options.update(opset_version=opset, verify=verify, state=state)
-        with errors.status("exporting") as status:
-            program = export(model, args, output, progress=status.update, **options)
+        given["dynamic_axes"] = _dynamic_axes(dynamic) if dynamic else None
+        given["export_modules_as_functions"] = _classes(functions, model) if functions else None
+        given["capture_repeated_blocks"] = _classes(repeated, model) if repeated else None
+        options.update({name: value for name, value in given.items() if value is not None})
+        program = export(model, args, output, progress=progress, **options)
     except InvalidArgumentError as error:
-        raise _failed(error, 2) from error
+        raise _failed(progress, error, 2) from error
     except OnnxExporterError as error:
-        raise _failed(error, 1) from error
+        raise _failed(progress, error, 1) from error
+    progress.end()
     summary = _summary(program, output)
     if as_json:
         print(json.dumps(summary, indent=1))
@@ -103,6 +219,7 @@ def export_command(
         _show(summary)
 
 
-def _failed(error: Exception, code: int) -> typer.Exit:
+def _failed(progress: _Progress, error: Exception, code: int) -> typer.Exit:
+    progress.end()
     errors.print("[red]error:[/red]", Text(str(error)), soft_wrap=True)
     return typer.Exit(code)

@@ -98,7 +98,9 @@ def _table(failures: Sequence[Failure], opset: int) -> str:
     lowest = [f.error.lowest for f in failures if isinstance(f.error, UnsupportedOpsetError) and f.error.lowest]
     if lowest and len(lowest) == len(failures):
         lines.append(f"Export with opset_version={max(lowest)} or newer.")
-    elif any(isinstance(f.error, UnsupportedOperatorError) for f in failures):
+    elif lowest:
+        lines.append(f"opset_version={max(lowest)} or newer has {len(lowest)} of these calls.")
+    if any(isinstance(f.error, UnsupportedOperatorError) for f in failures):
         lines.append(
             "Give a lowering for such an operator in custom_translation_table={torch.ops.ns.name.default: function}."
         )

@@ -196,6 +196,7 @@ def unconvertible_ops(
     opset_version: int | None = None,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
+    custom_translation_table: Mapping[Any, Callable[..., Any]] | LoweringTable | None = None,
 ) -> dict[str, list[str]]:
     """Tell what keeps a model from being converted, without writing anything.
 
@@ -206,6 +207,7 @@ def unconvertible_ops(
         opset_version: Opset that is asked for.
         dynamic_shapes: Dynamic dimensions.
         dynamic_axes: Dynamic dimensions in the other form.
+        custom_translation_table: Lowerings of your own.
 
     Returns:
         For each operator that cannot be converted, the reasons with the places in the user's code; empty if the
@@ -214,9 +216,18 @@ def unconvertible_ops(
     Raises:
         OnnxExporterError: If the model cannot be captured.
     """
-    arguments = {"kwargs": kwargs, "dynamic_shapes": dynamic_shapes, "dynamic_axes": dynamic_axes}
+    declared = {"dynamic_shapes": dynamic_shapes, "dynamic_axes": dynamic_axes}
+    table = custom_translation_table
     try:
-        export(model, args, opset_version=opset_version, state="io", **arguments)
+        export(
+            model,
+            args,
+            kwargs=kwargs,
+            opset_version=opset_version,
+            state="io",
+            custom_translation_table=table,
+            **declared,
+        )
     except ConversionError as error:
         found: dict[str, list[str]] = {}
         for failure in error.failures:

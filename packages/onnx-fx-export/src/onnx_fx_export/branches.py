@@ -1,0 +1,99 @@
+"""The ``torch.cond`` that takes the place of an ``if`` in the user's code, written out."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+__all__ = ["cond_for"]
+
+_Statements = Sequence[ast.stmt]
+
+
+def cond_for(file: str, line: int) -> str:
+    """Return what to write instead of the ``if`` at a line.
+
+    Args:
+        file: Path of the source file.
+        line: Number of a line of its condition.
+
+    Returns:
+        Code with one ``torch.cond``; empty if there is no ``if`` at the line, or its branches do more than compute one
+        result.
+    """
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    # The innermost one comes last.
+    for function in sorted(functions, key=lambda node: -node.lineno):
+        for node, following in _branches(function):
+            if node.test.lineno <= line <= (node.test.end_lineno or line):
+                return _rewritten(node, following, function)
+    return ""
+
+
+def _branches(function: ast.FunctionDef | ast.Lambda) -> Iterator[tuple[ast.If | ast.IfExp, _Statements]]:
+    """Yield each ``if`` with the statements that follow it in its block."""
+    for parent in ast.walk(function):
+        for field in ("body", "orelse"):
+            block: Any = getattr(parent, field, None)
+            if isinstance(block, list):
+                yield from ((node, block[index + 1 :]) for index, node in enumerate(block) if isinstance(node, ast.If))
+        if isinstance(parent, ast.IfExp):
+            yield parent, ()
+
+
+def _rewritten(node: ast.If | ast.IfExp, following: _Statements, function: ast.FunctionDef | ast.Lambda) -> str:
+    if isinstance(node, ast.IfExp):
+        return _call(node.test, node.body, node.orelse, function)
+    target, when_true = _result(node.body)
+    other, when_false = _result(node.orelse or following[:1])
+    if when_true is None:
+        return ""
+    if target and not node.orelse:
+        # Without an else the name keeps its value; a branch must not hand on what it was given.
+        kept = ast.parse(f"{target}.clone()", mode="eval").body
+        return f"{target} = {_call(node.test, when_true, kept, function)}"
+    if when_false is None or target != other:
+        return ""
+    call = _call(node.test, when_true, when_false, function)
+    return f"{target} = {call}" if target else f"return {call}"
+
+
+def _result(block: _Statements) -> tuple[str, ast.expr | None]:
+    """Return the name that a block of one statement assigns (empty if it returns), and the expression."""
+    if len(block) != 1:
+        return "", None
+    (statement,) = block
+    if isinstance(statement, ast.Return) and statement.value is not None:
+        return "", statement.value
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        return ast.unparse(statement.targets[0]), statement.value
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        left = ast.Name(statement.target.id, ast.Load())
+        return statement.target.id, ast.BinOp(left, statement.op, statement.value)
+    return "", None
+
+
+def _call(test: ast.expr, when_true: ast.expr, when_false: ast.expr, function: ast.FunctionDef | ast.Lambda) -> str:
+    """Return the call; the operands are the local names that a branch reads, but the module itself."""
+    arguments = function.args
+    local = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    local |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    read = [n.id for part in (when_true, when_false) for n in ast.walk(part) if isinstance(n, ast.Name)]
+    names = [name for name in dict.fromkeys(read) if name in local and name != "self"]
+    parameters = ", ".join(names)
+    head = f"lambda {parameters}:" if names else "lambda:"
+    branches = [f"{head} {_fresh(part, names)}" for part in (when_true, when_false)]
+    operands = f"({parameters},)" if len(names) == 1 else f"({parameters})"
+    return f"torch.cond({ast.unparse(test)}, {branches[0]}, {branches[1]}, {operands})"
+
+
+def _fresh(result: ast.expr, names: Sequence[str]) -> str:
+    """Return an expression; what is an operand as it stands has to be a copy."""
+    text = ast.unparse(result)
+    return f"{text}.clone()" if text in names else text
