@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import onnx
@@ -14,11 +14,14 @@ import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import ArgumentsError, MissingRuntimeError, SaveError
+from onnxops_decomp.streaming import write_model
 
 __all__ = ["TSProgram"]
 
 # A protobuf message ends at 2 GiB; beyond this, weights stand in a file of their own.
 _LARGEST_FILE = 1_900_000_000
+# A larger model is handed to the runtime as a file, which needs no copy of it.
+_IN_MEMORY = 1 << 26
 
 
 class TSProgram:
@@ -91,7 +94,7 @@ class TSProgram:
             options.log_severity_level = 3
             with tempfile.TemporaryDirectory() as folder:
                 source: Any = Path(folder) / "model.onnx"
-                if self._size() > _LARGEST_FILE:
+                if self._size() > _IN_MEMORY:
                     self.save(source)
                 else:
                     source = self.model_proto.SerializeToString()
@@ -115,7 +118,7 @@ class TSProgram:
         if hasattr(f, "write"):
             if self._size() > _LARGEST_FILE:
                 raise SaveError("A file object cannot take a model of more than 1.9 GB; give a path instead.")
-            f.write(self.model_proto.SerializeToString())
+            write_model(self.model, cast(IO[bytes], f))
             return
         path = Path(f)
         try:
@@ -128,7 +131,8 @@ class TSProgram:
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder")
         if self._size() <= _LARGEST_FILE:
-            (folder / path.name).write_bytes(self.model_proto.SerializeToString())
+            with (folder / path.name).open("wb") as file:
+                write_model(self.model, file)
         else:
             ir.save(self.model, folder / path.name, external_data=f"{path.name}.data")
             os.replace(folder / f"{path.name}.data", path.with_name(f"{path.name}.data"))
