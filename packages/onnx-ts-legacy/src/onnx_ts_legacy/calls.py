@@ -307,6 +307,14 @@ def functional_form(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | 
     return None
 
 
+# Operators whose results share memory with their operand although nobody keeps track of it, and those that tell.
+_TRACKED: dict[Any, torch._ops.OpOverload] = {
+    aten.unsafe_chunk.default: aten.chunk.default,
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+}
+
+
 def _plain_form(
     overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Any], dict[str, Any]]:
@@ -323,4 +331,4 @@ def _plain_form(
         return aten.to.dtype, [args[0], dtype_of_code(dtype), *args[at + 1 : at + 3]], {}
     if name == "aten::to.prim_other":
         return None, args, {}
-    return overload, args, kwargs
+    return _TRACKED.get(overload, overload), args, kwargs

@@ -225,6 +225,9 @@ class Metadata:
     def _run(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int | None]:
         """Call an operator on fake tensors; see :meth:`call`.
 
+        Returns:
+            What it gives, and the position of the argument whose memory that shows, or None.
+
         Raises:
             ScriptValueError: If torch refuses the call.
             DynamicDimensionError: If it fixes a declared size.
@@ -255,12 +258,12 @@ class Metadata:
     ) -> tuple[Any, int | None]:
         """Call an operator that failed once more: some C++ kernels refuse symbols that torch's Python kernels take."""
         if not private.refuses_symbols(error):
-            return _Trials(self, function, args, kwargs).result(error), None
+            return _Trials(self, function, args, kwargs).result(error)
         try:
             with private.python_kernels():
                 return self._run_symbolic(function, args, kwargs)
         except Exception as again:
-            return _Trials(self, function, args, kwargs).result(again), None
+            return _Trials(self, function, args, kwargs).result(again)
 
     def _check_declared(self) -> None:
         for name, (size, _) in self._declared.items():
@@ -312,9 +315,10 @@ class _Trials:
         self._sizes: list[Any] = [size for size in sizes if isinstance(size, torch.SymInt)]
         self._symbols = sorted({str(s) for size in self._sizes for s in size.node.expr.free_symbols})
         self._floats = any(isinstance(leaf, torch.SymFloat) for leaf in self._leaves)
+        self._viewed: int | None = None
 
-    def result(self, error: Exception) -> Any:
-        """Return fake results with the sizes that were the same in all trials.
+    def result(self, error: Exception) -> tuple[Any, int | None]:
+        """Return fake results with the sizes that were the same in all trials, and which argument they show.
 
         Raises:
             ScriptValueError: If no trial succeeds; ``error`` says why.
@@ -330,7 +334,7 @@ class _Trials:
             for unknown in _UNKNOWN:
                 trials = [trial for step in range(_TRIES) if (trial := self._trial(step, unknown)) is not None]
                 if trials:
-                    return self._common(trials)
+                    return self._common(trials), self._viewed
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if self._symbols and self._metadata.declared_names:
             names = self._metadata.declared_names
@@ -350,7 +354,9 @@ class _Trials:
         try:
             plain = [self._metadata.plain(leaf, values, unknown) for leaf in self._leaves]
             args, kwargs = pytree.tree_unflatten(plain, self._structure)
-            return values, self._metadata.run_plain(self._function, args, kwargs)
+            result = self._metadata.run_plain(self._function, args, kwargs)
+            self._viewed = _viewed(args, result)
+            return values, result
         except Exception:
             return None
 

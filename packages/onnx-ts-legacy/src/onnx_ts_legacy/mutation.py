@@ -47,8 +47,11 @@ _RESHAPES = frozenset(
     )
 )
 _PERMUTATIONS = frozenset(
-    ("permute", "transpose", "t", "movedim", "moveaxis", "swapaxes", "swapdims", "numpy_T", "mT", "adjoint")
+    ("permute", "transpose", "t", "movedim", "moveaxis", "swapaxes", "swapdims", "numpy_T", "mT", "adjoint", "mH")
 )
+
+# In torch these are views of complex tensors, too.
+_CONJUGATIONS = frozenset(("conj", "_conj", "adjoint", "mH"))
 
 
 def node_value(interpreter: Interpreter, node: Storage | View) -> ir.Value:
@@ -93,11 +96,15 @@ def assign(interpreter: Interpreter, target: Tensor, value: ir.Value) -> None:
 def _put_back(interpreter: Interpreter, view: View, parent: ir.Value, value: ir.Value) -> ir.Value:
     """Return what the parent of ``view`` holds after ``value`` was written to the view."""
     whole, part = view.parent.fake, view.fake
+    name = view.call.overload._schema.name.removeprefix("aten::")
+    if name in _CONJUGATIONS and whole.is_complex():
+        value = _call(interpreter, aten.conj_physical.default, [(value, part)])
     if _same_elements(whole, part):
         return value
-    name = view.call.overload._schema.name.removeprefix("aten::")
     if name in _RESHAPES:
         return _call(interpreter, aten.reshape.default, [(value, part), list(whole.shape)])
+    if name in _COMPLEX_PARTS:
+        return _COMPLEX_PARTS[name](interpreter, (parent, whole), (value, part))
     if name in _PERMUTATIONS:
         permutation = _permutation(view)
         inverse = sorted(range(len(permutation)), key=permutation.__getitem__)
@@ -115,6 +122,28 @@ def _put_back(interpreter: Interpreter, view: View, parent: ir.Value, value: ir.
 def _call(interpreter: Interpreter, overload: torch._ops.OpOverload, args: list[Any]) -> ir.Value:
     bound = [interpreter.fresh(*arg) if isinstance(arg, tuple) else arg for arg in args]
     return interpreter.value(interpreter.call(overload, bound, {}))
+
+
+Operand = tuple[ir.Value, torch.Tensor]
+
+
+def _write_real(interpreter: Interpreter, whole: Operand, part: Operand) -> ir.Value:
+    imaginary = _call(interpreter, aten.imag.default, [whole]), part[1]
+    return _call(interpreter, aten.complex.default, [part, imaginary])
+
+
+def _write_imaginary(interpreter: Interpreter, whole: Operand, part: Operand) -> ir.Value:
+    real = _call(interpreter, aten.real.default, [whole]), part[1]
+    return _call(interpreter, aten.complex.default, [real, part])
+
+
+# Views between complex numbers and their parts: what the whole is once a part was written.
+_COMPLEX_PARTS: dict[str, Callable[[Interpreter, Operand, Operand], ir.Value]] = {
+    "real": _write_real,
+    "imag": _write_imaginary,
+    "view_as_real": lambda interpreter, whole, part: _call(interpreter, aten.view_as_complex.default, [part]),
+    "view_as_complex": lambda interpreter, whole, part: _call(interpreter, aten.view_as_real.default, [part]),
+}
 
 
 def _same_elements(whole: torch.Tensor, part: torch.Tensor) -> bool:
@@ -179,6 +208,11 @@ def _chunk(view: View) -> Inverse:
     parent = view.parent.fake
     dim = range(parent.dim())[dim]
     distance = view.fake.storage_offset() - parent.storage_offset()
+    if view.call.output and isinstance(distance, int) and distance == 0:
+        raise ScriptValueError(
+            f"A piece that {view.call.overload.name()} cut out of a dynamic dimension is changed in place, and where "
+            "it starts is not known; clone it before it is changed, or take a slice."
+        )
     start = distance // parent.stride(dim)
     return aten.slice_scatter.default, [dim, start, start + view.fake.shape[dim], 1]
 
