@@ -287,6 +287,21 @@ def test_a_list_that_grows_in_a_loop_becomes_a_sequence(program: torch.jit.Scrip
     exported(program, *INPUTS, dynamic_axes=X, opset=opset)
 
 
+def test_how_many_elements_a_joined_sequence_has_is_known_at_run_time_only() -> None:
+    @torch.jit.script
+    def joined(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows: list[Tensor] = []
+        for i in range(x.size(0)):
+            rows.append(x[i] * 2)
+        stacked, long = torch.stack(rows, -1), torch.cat(rows)
+        return stacked * stacked.size(1), stacked.t().reshape(stacked.size(1) * 2), torch.zeros(long.size(0))
+
+    program = exported(joined, *INPUTS, dynamic_axes=X)
+
+    assert program.model.graph.outputs[0].shape[0] == 2
+    assert all(not isinstance(output.shape[-1], int) for output in program.model.graph.outputs)
+
+
 def test_a_list_that_grows_in_a_loop_needs_opset_13() -> None:
     with pytest.raises(OnnxExporterError, match="lowest opset that works is 13"):
         onnx_ts_legacy.export(appended, INPUTS[0], dynamic_axes=X, opset_version=12)

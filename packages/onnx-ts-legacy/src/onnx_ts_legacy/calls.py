@@ -115,9 +115,18 @@ class OperatorCalls(Variables):
         return self._recorded_call(overload, args, kwargs)[0]
 
     def _recorded_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None]:
+        if overload in _JOINS and isinstance(args[0], SequenceState):
+            return self._joined_form(args[0].element, args[1] if len(args) > 1 else 0, _JOINS[overload]), None
         fake_args = [self._fake(arg) for arg in args]
         fake_kwargs = {name: self._fake(arg) for name, arg in kwargs.items()}
         return self.metadata.call(SHAPES.get(overload, overload), fake_args, fake_kwargs)
+
+    def _joined_form(self, element: Any, dim: int, new_axis: int) -> Any:
+        """Return the form of the joined elements of a sequence, whose number is not known."""
+        sizes = list(element.shape)
+        axis = range(len(sizes) + new_axis)[dim]
+        sizes[axis : axis + 1 - new_axis] = [self.metadata.unknown_size()]
+        return self.metadata.empty(element.dtype, sizes)
 
     def _fake(self, arg: Any) -> Any:
         if isinstance(arg, Tensor):
@@ -129,7 +138,7 @@ class OperatorCalls(Variables):
         if isinstance(arg, list | tuple):
             return [self._fake(item) for item in arg]
         if isinstance(arg, SequenceState):
-            return [arg.element, arg.element]
+            return [arg.element]
         if isinstance(arg, VectorState):
             raise ScriptValueError("It takes a list of numbers whose length has to be known here.")
         if isinstance(arg, Poison):
@@ -157,8 +166,7 @@ class OperatorCalls(Variables):
             value = self.op.emit_custom(
                 "", "ConcatFromSequence", [args[0].value], {"axis": dim, "new_axis": joined}, [to_ir(fake.dtype)]
             )[0]
-            sizes = list(fake.shape)
-            value.shape = ir.Shape(self.metadata.symbols.dims(fake)[: len(sizes)])
+            value.shape = ir.Shape(self.metadata.symbols.dims(fake))
             return value
         if self.fallback is OperatorExportTypes.ONNX_ATEN and overload.namespace == "aten" and _is_tensors(fake):
             written = write_aten(self._interpreter, overload, args, kwargs, fake)
