@@ -242,8 +242,8 @@ def _about_branch(place: str) -> str:
     return (
         f"The model decides by the values of a tensor{shown}\n"
         f"One graph holds both ways only if the code says so. Write\n  {rewrite or general}\n"
-        "A loop that data ends is torch.while_loop(...), and a size read from data needs torch._check(...) for its bounds. "
-        "onnx_ts_legacy.export takes a scripted model with such ifs as it is."
+        "A loop that data ends is torch.while_loop(...), and a size read from data needs torch._check(...) for its "
+        "bounds. onnx_ts_legacy.export takes a scripted model with such ifs as it is."
     )
 
 
