@@ -40,7 +40,7 @@ def write_model(model: ir.Model, file: IO[bytes]) -> None:
     for name, head in heads.items():
         file.write(head)
         tensor = large[name]
-        if isinstance(tensor, ir.TensorBase):
+        if hasattr(tensor, "tofile"):
             tensor.tofile(file)
         else:
             file.write(tensor.tobytes())
