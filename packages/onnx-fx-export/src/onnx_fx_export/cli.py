@@ -175,6 +175,9 @@ def export_command(
         bool | None, typer.Option("--external-data/--no-external-data", help="weights in a file beside the model")
     ] = None,
     export_params: Annotated[bool | None, typer.Option("--weights/--no-weights", help="write the weights")] = None,
+    widen: Annotated[
+        bool | None, typer.Option("--widen-bfloat16", help="compute in float32 where CPUs have no bfloat16")
+    ] = None,
     torchscript: Annotated[
         bool | None, typer.Option("--torchscript", help="export with onnx-ts-legacy instead")
     ] = None,
@@ -196,6 +199,7 @@ def export_command(
     given: dict[str, Any] = {
         "opset_version": opset, "input_names": input_names, "output_names": output_names, "verify": verify,
         "state": state, "optimize": optimize, "external_data": external_data, "export_params": export_params,
+        "widen_bfloat16": widen,
         "dynamo": None if torchscript is None else False, "fallback": fallback, "report": report, "profile": profile,
         "dump_exported_program": dump, "artifacts_dir": artifacts,
     }  # fmt: skip

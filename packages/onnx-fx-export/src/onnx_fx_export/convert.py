@@ -97,9 +97,11 @@ class _Converter:
         names: ModelNames,
         state: str,
         functions: ModuleClasses,
+        widen_bfloat16: bool,
     ) -> None:
         self.program, self.names, self.state_mode = program, names, state
         self.op = OpBuilder(opset)
+        self.op.context.widen_bfloat16 = widen_bfloat16
         self.symbols = SymbolNames(self.op)
         self.weights = WeightStore(self.op)
         self.functions = FunctionStore()
@@ -379,6 +381,7 @@ def convert(
     state: str = "error",
     optimize: bool = True,
     functions: ModuleClasses = False,
+    widen_bfloat16: bool = False,
 ) -> Conversion:
     """Convert a captured program to an ONNX model at ``opset``.
 
@@ -391,6 +394,7 @@ def convert(
             and an output.
         optimize: Whether the finishing passes fuse nodes.
         functions: Classes of the modules that become functions, or True for all modules.
+        widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
 
     Raises:
         InvalidArgumentError: If the opset has no functions, or a class of ``functions`` is not called.
@@ -402,4 +406,4 @@ def convert(
             f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {opset} is asked for: give a higher "
             "opset_version, or leave out export_modules_as_functions."
         )
-    return _Converter(program, opset, table, names, state, functions).run(optimize)
+    return _Converter(program, opset, table, names, state, functions, widen_bfloat16).run(optimize)

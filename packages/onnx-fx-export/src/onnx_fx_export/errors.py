@@ -17,6 +17,7 @@ __all__ = [
     "InvalidArgumentError",
     "MutationError",
     "OnnxExporterError",
+    "RuntimeSupportError",
     "SaveError",
     "UnsupportedOperatorError",
     "UnsupportedOpsetError",
@@ -54,6 +55,10 @@ class DynamicShapeError(OnnxExporterError):
 
 class MutationError(OnnxExporterError):
     """The model changes a buffer or an input, and the export does not say what to do about it."""
+
+
+class RuntimeSupportError(OnnxExporterError):
+    """ONNX Runtime cannot run the exported model."""
 
 
 class SaveError(OnnxExporterError, OSError):

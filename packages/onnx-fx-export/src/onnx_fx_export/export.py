@@ -49,6 +49,7 @@ def export(
     optimize: bool | Literal["onnxscript"] = True,
     export_modules_as_functions: ModuleClasses = False,
     capture_repeated_blocks: ModuleClasses = False,
+    widen_bfloat16: bool = False,
     dynamo: bool = True,
     fallback: bool = False,
     report: bool = False,
@@ -97,6 +98,8 @@ def export(
             modules; equal ones share a function. By default everything is inlined. Needs opset 15.
         capture_repeated_blocks: Classes of modules of which equal ones are captured once, or True for those members
             of module lists that have an equal. Their forward must do nothing but compute its result.
+        widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
+            weights, inputs and outputs stay as they are.
         dynamo: False to hand the model to the TorchScript exporter (needs onnx-ts-legacy).
         fallback: Whether a model that cannot be captured or converted is handed to the TorchScript exporter
             (needs onnx-ts-legacy; what comes back then is its program).
@@ -128,8 +131,9 @@ def export(
     if state not in ("error", "io"):
         raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
     request = ExportRequest(
-        model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names or (), output_names or (), opset, state
-    )
+        model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names or (), output_names or (), opset, state,
+        widen_bfloat16,
+    )  # fmt: skip
     legacy = TorchScriptOptions(
         training, operator_export_type, do_constant_folding, custom_opsets, autograd_inlining,
         export_modules_as_functions, export_params, keep_initializers_as_inputs, opset_version, verify, bool(verbose),

@@ -18,11 +18,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.convert import Conversion
-from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
+from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError, RuntimeSupportError
 from onnx_fx_export.finish import finish
 from onnx_fx_export.finish.functions import inline_functions
 from onnx_fx_export.finish.weights import restore_duplicates
 from onnx_fx_export.naming import rename_dimensions
+from onnx_fx_export.runtime_support import refused_node
 from onnx_fx_export.saving import MAX_SINGLE_FILE_BYTES, check_data, save_model
 from onnx_fx_export.verification import verify_program
 from onnx_fx_export.weight_loading import apply_weights, load_state_dict
@@ -192,18 +193,28 @@ class ONNXProgram:
 
         Raises:
             OnnxExporterError: If ONNX Runtime is not installed.
+            RuntimeSupportError: If it has no kernel for some node.
         """
         make: Any = initializer or _runtime().InferenceSession
         if initializer is None:
             session_arguments.setdefault("providers", ["CPUExecutionProvider"])
         size = sum(v.const_value.nbytes for v in self.model.graph.initializers.values() if v.const_value is not None)
         if size < MAX_SINGLE_FILE_BYTES:
-            self._session = make(self.model_proto.SerializeToString(), **session_arguments)
+            self._session = self._made(make, self.model_proto.SerializeToString(), session_arguments)
             return
         self._folder = tempfile.TemporaryDirectory(prefix="onnx_fx_export_")
         path = Path(self._folder.name) / "model.onnx"
         self.save(path)
-        self._session = make(str(path), **session_arguments)
+        self._session = self._made(make, str(path), session_arguments)
+
+    def _made(self, make: Callable[..., Any], source: str | bytes, arguments: Mapping[str, Any]) -> Any:
+        """Make a session; a node that the runtime has no kernel for is told of as the user knows it."""
+        try:
+            return make(source, **arguments)
+        except Exception as error:  # ONNX Runtime's errors have no common base but this
+            if (refusal := refused_node(self.model, str(error))) is None:
+                raise
+            raise RuntimeSupportError(refusal) from error
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model in ONNX Runtime.

@@ -45,6 +45,7 @@ class ExportRequest:
     output_names: Sequence[str]
     opset: int
     state: str
+    widen_bfloat16: bool
 
     def through_torchscript(self, f: Any, **arguments: Any) -> ONNXProgram:
         """Export with onnx-ts-legacy, whose program has the same methods."""
@@ -97,7 +98,9 @@ class ExportRequest:
             input_overrides=self.input_names,
             output_overrides=self.output_names,
         )
-        conversion = convert(program, self.opset, table, names, self.state, bool(optimize), functions)
+        conversion = convert(
+            program, self.opset, table, names, self.state, bool(optimize), functions, self.widen_bfloat16
+        )
         if optimize == "onnxscript":
             rewrite_with_onnxscript(conversion.model)
         elif isinstance(optimize, str):
