@@ -9,8 +9,9 @@ import torch
 
 from onnxops_core._torch_private import is_plain_eager
 from onnxops_core.native._arguments import flag
-from onnxops_core.native._attention_checks import check_attention, check_attention_values, fit_at_a_glance
+from onnxops_core.native._attention_checks import check_attention, check_attention_values
 from onnxops_core.native._attention_kernel import attention_kernel
+from onnxops_core.native._attention_one_query import attend_one_query
 from onnxops_core.native._attention_reference import (
     AttentionCall,
     Outputs,
@@ -19,7 +20,6 @@ from onnxops_core.native._attention_reference import (
     split_heads,
 )
 from onnxops_core.native._backends import Backend
-from onnxops_core.native._cpu import attend_one_query
 from onnxops_core.native._declare import NativeOp, declare
 from onnxops_core.native._gpu import (
     fused_attention,
@@ -33,6 +33,7 @@ __all__ = ["attention"]
 Result = TypeVar("Result")
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _SCALES = (type(None), float)
+_NO_ATTRIBUTES: dict[str, object] = {}
 _INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? attn_mask=None, Tensor? past_key=None, Tensor? past_value=None"
 _ATTRIBUTES = (
     "bool is_causal=False, int kv_num_heads=0, int q_num_heads=0, int qk_matmul_output_mode=0, float? scale=None, "
@@ -141,7 +142,8 @@ def _check_values(
     nonpad_kv_seqlen: torch.Tensor | None = None,
     **attributes: object,
 ) -> None:
-    check_attention_values(k, nonpad_kv_seqlen)
+    if nonpad_kv_seqlen is not None:
+        check_attention_values(k, nonpad_kv_seqlen)
 
 
 def _fake(call: AttentionCall) -> Outputs:
@@ -205,7 +207,7 @@ def _at_once(
     """
     length = q.shape[2]
     if nonpad is not None:
-        counts = nonpad.tolist()
+        counts = check_attention_values(k, nonpad)
         if mask is not None or not counts or counts[0] == 0 or counts != counts[:1] * len(counts):
             return None
         if is_causal and length > 1 and counts[0] != length:
@@ -223,17 +225,10 @@ def _at_once(
         is_causal = k.shape[2] > 1
     if mask is not None and (mask.dim() < 2 or mask.shape[-1] != k.shape[2]):
         return None
-    if mask is None and not is_causal:
+    if length == 1 and mask is None and not is_causal:
         y = attend_one_query(q, k, v, scale)
         if y is not None:
             return y, k, v
-    group = q.shape[1] // k.shape[1]
-    if length == 1 and group > 1 and mask is None:
-        # The heads of a group are as good as further queries, and share the reading of keys and values.
-        folded = q.view(q.shape[0], k.shape[1], group, q.shape[3]) if q.is_contiguous() else None
-        if folded is not None and not is_causal:
-            y = torch.nn.functional.scaled_dot_product_attention(folded, k, v, scale=scale)
-            return y.reshape(*q.shape[:3], v.shape[3]), k, v
     y = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -251,24 +246,32 @@ _Inputs = tuple[
 ]
 
 
+# Calls that have passed the check, by all that it looks at; only those whose shapes recur are worth remembering.
+_CHECKED: set[tuple[object, ...]] = set()
+_MOST_CHECKED = 1024
+
+
 def _quick(
     inputs: _Inputs, is_causal: bool, kv_num_heads: int, q_num_heads: int, mode: int, scale: float | None
 ) -> Three | None:
     """Computes the common call without the dispatcher and the general kernel; None for any other call.
 
-    At one token the overhead of either is as much as the computation.
+    At one token the overhead of either is as much as the computation. After a larger computation, every Python
+    function has left the processor's caches and costs several times what it does in a loop.
     """
     q, k, v, mask, past_key, past_value, nonpad = inputs
     if torch.compiler.is_compiling() or not is_plain_eager(inputs):
         return None
-    _ATTENTION_24.kinds.check(inputs, {})
-    if not q.is_cpu or q.dim() != 4 or q.dtype != v.dtype:
-        return None
+    _ATTENTION_24.kinds.check(inputs, _NO_ATTRIBUTES)
     if not (type(kv_num_heads) is type(q_num_heads) is type(mode) is int and type(scale) in _SCALES):
         return None
-    plain = scale is None and mask is past_key is past_value is nonpad is None
-    plain = plain and not (mode or q_num_heads or kv_num_heads)
-    if not plain or not fit_at_a_glance(q, k, v):
+    if not q.is_cpu or q.dim() != 4 or q.dtype != v.dtype:
+        return None
+    call: tuple[object, ...] = (q.shape, k.shape, v.shape, q.dtype, k.dtype, kv_num_heads, q_num_heads, mode, scale)
+    for other in (mask, nonpad):
+        call += (None,) if other is None else (other.shape, other.dtype)
+    grows = past_key is not None or past_value is not None
+    if grows or call not in _CHECKED:
         check_attention(
             *inputs,
             kv_num_heads=kv_num_heads,
@@ -281,8 +284,10 @@ def _quick(
             num_outputs=1,
             strict_heads=False,
         )
-    if nonpad is not None:
-        check_attention_values(k, nonpad)
+        if not grows:
+            if len(_CHECKED) >= _MOST_CHECKED:
+                _CHECKED.clear()
+            _CHECKED.add(call)
     return _at_once(q, k, v, mask, past_key, past_value, nonpad, is_causal, scale)
 
 
@@ -357,7 +362,7 @@ def attention(
 
     Source: https://onnx.ai/onnx/operators/onnx__Attention.html
     """
-    causal = flag("Attention", "is_causal", is_causal)
+    causal = is_causal if is_causal is True or is_causal is False else flag("Attention", "is_causal", is_causal)
     _check_kinds(softcap, left_window_size, right_window_size, num_outputs)
     quick = num_outputs == 1 or (num_outputs == 3 and past_key is not None)
     if quick and softcap == 0 and softmax_precision is None and left_window_size == right_window_size == -1:

@@ -8,7 +8,7 @@ import torch
 
 from onnxops_core.native._checks import FLOATS, check_choice, check_not_negative, invalid
 
-__all__ = ["check_attention", "check_attention_values", "fit_at_a_glance", "mask_shape_is_valid"]
+__all__ = ["check_attention", "check_attention_values", "mask_shape_is_valid"]
 
 _PRECISIONS = (1, 10, 11, 16)
 
@@ -112,18 +112,6 @@ def _check_attributes(
         raise invalid("Attention", "left_window_size, right_window_size", windows, "-1 or more")
 
 
-def fit_at_a_glance(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Whether Q, K and V are 4-D, valid, and of the most common shapes; False says nothing.
-
-    At one token :func:`check_attention` takes as long as a small computation, so that common calls avoid it.
-    """
-    shape, keys, dtype = q.shape, k.shape, q.dtype
-    if len(shape) != 4 or keys != v.shape or len(keys) != 4 or dtype not in FLOATS:
-        return False
-    same_heads = shape[1] == keys[1] or (keys[1] > 0 and shape[1] % keys[1] == 0)
-    return same_heads and shape[0] == keys[0] and shape[3] == keys[3] > 0 < keys[1] and k.dtype == v.dtype == dtype
-
-
 def check_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -170,11 +158,10 @@ def check_attention(
         check_choice("Attention", "num_outputs", num_outputs, (1, 2, 3, 4))
 
 
-def check_attention_values(k: torch.Tensor, nonpad_kv_seqlen: torch.Tensor | None) -> None:
-    """Refuses numbers of valid keys outside ``[0, sequence length of K]``."""
-    if nonpad_kv_seqlen is None:
-        return
+def check_attention_values(k: torch.Tensor, nonpad_kv_seqlen: torch.Tensor) -> list[int]:
+    """Refuses numbers of valid keys outside ``[0, sequence length of K]``, and returns them."""
     length = k.shape[-2]
-    counts = nonpad_kv_seqlen.tolist()
+    counts: list[int] = nonpad_kv_seqlen.tolist()
     if counts and not (min(counts) >= 0 and max(counts) <= length):
         raise invalid("Attention", "nonpad_kv_seqlen", counts, f"numbers from 0 to K's sequence length {length}")
+    return counts

@@ -12,6 +12,7 @@ import math
 
 import torch
 
+from onnxops_core.native._attention_one_query import attend_one_query
 from onnxops_core.native._attention_reference import (
     AttentionCall,
     Outputs,
@@ -20,7 +21,6 @@ from onnxops_core.native._attention_reference import (
     finish_outputs,
     sdpa_expresses,
 )
-from onnxops_core.native._cpu import attend_one_query
 from onnxops_core.native._gpu import attention_on_gpu
 
 __all__ = ["attention_kernel"]

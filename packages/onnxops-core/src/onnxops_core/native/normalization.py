@@ -75,11 +75,15 @@ def _rms_composite(
     return torch.nn.functional.rms_norm(x, shape, scale, epsilon)
 
 
+# With no more elements than these, calls of torch cost more than the work, and one call wins.
+_FEW = 1 << 15
+
+
 def _rms_kernel(
     x: torch.Tensor, scale: torch.Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> torch.Tensor:
     exact = x.dtype == torch.float64 or (x.dtype == torch.float32 and stash_type != 11)
-    if not exact or scale.dtype != x.dtype or x.numel() == 0:
+    if not exact or scale.dtype != x.dtype or x.numel() <= _FEW:
         return _rms_composite(x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type).contiguous()
     # One pass for the norm, one to divide, one in place to scale: torch's own makes a tensor of squares
     # first.
