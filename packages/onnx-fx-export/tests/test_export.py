@@ -209,9 +209,46 @@ def test_cond_becomes_if() -> None:
 
 def test_half_precision_models_run() -> None:
     model = Mlp().half()
-    program = export(model, (torch.randn(2, 6).half(),))
-    x = torch.randn(2, 6).half()
+    program = export(model, (torch.randn(2, 6).half(),), dynamic_shapes=({0: "rows"},))
+    x = torch.randn(5, 6).half()
     torch.testing.assert_close(program(x), model(x), rtol=1e-2, atol=1e-2)
+
+
+@torch.library.custom_op("onnx_fx_export_tests::window", mutates_args=())
+def window(x: torch.Tensor, width: int, weight: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x[:, :width].clone()
+    return y if weight is None else y * weight, x.sum(1)
+
+
+@window.register_fake
+def _(x, width, weight=None):
+    return x.new_empty(x.shape[0], width), x.new_empty(x.shape[0])
+
+
+def lower_window(op, x, width, weight=None):
+    y = op.Slice(x, [0], [width], [1])
+    return y if weight is None else op.Mul(y, weight), op.ReduceSum(x, [1], keepdims=0)
+
+
+@pytest.mark.parametrize("opset", [9, 13, 20, 23])
+def test_an_operator_of_your_own_is_written_as_its_lowering_says(opset: int) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.rand(3))
+
+        def forward(self, x):
+            left, total = window(x, 2)
+            return left, window(x, 3, self.weight)[0], total * 2
+
+    table = {torch.ops.onnx_fx_export_tests.window.default: lower_window}
+    shapes = {"x": {0: "rows", 1: torch.export.Dim("columns", min=3)}}
+    options = {"dynamic_shapes": shapes, "custom_translation_table": table, "opset_version": opset}
+    program = export(Model(), (torch.randn(2, 4),), **options)
+    x, model = torch.randn(5, 7), Model()
+    model.load_state_dict(program.exported_program.state_dict)
+    for actual, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 def test_numbers_that_are_outputs_of_dynamic_sizes() -> None:

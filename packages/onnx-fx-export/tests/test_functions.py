@@ -5,33 +5,11 @@ from __future__ import annotations
 import onnx
 import pytest
 import torch
+from stacks import Block, Stack
 
 from onnx_fx_export import InvalidArgumentError, ONNXProgram, export
 
 DIMS = {"x": {0: "batch", 1: "length"}}
-
-
-class Block(torch.nn.Module):
-    def __init__(self, size: int = 4, scale: float = 1.0) -> None:
-        super().__init__()
-        self.norm = torch.nn.LayerNorm(size)
-        self.up = torch.nn.Linear(size, 2 * size)
-        self.down = torch.nn.Linear(2 * size, size)
-        self.scale = scale
-
-    def forward(self, x):
-        return x + self.scale * self.down(torch.relu(self.up(self.norm(x))))
-
-
-class Stack(torch.nn.Module):
-    def __init__(self, *blocks: torch.nn.Module) -> None:
-        super().__init__()
-        self.blocks = torch.nn.ModuleList(blocks)
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = torch.tanh(block(x))
-        return x
 
 
 def calls(program: ONNXProgram, name: str) -> int:

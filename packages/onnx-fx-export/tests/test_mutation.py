@@ -52,6 +52,20 @@ def test_mutated_buffers_become_state(model, name: str) -> None:
         state = {source: outputs[following] for source, following in program.state.items()}
 
 
+def test_a_mutated_input_may_have_any_size() -> None:
+    def function(x, cache):
+        cache[:, : x.shape[1]] = x * 2
+        cache.mul_(2)
+        return cache.sum(1)
+
+    shapes = {"x": {0: "n", 1: "m"}, "cache": {0: "n", 1: "k"}}
+    program = export(function, (torch.ones(2, 3), torch.ones(2, 6)), state="io", dynamic_shapes=shapes)
+    x, cache = torch.randn(4, 2), torch.randn(4, 5)
+    outputs = program.run({"x": x, "cache": cache})
+    torch.testing.assert_close(outputs["output"], function(x, cache))
+    torch.testing.assert_close(outputs["cache.next"], cache)
+
+
 def test_mutated_inputs_become_state() -> None:
     def function(x, cache):
         cache.mul_(2)

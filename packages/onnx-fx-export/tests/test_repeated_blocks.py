@@ -5,36 +5,23 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import stacks
 import torch
+from stacks import Stack
 
 from onnx_fx_export import InvalidArgumentError, export
 
 CALLS = []
 
 
-class Block(torch.nn.Module):
-    def __init__(self, index: int = 0, size: int = 4) -> None:
+class Block(stacks.Block):
+    def __init__(self, index: int = 0) -> None:
         super().__init__()
-        self.norm = torch.nn.LayerNorm(size)
-        self.linear = torch.nn.Linear(size, size)
         self.index = index
 
     def forward(self, x):
         CALLS.append("Block")
-        y = self.linear(torch.relu(self.norm(x))).reshape(x.shape[0], -1, x.shape[-1])
-        y += 1
-        return x + y
-
-
-class Stack(torch.nn.Module):
-    def __init__(self, *blocks: torch.nn.Module) -> None:
-        super().__init__()
-        self.blocks = torch.nn.ModuleList(blocks)
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = torch.tanh(block(x))
-        return x
+        return super().forward(x)
 
 
 @pytest.fixture(autouse=True)
@@ -249,8 +236,8 @@ def test_a_tensor_passed_twice_is_not_taken_for_two() -> None:
 
 def test_shared_weights_and_modules() -> None:
     first, second, third, fourth = (Block(i) for i in range(4))
-    second.linear = first.linear
-    fourth.linear.weight = third.linear.weight
+    second.up = first.up
+    fourth.down.weight = third.down.weight
     check(Stack(first, second, third, fourth, first), torch.randn(2, 3, 4))
 
 

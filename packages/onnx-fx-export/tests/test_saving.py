@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from onnx_fx_export import export, weights
+from onnx_fx_export import SaveError, export, weights
 
 
 def run(path: Path, x: torch.Tensor) -> torch.Tensor:
@@ -34,6 +34,31 @@ def test_saved_models_equal_the_program(model, external, tmp_path: Path) -> None
     x = torch.randn(2, 64)
     torch.testing.assert_close(run(path, x), model(x), rtol=1e-5, atol=1e-5)
     onnx.checker.check_model(str(path), full_check=True)
+
+
+@pytest.mark.parametrize("broken", ["write", "replace"])
+@pytest.mark.parametrize("external", [False, True])
+def test_a_save_that_fails_leaves_what_was_there(model, external, broken, tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "model.onnx"
+    program = export(model, (torch.randn(2, 64),), path, external_data=external)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    if broken == "replace":
+        monkeypatch.setattr("onnx_fx_export.saving.os.replace", full)
+    elif external:
+        for tensor in program.model.graph.initializers.values():
+            monkeypatch.setattr(type(tensor.const_value), "tofile", full)
+    else:
+        monkeypatch.setattr("onnx_fx_export.saving.ir.save", full)
+    with pytest.raises(SaveError, match="No space left"):
+        program.save(path, external_data=external)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    with pytest.raises(SaveError):
+        program.save(tmp_path / "other.onnx", external_data=external)
+    assert {file.name for file in tmp_path.iterdir()} == before.keys()
 
 
 def test_external_data_can_be_moved_with_the_model(model, tmp_path: Path) -> None:

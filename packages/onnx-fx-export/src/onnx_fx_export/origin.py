@@ -65,6 +65,7 @@ def origin_of(node: torch.fx.Node, outer: Mapping[str, str]) -> dict[str, str]:
     metadata = {"onnxops.fx_node": f"{scope}/{node.name}" if scope else node.name}
     if source := source_line(node):
         metadata["onnxops.source"] = source
-    if path := module_path(node):
+    # torch notes no modules inside of nested graphs.
+    if path := module_path(node) or outer.get("onnxops.module"):
         metadata["onnxops.module"] = path
     return metadata
