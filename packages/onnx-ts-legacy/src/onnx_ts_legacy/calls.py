@@ -17,7 +17,8 @@ from onnx_ts_legacy.fallback import write_aten
 from onnx_ts_legacy.hidden_writes import update_running_statistics
 from onnx_ts_legacy.mutation import VIEWS_IN_PLACE, assign, node_value
 from onnx_ts_legacy.packed_sequences import PACKING
-from onnx_ts_legacy.recurrent import CELLS, SHAPES
+from onnx_ts_legacy.recurrent import CELLS
+from onnx_ts_legacy.shape_functions import SHAPES
 from onnx_ts_legacy.tensor_forms import is_tensor
 from onnx_ts_legacy.values import (
     Call,
@@ -70,6 +71,8 @@ class OperatorCalls(Variables):
         overload, args, kwargs = _plain_form(overload, list(args), dict(kwargs))
         if overload is None:
             return args[0]
+        if overload is aten.tensor_split.tensor_indices_or_sections:
+            overload, args[1] = self._split_by_numbers(args[1])
         if overload._schema.is_mutable:
             return self._call_in_place(overload, args, kwargs)
         cell = CELLS.get(overload) or PACKING.get(overload)
@@ -85,6 +88,17 @@ class OperatorCalls(Variables):
         update_running_statistics(self._interpreter, overload, args)
         view = None if position is None else (position, Call(overload, tuple(args), kwargs, position, None))
         return self.wrapped(values, fake, view)
+
+    def _split_by_numbers(self, tensor: Tensor) -> tuple[torch._ops.OpOverload, Any]:
+        """Return the form of ``tensor_split`` that takes the contents of a tensor as numbers."""
+        array = self.op.static(self.value(tensor))
+        if array is not None:
+            number = array.tolist()
+            return (aten.tensor_split.indices if isinstance(number, list) else aten.tensor_split.sections), number
+        if tensor.fake.dim() == 0 or not isinstance(tensor.fake.shape[0], int):
+            raise UnsupportedOperatorError("the model computes into how many parts it splits")
+        places = [self.call(aten.select.int, [tensor, 0, index], {}) for index in range(tensor.fake.shape[0])]
+        return aten.tensor_split.indices, [self.scalars.of_tensor(place) for place in places]
 
     def _number_result(self, overload: torch._ops.OpOverload, args: Sequence[Any]) -> Tensor | None:
         """Compute with the numbers inside tensors that were made of sizes, as traced programs do."""
@@ -241,9 +255,17 @@ class OperatorCalls(Variables):
         outs = {argument.name for argument in overload._schema.arguments if argument.is_out}
         kept = {name: value for name, value in kwargs.items() if name not in outs}
         results = self.call(functional, args[: len(functional._schema.arguments)], kept)
-        for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=False):
-            self.write(target, result)
+        if not any(returned.alias_info for returned in overload._schema.returns):
+            # What it returns is new, and what it writes comes after that in the functional form.
+            own, results = results[: -len(targets)], results[-len(targets) :]
+            self._write_all(targets, results)
+            return own if len(own) > 1 else own[0]
+        self._write_all(targets, results if isinstance(results, tuple) else (results,))
         return targets[0] if len(targets) == 1 else tuple(targets)
+
+    def _write_all(self, targets: Sequence[Tensor], results: Sequence[Any]) -> None:
+        for target, result in zip(targets, results, strict=False):
+            self.write(target, result)
 
     def write(self, target: Tensor, source: Any) -> None:
         """Write a tensor or number to the memory of ``target``, as ``copy_`` does."""
@@ -312,7 +334,8 @@ def functional_form(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | 
     if name.startswith("__i") and name.endswith("__"):
         packet = getattr(getattr(torch.ops, namespace), f"__{name[3:]}", None)
         return getattr(packet, overload._overloadname, None)
-    return None
+    packet = getattr(getattr(torch.ops, namespace), f"{name.removesuffix('_')}_functional", None)
+    return None if packet is None else packet.default
 
 
 # Operators whose results share memory with their operand although nobody keeps track of it, and those that tell.

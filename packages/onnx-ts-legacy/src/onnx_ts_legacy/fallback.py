@@ -34,7 +34,8 @@ def write_as_it_is(interpreter: Interpreter, node: Any, args: Sequence[Any], fak
         return None
     namespace, _, name = str(node.kind()).partition("::")
     many = isinstance(fakes, list | tuple)
-    if any(not is_tensor(fake) for fake in (fakes if many else [fakes])):
+    # A node of another domain has no complex results: ONNX has no such tensors that operators take.
+    if any(not is_tensor(fake) or fake.is_complex() for fake in (fakes if many else [fakes])):
         return None
     count = len(fakes) if many else 1
     g = GraphContext(interpreter, node)

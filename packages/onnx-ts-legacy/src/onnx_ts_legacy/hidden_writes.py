@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.values import Tensor
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["update_running_statistics"]
 
 aten = torch.ops.aten
-_BATCH_NORM = (aten.batch_norm.default, aten.native_batch_norm.default)
+_UPDATING = (aten.batch_norm.default, aten.native_batch_norm.default, aten.instance_norm.default)
 _TRAINING, _MOMENTUM = 5, 6
 
 
@@ -24,20 +23,18 @@ def update_running_statistics(interpreter: Interpreter, overload: torch._ops.OpO
     """Write the running statistics that a call in training mode updates; other calls do nothing here.
 
     Source: ``torch.nn.BatchNorm1d``: ``x_new = (1 - momentum) * x + momentum * x_observed``, the variance unbiased.
-
-    Raises:
-        ScriptValueError: If the call updates statistics in a way that is not known here.
+    What instance normalization observes is the mean over the instances.
     """
-    if overload is aten.instance_norm.default and args[_TRAINING] and isinstance(args[3], Tensor):
-        raise ScriptValueError(
-            "instance_norm updates running statistics; set track_running_stats=False or export in evaluation mode."
-        )
-    if overload not in _BATCH_NORM or not args[_TRAINING] or not isinstance(args[3], Tensor):
+    if overload not in _UPDATING or not args[_TRAINING] or not isinstance(args[3], Tensor):
         return
     x, mean, variance, momentum = args[0], args[3], args[4], args[_MOMENTUM]
     axes = [axis for axis in range(x.fake.dim()) if axis != 1]
     observed_mean = interpreter.call(aten.mean.dim, [x, axes], {})
-    observed_variance = interpreter.call(aten.var.correction, [x, axes], {"correction": 1})
+    if overload is aten.instance_norm.default:
+        of_instances = interpreter.call(aten.var.correction, [x, axes[1:]], {"correction": 1})
+        observed_variance = interpreter.call(aten.mean.dim, [of_instances, [0]], {})
+    else:
+        observed_variance = interpreter.call(aten.var.correction, [x, axes], {"correction": 1})
     for target, observed in ((mean, observed_mean), (variance, observed_variance)):
         kept = interpreter.call(aten.mul.Scalar, [target, 1 - momentum], {})
         added = interpreter.call(aten.mul.Scalar, [observed, momentum], {})

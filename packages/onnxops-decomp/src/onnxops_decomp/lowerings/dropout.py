@@ -48,7 +48,8 @@ def _is_fixed(value: ir.Value) -> bool:
     while waiting:
         found = waiting.pop()
         producer = found.producer()
-        if found.is_graph_input() or (producer is not None and producer.op_type.startswith("Random")):
+        is_input = producer is None and found.const_value is None
+        if is_input or (producer is not None and producer.op_type.startswith("Random")):
             return False
         sources = {source for source in (producer.inputs if producer is not None else ()) if source is not None}
         waiting.extend(sources - seen)

@@ -1,0 +1,46 @@
+"""Shapes of what operators return that torch finds with data only, or by fixing dynamic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from onnx_ts_legacy.recurrent import SHAPES as RECURRENT
+
+__all__ = ["SHAPES"]
+
+aten = torch.ops.aten
+
+
+def _ctc_loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1, *_: Any
+) -> Any:
+    """One loss for each sequence of the batch, or one number where they are reduced."""
+    batch = log_probs.shape[1:2] if log_probs.dim() == 3 else ()
+    return torch.empty((batch if reduction == 0 else ()), dtype=log_probs.dtype)
+
+
+def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
+    """Solution, residuals, rank and singular values; those that the driver does not compute have no elements."""
+    *batch, m, n = self.shape
+    vector = b.dim() == 1 or (self.dim() - 1 == b.dim() and tuple(b.shape) == (*batch, m))
+    columns = () if vector else (b.shape[-1],)
+    both = torch.broadcast_shapes(tuple(batch), tuple(b.shape[: -1 if vector else -2]))
+    driver = driver or "gelsy"
+    squares = isinstance(m, int) and isinstance(n, int) and m > n and driver != "gelsy"
+    return (
+        torch.empty((*both, n, *columns), dtype=self.dtype),
+        torch.empty((*both, *(columns or (1,))) if squares else (0,), dtype=self.dtype),
+        torch.empty(tuple(batch) if driver != "gels" else (0,), dtype=torch.int64),
+        torch.empty((*batch, min(m, n)) if driver in ("gelsd", "gelss") else (0,), dtype=self.dtype),
+    )
+
+
+SHAPES: dict[Any, Callable[..., Any]] = {
+    **RECURRENT,
+    aten.ctc_loss.IntList: _ctc_loss,
+    aten.ctc_loss.Tensor: _ctc_loss,
+    aten.linalg_lstsq.default: _lstsq,
+}
