@@ -134,7 +134,8 @@ def test_a_declared_bound_ends_the_questions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         program = exported(SpecialForOne(), torch.randn(3, 2), dims=[{0: Dim("rows", min=2)}])
-    assert program.constraints.conditions == ()
+    with pytest.raises(InvalidArgumentError, match="rows >= 2"):
+        program(torch.randn(1, 2))
 
 
 def test_a_model_without_questions_has_no_conditions() -> None:
