@@ -190,6 +190,7 @@ def export_command(
         bool | None, typer.Option("--dump-exported-program", help="write what torch.export captured")
     ] = None,
     artifacts: Annotated[Path | None, typer.Option("--artifacts-dir", help="folder for these files")] = None,
+    target: Annotated[str | None, typer.Option(help='"onnxruntime" to use operators of its own')] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Export a model to ONNX.
@@ -199,7 +200,7 @@ def export_command(
     given: dict[str, Any] = {
         "opset_version": opset, "input_names": input_names, "output_names": output_names, "verify": verify,
         "state": state, "optimize": optimize, "external_data": external_data, "export_params": export_params,
-        "widen_bfloat16": widen,
+        "widen_bfloat16": widen, "target": target,
         "dynamo": None if torchscript is None else False, "fallback": fallback, "report": report, "profile": profile,
         "dump_exported_program": dump, "artifacts_dir": artifacts,
     }  # fmt: skip

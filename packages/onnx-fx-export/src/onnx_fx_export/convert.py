@@ -33,7 +33,8 @@ from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.inference import Dims
 from onnxops_decomp.model import build_model
 from onnxops_decomp.mutation import needs_functionalization, written_roots
-from onnxops_decomp.scope import axis_size
+from onnxops_decomp.scope import ModelContext, axis_size
+from onnxops_decomp.targets import TARGETS
 
 __all__ = ["Conversion", "ModelNames", "convert"]
 
@@ -73,6 +74,7 @@ class Conversion:
         complex_outputs: Names of the outputs that hold complex numbers as pairs along a last dimension.
         number_outputs: Names of the outputs that are Python numbers in torch.
         program: What was lowered: the captured program, or what functionalization made of it.
+        target: The runtime that the model is made for, if it uses operators of its own.
     """
 
     model: ir.Model
@@ -86,6 +88,7 @@ class Conversion:
     complex_outputs: frozenset[str]
     number_outputs: frozenset[str]
     program: torch.export.ExportedProgram | None
+    target: str | None = None
 
 
 class _Converter:
@@ -98,9 +101,10 @@ class _Converter:
         state: str,
         functions: ModuleClasses,
         widen_bfloat16: bool,
+        target: str | None,
     ) -> None:
         self.program, self.names, self.state_mode = program, names, state
-        self.op = OpBuilder(opset)
+        self.op = OpBuilder(opset, context=ModelContext(opset, target=target))
         self.op.context.widen_bfloat16 = widen_bfloat16
         self.symbols = SymbolNames(self.op)
         self.weights = WeightStore(self.op)
@@ -320,7 +324,7 @@ class _Converter:
             producer=("onnx-fx-export", __version__),
         )
         if optimize:
-            finish(model)
+            finish(model, self.op.context.target)
         constraints = self.constraints()
         constraints.record(model)
         return Conversion(
@@ -335,6 +339,7 @@ class _Converter:
             complex_outputs,
             frozenset(self.number_outputs),
             self.program,
+            self.op.context.target,
         )
 
     def constraints(self) -> SizeConstraints:
@@ -382,6 +387,7 @@ def convert(
     optimize: bool = True,
     functions: ModuleClasses = False,
     widen_bfloat16: bool = False,
+    target: str | None = None,
 ) -> Conversion:
     """Convert a captured program to an ONNX model at ``opset``.
 
@@ -395,15 +401,18 @@ def convert(
         optimize: Whether the finishing passes fuse nodes.
         functions: Classes of the modules that become functions, or True for all modules.
         widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
+        target: The runtime whose own operators may be used.
 
     Raises:
         InvalidArgumentError: If the opset has no functions, or a class of ``functions`` is not called.
         MutationError: If the program mutates state and ``state`` is ``"error"``.
         ConversionError: If operators cannot be converted; it lists all of them.
     """
+    if target is not None and target not in TARGETS:
+        raise InvalidArgumentError(f"target is None or one of {', '.join(TARGETS)}, not {target!r}.")
     if functions and opset < LOWEST_OPSET:
         raise InvalidArgumentError(
             f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {opset} is asked for: give a higher "
             "opset_version, or leave out export_modules_as_functions."
         )
-    return _Converter(program, opset, table, names, state, functions, widen_bfloat16).run(optimize)
+    return _Converter(program, opset, table, names, state, functions, widen_bfloat16, target).run(optimize)

@@ -47,6 +47,7 @@ def export(
     state: Literal["error", "io"] = "error",
     verify: bool = False,
     optimize: bool | Literal["onnxscript"] = True,
+    target: Literal["onnxruntime"] | None = None,
     export_modules_as_functions: ModuleClasses = False,
     capture_repeated_blocks: ModuleClasses = False,
     widen_bfloat16: bool = False,
@@ -94,6 +95,8 @@ def export(
             dynamic dimensions (needs onnx-verify).
         optimize: Whether groups of nodes are fused where the opset has one operator for them. ``"onnxscript"`` also
             hands the model to onnxscript's optimizer and rewriter.
+        target: ``"onnxruntime"`` for a model that uses operators of ONNX Runtime's own domain ``com.microsoft`` where
+            they do the same; other runtimes do not know them.
         export_modules_as_functions: Classes of modules whose calls become calls of ONNX functions, or True for all
             modules; equal ones share a function. By default everything is inlined. Needs opset 15.
         capture_repeated_blocks: Classes of modules of which equal ones are captured once, or True for those members
@@ -132,7 +135,7 @@ def export(
         raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
     request = ExportRequest(
         model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names or (), output_names or (), opset, state,
-        widen_bfloat16,
+        widen_bfloat16, target,
     )  # fmt: skip
     legacy = TorchScriptOptions(
         training, operator_export_type, do_constant_folding, custom_opsets, autograd_inlining,
@@ -140,6 +143,8 @@ def export(
     )  # fmt: skip
     if not dynamo or isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         legacy.check_with_torchscript(custom_translation_table)
+        if target is not None:
+            raise InvalidArgumentError("onnx-ts-legacy makes no models for one runtime: leave out target.")
         return request.through_torchscript(f, **legacy.arguments())
     legacy.check_without_torchscript()
     record = ExportRecord(bool(verbose), progress, cProfile.Profile() if profile else None)

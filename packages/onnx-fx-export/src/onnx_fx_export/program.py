@@ -136,7 +136,7 @@ class ONNXProgram:
 
     def optimize(self) -> None:
         """Run the finishing passes again, after a change of the model; an export has run them already."""
-        finish(self.model)
+        finish(self.model, self._conversion.target)
         self._session = None
 
     def inline_functions(self) -> None:
@@ -146,7 +146,7 @@ class ONNXProgram:
         """
         restore_duplicates(self.model)
         inline_functions(self.model)
-        finish(self.model)
+        finish(self.model, self._conversion.target)
         self._session = None
 
     def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:

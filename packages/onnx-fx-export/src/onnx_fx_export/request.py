@@ -46,6 +46,7 @@ class ExportRequest:
     opset: int
     state: str
     widen_bfloat16: bool
+    target: str | None
 
     def through_torchscript(self, f: Any, **arguments: Any) -> ONNXProgram:
         """Export with onnx-ts-legacy, whose program has the same methods."""
@@ -99,7 +100,7 @@ class ExportRequest:
             output_overrides=self.output_names,
         )
         conversion = convert(
-            program, self.opset, table, names, self.state, bool(optimize), functions, self.widen_bfloat16
+            program, self.opset, table, names, self.state, bool(optimize), functions, self.widen_bfloat16, self.target
         )
         if optimize == "onnxscript":
             rewrite_with_onnxscript(conversion.model)

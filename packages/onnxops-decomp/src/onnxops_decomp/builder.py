@@ -28,6 +28,7 @@ from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET, OpSpec, first_ops
 from onnxops_decomp.scope import ModelContext, Scope, remove_unused
 from onnxops_decomp.simplify import simplified
 from onnxops_decomp.sizes import SizeOperations
+from onnxops_decomp.targets import find_target_form
 
 __all__ = ["OpBuilder"]
 
@@ -277,7 +278,11 @@ class OpBuilder(SizeOperations):
     def _adapted(
         self, spec: OpSpec, values: list[ir.Value | None], attributes: dict[str, Any], count: int
     ) -> tuple[ir.Value, ...]:
-        """Emit a call in the form that the requested opset has."""
+        """Emit a call in the form that the target or the requested opset has."""
+        if self.context.target is not None and count == 1 and self.dialect == NEWEST_OPSET:
+            written = find_target_form(self.context.target, spec.op_type)
+            if written is not None and (found := written(self, *values, **attributes)) is not None:
+                return (found,)
         dtypes = dtypes_of(values)
         form = find_form(spec.op_type, self.opset, self.dialect, dtypes)
         if form is not None:

@@ -82,6 +82,7 @@ class ModelContext:
 
     Attributes:
         opset: Requested opset of the default domain.
+        target: The runtime whose own operators may be used, one of :data:`onnxops_decomp.targets.TARGETS`.
         names: Names taken so far.
         constants: Constants, merged over the whole model.
         origin: Metadata that every node emitted now is stamped with.
@@ -92,6 +93,7 @@ class ModelContext:
     """
 
     opset: int
+    target: str | None = None
     names: NameAuthority = dataclasses.field(default_factory=NameAuthority)
     origin: dict[str, str] = dataclasses.field(default_factory=dict)
     domains: dict[str, int] = dataclasses.field(default_factory=dict)

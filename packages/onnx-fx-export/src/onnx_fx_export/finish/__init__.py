@@ -16,6 +16,7 @@ from onnx_fx_export.finish.products import FuseGemm
 from onnx_fx_export.finish.rotary import FuseRotaryEmbedding
 from onnx_fx_export.finish.weights import DeduplicateInitializers, FoldWeightTransposes
 from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_decomp.targets import target_passes
 
 __all__ = ["PASSES", "finish"]
 
@@ -31,15 +32,21 @@ PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
 )
 
 
-def finish(model: ir.Model) -> None:
-    """Run all passes in order. Weights come first; heads are folded once their keys and values have been."""
+def finish(model: ir.Model, target: str | None = None) -> None:
+    """Run all passes in order, those of the target last.
+
+    Weights come first; heads are folded once their keys and values have been.
+    """
+    passes = (*PASSES, *(() if target is None else target_passes(target)))
     HoistWeightTransposes()(model)
-    for each in PASSES:
+    for each in passes:
         each()(model)
     for function in model.functions.values():
         with as_model(model, function) as body:
-            for each in PASSES:
+            for each in passes:
                 each()(body)
+        for domain, version in function.opset_imports.items():
+            model.opset_imports.setdefault(domain, version)
     initializers = model.graph.initializers
     for name in [n for n, value in initializers.items() if not value.uses() and not value.is_graph_output()]:
         del initializers[name]

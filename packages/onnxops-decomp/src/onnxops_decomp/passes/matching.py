@@ -9,7 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-__all__ = ["constant", "dims", "operand", "other_operand", "producer", "replace", "sole_user", "sweep"]
+__all__ = [
+    "constant",
+    "dims",
+    "operand",
+    "other_operand",
+    "producer",
+    "replace",
+    "replace_outputs",
+    "sole_user",
+    "sweep",
+]
 
 
 def producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
@@ -60,8 +70,6 @@ def replace(
 
     What only the replaced nodes used is left without uses and goes with :func:`sweep`.
     """
-    graph = old.graph
-    assert graph is not None
     new = ir.Node(
         "",
         op_type,
@@ -71,14 +79,33 @@ def replace(
         name=f"{op_type}_of_{old.name}",
         metadata_props=dict(old.metadata_props),
     )
-    result = new.outputs[0]
-    result.type, result.shape, name = output.type, output.shape, output.name
-    graph.insert_after(old, new)
-    ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
-    output.name = None
-    result.name = name
+    replace_outputs(old, new, {0: output})
     sweep(old)
     return new
+
+
+def replace_outputs(old: ir.Node, new: ir.Node, outputs: Mapping[int, ir.Value]) -> None:
+    """Put a node behind ``old`` and let it compute values that other nodes gave; those stay where they are.
+
+    Args:
+        old: Where the new node goes; it and all operands of the new node have to stand before all uses.
+        new: The new node. Without a name or metadata it takes those of ``old``.
+        outputs: For the outputs of the new node, the values that they stand for from now on; the others have no name.
+    """
+    graph = old.graph
+    assert graph is not None
+    new.name = new.name or f"{new.op_type}_of_{old.name}"
+    for key, text in old.metadata_props.items():
+        new.metadata_props.setdefault(key, text)
+    graph.insert_after(old, new)
+    for index, result in enumerate(new.outputs):
+        if (output := outputs.get(index)) is None:
+            result.name = ""
+            continue
+        result.type, result.shape, name = output.type, output.shape, output.name
+        ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
+        output.name = None
+        result.name = name
 
 
 def sweep(node: ir.Node) -> None:

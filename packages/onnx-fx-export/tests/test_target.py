@@ -1,0 +1,196 @@
+"""``target="onnxruntime"``: operators of com.microsoft, the same results, and nothing of it without the target."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import pytest
+import torch
+from torch.nn import functional as F
+from typer.testing import CliRunner
+
+from onnx_fx_export import InvalidArgumentError, ONNXProgram, export
+from onnx_fx_export.cli import app
+
+OPSETS = [13, 17, 20, 23, 26]
+WIDTH, HEADS = 32, 4
+
+
+class Layer(torch.nn.Module):
+    """A layer of a transformer, with a norm behind each residual or before the next step."""
+
+    def __init__(self, norm=torch.nn.LayerNorm, approximate="none", causal=False) -> None:
+        super().__init__()
+        self.project = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.norms = torch.nn.ModuleList(norm(WIDTH) for _ in range(2))
+        self.up, self.down = torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.Linear(2 * WIDTH, WIDTH)
+        self.approximate, self.causal = approximate, causal
+
+    def heads(self, x):
+        return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+    def forward(self, x, mask=None):
+        q, k, v = (self.heads(self.project[index](x)) for index in range(3))
+        attended = F.scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal)
+        x = self.norms[0](x + self.project[3](attended.transpose(1, 2).flatten(2)))
+        total = x + self.down(F.gelu(self.up(x), approximate=self.approximate))
+        return self.norms[1](total), total
+
+
+class Gated(torch.nn.Module):
+    def forward(self, x):
+        return F.silu(x), F.gelu(x), F.gelu(x, approximate="tanh")
+
+
+def operators(program: ONNXProgram) -> set[str]:
+    graphs = [program.model.graph, *(function.graph for function in program.model.functions.values())]
+    return {node.op_type for graph in graphs for node in graph.all_nodes() if node.domain == "com.microsoft"}
+
+
+def exported(model, args, opset=20, dims=({0: "batch", 1: "length"},), **options) -> ONNXProgram:
+    return export(model, args, dynamic_shapes=dims, opset_version=opset, target="onnxruntime", **options)
+
+
+def check(program: ONNXProgram, model, *args, **tolerances) -> None:
+    onnx.checker.check_model(program.model_proto)
+    with torch.no_grad():
+        torch.testing.assert_close(program(*args), model(*args), **tolerances)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize(("norm", "approximate", "causal"), [
+    (torch.nn.LayerNorm, "none", False),
+    (torch.nn.LayerNorm, "tanh", True),
+    (torch.nn.RMSNorm, "none", True),
+])  # fmt: skip
+def test_a_transformer_layer_equals_eager_at_other_sizes(opset: int, norm, approximate: str, causal: bool) -> None:
+    model = Layer(norm, approximate, causal).eval()
+    program = exported(model, (torch.randn(2, 5, WIDTH),), opset)
+    assert program.model.opset_imports == {"": opset, "com.microsoft": 1}
+    skip = {
+        (torch.nn.LayerNorm, 17): "SkipLayerNormalization",
+        (torch.nn.RMSNorm, 23): "SkipSimplifiedLayerNormalization",
+    }
+    expected = {name for (kind, first), name in skip.items() if kind is norm and opset >= first}
+    expected |= {"BiasGelu"} if approximate == "none" else {"FastGelu"}
+    expected |= {"MultiHeadAttention"} if opset < 23 else set()
+    assert operators(program) == expected
+    for shape in ((2, 5), (3, 8), (1, 1)):
+        check(program, model, torch.randn(*shape, WIDTH))
+
+
+@pytest.mark.parametrize("opset", [17, 20, 23])
+def test_half_precision_stays_half_precision(opset: int) -> None:
+    model = Layer().eval().half()
+    program = exported(model, (torch.randn(2, 5, WIDTH).half(),), opset)
+    assert operators(program)
+    check(program, model, torch.randn(3, 7, WIDTH).half(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_activations_alone(opset: int) -> None:
+    program = exported(Gated(), (torch.randn(2, 3),), opset)
+    assert operators(program) == {"QuickGelu", "Gelu", "FastGelu"}
+    check(program, Gated(), 4 * torch.randn(4, 7))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dtypes_without_kernels_take_the_operators_of_onnx(dtype: torch.dtype) -> None:
+    args = (torch.randn(2, 3, dtype=dtype),)
+    with_target, without = (export(Gated(), args, target=target) for target in ("onnxruntime", None))
+    assert [node.op_type for node in with_target.model.graph] == [node.op_type for node in without.model.graph]
+    assert not operators(with_target)
+
+
+@pytest.mark.parametrize("heads", [1, HEADS])
+def test_a_boolean_mask_may_hide_whole_rows(heads: int) -> None:
+    model = Layer().eval()
+    dims = ({0: "batch", 1: "length"}, {0: "batch", 2: "length", 3: "length"})
+    program = exported(model, (torch.randn(2, 5, WIDTH), torch.ones(2, heads, 5, 5, dtype=torch.bool)), dims=dims)
+    # The operator has one bias for all heads, or one for each: only the first kind is used.
+    assert ("MultiHeadAttention" in operators(program)) == (heads == 1)
+    mask = torch.rand(3, heads, 7, 7) > 0.5
+    mask[1, :, 2] = False
+    check(program, model, torch.randn(3, 7, WIDTH), mask)
+
+
+def test_a_mask_of_numbers_keeps_its_rows_of_minus_infinity() -> None:
+    model = Layer().eval()
+    dims = ({0: "batch", 1: "length"}, {0: "batch", 2: "length", 3: "length"})
+    program = exported(model, (torch.randn(2, 5, WIDTH), torch.randn(2, 1, 5, 5)), dims=dims)
+    assert "MultiHeadAttention" not in operators(program)
+    mask = torch.randn(3, 1, 7, 7)
+    mask[0, :, 3] = -torch.inf
+    check(program, model, torch.randn(3, 7, WIDTH), mask)
+
+
+def test_causal_attention_over_more_keys_than_queries_is_left_alone() -> None:
+    class Causal(torch.nn.Module):
+        def forward(self, q, k):
+            return F.scaled_dot_product_attention(q, k, k, is_causal=True)
+
+    dims = ({0: "batch", 2: "queries"}, {0: "batch", 2: "keys"})
+    program = exported(Causal(), (torch.randn(2, 3, 4, 8), torch.randn(2, 3, 6, 8)), dims=dims)
+    assert "MultiHeadAttention" not in operators(program)
+    check(program, Causal(), torch.randn(2, 3, 3, 8), torch.randn(2, 3, 9, 8))
+
+
+def test_a_residual_that_broadcasts_is_added_before() -> None:
+    class Broadcast(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(WIDTH)
+
+        def forward(self, x, y):
+            return self.norm(x + y)
+
+    model = Broadcast().eval()
+    program = exported(model, (torch.randn(2, 5, WIDTH), torch.randn(5, WIDTH)), dims=({0: "batch"}, None))
+    assert not operators(program)
+    check(program, model, torch.randn(3, 5, WIDTH), torch.randn(5, WIDTH))
+
+
+def test_functions_import_the_domain_too() -> None:
+    model = torch.nn.Sequential(
+        *(torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True) for _ in range(2))
+    )
+    model.eval()
+    options = {"export_modules_as_functions": {torch.nn.TransformerEncoderLayer}}
+    program = exported(model, (torch.randn(2, 5, WIDTH),), 20, **options)
+    assert "SkipLayerNormalization" in operators(program)
+    check(program, model, torch.randn(3, 6, WIDTH))
+    program.inline_functions()
+    check(program, model, torch.randn(3, 6, WIDTH))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_without_the_target_there_is_nothing_of_it(opset: int) -> None:
+    program = export(Layer().eval(), (torch.randn(2, 5, WIDTH),), opset_version=opset)
+    assert not operators(program)
+    assert program.model.opset_imports == {"": opset}
+
+
+def test_the_result_is_verified() -> None:
+    model = Layer().eval()
+    program = exported(model, (torch.randn(2, 5, WIDTH),), verify=True)
+    program.verify(torch.randn(4, 9, WIDTH))
+
+
+def test_another_target_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="onnxruntime"):
+        export(torch.nn.ReLU(), (torch.randn(2),), target="tensorrt")
+
+
+def test_the_torchscript_exporter_refuses_a_target() -> None:
+    with pytest.raises(InvalidArgumentError, match="target"):
+        export(torch.nn.ReLU(), (torch.randn(2),), target="onnxruntime", dynamo=False)
+
+
+def test_the_command_line_takes_a_target(tmp_path) -> None:
+    torch.export.save(torch.export.export(Gated(), (torch.randn(2, 3),)), tmp_path / "gated.pt2")
+    arguments = [str(tmp_path / "gated.pt2"), "-o", str(tmp_path / "gated.onnx"), "--target", "onnxruntime", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["nodes"] == 3
+    assert {node.domain for node in onnx.load(tmp_path / "gated.onnx").graph.node} == {"com.microsoft"}
