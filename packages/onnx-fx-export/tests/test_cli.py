@@ -37,6 +37,9 @@ class Counter(torch.nn.Module):
         self.count.add_(1)
         return x * self.count
 
+def scaled():
+    return torch.nn.Softmax(-1), (torch.ones(2, 3),), {"dynamic_shapes": ({0: "batch"},)}
+
 def linear():
     return torch.nn.Linear(3, 2), (torch.ones(2, 3),), {"dynamic_shapes": ({0: "batch"},), "opset_version": 17}
 
@@ -148,6 +151,9 @@ OPTIONS = {
         ["plain", "--input-name", "x", "--output-name", "y", "--dynamic", "x:0=rows", "--dynamic", "y:0=lines"],
         lambda graph: (graph.input[0].name, shape_of(graph.input[0]), shape_of(graph.output[0])),
         ("x", ["rows", "64"], ["lines", "64"])),
+    "dimensions that win over those of the factory": (
+        ["scaled", "--dynamic", "input:1=columns"], lambda graph: shape_of(graph.input[0]),
+        ["2", "columns"]),
     "no optimization": (
         ["conv", "--no-optimize"], lambda graph: [node.op_type for node in graph.node], ["Conv", "BatchNormalization"]),
     "optimization": (["conv", "--optimize"], lambda graph: [node.op_type for node in graph.node], ["Conv"]),

@@ -210,6 +210,8 @@ def export_command(
         given["dynamic_axes"] = _dynamic_axes(dynamic) if dynamic else None
         given["export_modules_as_functions"] = _classes(functions, model) if functions else None
         given["capture_repeated_blocks"] = _classes(repeated, model) if repeated else None
+        if dynamic:
+            options.pop("dynamic_shapes", None)
         options.update({name: value for name, value in given.items() if value is not None})
         program = export(model, args, output, progress=progress, **options)
     except InvalidArgumentError as error:
