@@ -238,3 +238,27 @@ def test_what_changes_a_dict_in_an_unknown_way_is_refused() -> None:
 
     with pytest.raises(OnnxExporterError, match="popitem"):
         onnx_ts_legacy.export(popped, (X,))
+
+
+def test_a_list_of_one_item_is_unpacked_to_the_item() -> None:
+    class Rows(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([row[:, 0::2] + 1 for row in x])
+
+    program = onnx_ts_legacy.export(Rows(), (torch.randn(1, 3, 4),), input_names=["x"], dynamic_axes={"x": {1: "n"}})
+
+    for n in (3, 7):
+        x = torch.randn(1, n, 4)
+        [y] = program(x)
+        torch.testing.assert_close(y, Rows()(x))
+
+
+@torch.jit.script
+def like_an_unknown(x: Tensor) -> Tensor:
+    unknown = torch._standard_gamma_grad(x, x)
+    return x + torch.tensor(0.5, dtype=unknown.dtype)
+
+
+def test_a_constant_like_what_cannot_be_converted_names_the_operator() -> None:
+    with pytest.raises(OnnxExporterError, match="aten::_standard_gamma_grad"):
+        onnx_ts_legacy.export(like_an_unknown, (X.abs(),))

@@ -157,7 +157,9 @@ class Interpreter(OperatorCalls):
         if kind == "aten::fused_moving_avg_obs_fake_quant":
             return observed_fake_quantize(self, node, args)
         handler = PRIM_HANDLERS.get(kind)
-        if handler is not None and (kind in TEXT_SINKS or not (args and isinstance(args[0], Poison))):
+        # Values of prim:: nodes, such as lists, may hold what was not converted.
+        read = args[:1] if kind.startswith("prim::") else args
+        if handler is not None and (kind in TEXT_SINKS or not any(isinstance(arg, Poison) for arg in read)):
             if kind.startswith("prim::"):
                 return handler(self, node, args)
             with self.op.origin(**self._origin(node, kind)):

@@ -54,7 +54,12 @@ def _list_unpack(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> An
     items = args[0].items
     if len(items) != node.outputsSize():
         raise ScriptValueError(f"A list of {len(items)} items is unpacked into {node.outputsSize()} variables.")
-    return tuple(items)
+    return _unpacked(items)
+
+
+def _unpacked(items: Sequence[Any]) -> Any:
+    """Return items as the outputs of a node, of which a single one stands for itself."""
+    return items[0] if len(items) == 1 else tuple(items)
 
 
 def _tuple_construct(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
@@ -64,7 +69,7 @@ def _tuple_construct(interpreter: Interpreter, node: Any, args: Sequence[Any]) -
 def _tuple_unpack(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     if not isinstance(args[0], tuple):
         raise _not_a(args[0], "tuple")
-    return args[0]
+    return _unpacked(args[0])
 
 
 def _tuple_index(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
