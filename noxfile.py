@@ -49,6 +49,12 @@ def group(name: str) -> list[str]:
     return list(nox.project.dependency_groups(PYPROJECT, name))
 
 
+def extras(package: str) -> list[str]:
+    """The extras that a package declares."""
+    project = nox.project.load_toml(ROOT / "packages" / package / "pyproject.toml")["project"]
+    return list(project.get("optional-dependencies", {}))
+
+
 @functools.cache
 def interpreter(directory: Path) -> str:
     """The interpreter of a virtual environment at `directory`, created with a current pip if it is new."""
@@ -143,11 +149,16 @@ def pythons(session: nox.Session, version: str) -> None:
 
 @nox.session(venv_backend="none")
 def newest(session: nox.Session) -> None:
-    """Try the newest torch (on Linux a CUDA build of several GB): what rests on its private parts, and a smoke test."""
+    """Try the newest torch (on Linux a CUDA build of several GB): its private parts, torchvision, and smoke tests."""
     python = torch_env(session, list(TORCH)[-1])
-    pytest(session, python, *(str(path) for path in sorted(ROOT.glob("packages/*/tests/test_torch_private.py"))))
+    # Beside a CPU build of torch the operators of torchvision cannot be loaded.
+    pip_install(session, python, *group("torchvision"))
+    private = sorted(ROOT.glob("packages/*/tests/test_torch_private.py"))
+    pytest(session, python, *map(str, private), "packages/onnx-fx-export/tests/test_torchvision.py", *session.posargs)
     for package in PACKAGES:
-        session.run(python, f"packages/{package}/tests/smoke.py", external=True)
+        # Every extra is installed here, so what one of them forbids is not asked for.
+        for extra in extras(package) or [""]:
+            session.run(python, f"packages/{package}/tests/smoke.py", *filter(None, [extra]), external=True)
 
 
 @nox.session(venv_backend="none")
@@ -262,8 +273,7 @@ def prove_wheel(session: nox.Session, builder: str, package: str, directory: Pat
     session.run(sys.executable, "-m", "venv", "--without-pip", str(directory), external=True, silent=True)
     python = interpreter(directory)
     pip = [builder, "-m", "pip", "--python", python]
-    metadata = nox.project.load_toml(ROOT / "packages" / package / "pyproject.toml")["project"]
-    for extra in [None, *metadata.get("optional-dependencies", {})]:
+    for extra in [None, *extras(package)]:
         requirement = f"{package}[{extra}]" if extra else package
         install = ["install", "--quiet", "--no-compile", "--constraint", str(constraints), requirement]
         session.run(*pip, *install, external=True)

@@ -31,6 +31,7 @@ from onnx_fx_export.torch_private import (
     sizes_unlike_0_and_1,
     specializations,
 )
+from onnx_fx_export.torchvision_boxes import any_number_of_boxes
 from onnx_fx_export.unallocated import allocated_on_paper
 from onnxops_core.export_state import onnx_export
 from onnxops_decomp.whole_calls import WholeCalls, restore
@@ -190,6 +191,7 @@ def _exported(
     """Run torch.export once; ``calls`` receives the calls of Functions with a symbolic method."""
     questions: list[SizeQuestion] = []
     with onnx_export(), torch.no_grad(), allocated_on_paper(request.model), contextlib.ExitStack() as stack:
+        stack.enter_context(any_number_of_boxes())
         if request.is_special or strict:
             # Dynamo compares sizes for the model; only guards tell what it asked.
             stack.enter_context(sizes_unlike_0_and_1())

@@ -1,0 +1,92 @@
+"""Detection models of torchvision keep the boxes that eager PyTorch keeps, for images that capture has not seen."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torchvision_operators
+from torch.utils import _pytree as pytree
+
+from onnx_fx_export import export
+
+SMALL = {"weights": None, "weights_backbone": None, "num_classes": 4}
+PYRAMID = {**SMALL, "min_size": 96, "max_size": 128}
+PROPOSALS = {"rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 20, "box_score_thresh": 0.1}
+MODELS = {
+    "fasterrcnn_mobilenet_v3_large_320_fpn": {**PYRAMID, **PROPOSALS},
+    "retinanet_resnet50_fpn": {**PYRAMID, "score_thresh": 0.01, "topk_candidates": 40},
+}
+
+
+def apart(model: torch.nn.Module) -> torch.nn.Module:
+    """Spread the scores of an untrained model: where many are equal, rounding decides which boxes come first."""
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    with torch.no_grad():
+        for norm in norms:
+            norm.momentum = None
+            norm.train()
+        model([torch.rand(3, 96, 112) for _ in range(4)])
+        for name, parameter in model.named_parameters():
+            if name.startswith(("rpn", "roi_heads")) and "cls" in name and name.endswith("weight"):
+                parameter.mul_(5)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_detection_model_finds_the_same_boxes(name: str) -> None:
+    detection = pytest.importorskip("torchvision.models.detection")
+    torch.manual_seed(0)
+    model = apart(getattr(detection, name)(**MODELS[name]).eval())
+
+    program = export(model, ([torch.rand(3, 96, 112)],), opset_version=18)
+
+    for _ in range(3):
+        images = [torch.rand(3, 96, 112)]
+        with torch.no_grad():
+            expected = pytree.tree_leaves(model(images))
+        assert len(expected[0]) > 5
+        for actual, wanted in zip(pytree.tree_leaves(program(images)), expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=1e-3)
+
+
+class Suppressing(torch.nn.Module):
+    """What the models call, by the module as they do; torchvision's own asks for the number of boxes."""
+
+    def forward(self, boxes: torch.Tensor, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        good = torch.where(scores > 0.3)[0]
+        library: Any = sys.modules["torchvision.ops.boxes"]
+        return library.batched_nms(boxes[good], scores[good], labels[good], 0.4)
+
+
+def batched_nms(boxes: torch.Tensor, scores: torch.Tensor, idxs: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    """One category after the other, as torchvision defines it."""
+    if boxes.numel() == 0:
+        return torch.empty(0, dtype=torch.int64)
+    kept = torch.zeros(len(scores), dtype=torch.bool)
+    for label in idxs.unique():
+        own = torch.where(idxs == label)[0]
+        kept[own[torch.ops.torchvision.nms(boxes[own], scores[own], iou_threshold)]] = True
+    places = torch.where(kept)[0]
+    return places[scores[places].argsort(descending=True)]
+
+
+def test_boxes_are_suppressed_by_category_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    torchvision_operators.define()
+    library = SimpleNamespace(batched_nms=batched_nms)
+    monkeypatch.setitem(sys.modules, "torchvision.ops.boxes", library)
+    model = Suppressing()
+
+    def example(count: int, best: float = 1.0) -> tuple[torch.Tensor, ...]:
+        corner = torch.rand(count, 2) * 6 - 3
+        boxes = torch.cat([corner, corner + torch.rand(count, 2) * 4 + 1], 1)
+        return boxes, torch.rand(count) * best, torch.randint(0, 3, (count,))
+
+    program = export(model, example(8), dynamic_shapes=[{0: "n"}] * 3)
+
+    assert library.batched_nms is batched_nms
+    for arguments in (example(8), example(40), example(5, best=0.2), example(120)):
+        torch.testing.assert_close(program(*arguments), model(*arguments))
