@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from core_audit import public_functions
 from torch.export import Dim
 
 from onnxops_core import native
@@ -33,6 +34,7 @@ def _randn(*shape):
 
 
 _B, _S, _T = Dim("b", max=64), Dim("s", max=4096), Dim("t", max=4096)
+_ROWS = ({0: _B, 1: _S},)
 DYNAMIC = {
     "attention": (
         lambda q, k, v: native.attention(q, k, v, is_causal=True, num_outputs=1),
@@ -128,7 +130,57 @@ DYNAMIC = {
         lambda b, s: (_randn(b, s, 32), torch.randint(0, 256, (5, 2, 8), dtype=torch.uint8), _randn(5, 2)),
         ({0: _B, 1: _S}, {}, {}),
     ),
+    "gelu": (lambda x: native.gelu(x, approximate="tanh"), lambda b, s: (_randn(b, s),), _ROWS),
+    "swish": (lambda x: native.swish(x, alpha=1.5), lambda b, s: (_randn(b, s),), _ROWS),
+    "mish": (native.mish, lambda b, s: (_randn(b, s),), _ROWS),
+    "hard_swish": (native.hard_swish, lambda b, s: (_randn(b, s),), _ROWS),
+    "cum_prod": (lambda x: native.cum_prod(x, 1, exclusive=True), lambda b, s: (_randn(b, s),), _ROWS),
+    "bit_cast": (lambda x: native.bit_cast(x, to=torch.int32), lambda b, s: (_randn(b, s),), _ROWS),
+    "quantize_linear": (
+        lambda x, scale: native.quantize_linear(x, scale, axis=2, output_dtype=3),
+        lambda b, s: (_randn(b, s, 4), _randn(4).abs()),
+        ({0: _B, 1: _S}, {}),
+    ),
+    "instance_normalization": (
+        native.instance_normalization,
+        lambda b, s: (_randn(b, 3, s), _randn(3), _randn(3)),
+        ({0: _B, 2: _S}, {}, {}),
+    ),
+    "skip_layer_normalization": (
+        native.skip_layer_normalization,
+        lambda b, s: (_randn(b, s, 8), _randn(b, s, 8), _randn(8)),
+        ({0: _B, 1: _S}, {0: _B, 1: _S}, {}),
+    ),
+    "skip_simplified_layer_normalization": (
+        native.skip_simplified_layer_normalization,
+        lambda b, s: (_randn(b, s, 8), _randn(b, s, 8), _randn(8)),
+        ({0: _B, 1: _S}, {0: _B, 1: _S}, {}),
+    ),
+    "stft": (
+        lambda x, window: native.stft(x, 2, window),
+        lambda b, s: (_randn(b, s + 4, 1), _randn(4)),
+        ({0: _B, 1: Dim("long", min=8, max=4096)}, {}),
+    ),
+    "affine_grid": (
+        lambda theta: native.affine_grid(theta, [theta.shape[0], 1, 4, 5]),
+        lambda b, s: (_randn(b, 2, 3),),
+        ({0: _B},),
+    ),
+    "deform_conv": (
+        lambda x, w, offset: native.deform_conv(x, w, offset, pads=[1, 1]),
+        lambda b, s: (_randn(b, 2, s), _randn(4, 2, 3), _randn(b, 3, s)),
+        ({0: _B, 2: _S}, {}, {0: _B, 2: _S}),
+    ),
+    "non_max_suppression": (
+        lambda boxes, scores: native.non_max_suppression(boxes, scores, 3, 0.5),
+        lambda b, s: (_randn(b, s, 4), _randn(b, 2, s)),
+        ({0: _B, 1: _S}, {0: _B, 2: _S}),
+    ),
 }
+
+
+def test_every_typed_function_is_exported_with_dynamic_sizes():
+    assert {name.split(" with")[0] for name in DYNAMIC} == set(public_functions())
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
@@ -143,8 +195,12 @@ def test_dynamic_sizes_stay_dynamic_and_other_sizes_are_right(name):
     assert len(_native_nodes(program)) == 1
 
 
-# A recurrence over a dynamic length has no decomposition into a fixed number of operators.
-@pytest.mark.parametrize("name", [name for name in DYNAMIC if name != "linear_attention"])
+# A recurrence over a dynamic length, and a choice among a dynamic number of boxes, have no decomposition into a fixed
+# number of operators.
+_UNBOUNDED = ("linear_attention", "non_max_suppression")
+
+
+@pytest.mark.parametrize("name", [name for name in DYNAMIC if name not in _UNBOUNDED])
 def test_decomposition_is_exportable_with_dynamic_sizes(name):
     # What an exporter does below the operator's opset: it captures the decomposition in the operator's place.
     function, inputs, dynamic = DYNAMIC[name]

@@ -376,6 +376,8 @@ def _instance_reference(
 def _instance_composite(
     x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, *, epsilon: float = 1e-5
 ) -> torch.Tensor:
+    if x.shape[0] == 0:  # which torch's own refuses
+        return _instance_reference(x, scale, bias, epsilon=epsilon)
     result: torch.Tensor = torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, False)
     return result
 

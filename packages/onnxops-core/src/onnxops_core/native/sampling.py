@@ -371,22 +371,23 @@ def _deform_reference(
     kernel = list(w.shape[2:])
     taps = math.prod(kernel)
     shape = list(offset.shape[2:])
+    points = math.prod(shape)
     pad, dilation, stride = _spatial(pads, 2 * rank, 0), _spatial(dilations, rank, 1), _spatial(strides, rank, 1)
     # (batch, offset groups, taps, spatial dimension, output points)
-    shift = offset.to(dtype).reshape(batch, offset_group, taps, rank, math.prod(shape))
+    shift = offset.to(dtype).reshape(batch, offset_group, taps, rank, points)
     positions = []
     for i in range(rank):
         out = torch.arange(shape[i], device=x.device, dtype=dtype) * stride[i] - pad[i]
         tap = torch.arange(kernel[i], device=x.device, dtype=dtype) * dilation[i]
         out = out.view([-1 if j == i else 1 for j in range(rank)]).expand(shape).reshape(1, -1)
         tap = tap.view([-1 if j == i else 1 for j in range(rank)]).expand(kernel).reshape(-1, 1)
-        positions.append((shift[:, :, :, i] + (out + tap)).reshape(batch * offset_group, -1))
+        positions.append((shift[:, :, :, i] + (out + tap)).reshape(batch * offset_group, taps * points))
     grouped = x.to(dtype).reshape(batch * offset_group, channels // offset_group, *x.shape[2:])
     columns = _interpolate(grouped, positions, "linear", "zeros", False)
-    columns = columns.reshape(batch, offset_group, channels // offset_group, taps, -1)
+    columns = columns.reshape(batch, offset_group, channels // offset_group, taps, points)
     if mask is not None:
-        columns = columns * mask.to(dtype).reshape(batch, offset_group, 1, taps, -1)
-    columns = columns.reshape(batch, group, channels // group * taps, -1)
+        columns = columns * mask.to(dtype).reshape(batch, offset_group, 1, taps, points)
+    columns = columns.reshape(batch, group, channels // group * taps, points)
     weight = w.to(dtype).reshape(group, w.shape[0] // group, -1)
     y = (weight @ columns).reshape(batch, w.shape[0], *shape)
     if b is not None:

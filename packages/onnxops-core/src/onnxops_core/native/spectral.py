@@ -241,6 +241,19 @@ def _stft_kernel(signal: torch.Tensor, *args: Any, **attributes: Any) -> torch.T
     return function(signal, *args, **attributes).contiguous()
 
 
+def _stft_fake(
+    signal: torch.Tensor,
+    frame_step: int,
+    window: torch.Tensor | None = None,
+    frame_length: int | None = None,
+    *,
+    onesided: bool = True,
+) -> torch.Tensor:
+    length = _frame_length(signal, window, frame_length)
+    frames = (signal.shape[1] - length) // frame_step + 1
+    return signal.new_empty((signal.shape[0], frames, length // 2 + 1 if onesided else length, 2))
+
+
 _STFT = declare(
     "STFT",
     17,
@@ -249,6 +262,7 @@ _STFT = declare(
     reference=_stft_reference,
     composite=_stft_composite,
     kernel=_stft_kernel,
+    fake=_stft_fake,
     check=_stft_check,
     scalar_inputs={"frame_step": 7, "frame_length": 7},
     written=("onesided",),  # onnx infers the shape of a two-sided transform where it is left out
