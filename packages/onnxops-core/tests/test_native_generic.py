@@ -11,7 +11,7 @@ from core_rotated import rotated_heads
 from core_samples import SAMPLES
 from core_schemas import newest_schema, schema_at
 
-from onnxops_core.native import find_native_op, native_ops
+from onnxops_core.native import dequantize_linear, find_native_op, native_ops
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-5, torch.float64: 1e-10}
 EXACT = 0.0
@@ -28,6 +28,8 @@ def _traced(samples):
     return pytest.mark.parametrize("sample", marked, ids=str)
 
 
+# What the slower compiler is tried with.
+_INDUCTOR = ("Attention", "RotaryEmbedding", "RMSNormalization", "TensorScatter", "GroupQueryAttention")
 _differentiable = pytest.mark.parametrize("sample", [s for s in SAMPLES if s.differentiable], ids=str)
 
 
@@ -40,6 +42,46 @@ def _assert_equal(actual, expected, dtype):
         assert one.dtype == other.dtype
         tolerance = TOLERANCE.get(dtype, EXACT) if one.dtype in TOLERANCE else EXACT
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+_COLUMNS = {
+    "gradients": lambda s: s.differentiable,
+    "vmap": lambda s: s.vmap,
+    "opcheck": lambda s: s.opcheck,
+    "halves": lambda s: {torch.float16, torch.bfloat16} <= {*s.dtypes},
+    "float64": lambda s: torch.float64 in s.dtypes,
+}
+# Where no sample of an operator takes part in a column, and why.
+_EXEMPT = {
+    ("BitCast", "gradients"): "bits have none",
+    ("BitCast", "halves"): "bits are not rounded",
+    ("BitCast", "float64"): "bits are not rounded",
+    ("QuantizeLinear", "gradients"): "the outputs are integers",
+    ("QuantizeLinear", "halves"): "ONNX divides in the scale's dtype, a rounding of its own",
+    ("QuantizeLinear", "float64"): "no dtype of ONNX's constraint",
+    ("DequantizeLinear", "gradients"): "ONNX has no float64 scale, in which they are compared; see below",
+    ("DequantizeLinear", "float64"): "no dtype of ONNX's constraint",
+    ("NonMaxSuppression", "gradients"): "the outputs are indices",
+    ("NonMaxSuppression", "vmap"): "how many boxes are kept differs between elements",
+    ("NonMaxSuppression", "halves"): "no dtype of ONNX's constraint",
+    ("NonMaxSuppression", "float64"): "no dtype of ONNX's constraint",
+}
+
+
+def test_every_operator_takes_part_in_every_column():
+    parts = {(s.op_type, column) for s in SAMPLES for column, takes_part in _COLUMNS.items() if takes_part(s)}
+
+    assert {(s.op_type, column) for s in SAMPLES for column in _COLUMNS} - parts == set(_EXEMPT)
+
+
+def test_gradient_of_a_quantization_scale_is_torchs():
+    x, zero = torch.tensor([[3, -4], [7, 1]], dtype=torch.int8), torch.tensor([1, -2], dtype=torch.int8)
+    scale = torch.tensor([0.5, 2.0], requires_grad=True)
+    weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+    (dequantize_linear(x, scale, zero) * weights).sum().backward()
+
+    torch.testing.assert_close(scale.grad, ((x.float() - zero.float()) * weights).sum(0))
 
 
 def test_every_operator_has_a_sample():
@@ -171,6 +213,18 @@ def test_compiles_without_graph_breaks(sample):
     compiled = torch.compile(lambda *a: sample.op(*a, **kwargs), backend="aot_eager", fullgraph=True)
 
     _assert_equal(compiled(*args), sample.op(*args, **kwargs), dtype)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("sample", [s for s in _FIRST if s.op_type in _INDUCTOR], ids=str)
+def test_inductor_compiles_the_operator_among_others(sample):
+    dtype = sample.usual_dtype
+    args, kwargs = sample.make(dtype)
+    torch.compiler.reset()
+
+    compiled = torch.compile(lambda *a: [2 * o for o in _outputs(sample.op(*a, **kwargs))], fullgraph=True)
+
+    _assert_equal(compiled(*args), [2 * o for o in _outputs(sample.op(*args, **kwargs))], dtype)
 
 
 @_traced(SAMPLES)
