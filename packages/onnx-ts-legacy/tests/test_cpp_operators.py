@@ -77,7 +77,7 @@ def test_an_operator_in_cpp_is_converted_by_its_symbolic(operator: str, scripted
 def test_an_operator_in_cpp_becomes_one_of_a_domain_with_its_version(operator: str) -> None:
     @parse_args("v", "v", "f", "i")
     def custom(g, x, weight, power, repeats):
-        return g.op("mycompany::Weighted", x, weight, power_f=power, repeats_i=repeats).setType(x.type())
+        return g.op("mycompany::Weighted", x, weight, power_f=power, repeats_i=repeats)
 
     register_custom_op_symbolic(operator, custom, 9)
 

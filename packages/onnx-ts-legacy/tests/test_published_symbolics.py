@@ -321,3 +321,63 @@ def test_a_quantized_input_of_floats_alone_is_as_before() -> None:
     program = exported(torch.sigmoid, (X,))
 
     assert [node.op_type for node in program.model.graph] == ["Sigmoid"]
+
+
+# ---- resizing in the manner of detection libraries, which compute the scales of Resize themselves
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("by_factor", [False, True], ids=["size", "factor"])
+def test_a_resize_with_scales_of_its_own(opset: int, dynamic: bool, by_factor: bool) -> None:
+    from onnx_ts_legacy.symbolic_helper import _interpolate_get_scales_if_available, _interpolate_size_to_scales
+    from onnx_ts_legacy.symbolic_opset11 import unused
+
+    def nearest(g, input, output_size, *scales):
+        factors = _interpolate_get_scales_if_available(g, scales)
+        if factors is None:
+            factors = _interpolate_size_to_scales(g, input, output_size, 4)
+        return g.op(
+            "Resize",
+            input,
+            unused(g) if g.opset >= 13 else g.op("Constant", value_t=torch.tensor([])),
+            factors,
+            mode_s="nearest",
+            nearest_mode_s="floor",
+            coordinate_transformation_mode_s="asymmetric",
+        )
+
+    def resized(x: Tensor) -> Tensor:
+        if by_factor:
+            return torch.nn.functional.interpolate(x, scale_factor=(2.0, 3.0))
+        return torch.nn.functional.interpolate(x, size=(8, 9))
+
+    onnx_ts_legacy.register_custom_op_symbolic("aten::upsample_nearest2d", nearest, 9)
+    axes = {"x": {0: "n", 2: "h", 3: "w"}} if dynamic else {}
+    other = torch.randn(3, 2, 8, 3) if dynamic else torch.randn(1, 2, 4, 3)
+
+    program = exported(resized, (torch.randn(1, 2, 4, 3),), (other,), opset=opset, dynamic_axes=axes)
+
+    assert "Resize" in {node.op_type for node in program.model.graph}
+
+
+def test_resizing_below_opset_11_may_warn() -> None:
+    from onnx_ts_legacy.errors import OnnxExporterWarning
+    from onnx_ts_legacy.symbolic_helper import _interpolate_warning
+
+    with pytest.warns(OnnxExporterWarning, match="opset_version 11"):
+        _interpolate_warning("linear")
+
+
+@pytest.mark.parametrize("opset", [9, 11, 18])
+def test_slices_of_the_symbolic_opset_modules_are_written_for_the_opset(opset: int) -> None:
+    from onnx_ts_legacy.symbolic_opset9 import _slice
+
+    def halved(g, self):
+        return _slice(g, self, axes=[1], starts=[0], ends=[2])
+
+    onnx_ts_legacy.register_custom_op_symbolic("aten::relu", halved, 9)
+
+    program = onnx_ts_legacy.export(lambda x: torch.relu(x), (torch.randn(2, 2),), opset_version=opset)
+
+    assert [node.op_type for node in program.model.graph] == ["Slice"]

@@ -25,6 +25,8 @@ def symbolic_functions(opset: int) -> tuple[Callable[[str], Any], Callable[[], l
     """
 
     def find(name: str) -> Any:
+        if name in _HELPERS:
+            return _HELPERS[name]
         packet = None if name.startswith("_") and name.endswith("__") else getattr(torch.ops.aten, name, None)
         if not isinstance(packet, torch._ops.OpOverloadPacket):
             raise AttributeError(f"symbolic_opset{opset} has no function {name!r}")
@@ -67,6 +69,22 @@ def _select(general: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _SPECIAL: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {"select": _select}
+
+
+def _unused(g: GraphContext) -> SymbolicValue:
+    """Return what stands for an input that is left out."""
+    return SymbolicValue(None)
+
+
+def _slice(g: GraphContext, input: Any, axes: Any, starts: Any, ends: Any, steps: Any = None) -> Any:
+    """Write a Slice in the form of the opset."""
+    from onnx_ts_legacy.symbolic_helper import _slice_helper
+
+    return _slice_helper(g, input, axes, starts, ends, steps)
+
+
+# They are no ATen operators, but published symbolics import them from these modules.
+_HELPERS: dict[str, Callable[..., Any]] = {"unused": _unused, "_slice": _slice}
 
 
 def _variable(g: GraphContext, argument: Any) -> Any:

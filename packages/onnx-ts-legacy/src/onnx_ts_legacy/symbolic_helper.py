@@ -18,12 +18,18 @@ from onnx_ts_legacy.enumerations import JitScalarType
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph_context import GraphContext
 from onnx_ts_legacy.quantized_values import Quantized, dequantize, quantize
+from onnx_ts_legacy.symbolic_interpolation import interpolation_warning as _interpolate_warning
+from onnx_ts_legacy.symbolic_interpolation import scales_of_factors as _interpolate_get_scales_if_available
+from onnx_ts_legacy.symbolic_interpolation import scales_of_sizes as _interpolate_size_to_scales
 from onnx_ts_legacy.symbolic_values import SymbolicValue
 from onnx_ts_legacy.values import ListRef, Tensor
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET
 
 __all__ = [
+    "_interpolate_get_scales_if_available",
+    "_interpolate_size_to_scales",
+    "_interpolate_warning",
     "args_have_same_dtype",
     "cast_pytorch_to_onnx",
     "check_training_mode",
