@@ -99,6 +99,19 @@ def test_torchscript_modules_go_to_the_other_exporter(make) -> None:
     torch.testing.assert_close(program(x)[0], model(x).detach(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_scripted_function_goes_there_too() -> None:
+    @torch.jit.script
+    def function(x: torch.Tensor, limit: float) -> torch.Tensor:
+        if bool(x.sum() > limit):
+            return x + 1
+        return x - 1
+
+    program = export(function, (torch.ones(3), 2.0), dynamic_axes={"x": {0: "n"}}, input_names=["x"])
+    assert isinstance(program, onnx_ts_legacy.TSProgram)
+    for x in (torch.ones(5), -torch.ones(2)):
+        torch.testing.assert_close(program(x)[0], function(x, 2.0))
+
+
 def test_dynamic_shapes_hold_for_the_other_exporter() -> None:
     shapes = {"input": {0: torch.export.Dim("batch"), 1: torch.export.Dim.DYNAMIC}}
     program = export(torch.nn.ReLU(), (torch.randn(2, 4),), dynamic_shapes=shapes, dynamo=False)

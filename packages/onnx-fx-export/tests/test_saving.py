@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from onnx_fx_export import SaveError, export, weights
+from onnx_fx_export import SaveError, export, saving, weights
 
 
 def run(path: Path, x: torch.Tensor) -> torch.Tensor:
@@ -34,6 +34,33 @@ def test_saved_models_equal_the_program(model, external, tmp_path: Path) -> None
     x = torch.randn(2, 64)
     torch.testing.assert_close(run(path, x), model(x), rtol=1e-5, atol=1e-5)
     onnx.checker.check_model(str(path), full_check=True)
+
+
+def test_weights_above_a_gibibyte_go_beside_the_model(model, tmp_path: Path, monkeypatch) -> None:
+    assert saving.MAX_SINGLE_FILE_BYTES == 1 << 30
+    size = 4 * sum(parameter.numel() for parameter in model.parameters())
+    for limit, names in ((size + 1, ["a.onnx"]), (size, ["a.onnx", "a.onnx.data"])):
+        monkeypatch.setattr(saving, "MAX_SINGLE_FILE_BYTES", limit)
+        export(model, (torch.randn(2, 64),), tmp_path / "a.onnx")
+        assert sorted(file.name for file in tmp_path.iterdir()) == names
+
+
+def test_a_session_of_a_large_model_reads_a_file_that_goes_with_it(model, monkeypatch) -> None:
+    program = export(model, (torch.randn(2, 64),))
+    x = torch.randn(2, 64)
+    expected = program(x)
+    monkeypatch.setattr("onnx_fx_export.program.MAX_SINGLE_FILE_BYTES", 1)
+    paths: list[str] = []
+
+    def initializer(path: str):
+        paths.append(path)
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    program.initialize_inference_session(initializer)
+    torch.testing.assert_close(program(x), expected)
+    assert Path(paths[0]).exists()
+    program.release()
+    assert not Path(paths[0]).exists()
 
 
 @pytest.mark.parametrize("broken", ["write", "replace"])
