@@ -2,9 +2,9 @@
 
     python benchmarks/core_gpu.py [--json FILE]
 
-Each memory-bound operator is timed at sizes far beyond the caches. The bandwidth is that of the bytes it must
-read and write; the yardstick is a device-to-device copy of as many bytes. The target on a Hopper GPU is 80 %
-of the copy.
+Each operator is timed at sizes far beyond the caches; all but attention are bound by memory. The bandwidth is that of the
+bytes it must read and write; the yardstick is a device-to-device copy of as many bytes. The target on a Hopper GPU is
+80 % of the copy.
 """
 
 from __future__ import annotations
@@ -49,6 +49,29 @@ def _rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
+def _interleaved(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = x[..., 0::2], x[..., 1::2]
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return torch.stack((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
+
+
+def _scatter(cache: torch.Tensor, update: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    rows = torch.arange(cache.shape[0], device=cache.device)
+    return cache.index_put((rows[:, None], torch.arange(cache.shape[1], device=cache.device), starts[:, None]), update)
+
+
+def _nbits(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    values = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).to(a.dtype) - 8
+    return a @ (values * scales.unsqueeze(-1)).flatten(1).T
+
+
+def _capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = (q @ k.transpose(2, 3)).float() / q.shape[3] ** 0.5
+    scores = 30.0 * torch.tanh(scores / 30.0)
+    ahead = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).triu(1)
+    return torch.softmax(scores.masked_fill(ahead, float("-inf")), -1).to(q.dtype) @ v
+
+
 def _skip_rms(x: torch.Tensor, skip: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     total = x + skip
     return functional.rms_norm(total, (x.shape[-1],), scale, 1e-5), total
@@ -88,6 +111,61 @@ def rows(dtype: torch.dtype, device: str = "cuda", length: int = 4096) -> list[R
             4 * size,
         ),
         Row("swiglu", lambda: native.swiglu(tokens, skip), _swiglu, (tokens, skip), 3 * size),
+        Row(
+            "rotary_embedding interleaved",
+            lambda: native.rotary_embedding(x, cos, sin, interleaved=True),
+            _interleaved,
+            (x, cos, sin),
+            2 * x.numel() * dtype.itemsize,
+        ),
+        Row(
+            "layer_normalization",
+            lambda: native.layer_normalization(tokens, scale, scale)[0],
+            lambda t, s: functional.layer_norm(t, (4096,), s, s, 1e-5),
+            (tokens, scale),
+            2 * size,
+        ),
+        *_cache_rows(x, dtype),
+        *_product_rows(dtype, device, length),
+    ]
+
+
+def _cache_rows(cache: torch.Tensor, dtype: torch.dtype) -> list[Row]:
+    update = cache[:, :, 0].clone()
+    starts = torch.arange(cache.shape[0], device=cache.device)
+    return [
+        Row(
+            "tensor_scatter",
+            lambda: native.tensor_scatter(cache, update.unsqueeze(2), starts),
+            _scatter,
+            (cache, update, starts),
+            2 * cache.numel() * dtype.itemsize,
+        )
+    ]
+
+
+def _product_rows(dtype: torch.dtype, device: str, length: int) -> list[Row]:
+    """One token times a 4-bit matrix, which is bound by reading that; and attention, which is bound by computing."""
+    size = 4 * length
+    a = torch.randn(1, size, device=device, dtype=dtype)
+    packed = torch.randint(0, 256, (size, size // 32, 16), device=device, dtype=torch.uint8)
+    scales = torch.rand(size, size // 32, device=device, dtype=dtype)
+    q, k, v = (torch.randn(4, 16, length, 128, device=device, dtype=dtype) for _ in range(3))
+    return [
+        Row(
+            "matmul_nbits of one token",
+            lambda: native.matmul_nbits(a, packed, scales, K=size, N=size, block_size=32),
+            _nbits,
+            (a, packed, scales),
+            packed.numel() + scales.numel() * dtype.itemsize,
+        ),
+        Row(
+            "attention with a soft cap",
+            lambda: native.attention(q, k, v, is_causal=True, softcap=30.0, num_outputs=1),
+            _capped,
+            (q, k, v),
+            4 * q.numel() * dtype.itemsize,
+        ),
     ]
 
 
