@@ -2,9 +2,9 @@
 
     python benchmarks/core_gpu.py [--json FILE]
 
-Each operator is timed at sizes far beyond the caches; all but attention are bound by memory. The bandwidth is that of the
-bytes it must read and write; the yardstick is a device-to-device copy of as many bytes. The target on a Hopper GPU is
-80 % of the copy.
+Each operator is timed at sizes far beyond the caches; all but attention are bound by memory. The bandwidth is that of
+the bytes it must read and write; the yardstick is a device-to-device copy of as many bytes. The target on a Hopper GPU
+is 80 % of the copy.
 """
 
 from __future__ import annotations
