@@ -36,7 +36,7 @@ def test_nms_runs_at_other_sizes() -> None:
     )
 
 
-@pytest.mark.parametrize("opset", swept(16, 18, 21))
+@pytest.mark.parametrize("opset", [*swept(16, 18, 21), 22, *swept(24, 26)])
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("ratio", [-1, 2])
 def test_roi_align(ratio: int, aligned: bool, opset: int) -> None:
@@ -53,12 +53,13 @@ def test_roi_align_at_pixel_corners_in_older_opsets(opset: int) -> None:
     check(lambda x, r: vision.roi_align(x, r, 0.7, 3, 4, 2, False), torch.randn(2, 3, 7, 8), _regions(5), opset=opset)
 
 
-def test_roi_align_runs_at_other_sizes() -> None:
+@pytest.mark.parametrize("opset", [18, 22])
+def test_roi_align_runs_at_other_sizes(opset: int) -> None:
     check(
         lambda x, r: vision.roi_align(x, r, 0.7, 3, 4, 2, True),
         torch.randn(3, 4, 7, 8),
         _regions(6),
-        opset=18,
+        opset=opset,
         others=[(torch.randn(2, 2, 9, 6), _regions(3))],
     )
 
@@ -68,8 +69,25 @@ def test_position_sensitive_roi_align(ratio: int) -> None:
     check(lambda x, r: vision.ps_roi_align(x, r, 0.7, 2, 2, ratio)[0], torch.randn(2, 8, 7, 8), _regions(5), opset=18)
 
 
-# From opset 22 on ONNX Runtime has no kernel for this operator and RoiAlign.
-@pytest.mark.parametrize("opset", swept(9, 18, 21))
+@pytest.mark.parametrize("opset", [18, 22])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_regions_outside_the_image_and_of_no_size(aligned: bool, opset: int) -> None:
+    regions = torch.tensor(
+        [[0, -9.0, -3, 2, 4], [1, 5, 6, 30, 40], [0, 3, 3, 3, 3], [1, 5, 5, 4, 2], [0, 20, 20, 30, 30]]
+    )
+    x = torch.randn(2, 3, 7, 8)
+    sized = regions[[0, 1, 4]]
+    for ratio in (-1, 2):
+        check(
+            lambda x, r: vision.roi_align(x, r, 0.7, 3, 4, ratio, aligned),
+            x,
+            sized if aligned else regions,
+            opset=opset,
+        )
+    check(lambda x, r: vision.roi_pool(x, r, 0.7, 2, 3)[0], x, sized, opset=opset)
+
+
+@pytest.mark.parametrize("opset", swept(9, 18, 21, 22, 26))
 def test_roi_pool(opset: int) -> None:
     check(lambda x, r: vision.roi_pool(x, r, 0.7, 2, 3)[0], torch.randn(2, 3, 7, 8), _regions(5), opset=opset)
 

@@ -66,7 +66,11 @@ KERNEL_GAPS: Mapping[str, Mapping[str, Mapping[ir.DataType, ir.DataType]]] = {
 # with the first and the last opset of which this was measured.
 NO_KERNEL: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(
-        ("Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), (22, 26)
+        (
+            *("Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+            *("MaxRoiPool", "RoiAlign"),
+        ),
+        (22, 26),
     ),
     # Runtimes expand it by the definition in ONNX's schema, which draws 1 with the probability of 0.
     "Bernoulli": (15, 28),

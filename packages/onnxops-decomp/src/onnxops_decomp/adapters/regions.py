@@ -1,0 +1,132 @@
+"""Pooling over regions of images, composed region by region where runtimes have no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxops_decomp.adapters.common import arange
+from onnxops_decomp.adapters.registry import without_kernel
+from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.lowerings.loops import repeat
+from onnxops_decomp.sizes import Size
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder import OpBuilder
+
+_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+
+Pooling = Callable[["OpBuilder", ir.Value, ir.Value], ir.Value]
+
+
+def _by_region(op: OpBuilder, images: ir.Value, rois: ir.Value, batch: ir.Value, pool: Pooling) -> ir.Value:
+    """Stack ``pool(op, image, roi)`` for each region, image (C, H, W) and roi (4,)."""
+
+    def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        image = body.Gather(images, body.Gather(batch, i, axis=0), axis=0)
+        return [], [pool(body, image, body.Gather(rois, i, axis=0))]
+
+    return repeat(op, op.size(rois, 0), [], step)[1][0]
+
+
+def _as_float(op: OpBuilder, size: Size) -> ir.Value:
+    return op.constant(float(size)) if isinstance(size, int) else op.cast(size, _FLOAT)
+
+
+# ---- RoiAlign
+
+
+def _aligned(
+    op: OpBuilder, image: ir.Value, axis: int, start: ir.Value, length: ir.Value, count: int, samples: int
+) -> ir.Value:
+    """Average interpolated samples in each of ``count`` parts of one axis; 0 samples is one for each pixel at most."""
+    size = op.size(image, axis)
+    part = op.Div(length, float(count))
+    wanted = op.constant(samples) if samples else op.cast(op.Ceil(part), _INT64)
+    taps = op.Max(wanted, 1)
+    index = op.Range(0, op.Mul(taps, count), 1)
+    within = op.Div(op.Add(op.cast(op.Mod(index, taps), _FLOAT), 0.5), op.cast(taps, _FLOAT))
+    place = op.Add(start, op.Mul(op.Add(op.cast(op.Div(index, taps), _FLOAT), within), part))
+    inside = op.And(op.GreaterOrEqual(place, -1.0), op.LessOrEqual(place, _as_float(op, size)))
+    inside = op.And(inside, op.Greater(wanted, 0))
+    last = _as_float(op, op.size_sub(size, 1))
+    place = op.Min(op.Max(place, 0.0), last)
+    low = op.Floor(place)
+    fraction = op.Sub(place, low)
+    sampled: ir.Value | None = None
+    for tap, weight in ((low, op.Sub(1.0, fraction)), (op.Min(op.Add(low, 1.0), last), fraction)):
+        weight = op.cast(op.Where(inside, weight, op.constant(0.0)), op.dtype(image))
+        shaped = op.Unsqueeze(weight, list(range(1, 3 - axis))) if axis < 2 else weight
+        term = op.Mul(op.Gather(image, op.cast(tap, _INT64), axis=axis), shaped)
+        sampled = term if sampled is None else op.Add(sampled, term)
+    assert sampled is not None
+    sizes: list[Size] = [*op.sizes(image)[:axis], count, -1, *op.sizes(image)[axis + 1 :]]
+    return op.ReduceMean(op.reshape(sampled, sizes), [axis + 1], keepdims=0)
+
+
+@without_kernel("RoiAlign")
+def roi_align(
+    op: OpBuilder,
+    X: ir.Value,
+    rois: ir.Value,
+    batch_indices: ir.Value,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> ir.Value:
+    if mode != "avg":
+        raise UnsupportedOpsetError("RoiAlign", op.opset, lowest=None, reason=f"mode {mode} has no kernel")
+    aligned = coordinate_transformation_mode == "half_pixel"
+
+    def pool(body: OpBuilder, image: ir.Value, roi: ir.Value) -> ir.Value:
+        corners = body.Mul(body.cast(roi, _FLOAT), spatial_scale)
+        corners = body.Sub(corners, 0.5) if aligned else corners
+        for axis, first, count in ((1, 1, output_height), (2, 0, output_width)):
+            start, end = (body.Gather(corners, place, axis=0) for place in (first, first + 2))
+            length = body.Sub(end, start)
+            length = length if aligned else body.Max(length, 1.0)
+            image = _aligned(body, image, axis, start, length, count, sampling_ratio)
+        return image
+
+    return _by_region(op, X, rois, batch_indices, pool)
+
+
+# ---- MaxRoiPool
+
+
+def _members(op: OpBuilder, size: Size, first: ir.Value, last: ir.Value, count: int) -> ir.Value:
+    """Tell as (count, size) which pixels of one axis belong to each part of the region from ``first`` to ``last``."""
+    part = op.Div(op.Max(op.Add(op.Sub(last, first), 1.0), 1.0), float(count))
+    number = op.Unsqueeze(op.cast(arange(op, count), _FLOAT), [1])
+    begin = op.Add(op.Floor(op.Mul(number, part)), first)
+    end = op.Add(op.Ceil(op.Mul(op.Add(number, 1.0), part)), first)
+    pixel = op.cast(arange(op, size), _FLOAT)
+    return op.And(op.GreaterOrEqual(pixel, begin), op.Less(pixel, end))
+
+
+@without_kernel("MaxRoiPool")
+def max_roi_pool(
+    op: OpBuilder, X: ir.Value, rois: ir.Value, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
+) -> ir.Value:
+    dtype = op.dtype(X)
+    least = op.constant(float("-inf"), dtype)
+
+    def pool(body: OpBuilder, image: ir.Value, roi: ir.Value) -> ir.Value:
+        scaled = body.Mul(body.cast(roi, _FLOAT), spatial_scale)
+        # Halves are rounded away from zero.
+        corners = body.Mul(body.Sign(scaled), body.Floor(body.Add(body.Abs(scaled), 0.5)))
+        left, top, right, bottom = (body.Gather(corners, place, axis=0) for place in range(4))
+        rows = body.Unsqueeze(_members(body, body.size(image, 1), top, bottom, pooled_shape[0]), [2])
+        image = body.ReduceMax(body.Where(rows, body.Unsqueeze(image, [1]), least), [2], keepdims=0)
+        columns = _members(body, body.size(image, 2), left, right, pooled_shape[1])
+        image = body.ReduceMax(body.Where(columns, body.Unsqueeze(image, [2]), least), [3], keepdims=0)
+        return body.Where(body.Equal(image, least), body.constant(0, dtype), image)
+
+    batch = op.cast(op.Gather(rois, 0, axis=1), _INT64)
+    return _by_region(op, X, op.Slice(rois, [1], [5], [1]), batch, pool)
