@@ -103,6 +103,34 @@ def test_upsampling_by_an_integer_is_one_node(scale: int) -> None:
         assert lowered.op_types() == ["Resize"]
 
 
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("scale", [1.7, 0.6, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "nearest"},
+        {"mode": "nearest-exact"},
+        {"mode": "bilinear"},
+        {"mode": "bilinear", "align_corners": True},
+        {"mode": "bicubic"},
+        {"mode": "bicubic", "align_corners": True},
+        {"mode": "bilinear", "antialias": True},
+        {"mode": "bicubic", "antialias": True},
+    ],
+)
+def test_doubles_keep_their_digits(options: dict[str, Any], scale: float, opset: int) -> None:
+    x = _image(11, 7).double()
+    check(lambda x: F.interpolate(x, scale_factor=scale, **options), x, opset=opset, tolerance=(1e-12, 1e-12))
+    check(lambda x: F.interpolate(x, size=(3, 10), **options), x, opset=opset, tolerance=(1e-12, 1e-12))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("mode", NEAREST)
+@pytest.mark.parametrize("scale", [1.7, 0.6, 2.3, 1 / 3])
+def test_nearest_neighbours_by_a_scale_at_every_opset(mode: str, scale: float, opset: int) -> None:
+    check(lambda x: F.interpolate(x, scale_factor=scale, mode=mode), _image(7, 12), opset=opset)
+
+
 def test_area_interpolation() -> None:
     check(lambda x: F.interpolate(x, size=(3, 5), mode="area"), _image(7, 9))
 

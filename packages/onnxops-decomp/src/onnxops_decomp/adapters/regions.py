@@ -31,10 +31,6 @@ def _by_region(op: OpBuilder, images: ir.Value, rois: ir.Value, batch: ir.Value,
     return repeat(op, op.size(rois, 0), [], step)[1][0]
 
 
-def _as_float(op: OpBuilder, size: Size) -> ir.Value:
-    return op.constant(float(size)) if isinstance(size, int) else op.cast(size, _FLOAT)
-
-
 # ---- RoiAlign
 
 
@@ -49,9 +45,9 @@ def _aligned(
     index = op.Range(0, op.Mul(taps, count), 1)
     within = op.Div(op.Add(op.cast(op.Mod(index, taps), _FLOAT), 0.5), op.cast(taps, _FLOAT))
     place = op.Add(start, op.Mul(op.Add(op.cast(op.Div(index, taps), _FLOAT), within), part))
-    inside = op.And(op.GreaterOrEqual(place, -1.0), op.LessOrEqual(place, _as_float(op, size)))
+    inside = op.And(op.GreaterOrEqual(place, -1.0), op.LessOrEqual(place, op.number(size, _FLOAT)))
     inside = op.And(inside, op.Greater(wanted, 0))
-    last = _as_float(op, op.size_sub(size, 1))
+    last = op.number(op.size_sub(size, 1), _FLOAT)
     place = op.Min(op.Max(place, 0.0), last)
     low = op.Floor(place)
     fraction = op.Sub(place, low)

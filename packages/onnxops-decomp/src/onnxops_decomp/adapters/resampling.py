@@ -5,40 +5,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxops_decomp.adapters.common import arange
-from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.adapters.registry import adapter, without_kernel
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.sizes import Size
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["Ratio", "axis_ratio", "resample", "resampled_size"]
+__all__ = ["Ratio", "axis_ratio", "position_dtype", "resample", "resampled_size"]
 
 Ratio = float | ir.Value
-_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+_FLOAT, _DOUBLE, _INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
 
 
-def axis_ratio(op: OpBuilder, size: Size, count: Size, *, align_corners: bool) -> Ratio:
+def position_dtype(x: ir.Value, mode: str) -> ir.DataType:
+    """Return what positions in ``x`` are computed in: torch rounds those of nearest neighbours to FLOAT always."""
+    return _DOUBLE if x.dtype == _DOUBLE and mode != "nearest" else _FLOAT
+
+
+def axis_ratio(op: OpBuilder, size: Size, count: Size, *, align_corners: bool, dtype: ir.DataType = _FLOAT) -> Ratio:
     """Return how far apart neighbouring outputs lie in the input: ``size / count``, or the same between corners."""
     if align_corners:
         size, count = op.size_sub(size, 1), op.size_sub(count, 1)
     if isinstance(size, int) and isinstance(count, int):
-        return float(np.float32(size) / np.float32(count)) if count > 0 else 0.0
+        kind = dtype.numpy().type
+        return float(kind(size) / kind(count)) if count > 0 else 0.0
     divisor = op.size_max(count, 1) if align_corners else count
-    return op.Div(op.number(size, _FLOAT), op.number(divisor, _FLOAT))
+    return op.Div(op.number(size, dtype), op.number(divisor, dtype))
 
 
 def _clamped(op: OpBuilder, positions: ir.Value, size: Size) -> ir.Value:
     return op.Min(op.Max(positions, 0), op.size_sub(size, 1))
 
 
-def _positions(op: OpBuilder, count: Size, ratio: Ratio, coordinates: str) -> ir.Value:
-    """Return where each output lies in the input, as floats."""
-    index = op.cast(arange(op, count), _FLOAT)
+def _positions(op: OpBuilder, count: Size, ratio: Ratio, coordinates: str, dtype: ir.DataType) -> ir.Value:
+    """Return where each output lies in the input."""
+    index = op.cast(arange(op, count), dtype)
     if coordinates == "half_pixel":
         return op.Sub(op.Mul(op.Add(index, 0.5), ratio), 0.5)
     return op.Mul(index, ratio)
@@ -47,7 +52,10 @@ def _positions(op: OpBuilder, count: Size, ratio: Ratio, coordinates: str) -> ir
 def _nearest(op: OpBuilder, size: Size, positions: ir.Value, nearest_mode: str) -> ir.Value:
     if nearest_mode == "round_prefer_ceil":
         positions = op.Add(positions, 0.5)
-    return _clamped(op, op.cast(op.Floor(positions), _INT64), size)
+    elif nearest_mode == "round_prefer_floor":
+        positions = op.Sub(positions, 0.5)
+    rounded = op.Ceil(positions) if nearest_mode in ("round_prefer_floor", "ceil") else op.Floor(positions)
+    return _clamped(op, op.cast(rounded, _INT64), size)
 
 
 def _linear(op: OpBuilder, size: Size, positions: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -76,23 +84,23 @@ def _cubic(op: OpBuilder, size: Size, positions: ir.Value, a: float) -> tuple[ir
 
 
 def _antialiased(
-    op: OpBuilder, size: Size, count: Size, ratio: Ratio, mode: str, a: float
+    op: OpBuilder, size: Size, count: Size, ratio: Ratio, mode: str, a: float, dtype: ir.DataType
 ) -> tuple[ir.Value, ir.Value]:
     """Return taps and weights of the filter stretched over the inputs that one output covers.
 
     The weights outside the input are left out and the others sum to one, as in torch's ``_upsample_*_aa``.
     """
     reach = 1.0 if mode == "linear" else 2.0
-    stretch = op.Max(op.constant(ratio, _FLOAT) if isinstance(ratio, float) else ratio, 1.0)
+    stretch = op.Max(op.constant(ratio, dtype) if isinstance(ratio, float) else ratio, 1.0)
     support = op.Mul(stretch, reach)
-    center = op.Unsqueeze(op.Mul(op.Add(op.cast(arange(op, count), _FLOAT), 0.5), ratio), [1])
+    center = op.Unsqueeze(op.Mul(op.Add(op.cast(arange(op, count), dtype), 0.5), ratio), [1])
     first = op.Max(op.Floor(op.Add(op.Sub(center, support), 0.5)), 0.0)
-    end = op.Min(op.Floor(op.Add(op.Add(center, support), 0.5)), op.number(size, _FLOAT))
+    end = op.Min(op.Floor(op.Add(op.Add(center, support), 0.5)), op.number(size, dtype))
     taps = op.as_size(op.Unsqueeze(op.Add(op.Mul(op.cast(op.Ceil(support), _INT64), 2), 1), [0]))
-    reached = op.Add(first, op.cast(arange(op, taps), _FLOAT))
+    reached = op.Add(first, op.cast(arange(op, taps), dtype))
     distance = op.Abs(op.Div(op.Add(op.Sub(reached, center), 0.5), stretch))
     weights = op.Max(op.Sub(1.0, distance), 0.0) if mode == "linear" else _cubic_filter(op, distance, a)
-    weights = op.Where(op.Less(reached, end), weights, op.constant(0.0, _FLOAT))
+    weights = op.Where(op.Less(reached, end), weights, op.constant(0.0, dtype))
     index = _clamped(op, op.cast(reached, _INT64), size)
     return index, op.Div(weights, op.ReduceSum(weights, [1]))
 
@@ -120,15 +128,15 @@ def resample(
         ratio: Distance of neighbouring outputs in the input.
         mode: ``nearest``, ``linear`` or ``cubic``.
         coordinates: ``half_pixel``, or anything else for ``ratio * i``.
-        nearest_mode: ``floor`` or ``round_prefer_ceil``.
+        nearest_mode: ``floor``, ``ceil``, ``round_prefer_floor`` or ``round_prefer_ceil``.
         cubic_coeff_a: Coefficient of the cubic kernel.
         antialias: Whether the filter widens where the axis shrinks.
     """
-    size = op.size(x, axis)
+    size, dtype = op.size(x, axis), position_dtype(x, mode)
     if antialias and mode != "nearest":
-        index, weights = _antialiased(op, size, count, ratio, mode, cubic_coeff_a)
+        index, weights = _antialiased(op, size, count, ratio, mode, cubic_coeff_a, dtype)
     else:
-        positions = _positions(op, count, ratio, coordinates)
+        positions = _positions(op, count, ratio, coordinates, dtype)
         if mode == "nearest":
             return op.Gather(x, _nearest(op, size, positions, nearest_mode), axis=axis)
         if mode == "linear":
@@ -216,6 +224,21 @@ def resize_from_single_operators(
     return _composed(op, X, scales, sizes, None, antialias=False, **attributes)
 
 
+@without_kernel("Resize", dtypes=[_DOUBLE])
+def resize_of_doubles(
+    op: OpBuilder,
+    X: ir.Value,
+    roi: ir.Value | None = None,
+    scales: ir.Value | None = None,
+    sizes: ir.Value | None = None,
+    *,
+    axes: Sequence[int] | None = None,
+    antialias: int = 0,
+    **attributes: Any,
+) -> ir.Value:
+    return _composed(op, X, scales, sizes, axes, antialias=bool(antialias), **attributes)
+
+
 def _composed(
     op: OpBuilder,
     X: ir.Value,
@@ -231,13 +254,13 @@ def _composed(
     exclude_outside: int = 0,
 ) -> ir.Value:
     newest = op.newest
-    fits_nearest = mode != "nearest" or nearest_mode in ("floor", "round_prefer_ceil")
     known = ("half_pixel", "align_corners", "asymmetric")
-    if coordinate_transformation_mode not in known or not fits_nearest or bool(exclude_outside) != antialias:
+    if coordinate_transformation_mode not in known or bool(exclude_outside) != antialias:
+        lowest = 18 if antialias else 11
         raise UnsupportedOpsetError(
             "Resize",
             op.opset,
-            lowest=18 if antialias else 11,
+            lowest=lowest if op.opset < lowest else None,
             reason=f"{mode}, {coordinate_transformation_mode}, {nearest_mode} is not composed",
         )
     targets = list(range(op.rank(X))) if axes is None else list(axes)
@@ -245,22 +268,23 @@ def _composed(
     if sizes is None and numbers is None:
         raise UnsupportedOpsetError("Resize", op.opset, lowest=11, reason="scales that only the runtime knows")
     counts = [] if sizes is None else _elements(newest, sizes, len(targets))
-    result = X
+    result, dtype = X, position_dtype(X, mode)
     aligned = coordinate_transformation_mode == "align_corners"
     for position, axis in enumerate(targets):
         size = newest.size(X, axis)
         if sizes is None:
             assert numbers is not None
-            scale = float(numbers[position])
+            # What the user wrote, before single precision rounded it.
+            scale = float(str(numbers[position]))
             count = resampled_size(newest, size, scale)
-            ratio: Ratio = axis_ratio(newest, size, count, align_corners=True) if aligned else 1 / scale
+            ratio: Ratio = axis_ratio(newest, size, count, align_corners=True, dtype=dtype) if aligned else 1 / scale
             if scale == 1.0:
                 continue
         else:
             count = counts[position]
             if newest.dim(count) == newest.dim(size) and isinstance(count, int):
                 continue
-            ratio = axis_ratio(newest, size, count, align_corners=aligned)
+            ratio = axis_ratio(newest, size, count, align_corners=aligned, dtype=dtype)
         result = resample(
             newest,
             result,

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.resampling import axis_ratio, resample, resampled_size
+from onnxops_decomp.adapters.resampling import axis_ratio, position_dtype, resample, resampled_size
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.inference import same_dim
 from onnxops_decomp.lowerings.registry import Function, lowering
@@ -90,13 +90,13 @@ def _by_axis(
     align_corners: bool,
     method: _Method,
 ) -> ir.Value:
-    result = input
+    result, dtype = input, position_dtype(input, method.mode)
     for axis, count in enumerate(counts):
         factor = None if factors is None or align_corners else factors[axis]
         size = op.size(input, 2 + axis)
         if factor is None and same_dim(op.dim(size), op.dim(count)):
             continue
-        ratio = axis_ratio(op, size, count, align_corners=align_corners) if not factor else 1.0 / factor
+        ratio = 1.0 / factor if factor else axis_ratio(op, size, count, align_corners=align_corners, dtype=dtype)
         result = resample(
             op,
             result,
