@@ -10,7 +10,7 @@ from onnxops_decomp.adapters import registry
 from onnxops_decomp.errors import UnsupportedOpsetError
 
 # Fused operators have tests of their own.
-FUSED = ("attention", "normalization", "quantization", "resampling", "sampling", "vision", "recurrent")
+FUSED = ("attention", "normalization", "quantization", "regions", "resampling", "sampling", "vision", "recurrent")
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 # What old opsets cannot express exactly: operator -> the opset from which on all of its cases can be written.
 EXPRESSIBLE_FROM = {
@@ -39,8 +39,10 @@ def _operators() -> list[str]:
         op_type: {function.__module__.rpartition(".")[2] for function in changes.values()}
         for op_type, changes in registry._ADAPTERS.items()
     }
-    mine = {op_type for op_type, modules in owners.items() if not modules & set(FUSED)}
-    return sorted((mine | set(registry._COMPOSED)) - RANDOM)
+    for op_type, entries in registry._COMPOSED.items():
+        composed = {function.__module__.rpartition(".")[2] for _, _, function in entries}
+        owners[op_type] = composed if not composed & set(FUSED) else owners.get(op_type, set()) | composed
+    return sorted({op_type for op_type, modules in owners.items() if not modules & set(FUSED)} - RANDOM)
 
 
 def _cases(op_type: str) -> list[Case]:
