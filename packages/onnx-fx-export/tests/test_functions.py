@@ -381,3 +381,16 @@ def test_calls_of_nested_compile_region_are_exported() -> None:
     program = export(lambda x: marked(marked(x)), (torch.randn(3, 4),), dynamic_shapes=({0: "n"},))
     x = torch.randn(5, 4)
     torch.testing.assert_close(program(x), torch.sin(torch.sin(x) * 5) * 5)
+
+
+def test_regions_that_dynamo_captured_are_functions() -> None:
+    region = torch.compiler.nested_compile_region(lambda x: torch.sin(x) * 2)
+
+    class Twice(torch.nn.Module):
+        def forward(self, x):
+            return region(region(x))
+
+    program = export(torch.export.export(Twice(), (torch.randn(3),), strict=True))
+    assert functions(program) == ["subgraph_0"]
+    assert calls(program, "subgraph_0") == 2
+    check(program, Twice(), torch.randn(3))
