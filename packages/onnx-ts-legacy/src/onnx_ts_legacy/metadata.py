@@ -108,13 +108,13 @@ class Metadata:
         with self.shape_env.ignore_fresh_unbacked_symbols():
             size: torch.SymInt = self.shape_env.create_unbacked_symint()
         if hint is not None:
-            self._hints[str(size.node.expr)] = hint
+            self._hints[size.node.expr.name] = hint
         return size
 
     def runtime_int(self, value: ir.Value) -> torch.SymInt:
         """Return a symbol for the integer that ``value``, of one element, holds at run time."""
         size = self.unknown_size()
-        self._op.context.symbols[str(size.node.expr)] = lambda op: op.Reshape(op.cast(value, ir.DataType.INT64), [1])
+        self._op.context.symbols[size.node.expr.name] = lambda op: op.Reshape(op.cast(value, ir.DataType.INT64), [1])
         return size
 
     def unknown_float(self) -> torch.SymFloat:
@@ -145,13 +145,13 @@ class Metadata:
 
     def symbol_count(self) -> int:
         """Return how many symbols there are; later ones have higher numbers."""
-        return int(str(self.unknown_size().node.expr).removeprefix("u"))
+        return int(self.unknown_size().node.expr.name.removeprefix("u"))
 
     def is_older(self, size: int | torch.SymInt, count: int) -> bool:
         """Tell whether a size is made of symbols that existed when :meth:`symbol_count` returned ``count``."""
         if isinstance(size, int):
             return True
-        names = (str(symbol) for symbol in size.node.expr.free_symbols)
+        names = (symbol.name for symbol in size.node.expr.free_symbols)
         return all(not name.startswith("u") or int(name[1:]) < count for name in names)
 
     def hint(self, size: int | torch.SymInt, unknown: int = 2) -> int:

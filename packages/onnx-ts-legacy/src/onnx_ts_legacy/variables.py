@@ -189,7 +189,7 @@ class Variables:
         """Give symbols that only this tensor knows a source, so that they can be computed."""
         expression = self.metadata.symbols.expression(size)
         context = self.op.context
-        unknown = [str(symbol) for symbol in expression.free_symbols if str(symbol) not in context.symbols]
+        unknown = [symbol for symbol in expression.free_symbols if symbol.name not in context.symbols]
         if not unknown:
             return size
         source = partial(axis_size, self.value(tensor), axis)
