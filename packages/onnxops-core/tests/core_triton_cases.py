@@ -189,3 +189,38 @@ def test_attention_over_a_past(kernels):
 
     expected = native.attention(q, k[:, :, 17:], k[:, :, 17:], None, k[:, :, :17], k[:, :, :17], is_causal=True)[0]
     _close(result, expected)
+
+
+# A stride that 32 bits hold, while its double is beyond them. Pages of memory that nothing touches are not taken, so
+# that it costs none.
+_FAR = (1 << 30) + 64
+
+
+def _far_apart(*shape):
+    """A tensor of three rows, the last of which starts at an address that 32 bits do not hold."""
+    storage = torch.empty(_FAR * (shape[-2] - 1) + shape[-1], dtype=torch.float16)
+    return storage.as_strided(shape, (0,) * (len(shape) - 2) + (_FAR, 1))
+
+
+def test_rotary_of_tokens_that_lie_far_apart(kernels):
+    x = _far_apart(1, 1, 3, 8)
+    x.copy_(torch.randn(1, 1, 3, 8))
+    cos, sin = torch.randn(1, 3, 4).half(), torch.randn(1, 3, 4).half()
+
+    result = kernels["rotary"].rotary(x, cos, sin, None, interleaved=False, width=8)
+
+    _close(result, _reference("RotaryEmbedding", 23, x.contiguous(), cos, sin), 1e-3)
+
+
+def test_attention_to_keys_that_lie_far_apart(kernels):
+    k, v = _far_apart(1, 1, 3, 16), _far_apart(1, 1, 3, 16)
+    for x in (k, v):
+        x.copy_(torch.randn(1, 1, 3, 16))
+    q = torch.randn(1, 1, 2, 16).half()
+
+    result = kernels["attention"].attend(
+        q, k, v, None, None, past=0, causal=False, left=-1, right=-1, scale=0.25, softcap=2.0
+    )
+
+    expected = _reference("Attention", 25, q, k.contiguous(), v.contiguous(), softcap=2.0, num_outputs=1)[0]
+    _close(result, expected, 2e-3)
