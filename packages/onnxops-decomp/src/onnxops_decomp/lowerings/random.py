@@ -340,12 +340,6 @@ def _gamma(op: OpBuilder, alpha: ir.Value) -> ir.Value:
     return op.Mul(drawn, op.Where(op.And(small, valid), boost, 1.0))
 
 
-@lowering(aten._sample_dirichlet.default)
-def sample_dirichlet(op: OpBuilder, self: ir.Value, generator: object = None) -> ir.Value:
-    gamma = op.Max(_gamma(op, op.cast(self, _DOUBLE)), _TINY)
-    return op.cast(op.Div(gamma, op.ReduceSum(gamma, [-1])), op.dtype(self))
-
-
 # ---- choices by weight
 
 
