@@ -103,16 +103,41 @@ def test_cells(kind: str) -> None:
     )
 
 
-def _lowered_call(kind: str, tensors: Sequence[torch.Tensor], count: int, options: Sequence[Any], opset: int) -> Any:
-    """Lower one call of a ``data`` overload; torch cannot record it on fake tensors, for it reads the batch sizes."""
-    overload = getattr(torch.ops.aten, kind).data
+def _lowered_call(
+    overload: torch._ops.OpOverload,
+    tensors: Sequence[torch.Tensor],
+    states: slice,
+    options: Sequence[Any],
+    opset: int,
+    dims: Sequence[Sequence[int | ir.SymbolicDim]] | None = None,
+) -> Any:
+    """Lower one call by its own, of tensors in order of which some are the states."""
     op = OpBuilder(opset)
-    values = [op.input(f"x{i}", to_ir(t.dtype), tuple(t.shape)) for i, t in enumerate(tensors)]
-    states: Any = values[2 : 2 + count] if kind == "lstm" else values[2]
-    args = [*values[:2], states, values[2 + count :], *options]
+    shapes = dims or [tuple(tensor.shape) for tensor in tensors]
+    values = [
+        op.input(f"x{i}", to_ir(t.dtype), tuple(shape))
+        for i, (t, shape) in enumerate(zip(tensors, shapes, strict=True))
+    ]
+    state: Any = values[states] if "lstm" in overload.name() else values[states][0]
+    args = [*values[: states.start], state, values[states.stop :], *options]
     entry = find_lowering(builtin_table(), overload, args, {})
     assert entry is not None
-    return ir.to_proto(build_model(op, list(apply_lowering(op, entry, overload, args, {})), name="packed"))
+    return ir.to_proto(build_model(op, list(apply_lowering(op, entry, overload, args, {})), name="recurrent"))
+
+
+@pytest.mark.parametrize("opset", [11, 20])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_and_length_at_other_sizes(kind: str, opset: int) -> None:
+    states, weights = _states(kind, 1, 2), _parameters(kind, 1, 2)
+    options = [True, 1, 0.0, False, True, False]
+    tensors = [torch.randn(STEPS, BATCH, INPUT), *states, *weights]
+    steps, batch = ir.SymbolicDim("steps"), ir.SymbolicDim("batch")
+    dims = [(steps, batch, INPUT), *[(2, batch, HIDDEN)] * len(states), *(tuple(weight.shape) for weight in weights)]
+    overload, count = getattr(torch.ops.aten, kind).input, len(states)
+    proto = _lowered_call(overload, tensors, slice(1, 1 + count), options, opset, dims)
+    for length, size in ((STEPS, BATCH), (9, 7), (1, 1)):
+        inputs = [torch.randn(length, size, INPUT), *(torch.randn(2, size, HIDDEN) for _ in states), *weights]
+        compare(run(proto, inputs), expected_of(_call(kind, "input", count, *options), inputs))
 
 
 @pytest.mark.parametrize("opset", swept(11, 14, 18))
@@ -124,5 +149,6 @@ def test_packed_sequences(kind: str, layers: int, bidirectional: bool, opset: in
     states, sizes = _states(kind, layers, directions), torch.tensor([4, 4, 3, 1, 1])
     tensors = [torch.randn(13, INPUT), sizes, *states, *_parameters(kind, layers, directions)]
     options = [True, layers, 0.0, False, bidirectional]
-    proto = _lowered_call(kind, tensors, len(states), options, opset)
+    overload = getattr(torch.ops.aten, kind).data  # It reads the batch sizes, and so cannot be recorded.
+    proto = _lowered_call(overload, tensors, slice(2, 2 + len(states)), options, opset)
     compare(run(proto, tensors), expected_of(_call(kind, "data", len(states), *options), tensors))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -22,6 +23,9 @@ _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 def _filled(op: OpBuilder, fill: float, dtype: ir.DataType, sizes: Sequence[Size]) -> ir.Value:
     """Return a tensor of one number, as a stand-in for an affine parameter that is absent."""
+    static = [size for size in sizes if isinstance(size, int)]
+    if len(static) == len(sizes):
+        return op.constant(np.full(static, fill), dtype)
     return op.expand(op.Reshape(op.constant(fill, dtype), [1] * len(sizes)), sizes)
 
 

@@ -1,0 +1,244 @@
+"""Every entry of the table, called by its own name: torch's result at several opsets and at other sizes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import decomp_harness as harness
+import opinfo_samples
+import pytest
+import torch
+from entry_cases import references
+from entry_samples import entry_calls, is_drawn
+from other_sizes import Outcome, check_other_sizes
+from recorded_calls import recorded
+from test_number_entries import NUMBERS
+
+from onnxops_decomp import builtin_table
+from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
+
+OPSETS = [7, 9, 11, 13, 15, 17, 18, 20, 21, 23, 24, 25, 26]
+IN_THE_EVALUATOR = [27, 28]
+
+# Entries that answer with the reason why there is no form of the operator in ONNX.
+REFUSED = frozenset(f"aten::{name}" for name in ("_linalg_eigvals", "linalg_eig", "linalg_eigvals"))
+# Entries that cannot be called here, and where they are called instead.
+ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            "aten::quantize_per_tensor",
+            "aten::quantize_per_tensor.tensor_qparams",
+            "aten::dequantize.self",
+            "aten::dequantize.tensor",
+        ),
+        "only scripted graphs have quantized tensors: tests of onnx-ts-legacy",
+    ),
+    **dict.fromkeys(
+        ("aten::tensor", "aten::tensor.bool", "aten::tensor.float", "aten::tensor.int"),
+        "only scripted graphs have them: tests of onnx-ts-legacy",
+    ),
+    **dict.fromkeys(
+        ("quantized_decomposed::quantize_per_tensor.tensor2", "quantized_decomposed::dequantize_per_tensor.tensor2"),
+        "their bounds have to be constants: test_quantized",
+    ),
+    "aten::_scaled_mm": "NumPy has no numbers of 8 bits to feed: test_quantized",
+    "aten::_scaled_mm_v2": "torch has no CPU kernel: test_quantized",
+    "aten::_weight_int4pack_mm": "torch has no CPU kernel; the entry is that of _weight_int4pack_mm_for_cpu",
+    "aten::cuda": "it needs a GPU in torch, and is nothing in ONNX",
+    "aten::random.from": "an fx graph cannot be compiled with an argument called from",
+    "quantized_decomposed::choose_qparams_per_token": "torch's fake kernel says DOUBLE, its CPU kernel gives FLOAT",
+    "transformers::grouped_mm_fallback": "it belongs to transformers: tests of onnx-fx-export",
+}
+# Of these the first result is compared; the others serve a backward pass, in whatever form its kernel likes.
+FIRST_ALONE = frozenset(
+    """aten::_linalg_det aten::_linalg_slogdet aten::_ctc_loss aten::_ctc_loss.Tensor aten::embedding_bag
+    aten::embedding_bag.padding_idx aten::_embedding_bag aten::_embedding_bag_forward_only aten::_linalg_eigh
+    torchvision::ps_roi_align torchvision::roi_pool""".split()
+)
+# The signs of singular vectors are free.
+SHAPES_ALONE = frozenset(("aten::_linalg_svd",))
+# ONNX's evaluator is at fault, where ONNX Runtime runs the same nodes rightly at opset 26: it stacks what a Loop
+# collects wrongly, ignores lengths of recurrent networks and groups of transposed convolutions, sorts 64 elements.
+NOT_IN_THE_EVALUATOR = frozenset(
+    f"aten::{name}"
+    for name in """_linalg_solve_ex _linalg_svd _logcumsumexp logcumsumexp cummax cummin conv_transpose1d
+    conv_transpose2d.input conv_transpose3d.input fractional_max_pool2d fractional_max_pool3d geqrf gru.data lstm.data
+    rnn_tanh.data rnn_relu.data rnn_relu.input
+    linalg_cholesky_ex linalg_inv_ex linalg_ldl_factor_ex linalg_lu_factor_ex linalg_qr sort topk
+    _linalg_eigh _linalg_det _linalg_slogdet bernoulli cholesky constant_pad_nd _ctc_loss _ctc_loss.Tensor
+    ctc_loss.IntList ctc_loss.Tensor normal_ normal_functional""".split()
+) | {"torchvision::roi_pool"}
+
+# ONNX Runtime has no kernel from this opset on.
+NO_KERNEL_FROM = dict.fromkeys(("torchvision::roi_align", "torchvision::ps_roi_align", "torchvision::roi_pool"), 22)
+
+CALLED = sorted(builtin_table().keys() - NUMBERS - REFUSED - ELSEWHERE.keys())
+
+
+@functools.cache
+def calls(name: str) -> list[opinfo_samples.Call]:
+    """Return some calls of an entry, those with several elements first."""
+    found = itertools.islice(entry_calls(name), 6)
+    return sorted(found, key=lambda call: not any(tensor.numel() > 1 for tensor in call.tensors))
+
+
+def expected_of(call: opinfo_samples.Call) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return harness.expected_of(references().get(call.name, call), call.tensors)
+
+
+def lowered_at(traced: torch.fx.GraphModule, opset: int) -> harness.Lowered | UnsupportedOpsetError:
+    try:
+        return harness.lower_graph(traced, opset=opset)
+    except UnsupportedOpsetError as error:
+        return error
+
+
+def compare(name: str, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    count = 1 if name in FIRST_ALONE else len(expected)
+    values = not is_drawn(name) and name not in SHAPES_ALONE
+    tolerance = (1e-3, 1e-4) if any(tensor.dtype == torch.float32 for tensor in expected) else None
+    harness.compare(results[:count], expected[:count], values=values, tolerance=tolerance)
+
+
+def check(call: opinfo_samples.Call, opsets: list[int]) -> None:
+    """Assert that a call gives torch's result at opsets, or is refused with the opset that it needs."""
+    expected, traced = expected_of(call), recorded(call, reference=references().get(call.name))
+    for opset in opsets:
+        if opset in IN_THE_EVALUATOR and call.name in NOT_IN_THE_EVALUATOR:
+            continue
+        if NO_KERNEL_FROM.get(call.name, 27) <= opset < 27:
+            continue
+        lowered = lowered_at(traced, opset)
+        if isinstance(lowered, UnsupportedOpsetError):
+            assert opset < (lowered.lowest or 0), lowered
+            continue
+        assert bool(lowered.proto.graph.output) == bool(expected)
+        results = harness.run(lowered.proto, call.tensors) if expected else []
+        try:
+            compare(call.name, results, expected)
+        except AssertionError as error:
+            raise AssertionError(f"opset {opset}: {error}") from error
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_entry_at_opsets_whose_turn_it_is(name: str) -> None:
+    turn = CALLED.index(name)
+    opsets = [OPSETS[(turn + offset) % len(OPSETS)] for offset in (0, 4, 8)]
+    check(calls(name)[0], [*opsets, IN_THE_EVALUATOR[turn % 2]])
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", CALLED)
+def test_entry_at_every_opset(name: str) -> None:
+    check(calls(name)[0], [*OPSETS, *IN_THE_EVALUATOR])
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", CALLED)
+def test_further_calls_of_an_entry(name: str) -> None:
+    for call in calls(name)[1:]:
+        check(call, [9, 13, 18, 23])
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_entry_without_a_form_says_so(name: str) -> None:
+    with pytest.raises(LoweringError, match=name):
+        harness.lower_graph(recorded(calls(name)[0]), opset=20)
+
+
+def test_every_entry_is_called() -> None:
+    assert builtin_table().keys() >= NUMBERS | REFUSED | ELSEWHERE.keys()
+    assert not [name for name in CALLED if not calls(name)]
+
+
+# ---- other sizes
+
+# No size of these calls can vary, for the reason that stands beside them.
+FIXED = {
+    **dict.fromkeys(
+        [name for name in CALLED if name.startswith("aten::") and "_window" in name], "a length is a number for torch"
+    ),
+    **dict.fromkeys(
+        [name for name in CALLED if name.startswith("aten::_assert") or "check_errors" in name], "nothing is computed"
+    ),
+    "aten::_stack": "torch's fake kernel fixes the sizes",
+    "aten::_functional_assert_async.msg": "torch's fake kernel fixes the sizes",
+    **dict.fromkeys(
+        [
+            f"aten::{name}"
+            for name in """arange arange.start arange.start_step scalar_tensor tril_indices triu_indices
+            linspace.Scalar_Tensor linspace.Tensor_Scalar logspace logspace.Scalar_Tensor logspace.Tensor_Scalar
+            logspace.Tensor_Tensor""".split()
+        ],
+        "it takes numbers, no sizes",
+    ),
+    **dict.fromkeys(
+        [name for name in CALLED if name.startswith(("aten::lstm.", "aten::gru.", "aten::rnn_"))],
+        "weights have to be constant: test_recurrent varies batch and length",
+    ),
+    **dict.fromkeys(
+        ("aten::split.Tensor", "aten::split_copy.Tensor", "aten::unsafe_split.Tensor"),
+        "the number of results has to be known: test_slicing varies the other axes",
+    ),
+    **dict.fromkeys(
+        [f"aten::{name}.generator" for name in ("rand", "randn", "randint", "randperm")]
+        + ["aten::randint.low_generator"],
+        "torch records it without its generator alone",
+    ),
+    "aten::combinations": "the number of results follows from the length, which has to be known",
+    "aten::fractional_max_pool3d": "torch's fake kernel fixes the sizes",
+    "aten::linalg_lstsq": "torch records it through torch.linalg.lstsq alone: test_whole_calls",
+    "aten::_weight_int4pack_mm_for_cpu": "a packed weight is constant",
+}
+# Sizes of which other values are no valid call, which torch does not tell: labels, offsets and indices out of range.
+KEPT: dict[str, tuple[int, ...]] = {
+    "torchvision::deform_conv2d": (3, 6, 8, 9, 10, 12, 18),
+    "aten::_grouped_mm": (2, 6),
+    **dict.fromkeys([name for name in CALLED if "ctc_loss" in name], (5,)),
+    **dict.fromkeys([name for name in CALLED if "_unsafe_masked_index" in name], (5,)),
+}
+# With no elements along some axis, which is not compared, these never end in ONNX Runtime (convolutions), give memory
+# that it has not written (products over nothing) or 0 where PyTorch gives NaN (means, undefined in ONNX), or crash
+# PyTorch (attention); a Reshape copies the size of its input where one that it is given is 0 at run time.
+NOT_EMPTY = {name for name in CALLED if "conv" in name} | {
+    f"aten::{name}"
+    for name in """_scaled_dot_product_flash_attention_for_cpu mv addmv _int_mm _unsafe_view view_as reshape_as mean
+    mean.dim var_mean var_mean.correction std_mean std_mean.correction native_layer_norm margin_ranking_loss
+    hinge_embedding_loss histogram.bin_ct""".split()
+}
+# Torch's kernel takes a plane that is one pixel wide for one of another layout.
+NOT_ONE = frozenset(name for name in CALLED if "2d_aa" in name)
+
+
+def other_sizes(name: str, opset: int) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    check_call = functools.partial(
+        check_other_sizes,
+        compare=functools.partial(compare, name),
+        reference=references().get(name),
+        few=() if name in NOT_ONE else (1,) if name in NOT_EMPTY else (1, 0),
+        kept=KEPT.get(name, ()),
+    )
+    for call in calls(name) if name not in FIXED else ():
+        try:
+            outcomes.append(check_call(call, opset))
+        except UnsupportedOpsetError as error:
+            outcomes.append(check_call(call, error.lowest or 0))
+        if outcomes[-1].varied or outcomes[-1].wrong:
+            break
+    return outcomes
+
+
+@pytest.mark.parametrize("name", sorted(set(CALLED) - FIXED.keys()))
+def test_entry_at_other_sizes(name: str) -> None:
+    opset = (20, 13, 23)[CALLED.index(name) % 3]
+    outcomes = other_sizes(name, min(opset, NO_KERNEL_FROM.get(name, opset + 1) - 1))
+    assert not [outcome.wrong for outcome in outcomes if outcome.wrong]
+    assert any(outcome.varied for outcome in outcomes), [outcome.fixed for outcome in outcomes]
+
+
+def test_every_exception_is_an_entry() -> None:
+    assert {*FIXED, *KEPT, *NOT_EMPTY, *NOT_ONE, *FIRST_ALONE, *SHAPES_ALONE, *NOT_IN_THE_EVALUATOR} <= set(CALLED)
