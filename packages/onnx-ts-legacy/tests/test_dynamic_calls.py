@@ -150,6 +150,7 @@ CASES = {
     "windows along a dimension": Case(lambda x: x.unfold(1, 3, 2).mean(-1), (n(2, 9),), (n(1, 14),), ("01",)),
     "rolled, flipped and turned": rows(lambda x: torch.rot90(torch.roll(x.flip(0), (1, -2), (0, 1)))),
     "deviations": rows(lambda x: (x.std(0), x.var(1, correction=0), x.std())),
+    "covariances and correlations": rows(lambda x: (torch.cov(x), torch.corrcoef(x))),
     "order statistics": rows(lambda x: (torch.quantile(x, 0.3, dim=1), x.median(0), x.nanmedian(), x.sort(1))),
     "counts of a boolean": rows(lambda x: (x > 0).cumsum(1)[:, -1:]),
     "triangles": rows(lambda x: torch.tril(x, -1) + torch.triu(x, 2)),

@@ -34,6 +34,7 @@ from onnx_ts_legacy.values import (
 from onnx_ts_legacy.variables import Variables
 from onnxops_decomp.calls import apply_lowering, check_result, find_lowering, functional_overload
 from onnxops_decomp.decompose import Decomposer
+from onnxops_decomp.definitions import definition
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
 from onnxops_decomp.lowerings.registry import LoweringTable
@@ -133,7 +134,7 @@ class OperatorCalls(Variables):
             return self._joined_form(args[0].element, args[1] if len(args) > 1 else 0, _JOINS[overload]), None
         fake_args = [self._fake(arg) for arg in args]
         fake_kwargs = {name: self._fake(arg) for name, arg in kwargs.items()}
-        return self.metadata.call(SHAPES.get(overload, overload), fake_args, fake_kwargs)
+        return self.metadata.call(SHAPES.get(overload) or definition(overload) or overload, fake_args, fake_kwargs)
 
     def _joined_form(self, element: Any, dim: int, new_axis: int) -> Any:
         """Return the form of the joined elements of a sequence, whose number is not known."""
