@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from ts_models import exported
+from ts_models import exported, n
 
 from onnx_ts_legacy.errors import DynamicDimensionError
 from onnxops_core.export_state import unfused_layers
@@ -33,10 +33,6 @@ class Called(nn.Module):
 
     def forward(self, *args: Tensor) -> Any:
         return self.call(*args)
-
-
-def n(*sizes: int) -> Tensor:
-    return torch.randn(*sizes, generator=torch.Generator().manual_seed(sum(sizes)))
 
 
 def ints(limit: int, *sizes: int) -> Tensor:

@@ -46,6 +46,11 @@ def run(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[np.ndarray]:
     return session.run(None, dict(feeds))
 
 
+def n(*sizes: int) -> torch.Tensor:
+    """Return normal numbers that are the same in every process."""
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(sum(sizes)))
+
+
 def agree(program: TSProgram, model: Any, *examples: Sequence[Any], rtol: float = 1e-4, atol: float = 1e-5) -> None:
     """Assert that the program computes what the model does, dtypes and shapes included, for every example."""
     proto = program.model_proto

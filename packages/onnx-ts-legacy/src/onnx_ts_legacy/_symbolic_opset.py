@@ -13,8 +13,9 @@ from onnx_ts_legacy.symbolic_values import SymbolicValue
 from onnx_ts_legacy.values import ListRef, Tensor, is_runtime
 from onnxops_decomp.errors import UnsupportedOperatorError
 from onnxops_decomp.lowerings.registry import builtin_table
+from onnxops_decomp.schemas import NEWEST_OPSET
 
-__all__ = ["symbolic_functions"]
+__all__ = ["aten_function", "symbolic_functions", "variable_of"]
 
 
 def symbolic_functions(opset: int) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -25,8 +26,11 @@ def symbolic_functions(opset: int) -> tuple[Callable[[str], Any], Callable[[], l
     """
 
     def find(name: str) -> Any:
-        if name in _HELPERS:
-            return _HELPERS[name]
+        from onnx_ts_legacy.symbolic_opset_helpers import opset_helper
+
+        helper = opset_helper(name, opset)
+        if helper is not None:
+            return helper
         packet = None if name.startswith("_") and name.endswith("__") else getattr(torch.ops.aten, name, None)
         if not isinstance(packet, torch._ops.OpOverloadPacket):
             raise AttributeError(f"symbolic_opset{opset} has no function {name!r}")
@@ -40,9 +44,14 @@ def symbolic_functions(opset: int) -> tuple[Callable[[str], Any], Callable[[], l
     return find, names
 
 
+def aten_function(name: str) -> Callable[..., Any]:
+    """Return what converts a call of ``aten::<name>``; it takes ``g`` and the arguments of the call."""
+    return _function(getattr(torch.ops.aten, name), NEWEST_OPSET)
+
+
 def _function(packet: torch._ops.OpOverloadPacket, opset: int) -> Callable[..., Any]:
     def symbolic(g: GraphContext, *args: Any) -> Any:
-        variables = [_variable(g, arg) for arg in args]
+        variables = [variable_of(g, arg) for arg in args]
         overload = _overload(packet, variables)
         variables = [_single(str(s.type), a) for a, s in zip(variables, overload._schema.arguments, strict=False)]
         positional = [a for a, s in zip(variables, overload._schema.arguments, strict=False) if not s.kwarg_only]
@@ -62,8 +71,8 @@ def _select(general: Callable[..., Any]) -> Callable[..., Any]:
     def symbolic(g: GraphContext, self: Any, dim: Any, index: Any) -> Any:
         if not isinstance(index, SymbolicValue) or index.type().kind() != "TensorType" or index.type().dim() != 1:
             return general(g, self, dim, index)
-        tensor = g.interpreter.value(_variable(g, self))
-        return SymbolicValue(g.interpreter.op.newest.Gather(tensor, g.value(index), axis=_variable(g, dim)))
+        tensor = g.interpreter.value(variable_of(g, self))
+        return SymbolicValue(g.interpreter.op.newest.Gather(tensor, g.value(index), axis=variable_of(g, dim)))
 
     return symbolic
 
@@ -71,23 +80,7 @@ def _select(general: Callable[..., Any]) -> Callable[..., Any]:
 _SPECIAL: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {"select": _select}
 
 
-def _unused(g: GraphContext) -> SymbolicValue:
-    """Return what stands for an input that is left out."""
-    return SymbolicValue(None)
-
-
-def _slice(g: GraphContext, input: Any, axes: Any, starts: Any, ends: Any, steps: Any = None) -> Any:
-    """Write a Slice in the form of the opset."""
-    from onnx_ts_legacy.symbolic_helper import _slice_helper
-
-    return _slice_helper(g, input, axes, starts, ends, steps)
-
-
-# They are no ATen operators, but published symbolics import them from these modules.
-_HELPERS: dict[str, Callable[..., Any]] = {"unused": _unused, "_slice": _slice}
-
-
-def _variable(g: GraphContext, argument: Any) -> Any:
+def variable_of(g: GraphContext, argument: Any) -> Any:
     """Return an argument as a variable of the program: results of ``g.op`` become tensors."""
     import onnx_ir as ir
 
@@ -97,7 +90,7 @@ def _variable(g: GraphContext, argument: Any) -> Any:
     if isinstance(variable, ir.Value):
         return g.interpreter.fresh(variable, g.interpreter.described(variable, "an argument of a symbolic"))
     if isinstance(variable, list | tuple):
-        return [_variable(g, item) for item in variable]
+        return [variable_of(g, item) for item in variable]
     return variable
 
 

@@ -60,16 +60,7 @@ class OperatorCalls(Variables):
 
     def call(self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Convert one call of an operator; the result is a variable, or a tuple or list of them."""
-        converters = argument_converters(overload)
-        schema = overload._schema
-        args = [converters[i](a) if i in converters and a is not None else a for i, a in enumerate(args)]
-        if converters and kwargs:
-            names = {argument.name: index for index, argument in enumerate(schema.arguments)}
-            kwargs = {
-                name: converters[names[name]](value) if names[name] in converters and value is not None else value
-                for name, value in kwargs.items()
-            }
-        overload, args, kwargs = _plain_form(overload, list(args), dict(kwargs))
+        overload, args, kwargs = _plain_form(overload, *_without_codes(overload, args, kwargs))
         if overload is None:
             return args[0]
         if overload is aten.tensor_split.tensor_indices_or_sections:
@@ -127,7 +118,7 @@ class OperatorCalls(Variables):
 
     def fake_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the forms of what a call gives."""
-        return self._recorded_call(overload, args, kwargs)[0]
+        return self._recorded_call(overload, *_without_codes(overload, args, kwargs))[0]
 
     def _recorded_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None]:
         if overload in _JOINS and isinstance(args[0], SequenceState):
@@ -325,6 +316,21 @@ def _writes(argument: Any) -> bool:
 
 def _argument(overload: torch._ops.OpOverload, index: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[index] if index < len(args) else kwargs[overload._schema.arguments[index].name]
+
+
+def _without_codes(
+    overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a call with dtypes, layouts and memory formats in place of TorchScript's integers."""
+    converters = argument_converters(overload)
+    given = [converters[i](a) if i in converters and a is not None else a for i, a in enumerate(args)]
+    if not converters or not kwargs:
+        return given, dict(kwargs)
+    names = {argument.name: index for index, argument in enumerate(overload._schema.arguments)}
+    return given, {
+        name: converters[names[name]](value) if names[name] in converters and value is not None else value
+        for name, value in kwargs.items()
+    }
 
 
 def functional_form(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:

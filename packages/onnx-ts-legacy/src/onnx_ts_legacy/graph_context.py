@@ -217,11 +217,16 @@ def run_symbolic(
     many = list(results) if isinstance(results, list | tuple) else [results]
     fakes = interpreter.result_forms(node, args)
     count = len(fakes)
+    listed = [output.type().kind() for output in node.outputs()] == ["ListType"]
+    if listed and isinstance(_variable(results), ListRef):
+        return _variable(results)
     if len(many) < count:
         raise ScriptValueError(f"The symbolic of {node.kind()} gives {len(many)} results, the operator {count}.")
     variables = [
         _as_variable(interpreter, result, fake, str(node.kind())) for result, fake in zip(many, fakes, strict=False)
     ]
+    if listed:
+        return ListRef(interpreter.heap, tuple(variables))
     return variables[0] if count == 1 and node.outputsSize() == 1 else tuple(variables[:count])
 
 
