@@ -118,6 +118,46 @@ def test_the_readable_graph_names_weights_shapes_modules_and_lines(capsys: pytes
     assert capsys.readouterr().out.strip() == text
 
 
+def test_exports_print_their_graphs_while_the_log_is_on(capsys: pytest.CaptureFixture[str]) -> None:
+    onnx_ts_legacy.enable_log()
+    try:
+        onnx_ts_legacy.export(Dropping(), (X,))
+        logged = capsys.readouterr().out
+    finally:
+        onnx_ts_legacy.disable_log()
+    onnx_ts_legacy.export(Dropping(), (X,))
+
+    assert logged.strip() == onnx_ts_legacy.export_to_pretty_string(Dropping(), (X,))
+    assert capsys.readouterr().out == ""
+
+
+def test_the_readable_graph_shows_branches_and_functions() -> None:
+    class Choosing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Dropping()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.inner(x)
+            if bool(y.sum() > 0):
+                y = torch.exp(y)
+            return y
+
+    model = torch.jit.script(Choosing())
+    text = onnx_ts_legacy.export_to_pretty_string(model, (X,))
+    functions = onnx_ts_legacy.export_to_pretty_string(Dropping(), (X,), export_modules_as_functions={torch.nn.Linear})
+
+    lines = [line.strip() for line in text.splitlines()]
+    branches = [lines.index("then_branch():"), lines.index("else_branch():")]
+    exponential = next(index for index, line in enumerate(lines) if "= Exp(" in line)
+    assert "%inner.linear.weight : FLOAT[3,3]" in text
+    assert "scope: inner.linear" in text
+    assert exponential - 1 in branches
+    assert "= torch.nn.modules.linear::Linear(%" in functions
+    assert "function torch.nn.modules.linear::Linear(%" in functions
+    assert "= Gemm" in functions.partition("function ")[2]
+
+
 def test_the_shape_as_a_tensor_follows_the_input() -> None:
     program = onnx_ts_legacy.export(lambda x: shape_as_tensor(x) * 2, (X,), dynamic_axes={"x": {0: "n"}})
 

@@ -129,6 +129,55 @@ def test_values_tell_their_type_node_and_contents() -> None:
     }
 
 
+def test_values_tell_their_names() -> None:
+    names = []
+
+    def linear(g, input, weight, bias):
+        product = g.op("MatMul", input, g.op("Transpose", weight, perm_i=[1, 0]))
+        names.extend(value.debugName() for value in (input, weight, bias, product))
+        return g.op("Add", product, bias)
+
+    register_custom_op_symbolic("aten::linear", linear, 9)
+    program = onnx_ts_legacy.export(torch.nn.Linear(3, 2), (X,), input_names=["x"])
+
+    matmul = next(node for node in program.model.graph if node.op_type == "MatMul")
+    assert names == ["x", "weight", "bias", matmul.outputs[0].name]
+
+
+def test_types_of_dynamic_values_lists_and_numbers() -> None:
+    seen = {}
+
+    def symbolic(g, x, y, scale, dims):
+        seen["kinds"] = [value.type().kind() for value in (x, scale, dims)]
+        seen["element"] = dims.type().getElementType().kind()
+        seen["sizes"] = (x.type().sizes(), x.type().varyingSizes(), x.type().dim())
+        seen["complete"] = x.isCompleteTensor()
+        seen["static"] = (scale.toIValue(), scale.node().kindOf("value"), scale.node().f("value"))
+        constant = g.op("Constant", value_t=torch.tensor([3, 4]))
+        seen["attributes"] = (constant.node().attributeNames(), constant.node().t("value").tolist())
+        seen["none"] = (x.node().mustBeNone(), x.node().hasAttribute("value"), x.node().kind())
+        made = g.op("com.example::Made", x)
+        seen["unknown"] = (made.type().dtype(), made.type().dim())
+        declared = made.setType(x.type().with_dtype(torch.float64).with_sizes([None, 3]))
+        seen["declared"] = (declared.type().dtype(), declared.type().varyingSizes(), declared.type().scalarType())
+        return scaled_sum_symbolic(g, x, y, scale, dims)
+
+    register_custom_op_symbolic("ts_legacy_symbolic::scaled_sum", symbolic, 9)
+    exported(use_scaled_sum, (X, X), (torch.ones(5, 3), torch.ones(5, 3)), input_names=["x", "y"], dynamic_axes=BOTH)
+
+    assert seen == {
+        "kinds": ["TensorType", "FloatType", "ListType"],
+        "element": "IntType",
+        "sizes": (None, [None, 3], 2),
+        "complete": False,
+        "static": (2.5, "f", 2.5),
+        "attributes": (["value"], [3, 4]),
+        "none": (False, False, "prim::Param"),
+        "unknown": (None, None),
+        "declared": (torch.float64, [None, 3], "Double"),
+    }
+
+
 def test_a_node_of_a_custom_domain_carries_its_version_and_attributes() -> None:
     def symbolic(g, x, y, scale, dims):
         return g.op(

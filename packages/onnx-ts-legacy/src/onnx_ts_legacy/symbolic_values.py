@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnx_ts_legacy.values import DictRef, ListRef, Tensor, is_runtime
+from onnx_ts_legacy.values import DictRef, ListRef, Tensor, View, is_runtime
 from onnxops_decomp.dtypes import to_torch
 
 __all__ = ["SymbolicNode", "SymbolicValue", "tensor_type"]
@@ -166,8 +166,11 @@ class SymbolicValue:
         return kind.kind() == "TensorType" and kind.sizes() is not None and kind.dtype() is not None
 
     def debugName(self) -> str:
-        """Return the name of the value."""
-        return str(self.variable.name) if isinstance(self.variable, ir.Value) else ""
+        """Return the name in the model; views, lists and Python values have none."""
+        value = self.variable
+        if isinstance(value, Tensor) and not isinstance(value.node, View):
+            value = value.storage.state.value
+        return str(value.name) if isinstance(value, ir.Value) else ""
 
     def setDebugName(self, name: str) -> SymbolicValue:
         """Kept for compatibility: names of values are those of the model's interface, or made up."""

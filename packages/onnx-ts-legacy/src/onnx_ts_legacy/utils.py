@@ -59,10 +59,14 @@ def pretty_model(model: ir.Model) -> str:
     lines += [f"  weight {_typed(value)}" for value in model.graph.initializers.values()]
     lines += _nodes(model.graph, "  ")
     lines += [f"  output {_typed(value)}" for value in model.graph.outputs]
+    for function in model.functions.values():
+        lines.append(f"function {function.domain}::{function.name}({', '.join(f'%{v.name}' for v in function.inputs)})")
+        lines += _nodes(function, "  ")
+        lines.append(f"  -> {', '.join(f'%{v.name}' for v in function.outputs)}")
     return "\n".join(lines)
 
 
-def _nodes(graph: ir.Graph, indent: str) -> list[str]:
+def _nodes(graph: ir.Graph | ir.Function, indent: str) -> list[str]:
     lines: list[str] = []
     for node in graph:
         results = ", ".join(_typed(value) for value in node.outputs)
