@@ -196,14 +196,14 @@ COLUMNS = {
     "model": "model",
     "capture": "capture s",
     "ours": "export / capture",
-    "dynamo": "torch.onnx",
-    "legacy": "legacy",
+    "dynamo": "of torch.onnx",
+    "legacy": "of its legacy exporter",
     "ours_nodes": "nodes",
-    "dynamo_nodes": "torch.onnx",
-    "legacy_nodes": "legacy",
+    "dynamo_nodes": "of torch.onnx",
+    "legacy_nodes": "of legacy",
     "ours_ms": "latency ms",
-    "dynamo_ms": "torch.onnx",
-    "legacy_ms": "legacy",
+    "dynamo_ms": "of torch.onnx",
+    "legacy_ms": "of legacy",
 }
 
 

@@ -54,7 +54,7 @@ def show(content: Any, as_json: bool) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)  # a file or pipe has no width of its own to wrap at
-    console.print(content)
+    console.print(content, soft_wrap=not console.is_terminal)
 
 
 def _state(ok: bool) -> Text:
