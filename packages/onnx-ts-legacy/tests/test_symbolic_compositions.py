@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -33,9 +34,10 @@ def replaced(
     """Export a model whose calls of an operator are converted by a symbolic, and compare it on each of the inputs."""
     called = []
 
-    def counted(g: Any, *args: Any) -> Any:
+    @functools.wraps(symbolic)
+    def counted(g: Any, *args: Any, **kwargs: Any) -> Any:
         called.append(name)
-        return symbolic(g, *args)
+        return symbolic(g, *args, **kwargs)
 
     register_custom_op_symbolic(name, counted, 9)
     names = ["x", "y", "z"][: len(inputs[0])]
@@ -169,6 +171,24 @@ def test_slices_are_taken_apart(opset: int) -> None:
     register_custom_op_symbolic("aten::unbind", unbind, 9)
     program = onnx_ts_legacy.export(stacked, inputs[0], opset_version=opset)
     torch.testing.assert_close(program(*inputs[0])[0], stacked(inputs[0][0].roll(-1, 1)))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_a_symbolic_is_told_how_many_parts_are_taken(opset: int) -> None:
+    counts = []
+
+    @parse_args("v", "i", "i")
+    def split(g, self, size, dim, _outputs=None):
+        counts.append(_outputs)
+        return helper._repeat_interleave_split_helper(g, self, _outputs, dim)
+
+    def model(x: Tensor) -> Tensor:
+        first, second, third = x.split(1, 1)
+        return first * third - second
+
+    replaced("aten::split", split, model, opset, (n(2, 3, 4),), (n(5, 3, 4),))
+
+    assert counts == [3]
 
 
 @pytest.mark.parametrize("opset", OPSETS)

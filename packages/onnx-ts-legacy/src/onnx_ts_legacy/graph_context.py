@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -213,7 +214,8 @@ def run_symbolic(
         ScriptValueError: If the function gives another number of results than the call has.
     """
     g = GraphContext(interpreter, node)
-    results = function(g, *(arg if index in plain else SymbolicValue(arg) for index, arg in enumerate(args)))
+    inputs = (arg if index in plain else SymbolicValue(arg) for index, arg in enumerate(args))
+    results = function(g, *inputs, **_unpacked_count(node, function))
     many = list(results) if isinstance(results, list | tuple) else [results]
     fakes = interpreter.result_forms(node, args)
     count = len(fakes)
@@ -228,6 +230,17 @@ def run_symbolic(
     if listed:
         return ListRef(interpreter.heap, tuple(variables))
     return variables[0] if count == 1 and node.outputsSize() == 1 else tuple(variables[:count])
+
+
+def _unpacked_count(node: Any, function: Callable[..., Any]) -> dict[str, int]:
+    """Return how many elements the program takes out of a list, for a symbolic that asks with ``_outputs``."""
+    try:
+        wanted = "_outputs" in inspect.signature(function).parameters
+    except ValueError:
+        return {}
+    users = [use.user for use in node.output().uses()] if wanted and node.outputsSize() == 1 else []
+    unpacked = len(users) == 1 and users[0].kind() == "prim::ListUnpack"
+    return {"_outputs": users[0].outputsSize()} if unpacked else {}
 
 
 def _as_variable(interpreter: Interpreter, result: Any, fake: Any, name: str) -> Any:
