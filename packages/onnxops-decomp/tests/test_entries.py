@@ -80,8 +80,15 @@ CALLED = sorted(builtin_table().keys() - NUMBERS - REFUSED - ELSEWHERE.keys())
 @functools.cache
 def calls(name: str) -> list[opinfo_samples.Call]:
     """Return some calls of an entry, those with several elements first."""
-    found = itertools.islice(entry_calls(name), 6)
-    return sorted(found, key=lambda call: not any(tensor.numel() > 1 for tensor in call.tensors))
+    found = entry_calls(name)
+    first = list(itertools.islice(found, 6))
+    if not any(map(_has_elements, first)):
+        first += list(itertools.islice(filter(_has_elements, itertools.islice(found, 60)), 2))
+    return sorted(first, key=lambda call: not _has_elements(call))
+
+
+def _has_elements(call: opinfo_samples.Call) -> bool:
+    return any(tensor.numel() > 1 for tensor in call.tensors)
 
 
 def expected_of(call: opinfo_samples.Call) -> list[torch.Tensor]:
@@ -165,11 +172,13 @@ FIXED = {
         [name for name in CALLED if name.startswith("aten::_assert") or "check_errors" in name], "nothing is computed"
     ),
     "aten::_stack": "torch's fake kernel fixes the sizes",
+    "aten::hash_tensor": "torch's fake kernel fixes the sizes",
     "aten::_functional_assert_async.msg": "torch's fake kernel fixes the sizes",
     **dict.fromkeys(
         [
             f"aten::{name}"
             for name in """arange arange.start arange.start_step scalar_tensor tril_indices triu_indices
+            linspace linspace.Tensor_Tensor
             linspace.Scalar_Tensor linspace.Tensor_Scalar logspace logspace.Scalar_Tensor logspace.Tensor_Scalar
             logspace.Tensor_Tensor""".split()
         ],
@@ -202,11 +211,13 @@ KEPT: dict[str, tuple[int, ...]] = {
 }
 # With no elements along some axis, which is not compared, these never end in ONNX Runtime (convolutions), give memory
 # that it has not written (products over nothing) or 0 where PyTorch gives NaN (means, undefined in ONNX), or crash
-# PyTorch (attention); a Reshape copies the size of its input where one that it is given is 0 at run time.
+# PyTorch (attention) or make it give masks of another dtype (dropout); a Reshape copies the size of its input where one
+# that it is given is 0 at run time.
 NOT_EMPTY = {name for name in CALLED if "conv" in name} | {
     f"aten::{name}"
     for name in """_scaled_dot_product_flash_attention_for_cpu mv addmv _int_mm _unsafe_view view_as reshape_as mean
-    mean.dim var_mean var_mean.correction std_mean std_mean.correction native_layer_norm margin_ranking_loss
+    mean.dim native_dropout native_group_norm
+    var_mean var_mean.correction std_mean std_mean.correction native_layer_norm margin_ranking_loss
     hinge_embedding_loss histogram.bin_ct""".split()
 }
 # Torch's kernel takes a plane that is one pixel wide for one of another layout.

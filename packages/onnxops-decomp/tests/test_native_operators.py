@@ -118,7 +118,7 @@ CALLS = [
         lambda b, s: native.non_max_suppression(b, s, 4, 0.2, 0.1),
         ((2, 12, 4), (2, 3, 12)),
         11,
-        11,
+        9,
         not_run=WITHOUT_EVALUATOR,
     ),
     Call("FlexAttention", 1, native.flex_attention, (Q, K, V), 7, not_run=tuple(range(7, ORT_NEWEST_OPSET + 1))),
