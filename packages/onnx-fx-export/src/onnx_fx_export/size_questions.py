@@ -249,8 +249,9 @@ def _agrees_at_one(
     asked = {symbol for question in questions for symbol in question.relation.free_symbols}
     every = {symbol for symbol in sizes.hints if sizes.smallest[symbol] <= 1}
     try:
-        calls = [_call_at(program, example, sizes, ones) for ones in (*({s} for s in asked & every), every)]
-        return all(_agree(program, model, call) for call in calls)
+        # One by one and all together is the same where there is one.
+        chosen = dict.fromkeys([*(frozenset({s}) for s in asked & every), frozenset(every)])
+        return all(_agree(program, model, _call_at(program, example, sizes, ones)) for ones in chosen)
     except Exception:
         # Where the model raises, whatever it is, the captured program is not right.
         return False
