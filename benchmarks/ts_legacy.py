@@ -225,7 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure all models and print the table."""
     parser = command(__doc__)
     parser.add_argument("--opset", type=int, default=17)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=30)
     parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
