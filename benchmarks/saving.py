@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import logging
 import statistics
 import tempfile
@@ -82,9 +83,10 @@ def theirs(model: torch.nn.Module, example: torch.Tensor) -> Callable[[Path], No
 
 
 def seconds(action: Callable[[Path], object], path: Path) -> float:
-    """Return how long it takes to write a new file."""
+    """Return how long it takes to write a new file, once the system has nothing else to write."""
     for old in path.parent.iterdir():
         old.unlink()
+    os.sync()
     start = time.perf_counter()
     action(path)
     return time.perf_counter() - start
@@ -107,7 +109,7 @@ def measure(name: str, export: Callable[..., Callable[[Path], None]], model: tor
         with Peak() as peak:
             save = export(model, example)
             save(path)
-        turns = [(seconds(save, path), seconds(partial(write_plainly, model), path)) for _ in range(5)]
+        turns = [(seconds(save, path), seconds(partial(write_plainly, model), path)) for _ in range(3)]
     saving, writing = (statistics.median(column) for column in zip(*turns, strict=True))
     return {
         "exporter": name,
