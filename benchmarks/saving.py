@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import logging
+import os
 import statistics
 import tempfile
 import threading
