@@ -146,6 +146,23 @@ def test_unconvertible_operators_can_be_listed_without_exporting() -> None:
     assert onnx_fx_export.unconvertible_ops(torch.nn.ReLU(), (torch.ones(2),)) == {}
 
 
+def test_numbers_of_four_bits_two_in_an_element_are_refused() -> None:
+    packed = torch.zeros(4, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+
+    class Weighted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", packed)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + 1, self.weight
+
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match=r"Weight weight.*view\(torch\.uint8\)"):
+        export(Weighted(), (torch.randn(2),))
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="Input y"):
+        export(lambda x, y: (x + 1, y), (torch.randn(2), packed))
+
+
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_sparse_tensors_are_refused(layout: torch.layout) -> None:
     sparse = torch.eye(3).to_sparse(layout=layout)

@@ -149,7 +149,7 @@ class _Converter:
         self.model_inputs.append(name)
         if not isinstance(val, torch.Tensor):
             return self._number_input(name, val)
-        _check_dense("Input", name, val)
+        _check_numbers("Input", name, val)
         dims = self.input_dims[self.names.inputs[position]] = self.symbols.dims(val)
         value = self.op.input(name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
         for axis, size in enumerate(val.shape):
@@ -183,7 +183,7 @@ class _Converter:
             tensor = self.program.constants.get(target)
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        _check_dense("Weight", target, tensor)
+        _check_numbers("Weight", target, tensor)
         if parts := inner_tensors(tensor):
             return {name: self.weights.value(f"{target}.{name}", part) for name, part in parts.items()}
         if target in self.mutated_buffers:
@@ -364,11 +364,16 @@ def _written_placeholders(program: torch.export.ExportedProgram) -> list[torch.f
     return list(dict.fromkeys(root for root in roots if root.op == "placeholder"))
 
 
-def _check_dense(kind: str, name: str, tensor: torch.Tensor) -> None:
+def _check_numbers(kind: str, name: str, tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided:
         raise InvalidArgumentError(
             f"{kind} {name} is a tensor of layout {tensor.layout}; the operators of ONNX work on dense ones. Give the "
             "model to_dense() of it."
+        )
+    if tensor.dtype == torch.float4_e2m1fn_x2:
+        raise InvalidArgumentError(
+            f"{kind} {name} holds two numbers in each element ({tensor.dtype}), and no operator of torch computes with "
+            "those. Keep its bytes, tensor.view(torch.uint8), and unpack them in the model."
         )
 
 
