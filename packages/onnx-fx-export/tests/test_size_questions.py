@@ -165,3 +165,23 @@ def test_comparisons_are_as_before_after_an_export() -> None:
     before = torch.SymInt.__eq__
     exported(torch.nn.ReLU(), torch.randn(3))
     assert torch.SymInt.__eq__ is before
+
+
+def test_sizes_that_follow_from_others_follow_them_to_size_one():
+    class Cached(torch.nn.Module):
+        def forward(self, x, past, mask):
+            y = torch.cat([past, x], 1) * mask
+            return y.sum(1) if x.shape[1] == 1 else y.cumsum(1)[:, -1]
+
+    def inputs(past, length):
+        return torch.randn(2, length), torch.randn(2, past), torch.rand(past + length)
+
+    names = ({1: "length"}, {1: "past"}, {0: "total"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        program = export(Cached(), inputs(5, 3), dynamic_shapes=names)
+
+    for example in (inputs(6, 1), inputs(4, 2)):
+        torch.testing.assert_close(program(*example), Cached()(*example))
+    with pytest.raises(InvalidArgumentError):
+        program(*inputs(6, 1)[:2], torch.rand(8))

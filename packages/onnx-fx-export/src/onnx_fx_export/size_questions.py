@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.examples import Example, resampled
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.torch_private import hint_of, is_without_data, not_the_users, replacements_of
+from onnx_fx_export.torch_private import guards_of, hint_of, is_without_data, not_the_users, replacements_of
 
 __all__ = ["CONDITIONS", "SizeQuestion", "conditions_for_small_sizes", "noted_questions"]
 
@@ -43,6 +43,8 @@ _RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
 _LARGE = 1009
 # A comparison of more sizes than this keeps its condition without a look at each combination.
 _MOST_SYMBOLS = 4
+# So many sizes may follow from one that becomes 1.
+_MOST_FOLLOWING = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,28 +201,52 @@ class _Sizes:
         smallest: The smallest declared size of each.
         hints: The size of each in the example.
         replaced: What became of symbols that capture found to equal others.
+        guards: What capture found to hold between them.
     """
 
     smallest: Mapping[sympy.Symbol, int]
     hints: Mapping[sympy.Symbol, int]
     replaced: Mapping[sympy.Symbol, sympy.Expr]
+    guards: Sequence[sympy.Basic]
 
     @classmethod
     def of(cls, program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> _Sizes:
         smallest: dict[sympy.Symbol, int] = {}
         hints: dict[sympy.Symbol, int] = {}
         replaced: dict[sympy.Symbol, sympy.Expr] = {}
+        guards: list[sympy.Basic] = []
         for value, spec in zip(_user_values(program), specs, strict=False):
             for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
                 if not isinstance(size, torch.SymInt):
                     continue
                 replaced = replaced or {_as_plain(s): _as_plain(e) for s, e in replacements_of(size).items()}
+                guards = guards or [_as_plain(guard) for guard in guards_of(size)]
                 symbol = _plain(size)
                 if symbol.is_Symbol:
                     hints[symbol] = hint_of(size)
                     least = getattr(spec.get(axis), "min", None) or 0
                     smallest[symbol] = max(smallest.get(symbol, 0), int(least))
-        return cls(smallest, hints, replaced)
+        return cls(smallest, hints, replaced, guards)
+
+    def with_ones(self, ones: Collection[sympy.Symbol]) -> dict[sympy.Symbol, sympy.Integer] | None:
+        """Return sizes near those of the example, some of them 1, that the program takes; None if none are found.
+
+        Where others follow from them, as the total of two lengths does, these become smaller by the same amount.
+        """
+        at_one = {symbol: 1 if symbol in ones else hint for symbol, hint in self.hints.items()}
+        others = [symbol for symbol in self.hints if symbol not in ones]
+        shifts = {1 - self.hints[symbol] for symbol in ones}
+        for count in range(_MOST_FOLLOWING + 1):
+            for following, shift in itertools.product(itertools.combinations(others, count), shifts):
+                sizes = {s: sympy.Integer(n + shift * (s in following)) for s, n in at_one.items()}
+                if min(sizes.values()) >= 1 and not any(self._broken(guard, sizes) for guard in self.guards):
+                    return sizes
+        return None
+
+    def _broken(self, guard: sympy.Basic, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> bool:
+        while guard.free_symbols & self.replaced.keys():
+            guard = guard.xreplace(self.replaced)
+        return bool(guard.xreplace(sizes) == sympy.false)
 
     def decisive(self, questions: Iterable[SizeQuestion]) -> list[SizeQuestion]:
         """Return the questions that have another answer at size 0 or 1, and at no larger one: those have guards."""
@@ -249,27 +275,28 @@ def _agrees_at_one(
     asked = {symbol for question in questions for symbol in question.relation.free_symbols}
     every = {symbol for symbol in sizes.hints if sizes.smallest[symbol] <= 1}
     try:
-        # One by one and all together is the same where there is one.
-        chosen = dict.fromkeys([*(frozenset({s}) for s in asked & every), frozenset(every)])
-        return all(_agree(program, model, _call_at(program, example, sizes, ones)) for ones in chosen)
+        single = [sizes.with_ones({symbol}) for symbol in asked & every]
+        together = sizes.with_ones(every)
+        # Sizes that the program refuses need no comparison, but a size that was asked about needs one.
+        chosen = [*single, *([together] if together is not None and together not in single else [])]
+        return all(wanted and _agree(program, model, _call_at(program, example, wanted)) for wanted in chosen)
     except Exception:
         # Where the model raises, whatever it is, the captured program is not right.
         return False
 
 
 def _call_at(
-    program: torch.export.ExportedProgram, example: Example, sizes: _Sizes, ones: Collection[sympy.Symbol]
+    program: torch.export.ExportedProgram, example: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]
 ) -> Example:
-    """Return the example with some sizes 1, and random numbers for its floats."""
+    """Return the example at other sizes, and random numbers for its floats."""
     leaves, structure = pytree.tree_flatten(_in_order(program, example))
     generator = torch.Generator().manual_seed(0)
-    wanted = {symbol: sympy.Integer(1 if symbol in ones else hint) for symbol, hint in sizes.hints.items()}
     for index, (leaf, value) in enumerate(zip(leaves, _user_values(program), strict=True)):
         if not isinstance(leaf, torch.Tensor):
             continue
         for axis, size in enumerate(value.shape):
             if isinstance(size, torch.SymInt):
-                leaf = resampled(leaf, axis, int(_plain(size).xreplace(wanted)))
+                leaf = resampled(leaf, axis, int(_plain(size).xreplace(sizes)))
         if leaf.is_floating_point():
             leaf = torch.randn(leaf.shape, generator=generator).to(leaf)
         leaves[index] = leaf

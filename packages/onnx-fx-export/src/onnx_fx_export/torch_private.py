@@ -35,6 +35,7 @@ __all__ = [
     "fake_like",
     "flattened_subclass",
     "guard_texts",
+    "guards_of",
     "hint_of",
     "is_without_data",
     "not_the_users",
@@ -61,6 +62,11 @@ def hint_of(number: torch.SymBool | torch.SymInt) -> Any:
 def replacements_of(size: torch.SymInt) -> dict[Any, Any]:
     """Return what symbols were found to equal while a size was captured (``ShapeEnv.replacements``)."""
     return dict(size.node.shape_env.replacements)
+
+
+def guards_of(size: torch.SymInt) -> list[Any]:
+    """Return what was taken for granted of the sizes while a size was captured (``ShapeEnv.guards``)."""
+    return [guard.expr for guard in size.node.shape_env.guards]
 
 
 def is_without_data(tensor: torch.Tensor) -> bool:
