@@ -234,19 +234,21 @@ class _Sizes:
         Where others follow from them, as the total of two lengths does, these become smaller by the same amount.
         """
         at_one = {symbol: 1 if symbol in ones else hint for symbol, hint in self.hints.items()}
+        guards = [self._final(guard) for guard in self.guards]
         others = [symbol for symbol in self.hints if symbol not in ones]
         shifts = {1 - self.hints[symbol] for symbol in ones}
         for count in range(_MOST_FOLLOWING + 1):
             for following, shift in itertools.product(itertools.combinations(others, count), shifts):
                 sizes = {s: sympy.Integer(n + shift * (s in following)) for s, n in at_one.items()}
-                if min(sizes.values()) >= 1 and not any(self._broken(guard, sizes) for guard in self.guards):
+                if min(sizes.values()) >= 1 and not any(guard.xreplace(sizes) == sympy.false for guard in guards):
                     return sizes
         return None
 
-    def _broken(self, guard: sympy.Basic, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> bool:
-        while guard.free_symbols & self.replaced.keys():
-            guard = guard.xreplace(self.replaced)
-        return bool(guard.xreplace(sizes) == sympy.false)
+    def _final(self, expression: sympy.Basic) -> sympy.Basic:
+        """Return an expression over the symbols that capture kept."""
+        while expression.free_symbols & self.replaced.keys():
+            expression = expression.xreplace(self.replaced)
+        return expression
 
     def decisive(self, questions: Iterable[SizeQuestion]) -> list[SizeQuestion]:
         """Return the questions that have another answer at size 0 or 1, and at no larger one: those have guards."""
@@ -255,9 +257,7 @@ class _Sizes:
 
     def _in_final_symbols(self, question: SizeQuestion) -> SizeQuestion | None:
         """Return a question over the symbols that the program has, or None if its answer is fixed."""
-        relation = question.relation
-        while relation.free_symbols & self.replaced.keys():
-            relation = relation.xreplace(self.replaced)
+        relation = self._final(question.relation)
         unknown = relation.free_symbols - self.hints.keys()
         return None if unknown or not isinstance(relation, sympy.Rel) else SizeQuestion(relation, question.place)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -38,20 +39,20 @@ __all__ = ["Carried", "Number", "Plan", "Same", "joined", "plan_of_state"]
 _NUMBERS = (bool, int, float, torch.SymInt, RuntimeBool, RuntimeFloat)
 
 
-class Plan:
+class Plan(ABC):
     """How one variable, or the contents of one object, is carried."""
 
+    @abstractmethod
     def enter(self, interpreter: Interpreter) -> Any:
         """Return the variable at the start of an iteration; adds the inputs of the body that it needs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
         """Return the values that carry ``value``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
         """Return the variable after the loop, whose outputs ``values`` are."""
-        raise NotImplementedError
 
     # The same for the contents of an object.
 

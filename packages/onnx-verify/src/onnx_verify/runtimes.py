@@ -6,6 +6,7 @@ import ctypes
 import enum
 import re
 import threading
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -175,7 +176,7 @@ BackendLike = Backend | OnnxBackend | str
 """A backend, a kind of runtime with its default settings, or text such as ``"ort:disabled"``."""
 
 
-class OnnxRuntime:
+class OnnxRuntime(ABC):
     """What the runtimes of ONNX models share: binding inputs by name or position."""
 
     def __init__(self, model: LoadedModel, backend: Backend, by_name_only: bool = False) -> None:
@@ -217,8 +218,9 @@ class OnnxRuntime:
             raise ModelRunError(f"{self.name} failed: {_first_lines(error)}") from error
         return [_as_arrays(value) for value in values]
 
+    @abstractmethod
     def _execute(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
-        raise NotImplementedError
+        """Returns what the runtime gives for the inputs."""
 
 
 class OrtRuntime(OnnxRuntime):
