@@ -36,6 +36,7 @@ class _Audited:
     """A sample's call, repeated with one argument changed."""
 
     def __init__(self, sample):
+        self._sample = sample
         self.function = public_function(sample.op_type)
         args, kwargs = sample.make(sample.usual_dtype)
         self.arguments = bound(self.function, args, kwargs)
@@ -44,6 +45,12 @@ class _Audited:
 
     def _faked(self, value):
         return self.mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+
+    def tensors(self):
+        """Every argument that is a tensor, with the changes that the call takes."""
+        for name, value in self.arguments.items():
+            if isinstance(value, torch.Tensor):
+                yield name, value, free(self._sample, name)
 
     def eager_error(self, name, value):
         return self._error(self.arguments | {name: value})
@@ -73,10 +80,7 @@ def _complaint(error, names):
 def test_rank_and_size_of_every_tensor_are_checked(sample):
     audited = _Audited(sample)
     wrong = []
-    for name, value in audited.arguments.items():
-        if not isinstance(value, torch.Tensor):
-            continue
-        allowed = free(sample, name)
+    for name, value, allowed in audited.tensors():
         for change, tensor in shape_changes(value):
             errors = audited.eager_error(name, tensor), audited.fake_error(name, tensor)
             if change in allowed:
@@ -94,10 +98,7 @@ def test_rank_and_size_of_every_tensor_are_checked(sample):
 def test_dtype_of_every_tensor_is_checked(sample):
     audited = _Audited(sample)
     wrong = []
-    for name, value in audited.arguments.items():
-        if not isinstance(value, torch.Tensor):
-            continue
-        allowed = free(sample, name)
+    for name, value, allowed in audited.tensors():
         for dtype in DTYPES:
             if dtype == value.dtype:
                 continue
