@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnx_fx_export.errors import SaveError
 from onnx_fx_export.weights import has_data
+from onnxops_decomp.streaming import write_model
 
 __all__ = ["MAX_SINGLE_FILE_BYTES", "check_data", "replaced_file", "save_model", "write_text"]
 
@@ -54,7 +55,8 @@ def save_model(
                     model, Path(folder) / path.name, external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD_BYTES
                 )
             else:
-                ir.save(model, Path(folder) / path.name)
+                with (Path(folder) / path.name).open("wb") as file:
+                    write_model(model, file)
             # The data goes first: a model file never stands beside data that is not its own.
             for name in (data, path.name):
                 if (Path(folder) / name).exists():
@@ -73,10 +75,9 @@ def _write_to(
     """Write a model to an open file, in one piece."""
     if external_data:
         raise SaveError("External data needs a path to stand beside; an open file has none.")
-    with _adjusted(model, include_initializers, keep_initializers_as_inputs):
-        content = ir.to_proto(model).SerializeToString()
     try:
-        file.write(content)
+        with _adjusted(model, include_initializers, keep_initializers_as_inputs):
+            write_model(model, file)
     except OSError as error:
         raise SaveError(f"The model cannot be written: {error.strerror or error}.") from error
 
