@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -124,17 +125,19 @@ def test_verification_finds_a_wrong_translation() -> None:
     export(torch.nn.ReLU(), (-torch.ones(2),), verify=True)
 
 
-def test_a_refused_save_keeps_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("external", [False, True])
+def test_a_refused_save_keeps_the_file_that_was_there(tmp_path: Path, external: bool) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"before")
-    program = export(torch.nn.Linear(6, 2), (torch.ones(2, 6),))
+    program = export(torch.nn.Linear(600, 70), (torch.ones(2, 600),))
 
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("onnx_fx_export.saving.ir.save", full)
-    with pytest.raises(onnx_fx_export.SaveError, match="No space left"):
-        program.save(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        with pytest.raises(onnx_fx_export.SaveError, match="too large"):
+            program.save(path, external_data=external)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == b"before"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
 
