@@ -12,6 +12,7 @@ import torch
 import onnx_fx_export
 from onnx_fx_export import export
 from onnx_fx_export.constraints import METADATA_KEY
+from onnx_fx_export.errors import InvalidArgumentError
 
 
 def mlp() -> torch.nn.Module:
@@ -199,3 +200,46 @@ def test_a_released_program_cannot_be_verified(program) -> None:
     program.release()
     with pytest.raises(onnx_fx_export.OnnxExporterError, match="released"):
         program.verify(torch.randn(5, 3, 4))
+
+
+def test_arguments_go_by_position_or_by_keyword_as_in_torch() -> None:
+    class Difference(torch.nn.Module):
+        def forward(self, x, y, *, scale=None):
+            return x - 2 * y if scale is None else (x - 2 * y) * scale
+
+    x, y = torch.randn(3), torch.randn(3)
+    captured = torch.export.export(Difference(), (x, y))
+    for program in (
+        export(Difference(), (x, y)),
+        export(Difference(), (x,), kwargs={"y": y}),
+        export(Difference(), kwargs={"y": y, "x": x}),
+        export(captured),
+    ):
+        for args, kwargs in (((x, y), {}), ((x,), {"y": y}), ((), {"y": y, "x": x})):
+            torch.testing.assert_close(program(*args, **kwargs), x - 2 * y)
+            program.verify(*args, **kwargs)
+        with pytest.raises(InvalidArgumentError, match=r"exported for the arguments .*y.*, not \(x\)"):
+            program(x)
+        with pytest.raises(InvalidArgumentError, match=r"not \(x, y, scale=\)"):
+            program(x, y, scale=x)
+        with pytest.raises(InvalidArgumentError, match="argument x was exported as one value"):
+            program((x,), y=y)
+
+
+def test_keywords_of_a_captured_program_have_no_positions() -> None:
+    x, y = torch.randn(3), torch.randn(3)
+    program = export(torch.export.export(torch.nn.Bilinear(3, 3, 2), (), {"input2": y, "input1": x}))
+    with pytest.raises(InvalidArgumentError, match=r"arguments \(input2=, input1=\)"):
+        program(x, y)
+
+
+def test_further_arguments_are_counted() -> None:
+    class Collects(torch.nn.Module):
+        def forward(self, x, *others):
+            return x - 2 * others[0]
+
+    x, y = torch.randn(3), torch.randn(3)
+    program = export(Collects(), (x, y))
+    torch.testing.assert_close(program(x, y), x - 2 * y)
+    with pytest.raises(InvalidArgumentError, match=r"\(x, \*\), not \(x, \*, \*\)"):
+        program(x, y, y)

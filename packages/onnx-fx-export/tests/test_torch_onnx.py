@@ -205,12 +205,23 @@ def test_a_module_that_describes_its_own_export() -> None:
             return ({0: "batch"},)
 
     model = Described()
-    program = torch.onnx.export(model, opset_version=18)
-    assert (program.input_names, program.output_names) == (["features"], ["scores"])
-    assert str(program.model.graph.inputs[0].shape[0]) == "batch"
     x = torch.randn(7, 4)
-    torch.testing.assert_close(program(x), model(x).detach())
+    for program in (torch.onnx.export(model, opset_version=18), export(model, opset_version=18), model.to_onnx()):
+        assert (program.input_names, program.output_names) == (["features"], ["scores"])
+        assert str(program.model.graph.inputs[0].shape[0]) == "batch"
+        torch.testing.assert_close(program(x), model(x).detach())
     assert torch.onnx.export(model, (X,), output_names=["other"]).output_names == ["other"]
+
+
+def test_what_the_observer_of_torch_onnx_saw_can_be_exported() -> None:
+    model, observer = Scaled().eval(), torch.onnx.InputObserver()
+    with observer(model):
+        for batch in (2, 5):
+            model(torch.randn(batch, 4), bias=S)
+    arguments, declared = observer.infer_arguments(), observer.infer_dynamic_shapes()
+    program = export(model, kwargs=arguments, dynamic_shapes=declared)
+    x = torch.randn(9, 4)
+    torch.testing.assert_close(program(x, bias=S), model(x, bias=S))
 
 
 def test_both_names_give_the_same_model() -> None:

@@ -12,7 +12,27 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.examples import inferred_dimensions, several_examples
 from onnx_fx_export.origin import named_forward
 
-__all__ = ["FunctionModule", "example_call", "parameter_names"]
+__all__ = ["FunctionModule", "example_call", "parameter_names", "with_own_description"]
+
+
+def with_own_description(model: Any, args: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the positional and the other arguments of an export, with what a module says of its own export.
+
+    Args:
+        model: The model; an instance of ``torch.onnx.ExportableModule`` describes itself.
+        args: The positional example; a module is asked for its own description only if the call gives no example.
+        arguments: ``kwargs``, ``dynamic_shapes``, ``input_names`` and ``output_names`` of the call, which win.
+    """
+    if not isinstance(model, torch.onnx.ExportableModule) or args or arguments["kwargs"]:
+        return args, dict(arguments)
+    args, kwargs = model.example_arguments()
+    own = {
+        "kwargs": kwargs,
+        "dynamic_shapes": model.dynamic_shapes(),
+        "input_names": model.input_names(),
+        "output_names": model.output_names(),
+    }
+    return args, {**own, **{name: value for name, value in arguments.items() if value is not None}}
 
 
 def example_call(
@@ -94,7 +114,9 @@ def parameter_names(model: Any) -> list[str]:
     if isinstance(model, torch.export.ExportedProgram):
         # What the placeholders were named after; older programs do not know it.
         signature = model.module_call_graph[0].signature if model.module_call_graph else None
-        return list(getattr(signature, "forward_arg_names", None) or ())
+        names = getattr(signature, "forward_arg_names", None) or ()
+        # Keyword arguments follow in the order of the call, which says nothing about positions.
+        return list(names[: model.call_spec.in_spec.child(0).num_children])
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         scripted: Any = model.forward if isinstance(model, torch.jit.ScriptModule) else model
         return [argument.name for argument in scripted.schema.arguments if argument.name != "self"]

@@ -46,24 +46,7 @@ def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNX
         raise TypeError(f"torch.onnx.export has no argument {min(unknown)!r}.")
     if arguments.get("custom_translation_table"):
         arguments["custom_translation_table"] = _usable(arguments["custom_translation_table"])
-    if isinstance(model, torch.onnx.ExportableModule):
-        model, args, arguments = _taken_apart(model, args, arguments)
     return export(model, args, f, **arguments)
-
-
-def _taken_apart(model: Any, args: Any, arguments: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """Return a module that describes its own export, its example, and the arguments that it states."""
-    if args or arguments.get("kwargs"):
-        return model, args, arguments
-    args, kwargs = model.example_arguments()
-    own = {
-        "kwargs": kwargs,
-        "dynamic_shapes": model.dynamic_shapes(),
-        "input_names": model.input_names(),
-        "output_names": model.output_names(),
-    }
-    given = {name: value for name, value in arguments.items() if value is not None}
-    return model, args, {**own, **given, "dynamo": True}
 
 
 def _usable(table: Mapping[Any, Any]) -> dict[Any, Callable[..., Any]]:

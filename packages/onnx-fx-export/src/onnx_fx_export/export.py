@@ -12,7 +12,7 @@ from typing import IO, Any, Literal
 import torch
 
 from onnx_fx_export import dynamic_shapes as shapes
-from onnx_fx_export.arguments import example_call
+from onnx_fx_export.arguments import example_call, with_own_description
 from onnx_fx_export.errors import CaptureError, ConversionError, InvalidArgumentError
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.program import ONNXProgram
@@ -68,7 +68,8 @@ def export(
 
     Args:
         model: A module, a function of tensors, or what torch.export captured of one. What TorchScript made goes to
-            onnx-ts-legacy if it is installed.
+            onnx-ts-legacy if it is installed. A ``torch.onnx.ExportableModule`` may bring its own example, names and
+            dynamic shapes.
         args: Positional example arguments; a single tensor may stand alone, and a dictionary at the end gives keyword
             arguments if its keys are parameters of the model. Sizes 0 and 1 of dynamic dimensions are fine: the model
             is captured in larger sizes.
@@ -129,13 +130,16 @@ def export(
         >>> program(torch.randn(4, 3)).shape
         torch.Size([4, 2])
     """
-    positional, kwargs, dynamic_shapes = example_call(model, args, kwargs, dynamic_shapes)
+    args, own = with_own_description(model, args, {
+        "kwargs": kwargs, "dynamic_shapes": dynamic_shapes, "input_names": input_names, "output_names": output_names,
+    })  # fmt: skip
+    positional, kwargs, dynamic_shapes = example_call(model, args, own["kwargs"], own["dynamic_shapes"])
     opset = DEFAULT_OPSET if opset_version is None else opset_version
     if state not in ("error", "io"):
         raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
     request = ExportRequest(
-        model, positional, kwargs, dynamic_shapes, dynamic_axes, input_names or (), output_names or (), opset, state,
-        widen_bfloat16, target,
+        model, positional, kwargs, dynamic_shapes, dynamic_axes, own["input_names"] or (), own["output_names"] or (),
+        opset, state, widen_bfloat16, target,
     )  # fmt: skip
     legacy = TorchScriptOptions(
         training, operator_export_type, do_constant_folding, custom_opsets, autograd_inlining,

@@ -17,6 +17,7 @@ import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.call_structure import CallStructure
 from onnx_fx_export.convert import Conversion
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError, RuntimeSupportError
 from onnx_fx_export.finish import finish
@@ -28,25 +29,7 @@ from onnx_fx_export.saving import MAX_SINGLE_FILE_BYTES, check_data, save_model
 from onnx_fx_export.verification import verify_program
 from onnx_fx_export.weight_loading import apply_weights, load_state_dict
 
-__all__ = ["CallStructure", "ONNXProgram"]
-
-
-@dataclasses.dataclass(frozen=True)
-class CallStructure:
-    """How the model is called in torch.
-
-    Attributes:
-        inputs: Structure of ``(args, kwargs)``.
-        outputs: Structure of the result.
-    """
-
-    inputs: pytree.TreeSpec
-    outputs: pytree.TreeSpec
-
-    @classmethod
-    def of(cls, program: torch.export.ExportedProgram) -> CallStructure:
-        """Return the structure that a captured program was called with."""
-        return cls(program.call_spec.in_spec, program.call_spec.out_spec)
+__all__ = ["ONNXProgram"]
 
 
 class ONNXProgram:
@@ -221,7 +204,8 @@ class ONNXProgram:
 
         Args:
             args: What the torch model takes.
-            kwargs: What the torch model takes by keyword.
+            kwargs: What the torch model takes by keyword. Each parameter may be given by position or by keyword, as
+                in torch, whichever way the example gave it.
 
         Returns:
             What the torch model returns, in the same structure. With ``state="io"``, state inputs start from
@@ -241,7 +225,7 @@ class ONNXProgram:
 
     def flat_inputs(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """Return the model's inputs by name for a call in torch's form; state inputs get their initial values."""
-        leaves = self._leaves(args, kwargs)
+        leaves = self._structure.leaves(args, kwargs)
         for position, constant in self._conversion.constants.items():
             if not _is_same(leaves[position], constant):
                 raise InvalidArgumentError(
@@ -264,7 +248,7 @@ class ONNXProgram:
         Raises:
             InvalidArgumentError: If the call has another structure than the exported one.
         """
-        leaves, positions = self._leaves(args, kwargs), self._positions()
+        leaves, positions = self._structure.leaves(args, kwargs), self._positions()
         for name, value in inputs.items():
             leaves[positions[name]] = value
         call: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, self._structure.inputs)
@@ -274,18 +258,6 @@ class ONNXProgram:
         """Return the place of each input among the leaves of a call."""
         names = [name for name in self.input_names if name not in self.initial_state]
         return dict(zip(names, self._conversion.input_positions, strict=True))
-
-    def _leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the leaves of a call in the order of the exported one."""
-        order = list(self._structure.inputs.children()[1].context)
-        if set(order) == set(kwargs):
-            kwargs = {name: kwargs[name] for name in order}
-        leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
-        if structure != self._structure.inputs:
-            raise InvalidArgumentError(
-                f"The call has structure {structure}, the exported model takes {self._structure.inputs}."
-            )
-        return leaves
 
     def run(self, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Run the model on named inputs and return its outputs by name, state outputs included.
@@ -328,7 +300,7 @@ class ONNXProgram:
         if self.exported_program is None:
             raise OnnxExporterError("The captured program was released; there is nothing to compare with.")
         self.check_sizes(self.flat_inputs(*args, **kwargs))
-        verify_program(self, self.exported_program.module(), args, kwargs)
+        verify_program(self, self.exported_program.module(), *self.call_with({}, args, kwargs))
 
     def compute_values(
         self, value_names: Sequence[str], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from onnx_fx_export.arguments import FunctionModule, parameter_names
+from onnx_fx_export.call_structure import CallStructure
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
 from onnx_fx_export.dimension_names import name_output_axes
 from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError
 from onnx_fx_export.finish.rewriting import rewrite_with_onnxscript
 from onnx_fx_export.naming import input_paths, output_paths
-from onnx_fx_export.program import CallStructure, ONNXProgram
+from onnx_fx_export.program import ONNXProgram
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.torchscript import export_through_torchscript
 from onnxops_decomp import LoweringTable
@@ -92,8 +93,9 @@ class ExportRequest:
     ) -> ONNXProgram:
         """Return the ONNX program of a captured one."""
         program = captured.program
+        parameters = parameter_names(self.model)
         names = ModelNames(
-            inputs=input_paths(program.call_spec.in_spec, parameter_names(self.model)),
+            inputs=input_paths(program.call_spec.in_spec, parameters),
             outputs=output_paths(program.call_spec.out_spec),
             dims=captured.dims,
             input_overrides=self.input_names,
@@ -107,7 +109,7 @@ class ExportRequest:
         elif isinstance(optimize, str):
             raise InvalidArgumentError(f'optimize is True, False or "onnxscript", not {optimize!r}.')
         name_output_axes(conversion.model, captured.output_axes)
-        result = ONNXProgram(conversion, program, CallStructure.of(program))
+        result = ONNXProgram(conversion, program, CallStructure.of(program, parameters))
         if not isinstance(self.model, torch.export.ExportedProgram):
             _check_example(result, self.args, self.kwargs or {})
         return result
