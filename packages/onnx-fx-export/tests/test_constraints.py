@@ -11,6 +11,7 @@ import torch
 from torch.export import Dim
 
 from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export.arguments import FunctionModule
 from onnx_fx_export.constraints import METADATA_KEY
 
 
@@ -164,3 +165,40 @@ def test_conditions_on_further_keyword_arguments_are_found() -> None:
     program = export(function, kwargs={"b": torch.ones(2), "a": torch.randn(8)}, dynamic_shapes={"a": N, "b": None})
     with pytest.raises(InvalidArgumentError, match="n >"):
         program(b=torch.ones(2), a=torch.randn(5))
+
+
+class Further(torch.nn.Module):
+    def forward(self, x, *more):
+        return x + more[0].reshape(-1, 2).sum(1) + more[1]["k"].reshape(3, -1).sum(0)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_conditions_on_further_arguments_hold_for_captured_programs_too(captured: bool) -> None:
+    args = (torch.ones(4), torch.randn(8), {"k": torch.randn(12)})
+    shapes = {"x": {0: Dim.DYNAMIC}, "more": ({0: Dim.DYNAMIC}, {"k": {0: Dim.DYNAMIC}})}
+    model: Any = Further()
+    if captured:
+        program = export(torch.export.export(model, args, dynamic_shapes=shapes))
+    else:
+        program = export(model, args, dynamic_shapes=shapes)
+    other = (torch.ones(2), torch.randn(4), {"k": torch.randn(6)})
+    torch.testing.assert_close(program(*other), model(*other))
+    for wrong in ((2, 5, 6), (2, 4, 7), (2, 6, 6)):
+        x, first, second = map(torch.randn, wrong)
+        with pytest.raises(InvalidArgumentError):
+            program(x, first, {"k": second})
+
+
+def test_a_guard_on_further_arguments_is_checked_in_captured_programs() -> None:
+    def function(x, *more):
+        return x + (more[1] * 2 if more[1].shape[0] * more[0].shape[0] > 10 else more[1]).sum() + more[0].sum()
+
+    args, dims = (torch.ones(2), torch.randn(4), torch.randn(5)), {0: Dim.DYNAMIC}
+    module = FunctionModule(function)
+    captured = torch.export.export(module, args, dynamic_shapes={"x": None, "more": (dims, dims)})
+    program = export(captured)
+    assert [value.name for value in program.model.graph.inputs] == ["x", "more_0", "more_1"]
+    other = (torch.ones(2), torch.randn(3), torch.randn(6))
+    torch.testing.assert_close(program(*other), function(*other))
+    with pytest.raises(InvalidArgumentError, match="captured for"):
+        program(torch.ones(2), torch.randn(3), torch.randn(3))

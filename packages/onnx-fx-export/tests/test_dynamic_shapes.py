@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+
 import pytest
 import torch
 from torch.export import Dim
@@ -98,6 +101,26 @@ def test_names_that_are_expressions_or_no_identifiers() -> None:
 def test_one_name_for_two_sizes_is_refused() -> None:
     with pytest.raises(onnx_fx_export.DynamicShapeError, match="not n = 3"):
         export(lambda x, y: (x + 1, y + 1), (torch.ones(3), torch.ones(4)), dynamic_axes={"x": {0: "n"}, "y": {0: "n"}})
+
+
+@pytest.mark.parametrize("declared", [
+    {"dynamic_shapes": {"x": {0: "rows"}, "y": {0: "lines"}}},
+    {"dynamic_axes": {"x": {0: "rows"}, "y": {0: "lines"}}},
+])  # fmt: skip
+def test_two_names_for_one_size_are_told_of_and_the_first_is_used(declared) -> None:
+    with pytest.warns(UserWarning, match=r"where lines equals rows: the dimension of y \(axis 0\)") as caught:
+        program = export(lambda x, y: x + y, (torch.ones(3, 2), torch.ones(3, 2)), **declared)
+    assert [Path(warning.filename).name for warning in caught] == ["test_dynamic_shapes.py"]
+    assert dims_of(program, "x") == dims_of(program, "y") == dims_of(program, "output") == ["rows", "2"]
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="not rows = 4"):
+        program(torch.ones(4, 2), torch.ones(5, 2))
+
+
+def test_two_names_for_two_sizes_need_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = export(Scorer(), example(), dynamic_shapes={"x": {0: "rows"}, "y": {0: "columns"}})
+    assert [dims_of(program, name)[0] for name in ("x", "y")] == ["rows", "columns"]
 
 
 def test_sizes_come_from_the_inputs_and_not_from_intermediates() -> None:

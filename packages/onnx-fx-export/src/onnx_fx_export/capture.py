@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils import rnn
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export import dynamic_shapes as shapes
@@ -229,10 +230,29 @@ def _translated(error: Exception) -> CaptureError | DynamicShapeError:
         return DynamicShapeError.fixed([_plain(fact) for fact in facts[:8]])
     place = _user_line(error)
     where = f" at {place}" if place else ""
+    if _packs_sequences(error):
+        return CaptureError(_PACKED.format(where=where))
     if "data-dependent" in text:
         return CaptureError(f"{_about_branch(place)}\ntorch.export says: {text.splitlines()[0]}")
     head = "\n".join(text.splitlines()[:12])
     return CaptureError(f"torch.export cannot capture the model{where} ({type(error).__name__}):\n{head}")
+
+
+_PACKED = (
+    "The model packs sequences of several lengths (torch.nn.utils.rnn.pack_padded_sequence){where}, and the sizes of a "
+    "packed sequence are numbers in a tensor, which torch.export cannot capture.\n"
+    "Run the recurrent layer on the padded batch instead. In one direction its result up to each length is the same: "
+    "put zeros behind it with torch.where, and read the last state at lengths - 1 with gather. Else hand the model to "
+    "the TorchScript exporter, which takes it as it is: pass dynamo=False or fallback=True (needs onnx-ts-legacy)."
+)
+
+
+def _packs_sequences(error: Exception) -> bool:
+    """Tell whether code that handles a packed sequence raised an error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    values = (value for frame in frames for value in frame.f_locals.values())
+    packs = any(frame.f_code.co_filename == rnn.__file__ for frame in frames)
+    return packs or any(isinstance(value, rnn.PackedSequence) for value in values)
 
 
 def _about_branch(place: str) -> str:

@@ -175,7 +175,8 @@ def _translated(text: str, inputs: Mapping[str, Dims]) -> str | None:
     def replaced(match: re.Match[str]) -> str:
         nonlocal unknown
         keys = [next(part for part in found if part) for found in _KEY.findall(match[1])]
-        dims = inputs.get(".".join(keys), ())
+        # What a parameter collects is called ``more_0`` in a captured program.
+        dims = inputs.get(".".join(keys)) or inputs.get(".".join(["_".join(keys[:2]), *keys[2:]])) or ()
         dim = dims[int(match[2])] if int(match[2]) < len(dims) else None
         text = str(dim) if isinstance(dim, int) else dim.value if dim is not None else None
         unknown = unknown or text is None

@@ -169,12 +169,12 @@ class _Converter:
         specs = self.program.graph_signature.input_specs
         user = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
         sizes = []
-        for node, dims in zip(user, self.names.dims, strict=False):
+        for node, name, dims in zip(user, self.names.inputs, self.names.dims, strict=False):
             val = node.meta.get("val")
             for axis, dim in dims.items():
                 size = val if axis == NUMBER else val.shape[axis] if isinstance(val, torch.Tensor) else None
                 if isinstance(size, torch.SymInt):
-                    sizes.append((size, dim))
+                    sizes.append((name if axis == NUMBER else f"{name} (axis {axis})", size, dim))
         name_sizes(self.symbols, sizes)
 
     def _weight(self, node: torch.fx.Node, target: str) -> Any:

@@ -33,18 +33,37 @@ def declared_minimums(dims: Iterable[Any]) -> list[str]:
     return [f"{dim.__name__} >= {dim.min}" for dim in roots if isinstance(dim, Dim) and dim.min > 1]
 
 
-def name_sizes(symbols: SymbolNames, sizes: Iterable[tuple[torch.SymInt, Any]]) -> None:
+def name_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, torch.SymInt, Any]]) -> None:
     """Write the sizes of inputs in the names that they were declared with.
 
     Args:
         symbols: Receives the names.
-        sizes: Sizes as torch knows them, each with its declaration.
+        sizes: Sizes as torch knows them, each with where it is and its declaration.
+
+    Warns:
+        UserWarning: If two names were given to what the model takes for one size; the first one is used.
     """
-    declared = [(size, text) for size, dim in sizes if (text := declared_text(dim)) is not None]
-    names = {text for _, text in declared if text.isidentifier()}
+    declared = [(place, size, text) for place, size, dim in sizes if (text := declared_text(dim)) is not None]
+    names = {text for _, _, text in declared if text.isidentifier()}
     # A derived dimension is an expression in another one, which gives a symbol its name if it is there itself.
-    for size, text in sorted(declared, key=lambda pair: not pair[1].isidentifier()):
+    for _, size, text in sorted(declared, key=lambda entry: not entry[2].isidentifier()):
         _name_size(symbols, size, _expression(text, names))
+    _warn_of_lost_names(symbols, declared)
+
+
+def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torch.SymInt, str]]) -> None:
+    """Tell of names that stand nowhere in the model, because the code wants their dimension to equal another one."""
+    lost: dict[tuple[str, str], list[str]] = {}
+    for place, size, text in declared:
+        used = symbols.renamed(size.node.expr)
+        if text.isidentifier() and used.is_Symbol and str(used) != text:
+            lost.setdefault((text, str(used)), []).append(place)
+    for (text, used), places in lost.items():
+        warnings.warn(
+            f"The model only works where {text} equals {used}: the dimension of {', '.join(places)} is called {used}. "
+            "Declare both with one name.",
+            stacklevel=9,  # the caller of export
+        )
 
 
 def _expression(text: str, names: Collection[str]) -> sympy.Expr:

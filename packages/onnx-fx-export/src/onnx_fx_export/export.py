@@ -115,7 +115,7 @@ def export(
         progress: Called with the name of each stage as it begins.
         training: The mode that the model is in during the export; by default the one it is in.
         operator_export_type: For the TorchScript exporter; here it can only be ``ONNX``.
-        do_constant_folding: For the TorchScript exporter. Here small constants are always folded.
+        do_constant_folding: For the TorchScript exporter. Here small constants are always folded, and False warns.
         custom_opsets: Versions of the domains of custom operators, as far as the model uses them.
         autograd_inlining: For the TorchScript exporter; here it can only be True.
 

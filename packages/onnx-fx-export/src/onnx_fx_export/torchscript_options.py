@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -57,7 +58,16 @@ class TorchScriptOptions:
 
         Raises:
             InvalidArgumentError: If such a thing is asked for.
+
+        Warns:
+            UserWarning: If constants are not to be folded.
         """
+        if not self.do_constant_folding:
+            warnings.warn(
+                "do_constant_folding=False changes nothing: this exporter always folds small constants, and large ones "
+                "never. Pass dynamo=False for the TorchScript exporter, which knows the option.",
+                stacklevel=3,  # the caller of export
+            )
         if self.operator_export_type not in (None, OperatorExportTypes.ONNX):
             raise InvalidArgumentError(
                 f"operator_export_type={self.operator_export_type} exists in the TorchScript exporter only: pass "
