@@ -135,8 +135,6 @@ def export(
     })  # fmt: skip
     positional, kwargs, dynamic_shapes = example_call(model, args, own["kwargs"], own["dynamic_shapes"])
     opset = DEFAULT_OPSET if opset_version is None else opset_version
-    if state not in ("error", "io"):
-        raise InvalidArgumentError(f'state is "error" or "io", not {state!r}.')
     request = ExportRequest(
         model, positional, kwargs, dynamic_shapes, dynamic_axes, own["input_names"] or (), own["output_names"] or (),
         opset, state, widen_bfloat16, target,
@@ -166,12 +164,10 @@ def export(
                     record.verified = _verified(result, request)
             if f is not None:
                 with record.stage("save"):
-                    inputs_too = keep_initializers_as_inputs
-                    options: dict[str, Any] = {
-                        "external_data": external_data,
-                        "keep_initializers_as_inputs": inputs_too,
-                    }
-                    result.save(f, include_initializers=export_params, **options)
+                    result.save(
+                        f, include_initializers=export_params, external_data=external_data,
+                        keep_initializers_as_inputs=keep_initializers_as_inputs,
+                    )  # fmt: skip
             result.timings = dict(record.seconds)
     except (CaptureError, ConversionError):
         if not fallback:

@@ -35,7 +35,11 @@ _DROPOUTS = {
 
 @dataclasses.dataclass(frozen=True)
 class ExportRequest:
-    """What is to be exported, of all the arguments of :func:`export`."""
+    """What is to be exported, of all the arguments of :func:`export`.
+
+    Raises:
+        InvalidArgumentError: If ``state`` is no way to treat state.
+    """
 
     model: Any
     args: tuple[Any, ...]
@@ -48,6 +52,10 @@ class ExportRequest:
     state: str
     widen_bfloat16: bool
     target: str | None
+
+    def __post_init__(self) -> None:
+        if self.state not in ("error", "io"):
+            raise InvalidArgumentError(f'state is "error" or "io", not {self.state!r}.')
 
     def through_torchscript(self, f: Any, **arguments: Any) -> ONNXProgram:
         """Export with onnx-ts-legacy, whose program has the same methods."""
