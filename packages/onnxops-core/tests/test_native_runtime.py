@@ -1,6 +1,7 @@
 """Native operators give what ONNX Runtime gives for the node that they stand for."""
 
 import core_samples_more  # noqa: F401 - adds its samples
+import onnxruntime
 import pytest
 import torch
 from core_runtime import run_in_runtime
@@ -9,11 +10,9 @@ from core_samples import SAMPLES
 from onnxops_core import native
 from onnxops_core.native import find_native_op
 
-# Calls that ONNX Runtime 1.31 refuses on the CPU, and why. A test fails when one of them starts to work.
+# Calls that ONNX Runtime refuses on the CPU, and why. A test fails when one of them starts to work.
 REFUSED = {
     "Attention-23-float mask, soft cap, scores": "no masks shorter than the keys",
-    "Attention-25-windows": "no Attention of opset 25",
-    "Attention-25-left window over a past": "no Attention of opset 25",
     "SwiGLU-28-default": "no opset 28",
     "SwiGLU-28-alpha": "no opset 28",
     "FlexAttention-1-grouped": "no operators of the preview domain",
@@ -25,6 +24,11 @@ REFUSED = {
     "MultiHeadAttention-1-packed": "packed inputs on GPUs alone",
     "GroupQueryAttention-1-normalized heads": "heads are normalized on GPUs alone",
 }
+if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32):
+    REFUSED |= {
+        "Attention-25-windows": "no Attention of opset 25",
+        "Attention-25-left window over a past": "no Attention of opset 25",
+    }
 # Operators of opset 27 that ONNX Runtime has under its own domain.
 OWN_DOMAIN = {"LinearAttention", "CausalConvWithState"}
 _COMPARED = [s for s in SAMPLES if str(s) not in REFUSED and torch.float8_e4m3fn not in s.dtypes]
