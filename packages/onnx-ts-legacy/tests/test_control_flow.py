@@ -7,7 +7,7 @@ from typing import Dict, Optional  # noqa: UP035  TorchScript reads these annota
 import pytest
 import torch
 from torch import Tensor
-from ts_models import exported
+from ts_models import exported, over_opsets, refused_below
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import OnnxExporterError
@@ -262,29 +262,23 @@ PROGRAMS = [
     fixed_count,
     many_iterations,
     changed_in_place,
+    *(numbers, growing, appended, concatenated, list_in_if, list_read_in_loop, item_set),
 ]
+LOWEST = {
+    **dict.fromkeys(("by_size", "changed_unless_left"), 9),
+    **dict.fromkeys(("numbers", "growing"), 10),
+    "item_set": 11,
+    **dict.fromkeys(("appended", "concatenated", "list_in_if", "list_read_in_loop"), 13),
+}
 INPUTS = [(torch.tensor([[1.0, 2.0], [3.0, -1.0]]),), (-torch.ones(5, 2),), (torch.arange(14.0).reshape(7, 2),)]
 
 
-@pytest.mark.parametrize("opset", [9, 13, 21])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_a_scripted_program_agrees_on_every_path(program: torch.jit.ScriptFunction, opset: int) -> None:
+@pytest.mark.parametrize(("program", "lowest", "opset"), over_opsets({p.name: p for p in PROGRAMS}, LOWEST))
+def test_a_scripted_program_agrees_on_every_path(program: torch.jit.ScriptFunction, lowest: int, opset: int) -> None:
     inputs = INPUTS[:1] + INPUTS[2:] if program is until else INPUTS
-    exported(program, *inputs, dynamic_axes=X, opset=opset)
 
-
-@pytest.mark.parametrize("opset", [10, 13, 18])
-@pytest.mark.parametrize("program", [numbers, growing], ids=lambda program: program.name)
-def test_slices_up_to_a_runtime_number_agree_from_opset_10_on(program: torch.jit.ScriptFunction, opset: int) -> None:
-    exported(program, *INPUTS, dynamic_axes=X, opset=opset)
-
-
-@pytest.mark.parametrize("opset", [13, 17, 21])
-@pytest.mark.parametrize(
-    "program", [appended, concatenated, list_in_if, list_read_in_loop, item_set], ids=lambda program: program.name
-)
-def test_a_list_that_grows_in_a_loop_becomes_a_sequence(program: torch.jit.ScriptFunction, opset: int) -> None:
-    exported(program, *INPUTS, dynamic_axes=X, opset=opset)
+    with refused_below(lowest, opset):
+        exported(program, *inputs, dynamic_axes=X, opset=opset)
 
 
 def test_how_many_elements_a_joined_sequence_has_is_known_at_run_time_only() -> None:
@@ -300,11 +294,6 @@ def test_how_many_elements_a_joined_sequence_has_is_known_at_run_time_only() -> 
 
     assert program.model.graph.outputs[0].shape[0] == 2
     assert all(not isinstance(output.shape[-1], int) for output in program.model.graph.outputs)
-
-
-def test_a_list_that_grows_in_a_loop_needs_opset_13() -> None:
-    with pytest.raises(OnnxExporterError, match="lowest opset that works is 13"):
-        onnx_ts_legacy.export(appended, INPUTS[0], dynamic_axes=X, opset_version=12)
 
 
 def test_a_condition_that_the_example_does_not_decide_stays_a_condition() -> None:

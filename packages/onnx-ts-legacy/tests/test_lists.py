@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from ts_models import exported
+from ts_models import exported, over_opsets, refused_below
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import OnnxExporterError
@@ -125,10 +125,13 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize("opset", [10, 13, 18, 23])
-@pytest.mark.parametrize("program", NUMBERS, ids=lambda program: program.name)
-def test_numbers_in_a_list_of_unknown_length(program: torch.jit.ScriptFunction, opset: int) -> None:
-    exported(program, *INPUTS, dynamic_axes=AXES, opset=opset)
+NEEDS = {"integers_appended": 9, "numbers_taken_out": 10, "numbers_looked_for": 10}
+
+
+@pytest.mark.parametrize(("program", "lowest", "opset"), over_opsets({p.name: p for p in NUMBERS}, NEEDS))
+def test_numbers_in_a_list_of_unknown_length(program: torch.jit.ScriptFunction, lowest: int, opset: int) -> None:
+    with refused_below(lowest, opset):
+        exported(program, *INPUTS, dynamic_axes=AXES, opset=opset)
 
 
 def test_a_returned_list_of_numbers_is_a_vector() -> None:
@@ -173,11 +176,6 @@ def cut_to_pieces(x: Tensor) -> tuple[Tensor, Tensor]:
     return total, torch.split(x, sizes)[1]
 
 
-@pytest.mark.parametrize("opset", [11, 13, 18])
-def test_a_tensor_is_cut_to_pieces_whose_number_is_unknown(opset: int) -> None:
-    exported(cut_to_pieces, *INPUTS, dynamic_axes=AXES, opset=opset)
-
-
 @torch.jit.script
 def rows_joined(x: Tensor) -> Tensor:
     items = [x[0]]
@@ -205,10 +203,15 @@ def pieces_changed(x: Tensor) -> Tensor:
     return torch.cat([piece * 2 for piece in torch.split(x, 2)], 0)
 
 
-@pytest.mark.parametrize("opset", [13, 17, 21])
-@pytest.mark.parametrize("program", [rows_joined, rows_sliced, pieces_changed], ids=lambda program: program.name)
-def test_tensors_in_a_list_of_unknown_length(program: torch.jit.ScriptFunction, opset: int) -> None:
-    exported(program, *INPUTS, dynamic_axes=AXES, opset=opset)
+TENSORS = {p.name: p for p in (cut_to_pieces, rows_joined, rows_sliced, pieces_changed)}
+
+
+@pytest.mark.parametrize(
+    ("program", "lowest", "opset"), over_opsets(TENSORS, {**dict.fromkeys(TENSORS, 13), "cut_to_pieces": 11})
+)
+def test_tensors_in_a_list_of_unknown_length(program: torch.jit.ScriptFunction, lowest: int, opset: int) -> None:
+    with refused_below(lowest, opset):
+        exported(program, *INPUTS, dynamic_axes=AXES, opset=opset)
 
 
 # ---- ranges and bits of numbers
@@ -232,12 +235,12 @@ def bits(x: Tensor, k: Tensor) -> Tensor:
     return torch.tensor([n & 6, n | 9, n ^ 12, n << 1, n >> 2, x.size(0) & 5, 3 << x.size(0), n >> x.size(0)])
 
 
-@pytest.mark.parametrize("opset", [7, 9, 13, 18])
-def test_ranges_between_runtime_numbers(opset: int) -> None:
-    exported(ranges, *INPUTS, (torch.ones(1, 2),), dynamic_axes=AXES, opset=opset)
+@pytest.mark.parametrize(("program", "lowest", "opset"), over_opsets({"ranges": ranges}))
+def test_ranges_between_runtime_numbers(program: torch.jit.ScriptFunction, lowest: int, opset: int) -> None:
+    exported(program, *INPUTS, (torch.ones(1, 2),), dynamic_axes=AXES, opset=opset)
 
 
-@pytest.mark.parametrize("opset", [7, 9, 11, 13, 18])
-def test_bits_of_runtime_integers(opset: int) -> None:
+@pytest.mark.parametrize(("program", "lowest", "opset"), over_opsets({"bits": bits}))
+def test_bits_of_runtime_integers(program: torch.jit.ScriptFunction, lowest: int, opset: int) -> None:
     examples = [(*INPUTS[0], torch.tensor(13)), (*INPUTS[1], torch.tensor(-27)), (*INPUTS[1], torch.tensor(2**40 + 5))]
-    exported(bits, *examples, dynamic_axes=AXES, opset=opset)
+    exported(program, *examples, dynamic_axes=AXES, opset=opset)

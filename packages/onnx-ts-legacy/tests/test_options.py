@@ -190,3 +190,19 @@ def test_the_codes_of_dtypes_are_those_that_stand_in_graphs() -> None:
 
     for dtype in (torch.uint8, torch.int64, torch.float64, torch.bool, torch.bfloat16, torch.float8_e4m3fn):
         assert cast(dtype) == int(JitScalarType.from_dtype(dtype))
+
+
+def test_functions_are_found_where_published_programs_import_them_from() -> None:
+    from onnx_ts_legacy.utils import (
+        export,
+        register_custom_op_symbolic,
+        unconvertible_ops,
+        unregister_custom_op_symbolic,
+    )
+
+    assert export is onnx_ts_legacy.export
+    assert unconvertible_ops is onnx_ts_legacy.unconvertible_ops
+    assert register_custom_op_symbolic is onnx_ts_legacy.register_custom_op_symbolic
+    assert unregister_custom_op_symbolic is onnx_ts_legacy.unregister_custom_op_symbolic
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        onnx_ts_legacy.utils.nothing

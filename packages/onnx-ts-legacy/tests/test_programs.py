@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Dict, List, NamedTuple, Optional  # noqa: UP035  TorchScript reads these annotations
+from typing import Dict, List, NamedTuple, Optional, Tuple  # noqa: UP035  TorchScript reads these annotations
 
 import pytest
 import torch
 from torch import Tensor, nn
-from ts_models import exported
+from ts_models import exported, over_opsets, refused_below
 
 import onnx_ts_legacy
 from onnx_ts_legacy import TrainingMode
@@ -16,50 +16,6 @@ from onnx_ts_legacy.errors import CaptureError, StateError
 
 X, Y = torch.randn(2, 3), torch.randn(5, 3)
 AXES = {"x": {0: "n"}}
-
-
-class Scripted(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3) * 2)
-        self.register_buffer("shift", torch.zeros(1) + 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.size(0) > 2:
-            return x * self.weight
-        return x + self.shift
-
-
-class Mixed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.scripted = nn.Linear(3, 3), torch.jit.script(Scripted())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scripted(self.linear(x)) + 1
-
-
-class Containers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
-        self.named = nn.ModuleDict({"last": nn.Linear(3, 2)})
-
-    def forward(self, x: Tensor) -> Tensor:
-        for i, layer in enumerate(self.layers):
-            x = layer(x) * (i + 1)
-        return self.named["last"](x)
-
-
-class Packed(nn.Module):
-    def __init__(self, kind: type) -> None:
-        super().__init__()
-        self.network = kind(3, 4, batch_first=True, bidirectional=True)
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
-        output, _ = self.network(packed)
-        return nn.utils.rnn.pad_packed_sequence(output, batch_first=True, padding_value=-1.0)[0]
 
 
 class Pair(NamedTuple):
@@ -117,25 +73,38 @@ def chosen_number(x: Tensor) -> Tensor:
     return x * scale
 
 
+FUNCTIONS = (pair, accumulated, smaller_and_larger, list_operations, numbers_of_tensors, chosen_number)
+
+
 @pytest.mark.parametrize(
-    "program",
-    [pair, accumulated, smaller_and_larger, list_operations, numbers_of_tensors, chosen_number],
-    ids=lambda program: program.name,
+    ("program", "lowest", "opset"), over_opsets({p.name: p for p in FUNCTIONS}, {"smaller_and_larger": 10})
 )
-def test_a_scripted_function(program: torch.jit.ScriptFunction) -> None:
-    exported(program, (X,), (Y,), dynamic_axes=AXES)
+def test_a_scripted_function(program: torch.jit.ScriptFunction, lowest: int, opset: int) -> None:
+    with refused_below(lowest, opset):
+        exported(program, (X,), (Y,), dynamic_axes=AXES, opset=opset)
 
 
-@pytest.mark.parametrize("opset", [9, 17])
-def test_a_scripted_module_inside_a_traced_one_keeps_its_condition(opset: int) -> None:
-    program = exported(Mixed(), (X,), (Y,), (X[:1],), dynamic_axes=AXES, opset=opset)
+@torch.jit.script
+def returned_numbers(x: Tensor) -> Tuple[float, float, int, bool, List[float]]:  # noqa: UP006
+    halves: List[float] = []  # noqa: UP006
+    for i in range(x.size(0)):
+        halves.append(i * 0.5)
+    return x.size(0) * 0.1, 0.1, x.size(0), bool(x.sum() > 0), halves
 
-    assert "If" in {node.op_type for node in program.model.graph}
-    assert {"linear.weight", "scripted.weight"} <= set(program.model.graph.initializers)
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_returned_numbers_have_the_dtypes_that_torch_gives_numbers(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        program = onnx_ts_legacy.export(returned_numbers, (X,), dynamic_axes=AXES)
+        expected = [torch.tensor(number) for number in returned_numbers(Y)]
+    finally:
+        torch.set_default_dtype(before)
 
-def test_module_lists_and_dicts_are_read_where_they_are_used() -> None:
-    exported(torch.jit.script(Containers()), (X,), (Y,), dynamic_axes=AXES)
+    for actual, wanted in zip(program(Y), expected, strict=True):
+        assert actual.dtype == wanted.dtype
+        assert torch.equal(actual, wanted)
 
 
 def test_dict_inputs_string_and_optional_arguments() -> None:
@@ -149,43 +118,6 @@ def test_dict_inputs_string_and_optional_arguments() -> None:
     exported(looked_up, ({"p": X, "q": Y}, "q", 3))
 
     assert program.input_names == ["table_p", "table_q"]
-
-
-def test_a_while_loop_over_a_number_of_the_runtime() -> None:
-    @torch.jit.script
-    def counted(x: Tensor, n: Tensor) -> Tensor:
-        i = int(n)
-        while i > 0:
-            x = x + i
-            i = i - 2
-        return x
-
-    exported(counted, (X, torch.tensor(3)), (X, torch.tensor(8)), (X, torch.tensor(-1)))
-
-
-@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
-def test_floor_division_rounds_down(scripted: bool) -> None:
-    def divided(x: Tensor) -> Tensor:
-        return x // 3 + x % 2
-
-    model = torch.jit.script(divided) if scripted else divided
-
-    exported(model, (torch.arange(-5, 5),), (torch.arange(-7, 9),), dynamic_axes=AXES)
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
-def test_a_recurrent_network_over_packed_sequences(kind: type, scripted: bool) -> None:
-    model = torch.jit.script(Packed(kind)) if scripted else Packed(kind)
-    axes = {"x": {0: "n", 1: "t"}, "lengths": {0: "n"}}
-
-    exported(
-        model,
-        (torch.randn(2, 5, 3), torch.tensor([5, 3])),
-        (torch.randn(3, 6, 3), torch.tensor([6, 4, 1])),
-        (torch.randn(1, 6, 3), torch.tensor([2])),
-        dynamic_axes=axes,
-    )
 
 
 def test_batch_norm_in_training_mode_updates_its_statistics_as_state() -> None:
@@ -206,39 +138,6 @@ def test_batch_norm_in_training_mode_updates_its_statistics_as_state() -> None:
         state = {name: outputs[output] for name, output in program.state_outputs.items()}
     for name, value in eager.named_buffers():
         torch.testing.assert_close(state[name], value)
-
-
-class ChangedInLoop(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("rows", torch.zeros(4, 3))
-        self.register_buffer("last", torch.zeros(3))
-        self.count = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        for i in range(x.size(0)):
-            self.rows[i % 4] += x[i]
-            self.last = self.last * 0.5 + x[i]
-            self.count += 1
-        if bool(x.sum() > 0):
-            self.rows.mul_(2)
-        return self.rows.sum(0) * self.count + self.last
-
-
-@pytest.mark.parametrize("opset", [11, 18])
-def test_attributes_changed_in_loops_and_branches_are_carried_from_call_to_call(opset: int) -> None:
-    eager = torch.jit.script(ChangedInLoop())
-    program = onnx_ts_legacy.export(
-        torch.jit.script(ChangedInLoop()), (X,), dynamic_axes=AXES, state="io", opset_version=opset
-    )
-
-    state = program.initial_state
-    for x in (X, Y, -Y.abs(), Y[:1]):
-        outputs = dict(zip(program.output_names, program(x, **state), strict=True))
-        torch.testing.assert_close(outputs["output"], eager(x), rtol=1e-4, atol=1e-5)
-        state = {name: outputs[output] for name, output in program.state_outputs.items()}
-    torch.testing.assert_close(state["rows"], eager.rows, rtol=1e-4, atol=1e-5)
-    assert state["count"].item() == eager.count
 
 
 def test_a_value_that_tracing_freezes_is_warned_about_with_its_line() -> None:

@@ -57,6 +57,16 @@ def test_sums_are_reduced_over_all_or_some_dimensions(opset: int, x: tuple[Tenso
 
 
 @pytest.mark.parametrize("opset", OPSETS)
+def test_integers_are_reduced_in_64_bits(opset: int) -> None:
+    def total(g, self, dtype):
+        return helper._handle_reduce_dim_none(g, helper._maybe_cast_reduce_op_input(g, self), "ReduceSum")
+
+    large = torch.full((2, 3), 2**30, dtype=torch.int32)
+    replaced("aten::sum", total, torch.sum, opset, (large,), (torch.cat([large, large]),))
+    replaced("aten::sum", total, torch.sum, opset, (n(2, 3),), (n(4, 3),))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
 def test_one_dimension_is_reduced(opset: int) -> None:
     def prod(g, self, dim, keepdim, dtype):
         return helper._reduce_op_symbolic_helper("ReduceProd", allow_multi_dim_support=False)(g, self, dim, keepdim)
@@ -292,6 +302,28 @@ def test_resizing_by_the_helpers(opset: int, options: dict[str, Any]) -> None:
     replaced("aten::upsample_bilinear2d", by_mode, bilinear, opset, *inputs)
 
 
+FACTORS: dict[str, Callable[[Any], Any]] = {
+    "numbers": lambda g: [2.0, 3.0],
+    "number": lambda g: [2.0],
+    "computed vector": lambda g: g.op("Sqrt", g.op("Constant", value_t=torch.tensor([4.0, 9.0]))),
+    "computed number": lambda g: g.op("Sqrt", g.op("Constant", value_t=torch.tensor(4.0))),
+}
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize("kind", FACTORS)
+def test_scales_of_a_resize_for_factors(kind: str, opset: int) -> None:
+    def upsample(g, input, size, scales):
+        chosen = helper._interpolate_get_scales(g, FACTORS[kind](g), 4)
+        roi = g.op("Constant", value_t=torch.tensor([]))
+        modes = {"mode_s": "nearest", "nearest_mode_s": "floor", "coordinate_transformation_mode_s": "asymmetric"}
+        return g.op("Resize", input, roi, chosen, **modes)
+
+    factors = (2.0, 2.0) if kind.endswith("number") else (2.0, 3.0)
+    model = lambda x: F.interpolate(x, scale_factor=factors)  # noqa: E731
+    replaced("aten::upsample_nearest2d", upsample, model, opset, (n(2, 3, 4, 3),), (n(5, 3, 4, 3),))
+
+
 @pytest.mark.filterwarnings("ignore:ONNX's")
 @pytest.mark.parametrize("opset", [9, 10])
 @pytest.mark.parametrize("options", [{"size": (8, 6)}, {"scale_factor": 2.0}], ids=["size", "factor"])
@@ -355,31 +387,6 @@ def test_quantized_operators_are_functions_of_the_opset_modules() -> None:
     expected = torch.ops.quantized.hardswish(torch.ops.quantized.add(x, x, 0.1, 100), 0.08, 3).dequantize()
 
     torch.testing.assert_close(program(n(2, 3))[0], expected)
-
-
-def test_a_quantized_layer_is_converted_by_the_function_of_its_operator() -> None:
-    from onnx_ts_legacy.symbolic_opset13 import quantized_linear
-
-    torch.manual_seed(0)
-    layer = torch.ao.nn.quantized.Linear(4, 3)
-    layer.set_weight_bias(torch.quantize_per_tensor(n(3, 4), 0.02, 0, torch.qint8), n(3))
-    layer.scale, layer.zero_point = 0.05, 60
-    seen = []
-
-    def linear(g, x, packed, scale, zero_point):
-        seen.append(zero_point.toIValue())
-        return quantized_linear(g, x, packed, scale, zero_point)
-
-    model = torch.nn.Sequential(
-        torch.ao.nn.quantized.Quantize(0.05, 120, torch.quint8), layer, torch.ao.nn.quantized.DeQuantize()
-    )
-    register_custom_op_symbolic("quantized::linear", linear, 9)
-    program = onnx_ts_legacy.export(
-        model, (n(2, 4),), opset_version=13, dynamic_axes={"x": {0: "n"}}, input_names=["x"]
-    )
-
-    assert seen == [60]
-    torch.testing.assert_close(program(n(5, 4))[0], model(n(5, 4)), atol=1e-6, rtol=0)
 
 
 # ---- functions of the opset modules
@@ -457,6 +464,43 @@ def test_the_opset_modules_have_the_functions_of_torchscript() -> None:
 
     assert seen == [6, 2]
     torch.testing.assert_close(program(x)[0], torch.maximum(x.roll(2, 1), x) + 8)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_the_opset_modules_reduce_divide_and_unpack(opset: int) -> None:
+    module = opset_module(opset)
+
+    def div(g, self, other, mode):
+        return module._div_rounding_mode(g, self, other, mode)
+
+    def var_mean(g, self, dim, correction, keepdim):
+        return module._var_mean(g, self, dim, correction, keepdim)
+
+    def divided(x: Tensor, y: Tensor) -> Any:
+        return torch.div(x, y, rounding_mode="floor"), torch.div(x, y, rounding_mode="trunc")
+
+    three, inputs = torch.full((3,), -3, dtype=torch.int32), ((n(2, 3, 4),), (n(5, 3, 4),))
+    replaced("aten::div", div, divided, opset, (ints(2, 3), three), (ints(4, 3), three + 1))
+    replaced("aten::var_mean", var_mean, lambda x: torch.var_mean(x, (1, 2), correction=1), opset, *inputs)
+    replaced("aten::sum", module._reduce_with_dtype("ReduceSum", "sum"), lambda x: x.sum((0, 2)), opset, *inputs)
+    amax = module._reduce_op_symbolic("ReduceMax")
+    replaced("aten::amax", amax, lambda x: x.amax((1, 2), keepdim=True), opset, *inputs)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_the_smaller_of_two_items_of_a_list(opset: int) -> None:
+    def stack(g, tensors, dim):
+        first, second = opset_module(opset).prim_list_unpack(g, tensors)
+        rows = [
+            helper._unsqueeze_helper(g, item, [0]) for item in (opset_module(opset).prim_min(g, first, second), second)
+        ]
+        return g.op("Concat", *rows, axis_i=0)
+
+    register_custom_op_symbolic("aten::stack", stack, 9)
+    x = n(2, 3)
+    program = onnx_ts_legacy.export(lambda x: torch.stack([x, -x]), (x,), opset_version=opset)
+
+    torch.testing.assert_close(program(x)[0], torch.stack([-x.abs(), -x]))
 
 
 def test_what_no_opset_module_has_is_an_attribute_error() -> None:

@@ -111,6 +111,7 @@ def test_questions_about_inputs_are_answered() -> None:
         (lambda: helper._onnx_opset_unsupported("probe", 9, 11), "lowest opset that works is 11"),
         (lambda: helper._onnx_opset_unsupported_detailed("probe", 9, 11, "sorted"), "sorted"),
         (lambda: helper._block_list_in_opset("probe")(1, 2), "probe cannot be converted at this opset"),
+        (lambda: helper._black_list_in_opset("probe")(1, 2), "probe cannot be converted at this opset"),
     ],
 )
 def test_refusals_are_errors_of_the_exporter(refuse: Callable[[], None], text: str) -> None:
@@ -119,6 +120,48 @@ def test_refusals_are_errors_of_the_exporter(refuse: Callable[[], None], text: s
 
     with pytest.raises(OnnxExporterError, match=text):
         converted(symbolic)
+
+
+def test_kinds_sizes_and_dtypes_of_inputs_are_told() -> None:
+    seen = []
+
+    def symbolic(g, x, others, sizes, flag):
+        one, integers = helper._unpack_list(others)
+        constant = g.op("Constant", value_t=torch.tensor(2.0))
+        seen.append([helper._is_value(x), helper._is_value(3)])
+        seen.append([helper._is_list(others), helper._is_list(sizes), helper._is_list(x)])
+        seen.append([helper._get_tensor_sizes(x), helper._get_tensor_sizes(sizes)])
+        seen.append([helper._try_get_scalar_type(helper.SymbolicValue(None), integers, one)])
+        seen.append(
+            [helper._try_get_scalar_type(helper.SymbolicValue(None)), helper._scalar(constant.node().t("value"))]
+        )
+        return x
+
+    converted(symbolic)
+
+    assert seen == [[True, False], [True, True, False], [[2, 3, 4], None], [JitScalarType.INT64], [None, 2.0]]
+
+
+def test_sizes_that_are_dynamic_are_not_known() -> None:
+    seen = []
+
+    def symbolic(g, x, others, sizes, flag):
+        seen.extend((helper._get_tensor_sizes(x), helper._get_tensor_sizes(x, allow_nonstatic=False)))
+        return x
+
+    register_custom_op_symbolic(NAME, symbolic, 9)
+    onnx_ts_legacy.export(model, (X,), dynamic_axes={"x": {1: "n"}})
+
+    assert seen == [[2, None, 4], None]
+
+
+def test_a_symbolic_is_registered_for_all_opsets_that_the_helpers_list() -> None:
+    for opset in [*helper._onnx_stable_opsets, helper._onnx_main_opset]:
+        register_custom_op_symbolic(NAME, lambda g, *args, opset=opset: g.op("Identity", args[0], at_i=opset), opset)
+
+    for opset in range(7, 27):
+        with pytest.raises(OnnxExporterError, match="has no attribute 'at'"):
+            onnx_ts_legacy.export(model, (X,), opset_version=opset)
 
 
 def test_steps_of_a_slice_need_opset_10() -> None:

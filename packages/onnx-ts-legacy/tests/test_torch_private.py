@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 
 import torch
@@ -97,3 +98,23 @@ def test_a_kernel_that_refuses_symbols_has_another_in_python_that_takes_them() -
     assert private.refuses_symbols(refused)
     assert not private.refuses_symbols(RuntimeError("other"))
     assert private.statically_known_true(result.shape[2] == size)
+
+
+def test_what_tracing_does_not_record_is_replaced_while_it_runs_and_for_its_thread_alone() -> None:
+    seen: list[bool] = []
+
+    def read(x: torch.Tensor) -> torch.Tensor:
+        other = threading.Thread(target=lambda: seen.append(torch.ones(1).data.requires_grad))
+        other.start()
+        other.join()
+        seen.extend(name in vars(torch.Tensor) for name in ("data", "set_"))
+        return x.data
+
+    with private.recorded_aliases(lambda what: TypeError(what)), private.recorded_aliases(lambda what: TypeError(what)):
+        graph = private.trace_graph(read, [torch.ones(2)], {})
+
+    assert seen == [False, True, True]
+    assert [node.kind() for node in graph.nodes()] == ["aten::detach"]
+    assert not {"data", "set_"} & set(vars(torch.Tensor))
+    assert "atleast_1d" not in vars(torch._VF)
+    assert torch.atleast_1d(torch.tensor(3.0)).tolist() == [3.0]

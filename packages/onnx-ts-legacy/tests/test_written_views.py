@@ -32,6 +32,10 @@ def as_complex(y: Tensor) -> Tensor:
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "alias": lambda y: torch.ops.aten.alias(y),
+    "atleast_1d of an element": lambda y: torch.atleast_1d(y[1, 2]),
+    "atleast_2d of an element": lambda y: torch.atleast_2d(y[1, 2]),
+    "atleast_2d of a column": lambda y: torch.atleast_2d(y[:, 1])[0],
+    "atleast_3d": lambda y: torch.atleast_3d(y, y)[1],
     "adjoint": lambda y: y.adjoint(),
     "broadcast_to": lambda y: torch.broadcast_to(y, y.shape),
     "chunk": lambda y: y.chunk(2, 1)[1],
@@ -43,6 +47,8 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "complex real": lambda y: as_complex(y).real,
     "complex view_as_real": lambda y: torch.view_as_real(as_complex(y))[..., 1],
     "contiguous": lambda y: y.contiguous(),
+    "data": lambda y: y.data,
+    "data of a part": lambda y: y[1:].data[0],
     "detach": lambda y: y.detach(),
     "diagonal": lambda y: y.diagonal(),
     "expand": lambda y: y.expand(-1, -1),

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 import torch
 from torch.utils import _pytree as pytree
 
 import onnx_ts_legacy
 from onnx_ts_legacy import TSProgram
+from onnx_ts_legacy.errors import UnsupportedOperatorsError
 
-__all__ = ["agree", "exported", "silero_path", "speech"]
+__all__ = ["OPSETS", "agree", "exported", "n", "over_opsets", "refused_below", "run", "silero_path", "speech"]
+
+OPSETS = range(7, 27)
 
 
 def silero_path() -> Path | None:
@@ -39,8 +45,10 @@ def speech(samples: int, rate: int) -> torch.Tensor:
     return 0.1 * voice * bursts + 0.003 * torch.randn(samples, generator=generator)
 
 
-def run(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+def run(proto: onnx.ModelProto, feeds: Mapping[str, Any], optimized: bool = True) -> list[np.ndarray]:
     options = ort.SessionOptions()
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, dict(feeds))
@@ -76,3 +84,31 @@ def exported(model: Any, *examples: Sequence[Any], opset: int = 17, **options: A
     assert declared[""] == opset
     agree(program, model, *examples)
     return program
+
+
+def over_opsets(cases: Mapping[str, Any], lowest: Mapping[str, int] | None = None) -> list[Any]:
+    """Return a case, the lowest opset that can express it and an opset, for every case and opset.
+
+    The default run takes three opsets or so of each case, by turns, so that every opset is met; the wide one the rest.
+    """
+    assert set(lowest or {}) <= set(cases)
+    found = []
+    for index, (name, case) in enumerate(cases.items()):
+        first = (lowest or {}).get(name, OPSETS[0])
+        for opset in OPSETS:
+            marks = [] if (opset + 3 * index) % 7 == 0 else [pytest.mark.wide]
+            found.append(pytest.param(case, first, opset, marks=marks, id=f"{name}-{opset}"))
+    return found
+
+
+@contextmanager
+def refused_below(lowest: int, opset: int) -> Iterator[None]:
+    """Run what exports at an opset; below ``lowest`` it has to be refused, and an opset that it needs named."""
+    if opset >= lowest:
+        yield
+        return
+    with pytest.raises(UnsupportedOperatorsError) as caught:
+        yield
+    needed = [re.search(r"the lowest opset that works is (\d+)", call.reason) for call in caught.value.calls]
+    assert all(needed), str(caught.value)
+    assert all(opset < int(found[1]) <= lowest for found in needed if found), str(caught.value)

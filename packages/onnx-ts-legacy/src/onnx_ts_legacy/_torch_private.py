@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -41,6 +42,7 @@ __all__ = [
     "plain_fake",
     "python_kernels",
     "quiet_fake_tensors",
+    "recorded_aliases",
     "refuses_symbols",
     "same_storage",
     "set_at_least_one",
@@ -48,6 +50,9 @@ __all__ = [
     "statically_known_true",
     "trace_graph",
 ]
+
+
+Function = Callable[..., Any]
 
 
 class _InputDimension(Source):
@@ -181,6 +186,105 @@ def trace_graph(
     return graph
 
 
+_recording = threading.Lock()
+_recorders: list[contextlib.ExitStack] = []
+
+
+@contextlib.contextmanager
+def recorded_aliases(refused: Callable[[str], Exception]) -> Iterator[None]:
+    """Let tracing record what it does not, in the threads that trace.
+
+    Otherwise ``x.data`` and ``copy.deepcopy(x)`` are constants of the trace, and what is written to
+    ``torch.atleast_2d(x)``, a view whose schema does not say so, is taken out of it, all without a word.
+    (``torch._VF`` is what ``torch.functional`` calls.)
+
+    Args:
+        refused: Makes the exception for what a trace cannot hold, given its name.
+    """
+    with _recording:
+        _recorders.append(contextlib.ExitStack())
+        if len(_recorders) == 1:
+            for owner, name, function in _replacements(refused):
+                _recorders[0].enter_context(_replacement(owner, name, function))
+    try:
+        yield
+    finally:
+        with _recording:
+            # The replacements stay until no thread needs them.
+            _recorders.pop(-1 if len(_recorders) > 1 else 0).close()
+
+
+def _replacements(refused: Callable[[str], Exception]) -> list[tuple[Any, str, Any]]:
+    found: list[tuple[Any, str, Any]] = [
+        (torch.Tensor, "data", _traced_data(refused)),
+        (torch.Tensor, "set_", _traced_set(refused, torch.Tensor.set_)),
+        (torch.Tensor, "__deepcopy__", _traced_copy(torch.Tensor.__deepcopy__)),
+    ]
+    found.extend((torch._VF, f"atleast_{rank}d", functools.partial(_at_least, rank)) for rank in _AT_LEAST)
+    return found
+
+
+@contextlib.contextmanager
+def _replacement(owner: Any, name: str, value: Any) -> Iterator[None]:
+    own = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+
+def _traces() -> bool:
+    return torch._C._get_tracing_state() is not None
+
+
+def _traced_data(refused: Callable[[str], Exception]) -> property:
+    usual: Any = torch._C.TensorBase.data
+
+    def read(self: torch.Tensor) -> torch.Tensor:
+        return self.detach() if _traces() else usual.__get__(self)
+
+    def write(self: torch.Tensor, value: torch.Tensor) -> None:
+        if _traces():
+            raise refused("an assignment to Tensor.data")
+        usual.__set__(self, value)
+
+    return property(read, write)
+
+
+def _traced_set(refused: Callable[[str], Exception], usual: Callable[..., torch.Tensor]) -> Function:
+    def moved(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if _traces():
+            raise refused("Tensor.set_")
+        return usual(self, *args, **kwargs)
+
+    return moved
+
+
+def _traced_copy(usual: Callable[..., torch.Tensor]) -> Function:
+    def copied(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        return memo.setdefault(id(self), self.clone()) if _traces() else usual(self, memo)
+
+    return copied
+
+
+# For each rank, the axes that a tensor of a lower rank gets.
+_AT_LEAST: dict[int, tuple[tuple[int, ...], ...]] = {1: ((0,),), 2: ((0, 0), (0,)), 3: ((0, 0, 0), (0, 2), (2,))}
+
+
+def _at_least(rank: int, tensors: Any) -> Any:
+    if not _traces():
+        return getattr(torch._C._VariableFunctions, f"atleast_{rank}d")(tensors)
+    if not isinstance(tensors, torch.Tensor):
+        return tuple(_at_least(rank, tensor) for tensor in tensors)
+    for axis in _AT_LEAST[rank][tensors.dim()] if tensors.dim() < rank else ():
+        tensors = tensors.unsqueeze(axis)
+    return tensors
+
+
 def plain_fake(mode: FakeTensorMode, sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype) -> FakeTensor:
     """Return a fake tensor without asking the dispatcher (constructor of ``FakeTensor``)."""
     meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
@@ -195,6 +299,3 @@ def hidden_deprecations() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*torch\.jit\..*(deprecated|not supported).*")
         yield
-
-
-Function = Callable[..., Any]

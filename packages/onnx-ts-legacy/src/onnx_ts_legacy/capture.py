@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError
+from onnx_ts_legacy.sources import line_of_exception, source_line
 from onnxops_core.export_state import onnx_export, unfused_layers
 
 __all__ = ["Captured", "ExampleInput", "capture", "split_arguments"]
@@ -203,25 +204,51 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     flat = _FlatModel(model, leaves, structure)
     weights: list[tuple[str, torch.Tensor]] = []
     root: Any = None
-    with _kept_buffers(model), onnx_export(), unfused_layers():
+    examples = _copies(tensors)
+    with _kept_buffers(model), onnx_export(), unfused_layers(), private.recorded_aliases(_unrecorded):
         try:
             if any(map(_holds_script, flat.modules())):
-                traced = torch.jit.trace(flat, tuple(_copies(tensors)), check_trace=False, strict=False)
+                traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
                 graph, root = traced.graph.copy(), traced._c
             else:
-                graph, weights = _recorded(flat, _copies(tensors))
+                graph, weights = _recorded(flat, examples)
         except Exception as error:
             text = str(error).strip().splitlines()
+            line = line_of_exception(error)
             raise CaptureError(
                 f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
+                + (f" (at {line})" if line else "")
             ) from error
     private.inline_calls(graph)
+    _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
     def reference(program: Any, *given: torch.Tensor) -> list[torch.Tensor]:
         return list(_FlatModel(program, leaves, structure)(*given))
 
     return Captured(graph, root, "model", inputs, _names_of_paths(flat.result_paths), reference, weights)
+
+
+def _refuse_constant_inputs(graph: Any, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse a trace that holds the memory of an example, as it does where the model reads it in an untraced way.
+
+    Raises:
+        CaptureError: If there is one.
+    """
+    for node in graph.findAllNodes("prim::Constant"):
+        if not node.hasAttribute("value") or node.kindOf("value") != "t":
+            continue
+        constant = node.t("value")
+        for name, tensor in zip(names, tensors, strict=True):
+            if constant.numel() and constant.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+                raise CaptureError(
+                    f"The trace holds {name} as a constant, so that the model would ignore it: something that tracing "
+                    f"does not record makes a tensor of its memory (used at {source_line(node) or 'an unknown line'})."
+                )
+
+
+def _unrecorded(what: str) -> Exception:
+    return TypeError(f"a trace cannot hold {what}; write x.copy_(value) or x = value, and x.clone() for a copy")
 
 
 def _holds_script(module: torch.nn.Module) -> bool:

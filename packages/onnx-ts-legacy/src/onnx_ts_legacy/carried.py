@@ -11,7 +11,7 @@ import torch
 
 from onnx_ts_legacy.errors import ControlFlowError, ScriptValueError
 from onnx_ts_legacy.number_lists import as_vector, kind_of_numbers
-from onnx_ts_legacy.sequences import as_sequence, common_form, own_sequence, sequence_state
+from onnx_ts_legacy.sequences import common_form, own_sequence, require_in_body, sequence_state
 from onnx_ts_legacy.values import (
     Content,
     DictRef,
@@ -168,12 +168,13 @@ class Sequence(Plan):
         self.element = element
 
     def enter(self, interpreter: Interpreter) -> Any:
+        require_in_body(interpreter)
         value = interpreter.op.input("carried", None, None)
         return sequence_state(interpreter, value, self.element)
 
     def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
         holder = ListRef(interpreter.heap, value)
-        return [own_sequence(interpreter, as_sequence(interpreter, holder, self.element))]
+        return [own_sequence(interpreter, holder, self.element).value]
 
     def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
         return sequence_state(interpreter, next(values), self.element)

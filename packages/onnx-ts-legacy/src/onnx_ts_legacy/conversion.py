@@ -31,6 +31,7 @@ from onnx_ts_legacy.sources import module_path, source_line
 from onnx_ts_legacy.state import StateSlot
 from onnx_ts_legacy.tensor_forms import is_tensor
 from onnx_ts_legacy.values import (
+    DictRef,
     Heap,
     ListRef,
     Maybe,
@@ -97,6 +98,7 @@ class Interpreter(OperatorCalls):
         self.attributes = Attributes(self, root, prefix, slots or {})
         self.env: dict[int, Any] = {}
         self.failures: list[Failure] = []
+        self._stand_in_values: set[ir.Value] = set()
         self.state_values: dict[str, Any] = {}
         self.cases: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
         self.node: Any = None
@@ -144,7 +146,7 @@ class Interpreter(OperatorCalls):
         flow = CONTROL_FLOW.get(kind)
         if flow is not None:
             with self.op.origin(**self._origin(node, kind)):
-                return flow(self, node, args)
+                return self._control_flow(flow, node, args)
         if kind == "prim::PythonOp":
             return convert_python_operator(self, node, args)
         custom = self.custom(kind)
@@ -166,6 +168,16 @@ class Interpreter(OperatorCalls):
                 return handler(self, node, args)
         with self.op.origin(**self._origin(node, kind)):
             return self._operator(node, kind, args)
+
+    def _control_flow(self, flow: Callable[..., Any], node: Any, args: list[Any]) -> Any:
+        with self.heap.watching() as written:
+            try:
+                return flow(self, node, args)
+            except (LoweringError, ScriptValueError):
+                for target in written:
+                    if isinstance(target, ListRef | DictRef):
+                        self.heap.write(target, Poison(f"It depends on {node.kind()}, which was not converted."))
+                raise
 
     def _origin(self, node: Any, kind: str) -> dict[str, str]:
         found = {"operator": kind}
@@ -271,7 +283,10 @@ class Interpreter(OperatorCalls):
         if written is not None:
             self.check(written, fakes, operator)
             return self.wrapped(written, fakes, None)
-        self.failures.append(Failure(operator, str(error), source_line(node)))
+        # What torch or a lowering says of a stand-in is no news; that an operator cannot be converted at all is.
+        unsupported = isinstance(error, UnsupportedOperatorError | UnsupportedOpsetError)
+        if unsupported or self.custom(node.kind()) is not None or not self._reads_stand_in(args):
+            self.failures.append(Failure(operator, str(error), source_line(node)))
         results = None if fakes is None else self._stand_ins(fakes)
         if results is None:
             results = tuple(Poison(f"It depends on {operator}, which was not converted.") for _ in node.outputs())
@@ -296,7 +311,28 @@ class Interpreter(OperatorCalls):
         shape = (*dims, 2) if fake.is_complex() else dims
         name = self.op.context.names.new("unconverted")
         value = ir.Value(name=name, type=ir.TensorType(to_ir(fake.dtype)), shape=ir.Shape(shape))
+        self._stand_in_values.add(value)
         return mark_complex(value) if fake.is_complex() else value
+
+    def _reads_stand_in(self, args: Sequence[Any]) -> bool:
+        """Tell whether a tensor among the arguments is computed from what a failed call was replaced by."""
+        leaves = [
+            leaf
+            for arg in args
+            for leaf in (arg.items if isinstance(arg, ListRef) and isinstance(arg.state, tuple) else [arg])
+        ]
+        waiting = [leaf.storage.state.value for leaf in leaves if isinstance(leaf, Tensor)]
+        seen: set[ir.Value] = set()
+        while waiting:
+            value = waiting.pop()
+            if value is None or value in seen:
+                continue
+            seen.add(value)
+            if value in self._stand_in_values:
+                return True
+            producer = value.producer()
+            waiting.extend(producer.inputs if producer is not None else ())
+        return False
 
     def raise_failures(self) -> None:
         """Raise one exception for everything that could not be converted.

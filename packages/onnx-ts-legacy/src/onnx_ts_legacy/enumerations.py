@@ -55,6 +55,8 @@ _BY_NAME = {
     "BFLOAT16": torch.bfloat16,
     "FLOAT8E5M2": torch.float8_e5m2,
     "FLOAT8E4M3FN": torch.float8_e4m3fn,
+    "FLOAT8E5M2FNUZ": torch.float8_e5m2fnuz,
+    "FLOAT8E4M3FNUZ": torch.float8_e4m3fnuz,
 }
 _SCALAR_NAMES = {
     "UINT8": "Byte",
@@ -75,6 +77,8 @@ _SCALAR_NAMES = {
     "BFLOAT16": "BFloat16",
     "FLOAT8E5M2": "Float8_e5m2",
     "FLOAT8E4M3FN": "Float8_e4m3fn",
+    "FLOAT8E5M2FNUZ": "Float8_e5m2fnuz",
+    "FLOAT8E4M3FNUZ": "Float8_e4m3fnuz",
 }
 
 
@@ -99,6 +103,8 @@ class JitScalarType(enum.IntEnum):
     BFLOAT16 = 15
     FLOAT8E5M2 = 23
     FLOAT8E4M3FN = 24
+    FLOAT8E5M2FNUZ = 25
+    FLOAT8E4M3FNUZ = 26
     UNDEFINED = 255
 
     @classmethod

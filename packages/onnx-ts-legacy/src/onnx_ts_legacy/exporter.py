@@ -232,23 +232,21 @@ class _Conversion:
         if isinstance(result, Poison):
             raise result.error()
         if isinstance(result, ListRef):
-            state: SequenceState = result.state
-            return state.value
+            state: SequenceState | VectorState = result.state
+            return state.value if isinstance(state, SequenceState) else self.interpreter.scalars.to_output(state)
         if isinstance(result, Maybe):
             return optional_output(self.interpreter, result)
         if isinstance(result, Tensor):
             return self.interpreter.any_value(result)
-        return self.interpreter.scalars.to_value(result)
+        return self.interpreter.scalars.to_output(result)
 
     def _flat(self, name: str, value: Any) -> list[tuple[str, Any]]:
         if value is None:
             return []
         if isinstance(value, Poison):
             raise value.error()
-        if isinstance(value, ListRef) and isinstance(value.state, SequenceState):
+        if isinstance(value, ListRef) and isinstance(value.state, SequenceState | VectorState):
             return [(name, value)]
-        if isinstance(value, ListRef) and isinstance(value.state, VectorState):
-            return [(name, value.state.tensor)]
         items: Any = None
         if isinstance(value, tuple):
             items = enumerate(value)

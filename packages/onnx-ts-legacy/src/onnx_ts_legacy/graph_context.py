@@ -13,6 +13,7 @@ import torch
 
 from onnx_ts_legacy.containers import plain
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.quantized_modules import unpack_weights
 from onnx_ts_legacy.symbolic_values import SymbolicValue
 from onnx_ts_legacy.values import ListRef, Tensor, is_runtime
 from onnxops_decomp.calls import check_result
@@ -214,7 +215,8 @@ def run_symbolic(
         ScriptValueError: If the function gives another number of results than the call has.
     """
     g = GraphContext(interpreter, node)
-    inputs = (arg if index in plain else SymbolicValue(arg) for index, arg in enumerate(args))
+    given = unpack_weights(interpreter, node.kind(), args, bias_required=True)
+    inputs = (arg if index in plain else SymbolicValue(arg) for index, arg in enumerate(given))
     results = function(g, *inputs, **_unpacked_count(node, function))
     many = list(results) if isinstance(results, list | tuple) else [results]
     fakes = interpreter.result_forms(node, args)

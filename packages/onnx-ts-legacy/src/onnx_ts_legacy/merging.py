@@ -12,7 +12,7 @@ import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.number_lists import as_vector, kind_of_numbers
-from onnx_ts_legacy.sequences import as_sequence, common_form, own_sequence, sequence_state
+from onnx_ts_legacy.sequences import common_form, own_sequence, sequence_state
 from onnx_ts_legacy.state import unranked
 from onnx_ts_legacy.values import (
     Content,
@@ -189,8 +189,7 @@ class Merge:
         for side, state in enumerate((a, b)):
             with self._sides[side]():
                 holder = ListRef(interpreter.heap, state)
-                made = as_sequence(interpreter, holder, element)
-                states.append(SequenceState(own_sequence(interpreter, made), made.element))
+                states.append(own_sequence(interpreter, holder, element))
         described = self._outer_form(common_form(interpreter, [states[0].element, states[1].element]))
         result: list[Any] = [None]
 

@@ -30,7 +30,8 @@ def optional_output(interpreter: Interpreter, result: Maybe) -> ir.Value:
             "runtime knows; return tensors in both cases, or an optional tensor."
         )
     op = interpreter.op
-    value = interpreter.value(result.value)
+    given = result.value
+    value = interpreter.value(given) if isinstance(given, Tensor) else interpreter.scalars.to_output(given)
     kind = ir.TypeAndShape(value.type, value.shape)
     graphs = [_branch(op, "then", value, [value], {}), _branch(op, "else", value, [], {"type": kind})]
     condition = interpreter.scalars.to_value(result.present)

@@ -31,7 +31,8 @@ def _pack(interpreter: Interpreter, args: Sequence[Any]) -> Any:
     if batch_first:
         x = call(aten.transpose.int, [x, 0, 1], {})
     longest = interpreter.scalars.of_tensor(call(aten.max.default, [lengths], {}))
-    x = call(aten.slice.Tensor, [x, 0, 0, longest, 1], {})
+    # As a slice it would need opset 10.
+    x = call(aten.index_select.default, [x, 0, call(aten.arange.default, [longest], {})], {})
     mask = _mask(interpreter, interpreter.size(x, 0), lengths, 1)
     return call(aten.index.Tensor, [x, [mask]], {}), call(aten.sum.dim_IntList, [mask, [1]], {})
 

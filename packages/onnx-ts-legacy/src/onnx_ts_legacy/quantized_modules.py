@@ -17,7 +17,7 @@ from onnxops_decomp.errors import UnsupportedOperatorError
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["convert_module_call", "dynamic_linear", "half_linear"]
+__all__ = ["convert_module_call", "dynamic_linear", "half_linear", "unpack_weights"]
 
 aten = torch.ops.aten
 Call = Callable[["Interpreter", Sequence[Any]], Tensor]
@@ -30,6 +30,7 @@ def convert_module_call(interpreter: Interpreter, kind: str, args: Sequence[Any]
         UnsupportedOperatorError: If it has no float form here.
     """
     name = kind.removeprefix("quantized::")
+    args = unpack_weights(interpreter, kind, args)
     base = name.replace("_relu", "") if name not in _FLOAT_FORMS else name
     relu = base != name
     if base in _TO_FLOAT:
@@ -70,8 +71,46 @@ def _packed(packed: Any, name: str) -> tuple[Any, str]:
     return source, path.removesuffix("._packed_weight").removesuffix("._packed_params")
 
 
-def _weights(interpreter: Interpreter, packed: Any, name: str) -> tuple[Any, Tensor, Any]:
-    """Return the object of packed weights, the weight as floats, and the bias."""
+def unpack_weights(
+    interpreter: Interpreter, kind: str, args: Sequence[Any], *, bias_required: bool = False
+) -> Sequence[Any]:
+    """Return the arguments of a call with what is packed into its weights in place of them, as symbolics expect it.
+
+    That is weight and bias, and for a convolution stride, padding, dilation and groups, or for a transposed one stride,
+    padding, output padding, groups and dilation. Arguments without packed weights stay as they are.
+
+    Args:
+        interpreter: The conversion.
+        kind: Qualified name of the operator.
+        args: Its arguments.
+        bias_required: Whether zeros take the place of a bias that is missing.
+    """
+    name = kind.removeprefix("quantized::").replace("_relu", "")
+    if name not in _PACKED or not kind.startswith("quantized::") or isinstance(args[1], Quantized | Tensor):
+        return args
+    source, weight, bias = _weights(interpreter, args[1], name)
+    if bias is None and bias_required:
+        shape = (weight.form if isinstance(weight, Quantized) else weight.fake).shape
+        zeros = torch.zeros(shape[1] * source.groups() if name.startswith("conv_transpose") else shape[0])
+        bias = interpreter.attributes.tensor(f"{_packed(args[1], name)[1]}.bias", zeros)
+    return [args[0], weight, bias, *_convolution_arguments(interpreter, source, name), *args[2:]]
+
+
+def _convolution_arguments(interpreter: Interpreter, source: Any, name: str) -> list[Any]:
+    if name == "linear":
+        return []
+    rank = int(name[-2])
+
+    def sizes(parameter: str) -> ListRef:
+        return ListRef(interpreter.heap, tuple(list(getattr(source, parameter)())[-rank:]))
+
+    if source.transpose():
+        return [*map(sizes, ("stride", "padding", "output_padding")), source.groups(), sizes("dilation")]
+    return [*map(sizes, ("stride", "padding", "dilation")), source.groups()]
+
+
+def _weights(interpreter: Interpreter, packed: Any, name: str) -> tuple[Any, Quantized | Tensor, Any]:
+    """Return the object of packed weights, the weight, which may be one of floats, and the bias."""
     source, path = _packed(packed, name)
     weight, bias = source.unpack()
     given = None if bias is None else interpreter.attributes.tensor(f"{path}.bias", bias)
@@ -89,28 +128,12 @@ def _weights(interpreter: Interpreter, packed: Any, name: str) -> tuple[Any, Ten
     else:
         scales, zero_points = weight.q_per_channel_scales().numpy(), weight.q_per_channel_zero_points().numpy()
         quantized = Quantized(value, form, weight.dtype, scales, zero_points, weight.q_per_channel_axis())
-    return source, dequantize(interpreter, quantized), given
+    return source, quantized, given
 
 
-def _linear(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
-    _, weight, bias = _weights(interpreter, args[1], "linear")
-    return _call(interpreter, aten.linear.default, [as_float(interpreter, args[0]), weight, bias])
-
-
-def _convolution(name: str) -> Call:
-    rank = int(name[-2])
-
-    def convert(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
-        source, weight, bias = _weights(interpreter, args[1], name)
-        stride, padding, dilation = (list(getattr(source, p)())[-rank:] for p in ("stride", "padding", "dilation"))
-        operands = [as_float(interpreter, args[0]), weight, bias, stride, padding]
-        if not source.transpose():
-            return _call(interpreter, getattr(aten, name).default, [*operands, dilation, source.groups()])
-        output_padding = list(source.output_padding())[-rank:]
-        overload = getattr(getattr(aten, name), "default" if rank == 1 else "input")
-        return _call(interpreter, overload, [*operands, output_padding, source.groups(), dilation])
-
-    return convert
+def _float_weights(interpreter: Interpreter, packed: Any) -> tuple[Tensor, Any]:
+    _, weight, bias = _weights(interpreter, packed, "linear")
+    return as_float(interpreter, weight), bias
 
 
 def _call(interpreter: Interpreter, overload: torch._ops.OpOverload, args: list[Any]) -> Tensor:
@@ -133,10 +156,22 @@ _BATCH_NORM = _form(
     aten.batch_norm.default,
     lambda x, weight, bias, mean, var, eps, *_: [x, weight, bias, mean, var, False, 0.0, eps, False],
 )
+_PACKED: dict[str, Call] = {
+    "linear": _form(aten.linear.default, lambda x, weight, bias, *_: [x, weight, bias]),
+    **{
+        name: _form(overload, lambda *args: list(args[:-2]))
+        for name, overload in {
+            "conv1d": aten.conv1d.default,
+            "conv2d": aten.conv2d.default,
+            "conv3d": aten.conv3d.default,
+            "conv_transpose1d": aten.conv_transpose1d.default,
+            "conv_transpose2d": aten.conv_transpose2d.input,
+            "conv_transpose3d": aten.conv_transpose3d.input,
+        }.items()
+    },
+}
 _FLOAT_FORMS: dict[str, Call] = {
-    "linear": _linear,
-    **{name: _convolution(name) for name in ("conv1d", "conv2d", "conv3d")},
-    **{name: _convolution(name) for name in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")},
+    **_PACKED,
     "add": _form(aten.add.Tensor, lambda a, b, *_: [a, b]),
     "mul": _form(aten.mul.Tensor, lambda a, b, *_: [a, b]),
     "matmul": _form(aten.matmul.default, lambda a, b, *_: [a, b]),
@@ -205,7 +240,7 @@ def _dynamic_linear(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
 
 def dynamic_linear(interpreter: Interpreter, x: Tensor, packed: Any, *, reduced: bool) -> Tensor:
     """``quantized::linear_dynamic``: the input is quantized to 8 bits, or 7, by the smallest and largest it holds."""
-    _, weight, bias = _weights(interpreter, packed, "linear")
+    weight, bias = _float_weights(interpreter, packed)
     steps = 127 if reduced else 255
 
     def call(overload: torch._ops.OpOverload, *operands: Any) -> Tensor:
@@ -228,7 +263,7 @@ def _half_linear(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
 
 def half_linear(interpreter: Interpreter, x: Tensor, packed: Any) -> Tensor:
     """``quantized::linear_dynamic_fp16``: the weights were rounded to half precision."""
-    _, weight, bias = _weights(interpreter, packed, "linear")
+    weight, bias = _float_weights(interpreter, packed)
     return _call(interpreter, aten.linear.default, [x, weight, bias])
 
 

@@ -12,8 +12,8 @@ import sympy
 import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
-from onnx_ts_legacy.values import Poison, RuntimeBool, RuntimeFloat, Tensor, is_runtime
-from onnxops_decomp.dtypes import mark_number
+from onnx_ts_legacy.values import Poison, RuntimeBool, RuntimeFloat, Tensor, VectorState, is_runtime
+from onnxops_decomp.dtypes import mark_number, to_ir
 from onnxops_decomp.expressions import emit_expression
 
 if TYPE_CHECKING:
@@ -58,6 +58,14 @@ class Scalars:
         else:
             raise ScriptValueError(f"A {type(number).__name__} is used where ONNX needs a number.")
         return value if dtype is None else op.cast(value, dtype)
+
+    def to_output(self, result: Any) -> ir.Value:
+        """Return a number or list of numbers that the program returns, in the dtype that ``torch.tensor`` gives it.
+
+        TorchScript's floats are of double precision, and so are they inside the model.
+        """
+        value = self._interpreter.value(result.tensor if isinstance(result, VectorState) else result)
+        return self._interpreter.op.cast(value, to_ir(torch.get_default_dtype())) if value.dtype == _DOUBLE else value
 
     def to_argument(self, number: Any) -> Any:
         """Return a number as lowerings take it: plain Python where it is known, else a 0-d value marked as a number."""

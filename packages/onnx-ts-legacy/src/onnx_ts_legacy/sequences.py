@@ -23,6 +23,7 @@ __all__ = [
     "list_of_pieces",
     "own_sequence",
     "position",
+    "require_in_body",
     "sequence_at",
     "sequence_insert",
     "sequence_length",
@@ -68,22 +69,36 @@ def sequence_state(interpreter: Interpreter, value: ir.Value, element: Any) -> S
     return SequenceState(value, element)
 
 
-def own_sequence(interpreter: Interpreter, state: SequenceState) -> ir.Value:
-    """Return the sequence as a result of the graph that is written, which is what a branch or body has to give.
+def own_sequence(interpreter: Interpreter, target: ListRef, element: Any) -> SequenceState:
+    """Return a list as a sequence that the graph being written computes, which is what a branch or body has to give.
+
+    Args:
+        interpreter: The conversion.
+        target: The list.
+        element: Form that describes the elements, for an empty list.
 
     Raises:
         UnsupportedOpsetError: If the opset has no sequences there.
     """
-    op = interpreter.op
-    interpreter.require_opset(13, "a list whose length changes in a branch or loop")
+    require_in_body(interpreter)
+    op, state = interpreter.op, as_sequence(interpreter, target, element)
     if op.opset >= 14 or any(state.value is output for node in op.scope.nodes for output in node.outputs):
-        return state.value
+        return state
     # Identity takes no sequences before opset 14.
     dtype = to_ir(state.element.dtype)
     longer = op.emit_custom("", "SequenceInsert", [state.value, op.constant([0], dtype)], {}, [dtype])[0]
     sequence_state(interpreter, longer, state.element)
     same = op.emit_custom("", "SequenceErase", [longer], {}, [dtype])[0]
-    return sequence_state(interpreter, same, state.element).value
+    return sequence_state(interpreter, same, state.element)
+
+
+def require_in_body(interpreter: Interpreter) -> None:
+    """Refuse opsets whose branches and loops cannot have sequences as results.
+
+    Raises:
+        UnsupportedOpsetError: If it is one.
+    """
+    interpreter.require_opset(13, "a list whose length changes in a branch or loop")
 
 
 def common_form(interpreter: Interpreter, fakes: list[Any]) -> Any:

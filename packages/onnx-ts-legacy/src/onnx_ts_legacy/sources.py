@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from typing import Any
 
 import torch
 
-__all__ = ["module_path", "source_line"]
+__all__ = ["line_of_exception", "module_path", "source_line"]
 
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # Scripted programs may come from another machine, whose torch lies elsewhere.
 _LIBRARY = re.compile(
-    r"[/\\]site-packages[/\\]torch[/\\]|[/\\]onnxops_core[/\\]|" + re.escape(os.path.dirname(torch.__file__) + os.sep)
+    r"[/\\]site-packages[/\\]torch[/\\]|[/\\](onnxops_core|onnx_ts_legacy)[/\\]|"
+    + re.escape(os.path.dirname(torch.__file__) + os.sep)
 )
 # Scripted programs name the modules that a node lies in with their classes, and calls that are none.
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
@@ -46,3 +48,10 @@ def source_line(node: Any) -> str:
         return ""
     own = next((match for match in found if not _LIBRARY.search(match["file"])), found[0])
     return f"{own['file']}:{own['line']}"
+
+
+def line_of_exception(error: BaseException) -> str:
+    """Return ``file:line`` of the user's innermost line that an exception came through; an empty string without one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _LIBRARY.search(frame.filename)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""

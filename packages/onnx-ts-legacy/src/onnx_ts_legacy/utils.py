@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,20 @@ from onnx_ts_legacy.enumerations import TrainingMode
 __all__ = ["disable_log", "enable_log", "is_log_enabled", "pretty_model", "select_model_mode_for_export"]
 
 _log = {"enabled": False}
+# Published programs also import these from here; their modules need this one.
+_ELSEWHERE = {
+    "export": "api",
+    "unconvertible_ops": "api",
+    "register_custom_op_symbolic": "registration",
+    "unregister_custom_op_symbolic": "registration",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Find functions of the package that are defined in other modules."""
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(f"onnx_ts_legacy.{_ELSEWHERE[name]}"), name)
+    raise AttributeError(f"module 'onnx_ts_legacy.utils' has no attribute {name!r}")
 
 
 def enable_log() -> None:

@@ -67,6 +67,7 @@ class Heap:
     def __init__(self) -> None:
         self._frames: list[tuple[int, Changes]] = []
         self._count = 0
+        self._watched: list[set[Mutable]] = []
 
     @property
     def frame(self) -> int:
@@ -77,7 +78,19 @@ class Heap:
         """Replace the contents of ``target``."""
         if self._frames and target.frame != self.frame:
             self._frames[-1][1].setdefault(target, target.state)
+        for written in self._watched:
+            written.add(target)
         target.state = state
+
+    @contextmanager
+    def watching(self) -> Iterator[set[Mutable]]:
+        """Collect the objects that are written to meanwhile, also those whose writes are undone."""
+        written: set[Mutable] = set()
+        self._watched.append(written)
+        try:
+            yield written
+        finally:
+            self._watched.pop()
 
     @contextmanager
     def branch(self) -> Iterator[Changes]:
