@@ -9,6 +9,7 @@ import torch
 from torch.export import Dim
 
 from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export.arguments import FunctionModule
 
 APART = "treats size 1 of a dynamic dimension apart"
 
@@ -185,3 +186,46 @@ def test_sizes_that_follow_from_others_follow_them_to_size_one():
         torch.testing.assert_close(program(*example), Cached()(*example))
     with pytest.raises(InvalidArgumentError):
         program(*inputs(6, 1)[:2], torch.rand(8))
+
+
+@pytest.mark.parametrize("past", ["past", Dim.DYNAMIC])
+def test_a_total_that_is_declared_first_may_be_as_small_as_its_parts(past) -> None:
+    def function(new, mask, past):
+        return (torch.cat([past, new], 1) * mask.unsqueeze(-1)).sum(1)
+
+    def args(length):
+        return torch.randn(2, 1, 3), torch.rand(2, length + 1), torch.randn(2, length, 3)
+
+    program = export(function, args(4), dynamic_shapes=(None, {1: "total"}, {1: past}))
+    names = ["past + 1", "past"] if past == "past" else ["total", "total - 1"]
+    assert [str(value.shape[1]) for value in program.model.graph.inputs[1:]] == names
+    for length in (0, 1, 2, 7):
+        torch.testing.assert_close(program(*(a := args(length))), function(*a))
+
+
+def test_a_total_that_is_asked_about_may_be_as_small_as_its_parts() -> None:
+    def function(new, mask, past):
+        keys = torch.cat([past, new], 1)
+        whole = mask[:, : keys.shape[1]]
+        return (keys * whole.unsqueeze(-1)).sum(1)
+
+    def args(length):
+        return torch.randn(2, 1, 3), torch.rand(2, length + 1), torch.randn(2, length, 3)
+
+    program = export(function, args(4), dynamic_shapes=(None, {1: "total"}, {1: "past"}))
+    for length in (1, 2, 7):
+        torch.testing.assert_close(program(*(a := args(length))), function(*a))
+    new, mask, past = args(4)
+    with pytest.raises(InvalidArgumentError):
+        program(new, mask[:, :3], past)
+
+
+def test_a_declared_minimum_of_a_captured_program_is_kept() -> None:
+    def shapes():
+        return ({0: Dim("n", min=3)}, {0: Dim("m")})
+
+    module = FunctionModule(lambda x, y: (x.sum(), y.sum()))
+    program = export(torch.export.export(module, (torch.ones(5), torch.ones(4)), dynamic_shapes=shapes()))
+    program(torch.ones(3), torch.ones(1))
+    with pytest.raises(InvalidArgumentError, match=">= 3"):
+        program(torch.ones(2), torch.ones(4))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Callable
+from typing import Any
 
 import onnx
 import pytest
@@ -149,6 +152,83 @@ def test_a_residual_that_broadcasts_is_added_before() -> None:
     program = exported(model, (torch.randn(2, 5, WIDTH), torch.randn(5, WIDTH)), dims=({0: "batch"}, None))
     assert not operators(program)
     check(program, model, torch.randn(3, 5, WIDTH), torch.randn(5, WIDTH))
+
+
+def decoder() -> tuple[Any, Callable[[int, int], tuple[torch.Tensor, dict[str, Any]]]]:
+    """A Llama with grouped queries, and a step of its decoding: one token, a mask, and a cache."""
+    from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=50, max_position_embeddings=128,
+    )  # fmt: skip
+
+    def step(batch: int, past: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        cache = DynamicCache(config=config)
+        for layer in range(2):
+            cache.update(torch.randn(batch, 2, past, 16), torch.randn(batch, 2, past, 16), layer)
+        mask = torch.ones(batch, past + 1, dtype=torch.long)
+        mask[-1, : past // 2] = 0
+        return torch.randint(0, 50, (batch, 1)), {"past_key_values": cache, "attention_mask": mask}
+
+    return LlamaForCausalLM(config).eval(), step
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_step_of_decoding(masked: bool) -> None:
+    model, step = decoder()
+    shapes = {"input_ids": {0: "batch"}, "past_key_values": [{0: "batch", 2: "past"}] * 4}
+    shapes |= {"attention_mask": {0: "batch", 1: "total"}} if masked else {}
+
+    def call(batch: int, past: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        ids, others = step(batch, past)
+        return ids, others if masked else {"past_key_values": others["past_key_values"]}
+
+    ids, others = call(2, 3)
+    program = exported(model, (ids,), dims=shapes, kwargs=others)
+    used = [node for node in program.model.graph if node.op_type == "GroupQueryAttention"]
+    assert len(used) == 2
+    # The caches that come out are those of the operator.
+    assert {value.producer() for value in program.model.graph.outputs[1:]} == {*used}
+    for batch, past in ((1, 1), (3, 9), (2, 40)):
+        ids, others = call(batch, past)
+        actual = program(ids, **copy.deepcopy(others))
+        expected = model(ids, **others)
+        torch.testing.assert_close(actual.logits, expected.logits.detach(), rtol=1e-4, atol=1e-5)
+        for mine, theirs in zip(actual.past_key_values.layers, expected.past_key_values.layers, strict=True):
+            torch.testing.assert_close(mine.keys, theirs.keys.detach())
+            torch.testing.assert_close(mine.values, theirs.values.detach())
+
+
+class FourBits(torch.nn.Module):
+    """A linear layer whose weight is stored as numbers of four bits, in groups of 32 columns."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        super().__init__()
+        self.register_buffer("numbers", torch.randint(-8, 8, (rows, columns), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(rows, columns // 32))
+        self.bias = torch.nn.Parameter(torch.randn(rows))
+
+    def forward(self, x):
+        groups = self.numbers.unflatten(1, (-1, 32)).to(self.scales.dtype) * self.scales.unsqueeze(-1)
+        return F.linear(x, groups.flatten(1), self.bias)
+
+
+@pytest.mark.parametrize("opset", [13, 20, 23])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_weights_of_four_bits_are_multiplied_as_they_are(rank: int, opset: int, tmp_path) -> None:
+    model = torch.nn.Sequential(FourBits(128, 64), torch.nn.ReLU(), FourBits(64, 32))
+    program = exported(model, (torch.randn(*(2, 3)[: rank - 1], 128),), opset, dims=({0: "batch"},))
+    assert operators(program) >= {"MatMulNBits"}
+    x = torch.randn(*(5, 3)[: rank - 1], 128)
+    check(program, model, x, rtol=1e-4, atol=1e-4)
+    program.save(tmp_path / "model.onnx")
+    # Half a byte for each number, and a float for 32 of them.
+    assert (tmp_path / "model.onnx").stat().st_size < (128 * 64 + 64 * 32) * (0.5 + 4 / 32) + 4096
+    other = torch.nn.Sequential(FourBits(128, 64), torch.nn.ReLU(), FourBits(64, 32))
+    assert program.apply_weights(other.state_dict()) == []
+    check(program, other, x, rtol=1e-4, atol=1e-4)
 
 
 def test_functions_import_the_domain_too() -> None:

@@ -178,3 +178,15 @@ def test_weights_that_torchao_quantized(name: str, dtype: torch.dtype, opset: in
     assert not torch.equal(expected, plain)
     rtol, atol = (1e-2, 1e-3) if dtype == torch.float16 else (1e-4, 1e-5)
     torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("name", ["four bits in groups", "three bits by rows"])
+def test_weights_that_torchao_quantized_for_onnx_runtime(name: str) -> None:
+    configuration = _configuration(name)
+    model = torch.nn.Sequential(torch.nn.Linear(128, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32, bias=False))
+    model = model.eval().requires_grad_(False)
+    pytest.importorskip("torchao.quantization").quantize_(model, configuration)
+    program = export(model, (torch.randn(3, 128),), dynamic_shapes=DIMS, target="onnxruntime")
+    assert [node.op_type for node in program.model.graph] == ["MatMulNBits", "Relu", "MatMulNBits"]
+    x = torch.randn(5, 128)
+    torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)

@@ -26,6 +26,7 @@ from onnxops_decomp.lowerings import LoweringTable, builtin_table
 from onnxops_decomp.model import build_model
 from onnxops_decomp.mutation import needs_functionalization
 from onnxops_decomp.scope import ModelContext
+from onnxops_decomp.targets import target_passes
 from onnxops_decomp.whole_calls import WholeCalls, restore
 
 ORT_NEWEST_OPSET = 26
@@ -56,9 +57,10 @@ def lower(
     dynamic: bool = False,
     whole: bool = True,
     table: LoweringTable | None = None,
+    target: str | None = None,
 ) -> Lowered:
     """Lower ``function(*args)``; with ``dynamic`` every size of every tensor other than 0 and 1 is symbolic."""
-    return lower_graph(trace(function, args, dynamic=dynamic, whole=whole), opset=opset, table=table)
+    return lower_graph(trace(function, args, dynamic=dynamic, whole=whole), opset=opset, table=table, target=target)
 
 
 def trace(
@@ -76,10 +78,15 @@ def trace(
 
 
 def lower_graph(
-    traced: torch.fx.GraphModule, *, opset: int, table: LoweringTable | None = None, widen_bfloat16: bool = False
+    traced: torch.fx.GraphModule,
+    *,
+    opset: int,
+    table: LoweringTable | None = None,
+    widen_bfloat16: bool = False,
+    target: str | None = None,
 ) -> Lowered:
-    """Lower what :func:`trace` recorded."""
-    op = OpBuilder(opset, context=ModelContext(opset, widen_bfloat16=widen_bfloat16))
+    """Lower what :func:`trace` recorded; a target's passes run too."""
+    op = OpBuilder(opset, context=ModelContext(opset, widen_bfloat16=widen_bfloat16, target=target))
     symbols = SymbolNames(op)
     values = [_input(op, symbols, node) for node in traced.graph.nodes if node.op == "placeholder"]
     lowering = GraphLowering(op, table or builtin_table(), symbols)
@@ -87,7 +94,10 @@ def lower_graph(
     if lowering.failures:
         raise lowering.failures[0].error
     outputs = [value for value in results if isinstance(value, ir.Value)]
-    proto = ir.to_proto(build_model(op, outputs, name="test"))
+    model = build_model(op, outputs, name="test")
+    for each in target_passes(target) if target is not None else ():
+        each()(model)
+    proto = ir.to_proto(model)
     onnx.checker.check_model(proto)
     return Lowered(proto, lowering.assumptions)
 
@@ -193,6 +203,7 @@ def check(
     others: Sequence[Sequence[Any]] = (),
     tolerance: Any = None,
     values: bool = True,
+    target: str | None = None,
 ) -> Lowered:
     """Assert that the lowered function equals eager torch.
 
@@ -203,9 +214,10 @@ def check(
         others: Further arguments of other sizes; given these, the function is lowered with symbolic sizes.
         tolerance: (rtol, atol) in place of that of the dtype; say why at the call.
         values: Whether values are compared, not only dtypes and shapes (random operators).
+        target: Runtime whose own operators may be used.
     """
     torch.manual_seed(0)
-    lowered = lower(function, args, opset=opset, dynamic=bool(others))
+    lowered = lower(function, args, opset=opset, dynamic=bool(others), target=target)
     declared = {o.domain: o.version for o in lowered.proto.opset_import}
     assert declared[""] == opset
     for example in (args, *others):

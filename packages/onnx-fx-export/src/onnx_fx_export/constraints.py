@@ -18,7 +18,7 @@ import sympy
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.expressions import evaluated, names_in, parsed, size, solved
+from onnx_fx_export.expressions import evaluated, names_in, parsed, size, solved, symbolic
 from onnx_fx_export.naming import renamed_text
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.size_questions import CONDITIONS
@@ -66,14 +66,10 @@ class SizeConstraints:
             numbers: Symbols that are numbers themselves and not sizes.
             declared: Conditions that the user states.
         """
-        conditions = [*declared, *_ranges(program, symbols, numbers)]
         right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
-        for text in guard_texts(program):
-            if right_for_one and is_about_one(text):
-                continue
-            translated = _translated(text, inputs)
-            if translated is not None:
-                conditions.append(translated)
+        texts = [text for text in guard_texts(program) if not (right_for_one and is_about_one(text))]
+        guards = [guard for text in texts if (guard := _translated(text, inputs)) is not None]
+        conditions = [*declared, *_ranges(program, symbols, numbers, guards), *guards]
         names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
         for fact in program.graph_module.meta.get(CONDITIONS, ()):
             conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
@@ -130,20 +126,52 @@ class SizeConstraints:
                 )
 
 
-def _ranges(program: torch.export.ExportedProgram, symbols: SymbolNames, numbers: Collection[str]) -> list[str]:
+def _ranges(
+    program: torch.export.ExportedProgram, symbols: SymbolNames, numbers: Collection[str], guards: Iterable[str]
+) -> list[str]:
     """Return the bounds of sizes as conditions, those of named dimensions before those of expressions in them."""
-    bounds = [(symbols.renamed(key), found) for key, found in program.range_constraints.items()]
-    named = {expression for expression, _ in bounds if expression.is_Symbol}
+    ranges = program.range_constraints
+    bounds = [(symbols.renamed(key), found) for key, found in ranges.items() if not _follows(key, ranges)]
+    named = {expression: found.lower for expression, found in bounds if expression.is_Symbol}
+    least = [bound for text in guards if (bound := _least(text)) is not None]
     conditions = []
     for expression, found in bounds:
-        if expression not in named and expression.free_symbols <= named:
+        if expression not in named and expression.free_symbols <= named.keys():
             continue
-        # torch gives a dimension without a declared bound the range from 2, and still takes sizes 0 and 1.
-        if found.lower.is_Integer and (int(found.lower) > 2 or str(expression) in numbers):
+        # torch gives a dimension without a declared bound the range from 2, and still takes sizes 0 and 1. What guards
+        # make of that range is no condition of its own.
+        follows = any(symbol == expression and lowest.xreplace(named) == found.lower for symbol, lowest in least)
+        if found.lower.is_Integer and not follows and (int(found.lower) > 2 or str(expression) in numbers):
             conditions.append(f"{expression} >= {int(found.lower)}")
         if found.upper.is_Integer and int(found.upper) < 1 << 62:
             conditions.append(f"{expression} <= {int(found.upper)}")
     return conditions
+
+
+def _least(text: str) -> tuple[sympy.Symbol, sympy.Expr] | None:
+    """Return the dimension of which a condition says that it is a sum of others or more, and that sum."""
+    tree = parsed(text)
+    if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or not isinstance(tree.ops[0], ast.LtE | ast.GtE):
+        return None
+    sides = [symbolic(part) for part in (tree.left, tree.comparators[0])]
+    difference = sympy.expand(sides[0] - sides[1] if isinstance(tree.ops[0], ast.LtE) else sides[1] - sides[0])
+    slopes = {symbol: difference.diff(symbol) for symbol in difference.free_symbols}
+    falling = [symbol for symbol, slope in slopes.items() if slope == -1]
+    if len(falling) != 1 or not all(slope.is_positive for symbol, slope in slopes.items() if symbol not in falling):
+        return None
+    return falling[0], difference + falling[0]
+
+
+def _follows(key: sympy.Expr, ranges: Mapping[sympy.Expr, Any]) -> bool:
+    """Tell whether the bounds of an expression are those of its symbols and say nothing more.
+
+    The bounds of a symbol may be torch's own, of which no size of the expression follows.
+    """
+    symbols = key.free_symbols
+    if key.is_Symbol or not symbols <= ranges.keys() or not all(key.diff(symbol).is_positive for symbol in symbols):
+        return False
+    lower, upper = (key.xreplace({s: getattr(ranges[s], end) for s in symbols}) for end in ("lower", "upper"))
+    return bool(ranges[key].lower == lower and ranges[key].upper == upper)
 
 
 def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[str, int]) -> None:

@@ -45,8 +45,10 @@ def name_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, torch.SymInt, An
     """
     declared = [(place, size, text) for place, size, dim in sizes if (text := declared_text(dim)) is not None]
     names = {text for _, _, text in declared if text.isidentifier()}
-    # A derived dimension is an expression in another one, which gives a symbol its name if it is there itself.
-    for _, size, text in sorted(declared, key=lambda entry: not entry[2].isidentifier()):
+    # A derived dimension is an expression in another one, which gives a symbol its name if it is there itself. A name
+    # for what the model finds to be a sum of sizes comes after the names of these.
+    order = sorted(declared, key=lambda entry: (not entry[2].isidentifier(), not entry[1].node.expr.is_Symbol))
+    for _, size, text in order:
         _name_size(symbols, size, _expression(text, names))
     _warn_of_lost_names(symbols, declared)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxops_decomp.passes.matching import constant, dims, operand, producer, replace, sole_user, sweep
+from onnxops_decomp.passes.heads import unrepeated
+from onnxops_decomp.passes.matching import dims, operand, producer, replace, sole_user, sweep
 
 __all__ = ["FoldAttentionHeads", "FoldRepeatedHeads"]
 
@@ -31,7 +32,7 @@ class FoldRepeatedHeads(ir.passes.InPlacePass):
         modified = False
         for node in _attentions(model):
             query, key, value = (operand(node, index) for index in range(3))
-            plain_key, plain_value = self._unrepeated(key), self._unrepeated(value)
+            plain_key, plain_value = unrepeated(key), unrepeated(value)
             # Cached keys and values would have to be unrepeated as well.
             cached = any(operand(node, index) is not None for index in (4, 5)) or len(node.outputs) > 1
             if query is None or plain_key is None or plain_value is None or cached:
@@ -49,24 +50,6 @@ class FoldRepeatedHeads(ir.passes.InPlacePass):
                     sweep(source)
             modified = True
         return ir.passes.PassResult(model, modified)
-
-    def _unrepeated(self, value: ir.Value | None) -> ir.Value | None:
-        """Return the heads that ``value`` repeats, or None if it is something else."""
-        joined = producer(value, "Reshape")
-        repeated = producer(operand(joined, 0), "Expand") if joined else None
-        parted = producer(operand(repeated, 0), "Unsqueeze") if repeated else None
-        source = operand(parted, 0) if parted else None
-        before, after, wide = dims(source), dims(value), dims(operand(joined, 0) if joined else None)
-        axes = constant(operand(parted, 1)) if parted else None
-        if axes is None or axes.tolist() != [2] or before is None or after is None or wide is None:
-            return None
-        if len(before) != 4 or len(after) != 4 or len(wide) != 5 or any(dim is None for dim in wide[:2] + wide[3:]):
-            return None
-        kept = (before[0], before[2], before[3]) == (after[0], after[2], after[3])
-        whole = (wide[0], wide[1], wide[3], wide[4]) == before
-        if not kept or not whole or not isinstance(wide[1], int) or not isinstance(wide[2], int):
-            return None
-        return source if after[1] == wide[1] * wide[2] else None
 
 
 class FoldAttentionHeads(ir.passes.InPlacePass):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxops_decomp.passes.matching import dims, producer, replace_outputs, sole_user, sweep
-from onnxops_decomp.targets.onnxruntime import DOMAIN, DTYPES, VERSION
+from onnxops_decomp.targets.onnxruntime_attention import JOINED_CACHE
+from onnxops_decomp.targets.onnxruntime_domain import DOMAIN, DTYPES, VERSION
+from onnxops_decomp.targets.onnxruntime_products import FuseTransposedProducts
+from onnxops_decomp.targets.onnxruntime_weights import FuseQuantizedProducts
 
-__all__ = ["PASSES", "FuseBiasGelu", "FuseSkipNormalization"]
+__all__ = ["PASSES", "FuseBiasGelu", "FuseSkipNormalization", "ReturnOperatorCaches"]
 
 _NORMALIZATIONS = {
     "LayerNormalization": "SkipLayerNormalization",
@@ -99,4 +102,30 @@ class FuseSkipNormalization(ir.passes.InPlacePass):
         return True
 
 
-PASSES: tuple[type[ir.passes.InPlacePass], ...] = (FuseBiasGelu, FuseSkipNormalization)
+class ReturnOperatorCaches(ir.passes.InPlacePass):
+    """Returns the keys and values that an operator has joined in the place of those that the model joins once more."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on the main graph."""
+        modified = False
+        for node in list(model.graph):
+            for output in node.outputs if node.domain == DOMAIN else ():
+                joined = output.meta.pop(JOINED_CACHE, None)
+                concat = None if joined is None else joined.producer()
+                if concat is None or concat.graph is not node.graph or joined.uses() or not joined.is_graph_output():
+                    continue
+                output.shape, name = joined.shape, joined.name
+                ir.convenience.replace_all_uses_with(joined, output, replace_graph_outputs=True)
+                joined.name, output.name = None, name
+                sweep(concat)
+                modified = True
+        return ir.passes.PassResult(model, modified)
+
+
+PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
+    FuseQuantizedProducts,
+    FuseTransposedProducts,
+    FuseBiasGelu,
+    FuseSkipNormalization,
+    ReturnOperatorCaches,
+)
