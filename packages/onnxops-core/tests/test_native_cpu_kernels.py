@@ -12,6 +12,7 @@ from onnxops_core import OnnxExporterError, build_cpu_kernels, native
 from onnxops_core.native import _cpu, find_native_op
 
 ROTARY = find_native_op(torch.ops.onnxops.RotaryEmbedding.opset23)
+SCATTER = find_native_op(torch.ops.onnxops.TensorScatter.opset24)
 RMS = find_native_op(torch.ops.onnxops.RMSNormalization.opset23)
 _WITH_KERNELS = [s for s in SAMPLES if s.op_type in ("Attention", "RMSNormalization", "RotaryEmbedding")]
 
@@ -143,6 +144,57 @@ def test_decoding_step_on_a_cache_with_lengths(kernels, lengths):
     assert "attend_one_query" in kernels
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    ("axis", "starts", "mode"),
+    [
+        (-2, [3, 0], "linear"),
+        (1, [2, 2], "circular"),
+        (2, [6, -1], "circular"),
+        (-1, [5, 14], "circular"),
+        (3, None, "linear"),
+    ],
+)
+def test_writes_into_a_cache(kernels, dtype, axis, starts, mode):
+    cache = torch.randint(0, 2, (2, 3, 7, 5)).to(dtype)
+    update = torch.randint(0, 2, (2, 3, 7, 5)).to(dtype).narrow(axis, 0, 3).contiguous()
+    starts = None if starts is None else torch.tensor([start % 5 if axis in (-1, 1) else start for start in starts])
+    expected = SCATTER.reference(cache, update, starts, axis=axis, mode=mode)
+
+    result = native.tensor_scatter_(cache, update, starts, axis=axis, mode=mode)
+
+    assert kernels == ["write_cache"]
+    assert result is cache
+    assert torch.equal(cache.float(), expected.float())
+
+
+@pytest.mark.parametrize("starts", [[-1, 0], [0, 5]])
+def test_a_refused_write_leaves_the_cache(kernels, starts):
+    cache = torch.zeros(2, 1, 7, 4)
+
+    with pytest.raises(ValueError, match="write_indices"):
+        native.tensor_scatter_(cache, torch.ones(2, 1, 3, 4), torch.tensor(starts))
+
+    assert not cache.any()
+
+
+@pytest.mark.parametrize(
+    ("cache", "update"),
+    [
+        (torch.zeros(2, 7, 1, 4).transpose(1, 2), torch.randn(2, 1, 3, 4)),
+        (torch.zeros(2, 1, 7, 4), torch.randn(2, 1, 4, 3).mT),
+        (torch.zeros(2, 1, 7, 4, dtype=torch.complex64), torch.randn(2, 1, 3, 4, dtype=torch.complex64).conj()),
+        (torch.zeros(2, 1, 7, 4), torch._neg_view(torch.randn(2, 1, 3, 4))),
+        (torch.zeros(0, 1, 7, 4), torch.zeros(0, 1, 3, 4)),
+    ],
+    ids=["strided cache", "strided update", "conjugate", "negated", "empty"],
+)
+def test_writes_that_memory_does_not_show_are_left_to_torch(kernels, cache, update):
+    expected = SCATTER.reference(cache, update, None)
+
+    assert torch.equal(native.tensor_scatter_(cache, update), expected)
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
@@ -154,6 +206,16 @@ def test_decoding_step_on_a_cache_with_lengths(kernels, lengths):
 )
 def test_refusals_give_reasons(kernels, call, reason):
     assert reason in call()["C"]
+
+
+def test_tensors_that_are_negated_when_read(kernels):
+    x, row = torch.randn(1, 2, 1, 4), torch.randn(1, 1, 2)
+    negated, scale = torch._neg_view(x), torch._neg_view(torch.randn(4))
+
+    _close(native.rotary_embedding(negated, row, row), ROTARY.reference(-x, row, row))
+    _close(native.rms_normalization(x, scale), RMS.reference(x, scale))
+    _attend(x, negated, x)
+    assert kernels == []
 
 
 def test_large_tensors_are_left_to_torchs_threads(kernels, monkeypatch):

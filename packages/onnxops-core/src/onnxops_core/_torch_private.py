@@ -37,6 +37,8 @@ def is_plain_eager(arguments: Iterable[object]) -> bool:
         return False
     grad = torch.is_grad_enabled()
     for value in arguments:
+        if value is None:
+            continue
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             if (grad and value.requires_grad) or value.is_meta:  # type: ignore[attr-defined]

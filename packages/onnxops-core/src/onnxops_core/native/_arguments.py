@@ -7,14 +7,14 @@ past it. Here both are refused alike, before anything looks at the values.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 import torch
 
 from onnxops_core.native._checks import invalid
 
-__all__ = ["ArgumentKinds", "flag", "integer", "integers", "number"]
+__all__ = ["ArgumentKinds", "CheckedCalls", "flag", "integer", "integers", "number"]
 
 _INTEGER = (numbers.Integral, torch.SymInt)
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -37,7 +37,7 @@ class ArgumentKinds:
         self._op = op
         self._arguments = {argument.name: str(argument.type) for argument in arguments}
         self._names = list(self._arguments)
-        self._lists = any(kind == "List[int]" for kind in self._arguments.values())
+        self.has_lists = any(kind == "List[int]" for kind in self._arguments.values())
         self._passed: set[tuple[object, ...]] = set()
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ class ArgumentKinds:
             kind = self._arguments[name]
             optional = kind.startswith("Optional[")
             self._check_one(name, value, kind.removeprefix("Optional[").removesuffix("]" if optional else ""), optional)
-        if not self._lists:
+        if not self.has_lists:
             self._passed.add(types)
 
     def _check_one(self, name: str, value: object, kind: str, optional: bool) -> None:
@@ -61,6 +61,44 @@ class ArgumentKinds:
             wrong = any(not isinstance(item, _INTEGER) for item in cast("Sequence[object]", value))
         if wrong:
             raise invalid(self._op, name, value, f"{expected} or None" if optional else expected)
+
+
+class CheckedCalls:
+    """Checks calls on plain tensors, and remembers those that have passed by all that a check looks at.
+
+    Around a small computation a check costs as much as the computation, and most calls are like an earlier one.
+    """
+
+    _MOST = 1024
+
+    def __init__(self, kinds: ArgumentKinds, check: Callable[..., None]) -> None:
+        self._kinds = kinds
+        self._check = check
+        self._passed: set[tuple[object, ...]] = set()
+
+    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raises ValueError for a call that ONNX forbids."""
+        call: list[object] = [*kwargs, *map(type, kwargs.values()), *kwargs.values()]
+        for value in args:
+            if value is None:
+                call.append(None)
+            elif isinstance(value, torch.Tensor):
+                call += (value.shape, value.dtype)
+            else:
+                call += (type(value), value)
+        key = tuple(call)
+        try:
+            if key in self._passed:
+                return
+        except TypeError:  # a value that has no hash
+            key = ()
+        self._kinds.check(args, kwargs)
+        self._check(*args, **kwargs)
+        # (1,) and (1.0,) are equal, so that what lists hold would not be looked at again.
+        if key and not self._kinds.has_lists:
+            if len(self._passed) >= self._MOST:
+                self._passed.clear()
+            self._passed.add(key)
 
 
 def flag(op: str, argument: str, value: object) -> bool:

@@ -32,8 +32,6 @@ __all__ = ["attention"]
 
 Result = TypeVar("Result")
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-_SCALES = (type(None), float)
-_NO_ATTRIBUTES: dict[str, object] = {}
 _INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? attn_mask=None, Tensor? past_key=None, Tensor? past_value=None"
 _ATTRIBUTES = (
     "bool is_causal=False, int kv_num_heads=0, int q_num_heads=0, int qk_matmul_output_mode=0, float? scale=None, "
@@ -205,30 +203,31 @@ def _at_once(
 
     Only what matters in a decoding step and in a plain prompt is recognised; the kernel knows more.
     """
-    length = q.shape[2]
+    length, total = q.shape[2], k.shape[2]
     if nonpad is not None:
         counts = check_attention_values(k, nonpad)
-        if mask is not None or not counts or counts[0] == 0 or counts != counts[:1] * len(counts):
+        total = counts[0] if counts else 0
+        if mask is not None or total == 0 or (len(counts) > 1 and counts != counts[:1] * len(counts)):
             return None
-        if is_causal and length > 1 and counts[0] != length:
+        if is_causal and length > 1 and total != length:
             return None
-        k, v = k[:, :, : counts[0]], v[:, :, : counts[0]]
         is_causal = is_causal and length > 1
     elif past_key is not None and past_value is not None:
         if is_causal and (length > 1 or mask is not None):
             return None
         k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
+        total = k.shape[2]
         is_causal = False
     elif is_causal:
         if mask is not None:
             return None
-        is_causal = k.shape[2] > 1
-    if mask is not None and (mask.dim() < 2 or mask.shape[-1] != k.shape[2]):
+        is_causal = total > 1
+    if mask is not None and (mask.dim() < 2 or mask.shape[-1] != total):
         return None
     if length == 1 and mask is None and not is_causal:
-        y = attend_one_query(q, k, v, scale)
-        if y is not None:
-            return y, k, v
+        return attend_one_query(q, k, v, total, scale).contiguous(), k, v
+    if total != k.shape[2]:
+        k, v = k[:, :, :total], v[:, :, :total]
     y = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -246,11 +245,6 @@ _Inputs = tuple[
 ]
 
 
-# Calls that have passed the check, by all that it looks at; only those whose shapes recur are worth remembering.
-_CHECKED: set[tuple[object, ...]] = set()
-_MOST_CHECKED = 1024
-
-
 def _quick(
     inputs: _Inputs, is_causal: bool, kv_num_heads: int, q_num_heads: int, mode: int, scale: float | None
 ) -> Three | None:
@@ -262,32 +256,10 @@ def _quick(
     q, k, v, mask, past_key, past_value, nonpad = inputs
     if torch.compiler.is_compiling() or not is_plain_eager(inputs):
         return None
-    _ATTENTION_24.kinds.check(inputs, _NO_ATTRIBUTES)
-    if not (type(kv_num_heads) is type(q_num_heads) is type(mode) is int and type(scale) in _SCALES):
-        return None
+    heads = {"kv_num_heads": kv_num_heads, "q_num_heads": q_num_heads, "qk_matmul_output_mode": mode, "scale": scale}
+    _ATTENTION_24.calls.check(inputs, heads)
     if not q.is_cpu or q.dim() != 4 or q.dtype != v.dtype:
         return None
-    call: tuple[object, ...] = (q.shape, k.shape, v.shape, q.dtype, k.dtype, kv_num_heads, q_num_heads, mode, scale)
-    for other in (mask, nonpad):
-        call += (None,) if other is None else (other.shape, other.dtype)
-    grows = past_key is not None or past_value is not None
-    if grows or call not in _CHECKED:
-        check_attention(
-            *inputs,
-            kv_num_heads=kv_num_heads,
-            q_num_heads=q_num_heads,
-            qk_matmul_output_mode=mode,
-            scale=scale,
-            softcap=0.0,
-            softmax_precision=None,
-            windows=(-1, -1),
-            num_outputs=1,
-            strict_heads=False,
-        )
-        if not grows:
-            if len(_CHECKED) >= _MOST_CHECKED:
-                _CHECKED.clear()
-            _CHECKED.add(call)
     return _at_once(q, k, v, mask, past_key, past_value, nonpad, is_causal, scale)
 
 

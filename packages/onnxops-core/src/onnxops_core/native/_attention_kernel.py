@@ -74,10 +74,8 @@ def _one_length(call: AttentionCall) -> torch.Tensor:
     if not sdpa_expresses(call):
         return _tiled(call)
     mask = call.mask
-    if mask is None and not call.causal:
-        y = attend_one_query(call.q, call.k, call.v, call.scale)
-        if y is not None:
-            return y
+    if mask is None and not call.causal and call.q.shape[2] == 1:
+        return attend_one_query(call.q, call.k, call.v, call.k.shape[2], call.scale)
     if mask is not None and mask.dim() < 2:
         mask = mask.unsqueeze(0)
     return torch.nn.functional.scaled_dot_product_attention(

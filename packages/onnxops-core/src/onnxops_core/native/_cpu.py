@@ -2,7 +2,8 @@
 
 The package is pure Python and needs no compiler. What torch's operators cannot do in one pass over memory is worth
 a few lines of C, though: with the library of :func:`build_cpu_kernels` in the user's cache, rotary embedding, RMS
-normalization and attention of a decoding step use it; without it they are composed of torch operators.
+normalization, attention of a decoding step and writes into a cache use it; without it they are composed of torch
+operators.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import platform
 import shutil
@@ -31,6 +33,7 @@ __all__ = [
     "attend_one_query",
     "build_cpu_kernels",
     "cpu_kernels",
+    "write_cache",
 ]
 
 _SOURCE = Path(__file__).with_name("cpu_kernels.c")
@@ -41,13 +44,17 @@ _LARGEST_FOR_ONE_CORE = 1 << 17
 _ATTENTION = struct.Struct("18qd")
 _ROTARY = struct.Struct("17q")
 _NORMALIZATION = struct.Struct("5qd")
+_CACHE_WRITE = struct.Struct("9q")
 
 
 def _flags() -> list[str]:
     # errno of sqrt and the like stands in the way of vector instructions; results do not change.
     flags = ["-std=c11", "-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno"]
-    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability in ("AVX2", "AVX512"):
         flags += ["-mavx2", "-mfma"]
+    if capability == "AVX512":
+        flags += [f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")]
     return flags
 
 
@@ -62,8 +69,8 @@ def _library_path() -> Path:
 def build_cpu_kernels(compiler: str | None = None) -> Path:
     """Compiles the optional CPU kernels into the user's cache, for this and later processes.
 
-    Only rotary embedding, RMS normalization and attention with one query per head, all in float32, have such
-    kernels. They give the same results and are faster on one core.
+    Only rotary embedding, RMS normalization and attention with one query per head, all in float32, and writes into
+    a cache have such kernels. They give the same results and are faster on one core.
 
     Args:
         compiler: a C compiler with GCC's options; by default ``$CC`` or the first of cc, gcc and clang that is
@@ -103,16 +110,21 @@ def cpu_kernels() -> Any:
     for name in ("onnxops_attend_one_query", "onnxops_rotary", "onnxops_rms_normalization"):
         function = getattr(library, name)
         function.argtypes, function.restype = (ctypes.c_char_p,), None
+    library.onnxops_write_cache.argtypes = (ctypes.c_char_p,)
+    library.onnxops_write_cache.restype = ctypes.c_int64
     return library
 
 
-def _refuses(tensor: torch.Tensor) -> str | None:
-    """Says why no kernel takes a tensor."""
+def _refuses(largest: torch.Tensor, *others: torch.Tensor) -> str | None:
+    """Says why no kernel takes some tensors."""
     if cpu_kernels() is None:
         return "the CPU kernels are not built (see build_cpu_kernels)"
-    if tensor.dtype != torch.float32 or not tensor.is_cpu:
-        return f"a tensor is {tensor.dtype} on {tensor.device}, not float32 on the CPU"
-    if tensor.numel() > _LARGEST_FOR_ONE_CORE and torch.get_num_threads() > 1:
+    for tensor in (largest, *others):
+        if tensor.dtype != torch.float32 or not tensor.is_cpu:
+            return f"a tensor is {tensor.dtype} on {tensor.device}, not float32 on the CPU"
+        if tensor.is_neg():
+            return "memory holds the negative of a tensor"
+    if largest.numel() > _LARGEST_FOR_ONE_CORE and torch.get_num_threads() > 1:
         return "torch's threads are faster than one core"
     return None
 
@@ -120,7 +132,7 @@ def _refuses(tensor: torch.Tensor) -> str | None:
 def _rotary_refuses(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor | None = None, **attributes: Any
 ) -> str | None:
-    reason = _refuses(x)
+    reason = _refuses(x, cos, sin)
     if reason is None and not (x.stride(-1) == 1 and cos.is_contiguous() and sin.is_contiguous()):
         reason = "features are not dense"
     return reason
@@ -176,11 +188,11 @@ CPU_ROTARY_EMBEDDING = Backend("C", _rotary_refuses, _rotary_run, "cpu")
 
 
 def _rms_refuses(x: torch.Tensor, scale: torch.Tensor, *, axis: int = -1, stash_type: int = 1, **_: Any) -> str | None:
-    reason = _refuses(x)
+    reason = _refuses(x, scale)
     if reason is not None:
         return reason
-    if scale.dtype != torch.float32 or stash_type == 11:
-        return "scale or statistics are not float32"
+    if stash_type == 11:
+        return "statistics are not float32"
     if scale.shape != x.shape[axis:] or not (x.is_contiguous() and scale.is_contiguous()):
         return "scale is broadcast, or a tensor is not dense"
     return None
@@ -201,27 +213,31 @@ def _rms_run(
 CPU_RMS_NORMALIZATION = Backend("C", _rms_refuses, _rms_run, "cpu")
 
 
-def attend_one_query(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> torch.Tensor | None:
-    """Attention of one query per head over all keys, or None where the kernel cannot compute it.
+def attend_one_query(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: int, scale: float | None
+) -> torch.Tensor | None:
+    """Attention of one query per head over the first ``total`` keys, or None where the kernel cannot compute it.
 
     Args:
         q: ``(batch, heads, 1, size)``.
-        k: ``(batch, kv_heads, total, size)``, heads a multiple of kv_heads.
-        v: ``(batch, kv_heads, total, v_size)``.
+        k: ``(batch, kv_heads, total or more, size)``, heads a multiple of kv_heads.
+        v: ``(batch, kv_heads, total or more, v_size)``.
+        total: how many keys are attended.
         scale: factor of the scores; ``1 / sqrt(size)`` by default.
     """
-    batch, heads, length, size = q.shape
-    if length != 1 or _refuses(k) is not None:
+    if _refuses(k, q, v) is not None:
         return None
-    kv_heads, total, v_size = v.shape[1:]
+    batch, heads, _, size = q.shape
+    kv_heads, v_size = v.shape[1], v.shape[3]
     q_batch, q_head, _, q_feature = q.stride()
     k_batch, k_head, k_token, k_feature = k.stride()
     v_batch, v_head, v_token, v_feature = v.stride()
-    if not q_feature == k_feature == v_feature == 1 or q.dtype != torch.float32 or v.dtype != torch.float32:
+    if not q_feature == k_feature == v_feature == 1 or v_size > _LARGEST_HEAD:
         return None
-    if v_size > _LARGEST_HEAD:
-        return None
-    out = torch.empty((batch, heads, 1, v_size), dtype=torch.float32, device="cpu")
+    if v_size == size:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    else:
+        out = q.new_empty((batch, heads, 1, v_size))
     call = _ATTENTION.pack(
         q.data_ptr(),
         k.data_ptr(),
@@ -245,3 +261,37 @@ def attend_one_query(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: f
     )
     cpu_kernels().onnxops_attend_one_query(call)
     return out
+
+
+def write_cache(
+    cache: torch.Tensor, update: torch.Tensor, write_indices: torch.Tensor | None, place: int, circular: bool
+) -> bool:
+    """Writes an update into a cache in place; False, and nothing written, where the kernel cannot.
+
+    That is also so where an update does not fit. The arguments are those of TensorScatter.
+    """
+    kernels = cpu_kernels()
+    if kernels is None or not (cache.is_contiguous() and update.is_contiguous()):
+        return False
+    # Elements are copied as they lie in memory, which a lazy negation or conjugation does not show.
+    if cache.dtype.is_complex or cache.is_neg() or update.is_neg() or not (update.is_cpu and cache.numel()):
+        return False
+    if write_indices is not None:
+        if not write_indices.is_cpu:
+            return False
+        write_indices = write_indices.contiguous()
+    shape = cache.shape
+    batch, size = shape[0], shape[place]
+    token = cache.itemsize * math.prod(shape[place + 1 :])
+    call = _CACHE_WRITE.pack(
+        cache.data_ptr(),
+        update.data_ptr(),
+        0 if write_indices is None else write_indices.data_ptr(),
+        batch,
+        math.prod(shape[1:place]),
+        size,
+        update.shape[place],
+        token,
+        circular,
+    )
+    return bool(kernels.onnxops_write_cache(call) == 0)

@@ -29,7 +29,7 @@ import torch
 
 from onnxops_core import _torch_private
 from onnxops_core._library import OperatorLibrary
-from onnxops_core.native._arguments import ArgumentKinds
+from onnxops_core.native._arguments import ArgumentKinds, CheckedCalls
 from onnxops_core.native._backends import Backend, dispatching
 
 __all__ = ["NativeOp", "OnnxCall", "ScalarInput", "declare", "find_native_op", "native_ops"]
@@ -106,16 +106,17 @@ class NativeOp:
     opset_of_call: Callable[[Mapping[str, Any]], int] | None
     backends: tuple[Backend, ...]
     kinds: ArgumentKinds
+    calls: CheckedCalls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return self.overload(*args, **kwargs)
-        self.kinds.check(args, kwargs)
         if _torch_private.is_plain_eager(args):
-            self.check(*args, **kwargs)
-            if self.check_values is not None and args[0].device.type == "cpu":
+            self.calls.check(args, kwargs)
+            if self.check_values is not None and args[0].is_cpu:
                 self.check_values(*args, **kwargs)
             return self.kernel(*args, **kwargs)
+        self.kinds.check(args, kwargs)
         return self.overload(*args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -235,6 +236,7 @@ def declare(
     kernel = kernel or _contiguous_kernel(decomposition)
     _LIBRARY.define(name + schema)
     overload: torch._ops.OpOverload = getattr(getattr(torch.ops.onnxops, op_type), f"opset{since_version}")
+    kinds = ArgumentKinds(op_type, overload._schema.arguments)
     op = NativeOp(
         domain=domain,
         op_type=op_type,
@@ -251,7 +253,8 @@ def declare(
         output_positions=output_positions or tuple(range(len(overload._schema.returns))),
         opset_of_call=opset_of_call,
         backends=backends,
-        kinds=ArgumentKinds(op_type, overload._schema.arguments),
+        kinds=kinds,
+        calls=CheckedCalls(kinds, check),
     )
 
     derived = _contiguous_kernel(decomposition)

@@ -130,7 +130,7 @@ def _kernel(
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> torch.Tensor:
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+    if not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
         return rotary_reference(
             x,
             cos_cache,
@@ -140,8 +140,11 @@ def _kernel(
             num_heads=num_heads,
             rotary_embedding_dim=rotary_embedding_dim,
         ).contiguous()
-    cos = _select_rows(cos_cache, position_ids, x.dim())
-    sin = _select_rows(sin_cache, position_ids, x.dim())
+    if position_ids is None and x.dim() == 4 and x.shape[0] == 1:
+        cos, sin = cos_cache, sin_cache  # the rows of one batch broadcast over the heads as they are
+    else:
+        cos = _select_rows(cos_cache, position_ids, x.dim())
+        sin = _select_rows(sin_cache, position_ids, x.dim())
     width = rotary_embedding_dim
     if x.numel() <= _SMALL and not interleaved and x.dim() == 4 and width in (0, x.shape[3]):
         first, second = x.chunk(2, -1)

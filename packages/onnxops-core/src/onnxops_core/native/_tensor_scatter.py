@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from onnxops_core import _torch_private
+from onnxops_core.native import _cpu
 from onnxops_core.native._checks import check_choice, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
 from onnxops_core.native._gpu import TENSOR_SCATTER, write_cache
@@ -184,15 +185,15 @@ def tensor_scatter_(
     arguments = (cache, update, write_indices)
     plain = not torch.compiler.is_compiling() and _torch_private.is_plain_eager(arguments)
     if plain:
-        _TENSOR_SCATTER.kinds.check(arguments, {"axis": axis, "mode": mode})
-    if plain and cache.is_cpu:
-        _check(cache, update, write_indices, axis=axis, mode=mode)
-        starts = [0] * cache.shape[0] if write_indices is None else write_indices.tolist()
-        if mode == "linear" and write_indices is not None:
-            _check_starts(cache, update, starts, axis)
-        _write(cache, update, starts, axis % cache.dim(), mode)
-        return cache
-    if plain and cache.is_contiguous() and TENSOR_SCATTER.refuses(*arguments) is None:
-        _check(cache, update, write_indices, axis=axis, mode=mode)
-        return write_cache(cache, update, write_indices, axis, mode)
+        _TENSOR_SCATTER.calls.check(arguments, {"axis": axis, "mode": mode})
+        if cache.is_cpu:
+            if _cpu.write_cache(cache, update, write_indices, axis % cache.dim(), mode == "circular"):
+                return cache
+            starts = [0] * cache.shape[0] if write_indices is None else write_indices.tolist()
+            if mode == "linear" and write_indices is not None:
+                _check_starts(cache, update, starts, axis)
+            _write(cache, update, starts, axis % cache.dim(), mode)
+            return cache
+        if cache.is_contiguous() and TENSOR_SCATTER.refuses(*arguments) is None:
+            return write_cache(cache, update, write_indices, axis, mode)
     return cache.copy_(tensor_scatter(cache, update, write_indices, axis=axis, mode=mode))

@@ -49,13 +49,32 @@ static void attend_head(const float *q, const float *k, const float *v, float *o
             float *sum = sums + g * v_size;
             float scores[TILE];
             float most = largest[g];
-            for (int64_t t = 0; t < count; t++) {
+            int64_t t = 0;
+            for (; t + 4 <= count; t += 4) {
+                const float *k0 = k + (start + t) * k_token, *k1 = k0 + k_token, *k2 = k1 + k_token, *k3 = k2 + k_token;
+                float p0 = 0.0f, p1 = 0.0f, p2 = 0.0f, p3 = 0.0f;
+#pragma omp simd reduction(+ : p0, p1, p2, p3)
+                for (int64_t d = 0; d < size; d++) {
+                    p0 += query[d] * k0[d];
+                    p1 += query[d] * k1[d];
+                    p2 += query[d] * k2[d];
+                    p3 += query[d] * k3[d];
+                }
+                scores[t] = p0;
+                scores[t + 1] = p1;
+                scores[t + 2] = p2;
+                scores[t + 3] = p3;
+            }
+            for (; t < count; t++) {
                 const float *key = k + (start + t) * k_token;
                 float product = 0.0f;
 #pragma omp simd reduction(+ : product)
                 for (int64_t d = 0; d < size; d++)
                     product += query[d] * key[d];
-                scores[t] = product * scale;
+                scores[t] = product;
+            }
+            for (t = 0; t < count; t++) {
+                scores[t] *= scale;
                 most = scores[t] > most ? scores[t] : most;
             }
             float shrink = start == 0 ? 0.0f : exponential(largest[g] - most);
@@ -70,7 +89,7 @@ static void attend_head(const float *q, const float *k, const float *v, float *o
 #pragma omp simd
             for (int64_t d = 0; d < v_size; d++)
                 sum[d] *= shrink;
-            int64_t t = 0;
+            t = 0;
             for (; t + 4 <= count; t += 4) {
                 const float *v0 = v + (start + t) * v_token, *v1 = v0 + v_token, *v2 = v1 + v_token, *v3 = v2 + v_token;
                 float p0 = scores[t], p1 = scores[t + 1], p2 = scores[t + 2], p3 = scores[t + 3];
@@ -181,4 +200,36 @@ void onnxops_rms_normalization(const struct normalization *c)
         for (int64_t d = 0; d < columns; d++)
             target[d] = source[d] * inverse * scale[d];
     }
+}
+
+struct cache_write {
+    char *cache;
+    const char *update;
+    const int64_t *starts;
+    /* A cache is (batch, outer, size) and an update (batch, outer, length), both of tokens of so many bytes. */
+    int64_t batch, outer, size, length, token, circular;
+};
+
+/* Writes each row's update into its cache, from the token that `starts` tells (0 without). Nothing is written, and 1
+ * returned, if some update does not fit. */
+int64_t onnxops_write_cache(const struct cache_write *c)
+{
+    if (c->starts && !c->circular)
+        for (int64_t b = 0; b < c->batch; b++)
+            if (c->starts[b] < 0 || c->starts[b] > c->size - c->length)
+                return 1;
+    if (!c->length)
+        return 0;
+    for (int64_t b = 0; b < c->batch; b++) {
+        int64_t start = c->starts ? c->starts[b] % c->size : 0;
+        start += start < 0 ? c->size : 0;
+        int64_t first = c->size - start < c->length ? c->size - start : c->length;
+        for (int64_t row = b * c->outer; row < (b + 1) * c->outer; row++) {
+            char *target = c->cache + row * c->size * c->token;
+            const char *source = c->update + row * c->length * c->token;
+            memmove(target + start * c->token, source, (size_t)(first * c->token));
+            memmove(target, source + first * c->token, (size_t)((c->length - first) * c->token));
+        }
+    }
+    return 0;
 }
