@@ -72,7 +72,7 @@ class CheckedCalls:
     _MOST = 1024
 
     def __init__(self, kinds: ArgumentKinds, check: Callable[..., None]) -> None:
-        self._kinds = kinds
+        self.kinds = kinds
         self._check = check
         self._passed: set[tuple[object, ...]] = set()
 
@@ -92,10 +92,10 @@ class CheckedCalls:
                 return
         except TypeError:  # a value that has no hash
             key = ()
-        self._kinds.check(args, kwargs)
+        self.kinds.check(args, kwargs)
         self._check(*args, **kwargs)
         # (1,) and (1.0,) are equal, so that what lists hold would not be looked at again.
-        if key and not self._kinds.has_lists:
+        if key and not self.kinds.has_lists:
             if len(self._passed) >= self._MOST:
                 self._passed.clear()
             self._passed.add(key)

@@ -269,7 +269,7 @@ def _check_kinds(softcap: float, left_window_size: int, right_window_size: int, 
         return
     if not torch.compiler.is_compiling():
         given = {"softcap": softcap, "left_window_size": left_window_size, "right_window_size": right_window_size}
-        _ATTENTION_25.kinds.check((), given | {"num_outputs": num_outputs})
+        _ATTENTION_25.calls.kinds.check((), given | {"num_outputs": num_outputs})
 
 
 def attention(

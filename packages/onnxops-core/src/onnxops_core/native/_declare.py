@@ -105,7 +105,6 @@ class NativeOp:
     output_positions: tuple[int, ...]
     opset_of_call: Callable[[Mapping[str, Any]], int] | None
     backends: tuple[Backend, ...]
-    kinds: ArgumentKinds
     calls: CheckedCalls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +115,7 @@ class NativeOp:
             if self.check_values is not None and args[0].is_cpu:
                 self.check_values(*args, **kwargs)
             return self.kernel(*args, **kwargs)
-        self.kinds.check(args, kwargs)
+        self.calls.kinds.check(args, kwargs)
         return self.overload(*args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -236,7 +235,6 @@ def declare(
     kernel = kernel or _contiguous_kernel(decomposition)
     _LIBRARY.define(name + schema)
     overload: torch._ops.OpOverload = getattr(getattr(torch.ops.onnxops, op_type), f"opset{since_version}")
-    kinds = ArgumentKinds(op_type, overload._schema.arguments)
     op = NativeOp(
         domain=domain,
         op_type=op_type,
@@ -253,8 +251,7 @@ def declare(
         output_positions=output_positions or tuple(range(len(overload._schema.returns))),
         opset_of_call=opset_of_call,
         backends=backends,
-        kinds=kinds,
-        calls=CheckedCalls(kinds, check),
+        calls=CheckedCalls(ArgumentKinds(op_type, overload._schema.arguments), check),
     )
 
     derived = _contiguous_kernel(decomposition)
