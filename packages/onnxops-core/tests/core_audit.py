@@ -306,15 +306,3 @@ REFUSED = {
     "MultiHeadAttention": {"past_sequence_length", "cache_indirection"},
     "GroupQueryAttention": {"k_scale", "v_scale"},
 }
-
-# dtypes that an operator takes beyond its type constraints, as its documentation says.
-EXTENSIONS: dict[str, set[torch.dtype]] = {
-    "RotaryEmbedding": {torch.float64},
-    "LinearAttention": {torch.float64},
-    "CausalConvWithState": {torch.float64},
-    "MultiHeadAttention": {torch.float64},
-    "GroupQueryAttention": {torch.float64},
-    "SkipLayerNormalization": {torch.float64},
-    "SkipSimplifiedLayerNormalization": {torch.float64},
-    "MatMulNBits": {torch.float64},
-}

@@ -175,3 +175,23 @@ def test_rotary_embedding_accepts_the_calls_of_torch_onnx_ops(kwargs):
     torch.testing.assert_close(
         native.rotary_embedding(*args, **kwargs), torch.onnx.ops.rotary_embedding(*args, **kwargs)
     )
+
+
+def test_a_dtype_that_the_onnx_operator_lacks_is_refused_by_name():
+    x, row = torch.randn(1, 2, 3, 4).double(), torch.randn(1, 3, 2).double()
+
+    with pytest.raises(torch.onnx.OnnxExporterError) as refused:
+        torch.onnx.export(
+            _Model(find_native_op(torch.ops.onnxops.RotaryEmbedding.opset23), (x, row, row), {}),
+            (x, row, row),
+            dynamo=True,
+            opset_version=23,
+            custom_translation_table=torch_onnx_translation_table(23),
+            verbose=False,
+        )
+
+    first = refused.value
+    while first.__cause__ is not None:
+        first = first.__cause__
+    assert isinstance(first, ValueError)
+    assert "RotaryEmbedding: ONNX's operator has no torch.float64" in str(first)

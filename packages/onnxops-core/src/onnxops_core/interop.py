@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from onnxops_core.dtypes import TORCH_TO_ONNX, onnx_dtype_name
+from onnxops_core.dtypes import TORCH_TO_ONNX, onnx_dtype, onnx_dtype_name
 from onnxops_core.native import NativeOp, OnnxCall, ScalarInput, native_ops
 from onnxops_core.symbolic import decode_symbolic_call
 
@@ -68,7 +68,13 @@ def torch_onnx_translation_table(opset_version: int | None = None) -> dict[Calla
 def _translation(op: NativeOp) -> Callable[..., Any]:
     """Returns a function with the operator's signature, as torch's exporter reads it from annotations."""
 
+    beyond = {onnx_dtype(dtype): dtype for dtype in op.extensions}
+
     def translate(*args: Any, **kwargs: Any) -> Any:
+        for value in args:
+            dtype = beyond.get(getattr(value, "dtype", 0))
+            if dtype is not None:
+                raise ValueError(f"{op.op_type}: ONNX's operator has no {dtype}; convert to float32 first")
         return _write_node(op.onnx_call(args, kwargs), op.bind(args, kwargs))
 
     return _with_signature(translate, op.overload, f"onnxops_{op.op_type}")

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnxops_core.dtypes import onnx_dtype
 from onnxops_core.native import NativeOp, ScalarInput, find_native_op
 from onnxops_core.symbolic import SymbolicCall, decode_symbolic_call, is_symbolic_overload
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
@@ -34,7 +35,8 @@ def native_lowering(
         opset: Requested opset. A native operator that is newer than it has no lowering here: it is decomposed.
 
     Returns:
-        The lowering, or None if the operator is neither native nor symbolic, or the opset is too low for this call.
+        The lowering, or None if the operator is neither native nor symbolic, the opset is too low for this call, or the
+        ONNX operator lacks a dtype that the native one has.
     """
     if is_symbolic_overload(overload):
         return Lowering(overload.name(), partial(_symbolic, overload))
@@ -42,6 +44,9 @@ def native_lowering(
     if native is None:
         return None
     if not native.domain and opset is not None and opset < native.onnx_call(tuple(args), kwargs).min_opset:
+        return None
+    beyond = {onnx_dtype(dtype) for dtype in native.extensions}
+    if any(isinstance(value, ir.Value) and value.dtype in beyond for value in args):
         return None
     return Lowering(overload.name(), partial(_native, native))
 

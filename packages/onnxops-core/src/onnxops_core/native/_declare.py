@@ -87,7 +87,8 @@ class NativeOp:
         since_version: the opset of the domain that the overload is named after.
         overload: ``torch.ops.onnxops.<op_type>.opset<since_version>``.
         decomposition: the same computation in ATen operators, with the overload's signature: what an exporter
-            lowers at an opset below :attr:`OnnxCall.min_opset`.
+            lowers at an opset below :attr:`OnnxCall.min_opset`, and for the dtypes of :attr:`extensions`.
+        extensions: dtypes that the operator takes and the ONNX node does not.
     """
 
     domain: str
@@ -105,6 +106,7 @@ class NativeOp:
     output_positions: tuple[int, ...]
     opset_of_call: Callable[[Mapping[str, Any]], int] | None
     backends: tuple[Backend, ...]
+    extensions: frozenset[torch.dtype]
     calls: CheckedCalls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -210,6 +212,7 @@ def declare(
     output_positions: tuple[int, ...] | None = None,
     opset_of_call: Callable[[Mapping[str, Any]], int] | None = None,
     backends: tuple[Backend, ...] = (),
+    extensions: tuple[torch.dtype, ...] = (),
     dispatch: bool = True,
 ) -> NativeOp:
     """Defines a native operator; the module's docstring explains the parts.
@@ -228,6 +231,7 @@ def declare(
         output_positions: which ONNX output each torch output is, where they do not stand in the same order.
         opset_of_call: the lowest opset for a call with given arguments, where that depends on them.
         backends: what computes calls on a device instead of the kernel, in order of preference.
+        extensions: dtypes that the operator takes and the ONNX node does not.
         dispatch: whether a call is sent to a backend here; otherwise the kernel does so itself.
     """
     name = f"{op_type}.opset{since_version}"
@@ -251,33 +255,39 @@ def declare(
         output_positions=output_positions or tuple(range(len(overload._schema.returns))),
         opset_of_call=opset_of_call,
         backends=backends,
+        extensions=frozenset(extensions),
         calls=CheckedCalls(ArgumentKinds(op_type, overload._schema.arguments), check),
     )
 
-    derived = _contiguous_kernel(decomposition)
+    _register(op, name, fake)
+    _REGISTRY[overload] = op
+    return op
+
+
+def _register(op: NativeOp, name: str, fake: Function | None) -> None:
+    """Registers the kernels of an operator with torch."""
+    derived = _contiguous_kernel(op.decomposition)
 
     def seen_through(*args: Any, **kwargs: Any) -> Any:
-        check(*args, **kwargs)
-        if check_values is not None and _values_are_visible(args):
-            check_values(*args, **kwargs)
+        op.check(*args, **kwargs)
+        if op.check_values is not None and _values_are_visible(args):
+            op.check_values(*args, **kwargs)
         return derived(*args, **kwargs)
 
     def autograd(*args: Any, **kwargs: Any) -> Any:
         if _torch_private.differentiates(args):
             return seen_through(*args, **kwargs)
         with _torch_private.below_autograd():
-            return overload(*args, **kwargs)
+            return op.overload(*args, **kwargs)
 
     def on_fake(*args: Any, **kwargs: Any) -> Any:
-        check(*args, **kwargs)
+        op.check(*args, **kwargs)
         return (fake or derived)(*args, **kwargs)
 
     _LIBRARY.kernel(name, op.run, "CompositeExplicitAutograd")
     _LIBRARY.kernel(name, autograd, "Autograd")
     _LIBRARY.kernel(name, seen_through, "FuncTorchBatched")
     _LIBRARY.fake(name, on_fake)
-    _REGISTRY[overload] = op
-    return op
 
 
 def find_native_op(overload: object) -> NativeOp | None:

@@ -312,6 +312,7 @@ _GROUP_QUERY_ATTENTION = declare(
     check_values=_gqa_check_values,
     scalar_inputs={"total_sequence_length": 6},
     not_attributes=("num_outputs",),
+    extensions=(torch.float64,),
 )
 
 

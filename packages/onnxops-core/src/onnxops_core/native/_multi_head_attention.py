@@ -239,6 +239,7 @@ _MULTI_HEAD_ATTENTION = declare(
     fake=_mha_fake,
     check=_mha_check,
     not_attributes=("num_outputs",),
+    extensions=(torch.float64,),
 )
 
 

@@ -184,6 +184,7 @@ _ROTARY_EMBEDDING = declare(
     check=_check,
     check_values=_check_values,
     backends=(CPU_ROTARY_EMBEDDING, ROTARY_EMBEDDING),
+    extensions=(torch.float64,),
 )
 
 

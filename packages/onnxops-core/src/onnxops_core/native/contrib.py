@@ -104,6 +104,7 @@ _SKIP_LAYER = declare(
     check=_skip_layer_check,
     backends=(SKIP_LAYER_NORMALIZATION,),
     output_positions=(0, 3),
+    extensions=(torch.float64,),
 )
 
 
@@ -190,6 +191,7 @@ _SKIP_SIMPLIFIED = declare(
     check=_skip_simplified_check,
     backends=(SKIP_SIMPLIFIED_LAYER_NORMALIZATION,),
     output_positions=(0, 3),
+    extensions=(torch.float64,),
 )
 
 
@@ -362,6 +364,7 @@ _MATMUL_NBITS = declare(
     fake=_nbits_fake,
     check=_nbits_check,
     backends=(MATMUL_NBITS,),
+    extensions=(torch.float64,),
 )
 
 

@@ -189,6 +189,7 @@ _LINEAR_ATTENTION = declare(
     composite=_linear(_steps_or_chunks),
     fake=_linear_fake,
     check=_linear_check,
+    extensions=(torch.float64,),
 )
 
 
@@ -345,6 +346,7 @@ _CAUSAL_CONV = declare(
     composite=_conv_composite,
     fake=_conv_fake,
     check=_conv_check,
+    extensions=(torch.float64,),
 )
 
 
