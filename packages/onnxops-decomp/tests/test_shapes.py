@@ -1,9 +1,11 @@
 """Views that keep every element equal eager PyTorch."""
 
+import onnx_ir as ir
 import pytest
 import torch
 from decomp_harness import check, lower
 
+from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 
 X = torch.randn(2, 3, 4, 5)
@@ -81,6 +83,32 @@ def test_expand_to_the_own_size_costs_nothing() -> None:
 )
 def test_view_of_an_empty_tensor(function) -> None:
     check(function, torch.zeros(0, 3), opset=18)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 14, 20, 26])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(x.shape[1], x.shape[0], x.shape[2]),
+        lambda x: x.reshape(x.shape[2], x.shape[0], 1, x.shape[1]),
+        lambda x: x.reshape(x.shape[1] * x.shape[2], x.shape[0]),
+        lambda x: x.flatten(1),
+        lambda x: x.flatten(0, 1),
+        lambda x: x.transpose(0, 2).reshape(x.shape),
+        lambda x: torch.roll(x, (1, -2), (0, 2)).reshape_as(x.permute(2, 0, 1)),
+        lambda x: x.unsqueeze(1).expand(-1, 3, -1, -1),
+    ],
+)
+def test_a_size_that_is_zero_at_run_time_is_no_copy(function, opset: int) -> None:
+    empty = [(torch.ones(sizes),) for sizes in ((0, 6, 7), (6, 0, 7), (6, 7, 0), (0, 0, 5))]
+    check(function, torch.randn(2, 3, 4), others=[(torch.randn(3, 5, 2),), *empty], opset=opset)
+
+
+def test_a_size_below_opset_14_needs_a_rank_to_be_zero() -> None:
+    op = OpBuilder(13)
+    data, shape = op.input("data", ir.DataType.FLOAT, [ir.SymbolicDim("n")]), op.input("shape", ir.DataType.INT64, None)
+    with pytest.raises(UnsupportedOpsetError, match="14"):
+        op.Reshape(data, shape, allowzero=1)
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,13 @@ from onnxops_decomp.inference import UNKNOWN, Dim, dims_of, same_dim
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["INT64_MAX", "Size", "SizeOperations", "is_one"]
+__all__ = ["INT64_MAX", "Size", "SizeOperations", "is_one", "is_zero"]
 
 Size = int | ir.Value
 INT64_MAX = np.iinfo(np.int64).max
 
 _DIM_KEY = "onnxops_decomp.dim"
+_KEEPS_ORDER = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 
 
 class SizeOperations:
@@ -119,20 +120,28 @@ class SizeOperations:
             parts.append(vector)
 
     def reshape(self, value: ir.Value, sizes: Sequence[Size]) -> ir.Value:
-        """Reshape ``value`` to ``sizes``, with at most one -1 among them, in the shortest form that ONNX has."""
+        """Reshape ``value`` to ``sizes``, with at most one -1 among them, in the shortest form that ONNX has.
+
+        A size that is 0 at run time is one; beside it a -1 is an error of the runtime, as it is in torch.
+        """
         op = cast("OpBuilder", self).newest
         wanted = [self.dim(size) for size in sizes]
         if _has_dims(value, wanted):
             return value
-        has_zero = any(isinstance(size, int) and size == 0 for size in sizes)
-        target = list(sizes) if has_zero else _reshape_target(dims_of(value), sizes, wanted)
+        target = _reshape_target(dims_of(value), sizes, wanted)
         for source in _reshaped_from(value):
             if _has_dims(source, wanted):
                 return source
-            shortcut = list(sizes) if has_zero else _reshape_target(dims_of(source), sizes, wanted)
-            if all(isinstance(size, int) for size in shortcut):
+            shortcut = _reshape_target(dims_of(source), sizes, wanted)
+            if shortcut is not None:
                 value, target = source, shortcut
-        result: ir.Value = op.Reshape(value, self.vector(target), allowzero=1 if has_zero else 0)
+        if target == [0, -1]:
+            # Beside a size of 0, Reshape infers none, but Flatten does.
+            result: ir.Value = op.Flatten(value, axis=1)
+        elif target is not None:
+            result = op.Reshape(value, self.vector(target))
+        else:
+            result = op.Reshape(value, self.vector(sizes), allowzero=1)
         if not any(isinstance(size, int) and size == -1 for size in sizes):
             self.set_dims(result, wanted)
         return result
@@ -154,7 +163,7 @@ class SizeOperations:
             target = [1 if isinstance(size, int) and size == -1 else size for size in sizes]
         if lead_free(dims, target):
             return value
-        if any(isinstance(size, int) and size == 0 for size in target) and value.dtype is not None:
+        if any(map(is_zero, target)) and value.dtype is not None:
             # Nothing is left of the value. ONNX Runtime drops an Expand of a size 1 to a constant 0.
             lead = len(target) - len(dims or ())
             kept = [i >= lead and isinstance(size, int) and size == 1 for i, size in enumerate(target)]
@@ -209,7 +218,7 @@ class SizeOperations:
 
     def size_mul(self, *factors: Size) -> Size:
         """Return the product of all factors; 1 for none."""
-        if any(isinstance(factor, int) and factor == 0 for factor in factors):
+        if any(map(is_zero, factors)):
             return 0
         static = 1
         product: Size | None = None
@@ -257,25 +266,29 @@ def _has_dims(value: ir.Value, wanted: Sequence[Dim]) -> bool:
 def _reshaped_from(value: ir.Value) -> Iterator[ir.Value]:
     """Yield the values that hold the same elements in the same order as ``value``, the nearest first."""
     node = value.producer()
-    while node is not None and node.op_type in ("Reshape", "Squeeze", "Unsqueeze") and not node.domain:
+    while node is not None and node.op_type in _KEEPS_ORDER and not node.domain:
         source = node.inputs[0]
         assert source is not None
         yield source
         node = source.producer()
 
 
-def _reshape_target(dims: Sequence[Dim] | None, sizes: Sequence[Size], wanted: Sequence[Dim]) -> list[Size]:
-    """Write sizes as Reshape takes them: 0 where the size is copied, and -1 for one that follows from the others."""
-    target: list[Size] = list(sizes)
-    if all(isinstance(size, int) for size in sizes):
-        return target
+def _reshape_target(dims: Sequence[Dim] | None, sizes: Sequence[Size], wanted: Sequence[Dim]) -> list[int] | None:
+    """Write sizes as Reshape takes them: 0 where the size is copied, and -1 for one that follows from the others.
+
+    Returns None where that leaves a size that only the runtime knows: it may be 0, and would be taken for a copy.
+    """
+    if any(map(is_zero, sizes)):
+        return None
+    target = list(sizes)
     for axis, dim in enumerate(wanted):
         if dims is not None and axis < len(dims) and not isinstance(dim, int) and same_dim(dims[axis], dim):
             target[axis] = 0
     unknown = [axis for axis, size in enumerate(target) if isinstance(size, ir.Value)]
-    if unknown and -1 not in [size for size in sizes if isinstance(size, int)]:
+    if len(unknown) == 1 and not any(isinstance(size, int) and size == -1 for size in sizes):
         target[unknown[0]] = -1
-    return target
+    known = [size for size in target if isinstance(size, int)]
+    return known if len(known) == len(target) else None
 
 
 def lead_free(dims: Sequence[Dim] | None, target: Sequence[Size]) -> bool:
@@ -283,6 +296,11 @@ def lead_free(dims: Sequence[Dim] | None, target: Sequence[Size]) -> bool:
     if dims is None or len(target) > len(dims):
         return False
     return all(map(is_one, target))
+
+
+def is_zero(size: Size) -> bool:
+    """Tell whether a size is known to be 0."""
+    return isinstance(size, int) and size == 0
 
 
 def is_one(size: Size) -> bool:

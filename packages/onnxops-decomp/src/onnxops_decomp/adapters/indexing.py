@@ -127,7 +127,7 @@ def gather_nd(op: OpBuilder, data: ir.Value, indices: ir.Value) -> ir.Value:
     newest = op.newest
     sizes = dim_sizes(op, data, "GatherND", 11)
     length = _tuple_length(op, indices, "GatherND", 11)
-    rows = newest.Reshape(data, newest.vector([newest.size_mul(*sizes[:length]), *sizes[length:]]))
+    rows = newest.reshape(data, [newest.size_mul(*sizes[:length]), *sizes[length:]])
     return op.Gather(rows, _linear(op, indices, sizes[:length]), axis=0)
 
 
@@ -185,7 +185,7 @@ def _scatter_rows(op: OpBuilder, data: ir.Value, indices: ir.Value, updates: ir.
     sizes = dim_sizes(op, data, "ScatterND", 16)
     tuples = newest.Reshape(indices, [-1, length])
     count = newest.size_mul(*newest.sizes(indices)[:-1])
-    rows = newest.Reshape(updates, newest.vector([count, *sizes[length:]]))
+    rows = newest.reshape(updates, [count, *sizes[length:]])
 
     def step(b: OpBuilder, state: ir.Value, index: ir.Value) -> ir.Value:
         where, what = b.Gather(tuples, index, axis=0), b.Gather(rows, index, axis=0)
@@ -219,10 +219,10 @@ def scatter_nd(op: OpBuilder, data: ir.Value, indices: ir.Value, updates: ir.Val
     length = _tuple_length(op, indices, "ScatterND", 11)
     tuples = newest.Reshape(indices, [-1, length])
     count, width = newest.size_mul(*newest.sizes(indices)[:-1]), newest.size_mul(*sizes[length:])
-    rows = newest.Reshape(data, newest.vector([newest.size_mul(*sizes[:length]), width]))
+    rows = newest.reshape(data, [newest.size_mul(*sizes[:length]), width])
     where = newest.expand(newest.Unsqueeze(_linear(op, tuples, sizes[:length]), [1]), [count, width])
-    what = newest.Reshape(updates, newest.vector([count, width]))
-    return newest.Reshape(newest.ScatterElements(rows, where, what, axis=0), newest.vector(sizes))
+    what = newest.reshape(updates, [count, width])
+    return newest.reshape(newest.ScatterElements(rows, where, what, axis=0), sizes)
 
 
 @adapter("TensorScatter", below=24)

@@ -102,7 +102,7 @@ def _without_repeats(op: OpBuilder, x: ir.Value, labels: Labels) -> tuple[ir.Val
         rest = [axis for axis in range(len(labels)) if axis not in pair]
         size = op.size(x, pair[0])
         moved = op.Transpose(x, perm=[*rest, *pair])
-        flat = op.Reshape(moved, op.vector([*(op.size(x, axis) for axis in rest), op.size_mul(size, size)]))
+        flat = op.reshape(moved, [*(op.size(x, axis) for axis in rest), op.size_mul(size, size)])
         steps = op.Mul(arange(op, size), op.size_add(size, 1))
         x, labels = op.Gather(flat, steps, axis=len(rest)), [*(labels[axis] for axis in rest), labels[pair[0]]]
 
@@ -131,7 +131,7 @@ def _product(
     right = _matrix(op, b, b_labels, batch, inner, columns)
     product = op.MatMul(left, right)
     batch_sizes = [op.size(product, axis) for axis in range(len(batch))]
-    result = op.Reshape(product, op.vector([*batch_sizes, *row_sizes, *column_sizes]))
+    result = op.reshape(product, [*batch_sizes, *row_sizes, *column_sizes])
     return result, [*batch, *rows, *columns]
 
 
@@ -142,4 +142,4 @@ def _matrix(op: OpBuilder, x: ir.Value, labels: Labels, batch: Labels, first: La
         raise LoweringError(f"Einsum cannot bring axes {labels} together.")
     sizes: list[Size] = [op.size(x, labels.index(label)) for label in batch]
     groups = [op.size_mul(*(op.size(x, labels.index(label)) for label in group)) for group in (first, second)]
-    return op.Reshape(op.Transpose(x, perm=order), op.vector([*sizes, *groups]))
+    return op.reshape(op.Transpose(x, perm=order), [*sizes, *groups])

@@ -76,8 +76,9 @@ def _uniform(op: OpBuilder, shape: ir.Value, dtype: ir.DataType, seed: float | N
     wide = _T.DOUBLE if dtype == _T.DOUBLE else _T.FLOAT
     ones = op.ConstantOfShape(op.Concat(shape, [bits], axis=0), value=np.ones(1, np.float32))
     mask = op.emit_many("Dropout", 2, ones, 0.5, True, seed=None if seed is None else int(seed))[1]
-    weights = op.constant(0.5 ** np.arange(1, bits + 1), wide)
-    return op.cast(op.MatMul(op.cast(mask, wide), weights), dtype)
+    # A column instead of a vector, which the runtime's MatMul does not take beside an empty operand.
+    weights = op.constant(0.5 ** np.arange(1, bits + 1)[:, None], wide)
+    return op.cast(op.Squeeze(op.MatMul(op.cast(mask, wide), weights), [-1]), dtype)
 
 
 def _normal(op: OpBuilder, shape: ir.Value, dtype: ir.DataType, seed: float | None) -> ir.Value:

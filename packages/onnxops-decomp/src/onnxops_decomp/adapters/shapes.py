@@ -36,12 +36,25 @@ def reshape(op: OpBuilder, data: ir.Value, shape: ir.Value, *, allowzero: int = 
     if target is not None and 0 not in target:
         return op.Reshape(data, shape)
     if target is None and not _has_static_zero(op, shape):
-        raise UnsupportedOpsetError("Reshape", op.opset, lowest=14, reason="allowzero with a size that may be 0")
+        return op.Reshape(_zeros_to_copy(op, data, shape), shape)
     # A size of 0 makes the result empty, whatever the data.
     dtype = op.dtype(data)
     if target is not None and -1 not in target:
         return op.constant(np.zeros(target, dtype.numpy()), dtype)
     return op.newest.Expand(op.constant(0, dtype), shape)
+
+
+def _zeros_to_copy(op: OpBuilder, data: ir.Value, shape: ir.Value) -> ir.Value:
+    """Reshape ``data`` so that a 0 in ``shape`` copies one: empty data has the size 0 along every axis."""
+    length = dims_of(shape)
+    if not length or not isinstance(length[0], int):
+        raise UnsupportedOpsetError("Reshape", op.opset, lowest=14, reason="allowzero with a result of unknown rank")
+    newest, others = op.newest, length[0] - 1
+    column = op.Reshape(data, op.constant([-1, *[1] * others]))
+    if not others:
+        return column
+    full = newest.cast(newest.cast(newest.Shape(column, start=0, end=1), ir.DataType.BOOL), ir.DataType.INT64)
+    return newest.Tile(column, newest.Concat(op.constant([1]), *[full] * others, axis=0))
 
 
 def _has_static_zero(op: OpBuilder, vector: ir.Value) -> bool:
@@ -72,7 +85,7 @@ def expand(op: OpBuilder, data: ir.Value, shape: ir.Value) -> ir.Value:
             repeats.append(1)
         else:
             # Either the sizes agree, or one of them is 1.
-            repeats.append(newest.size_floordiv(newest.size_max(have, want), have))
+            repeats.append(newest.size_floordiv(newest.size_max(have, want), newest.size_max(have, 1)))
     if len(dims) < rank:
         data = newest.Unsqueeze(data, list(range(rank - len(dims))))
     return newest.Tile(data, newest.vector(repeats))
@@ -96,7 +109,8 @@ def flatten(op: OpBuilder, input: ir.Value, *, axis: int = 1) -> ir.Value:
         return op.Flatten(input, axis=axis)
     newest = op.newest
     sizes = dim_sizes(op, input, "Flatten", 9)
-    return newest.Reshape(input, newest.vector([newest.size_mul(*sizes[:axis]), newest.size_mul(*sizes[axis:])]))
+    size = newest.vector([newest.size_mul(*sizes[:axis]), newest.size_mul(*sizes[axis:])])
+    return newest.Reshape(input, size, allowzero=1)
 
 
 # ---- Split
@@ -209,9 +223,9 @@ def composed_depth_to_space(op: OpBuilder, input: ir.Value, *, blocksize: int, m
         if mode == "DCR"
         else ([n, depth, *block, h, w], [0, 1, 4, 2, 5, 3])
     )
-    moved = newest.Transpose(newest.Reshape(input, newest.vector(split)), perm=perm)
+    moved = newest.Transpose(newest.reshape(input, split), perm=perm)
     rows, columns = newest.size_mul(h, blocksize), newest.size_mul(w, blocksize)
-    return newest.Reshape(moved, newest.vector([n, depth, rows, columns]))
+    return newest.reshape(moved, [n, depth, rows, columns])
 
 
 @adapter("SpaceToDepth", below=28)
@@ -225,10 +239,10 @@ def composed_space_to_depth(op: OpBuilder, input: ir.Value, *, blocksize: int, m
     newest = op.newest
     n, c, h, w = dim_sizes(op, input, "SpaceToDepth", 28)
     rows, columns = newest.size_floordiv(h, blocksize), newest.size_floordiv(w, blocksize)
-    blocks = newest.Reshape(input, newest.vector([n, c, rows, blocksize, columns, blocksize]))
+    blocks = newest.reshape(input, [n, c, rows, blocksize, columns, blocksize])
     moved = newest.Transpose(blocks, perm=[0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4])
     depth = newest.size_mul(c, blocksize * blocksize)
-    return newest.Reshape(moved, newest.vector([n, depth, rows, columns]))
+    return newest.reshape(moved, [n, depth, rows, columns])
 
 
 @adapter("Identity", below=14)

@@ -195,7 +195,7 @@ def col2im(
     ]
     batch, columns = newest.size(input, 0), newest.size(input, 1)
     channels = newest.size_floordiv(columns, math.prod(block))
-    blocks = newest.Reshape(input, newest.vector([batch, channels, math.prod(block), *counts]))
+    blocks = newest.reshape(input, [batch, channels, math.prod(block), *counts])
     total: ir.Value | None = None
     for number, place in enumerate(itertools.product(*map(range, block))):
         part = newest.Squeeze(newest.Slice(blocks, [number], [number + 1], [2]), [2])
@@ -221,4 +221,4 @@ def _spread(op: OpBuilder, x: ir.Value, sizes: list[Size], strides: Ints) -> ir.
     wide = op.Unsqueeze(x, [3 + 2 * i for i in range(rank)])
     filled = op.Pad(wide, [*[0] * rank, *(s - 1 for s in strides)], None, [3 + 2 * i for i in range(rank)])
     spatial = [op.size_mul(size, stride) for size, stride in zip(sizes[2:], strides, strict=True)]
-    return op.Reshape(filled, op.vector([*sizes[:2], *spatial]))
+    return op.reshape(filled, [*sizes[:2], *spatial])

@@ -12,6 +12,7 @@ import torch
 from onnxops_decomp.dtypes import result_dtype
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.sizes import is_zero
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -84,6 +85,11 @@ def einsum(op: OpBuilder, equation: str, tensors: Sequence[ir.Value], *, path: S
     dtype = _computed_dtype(tensors, operands, output)
     tensors = [op.cast(tensor, dtype) for tensor in tensors]
     values, operands = _broadcast(op, tensors, operands)
+    pairs = zip(values, operands, strict=True)
+    sizes = {label: size for value, labels in pairs for label, size in zip(labels, op.sizes(value), strict=True)}
+    if any(is_zero(size) for size in sizes.values()):
+        # ONNX Runtime's Einsum ends the process on some products without elements.
+        return op.filled_with_zeros([sizes[label] for label in output], dtype)
     scalars = [value for value, labels in zip(values, operands, strict=True) if not labels]
     terms = [(value, labels) for value, labels in zip(values, operands, strict=True) if labels]
     if not terms:

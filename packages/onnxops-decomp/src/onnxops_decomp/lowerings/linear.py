@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import promote, to_ir
+from onnxops_decomp.inference import dims_of
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
@@ -34,12 +35,28 @@ def _plus_scaled(op: OpBuilder, self: ir.Value, product: ir.Value, beta: Operand
     return product if _is_static(beta, 0) else op.Add(scaled(op, self, beta), product)
 
 
+def _product(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return the matrix product, in a form that ONNX Runtime also computes where a size is 0.
+
+    Its MatMul leaves the product of a matrix without columns and a vector unwritten, and broadcasts nothing to a batch
+    of 0.
+    """
+    dims, ranks = [*(dims_of(a) or ()), *(dims_of(b) or ())], (op.rank(a), op.rank(b))
+    if all(isinstance(dim, int) and dim > 0 for dim in dims) or max(ranks) == 1:
+        return op.MatMul(a, b)
+    if ranks[1] == 1:
+        return op.Squeeze(op.MatMul(a, op.Unsqueeze(b, [1])), [-1])
+    result: ir.Value = op.MatMul(a, b)
+    sizes = [dim for dim in dims_of(result) or () if isinstance(dim, int)]
+    return op.filled_with_zeros(sizes, op.dtype(result)) if 0 in sizes and len(sizes) == op.rank(result) else result
+
+
 @lowering(aten.linear.default)
 def linear(op: OpBuilder, input: ir.Value, weight: ir.Value, bias: ir.Value | None = None) -> ir.Value:
     if op.rank(input) == 2 and op.rank(weight) == 2 and op.dtype(input).is_floating_point():
         return op.Gemm(input, weight, bias, transB=1)
     # MatMul wants the weight transposed; the transpose of an initializer is folded by every runtime.
-    product = op.MatMul(input, op.Transpose(weight, perm=[1, 0]) if op.rank(weight) == 2 else weight)
+    product = _product(op, input, op.Transpose(weight, perm=[1, 0]) if op.rank(weight) == 2 else weight)
     return product if bias is None else op.Add(product, bias)
 
 
@@ -52,7 +69,7 @@ def linear(op: OpBuilder, input: ir.Value, weight: ir.Value, bias: ir.Value | No
     aten.vdot.default,
 )
 def matmul(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
-    return op.MatMul(self, other)
+    return _product(op, self, other)
 
 
 @lowering("aten::mm.dtype", "aten::bmm.dtype")
@@ -116,7 +133,7 @@ def baddbmm(
     beta: Operand = 1,
     alpha: Operand = 1,
 ) -> ir.Value:
-    return _plus_scaled(op, self, op.MatMul(batch1, batch2), beta, alpha)
+    return _plus_scaled(op, self, _product(op, batch1, batch2), beta, alpha)
 
 
 @lowering(aten.addbmm.default)

@@ -12,6 +12,7 @@ from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.inference import Dim, dims_of
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.sizes import is_zero
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -51,14 +52,7 @@ def flattened(op: OpBuilder, value: ir.Value, start: int = 0, end: int = -1) -> 
     if start == end:
         return value
     sizes = op.sizes(value)
-    merged = op.size_mul(*sizes[start : end + 1])
-    if isinstance(merged, ir.Value) and not _has_zero(sizes):
-        merged = -1
-    return op.reshape(value, [*sizes[:start], merged, *sizes[end + 1 :]])
-
-
-def _has_zero(sizes: Sequence[Size]) -> bool:
-    return any(isinstance(size, int) and size == 0 for size in sizes)
+    return op.reshape(value, [*sizes[:start], op.size_mul(*sizes[start : end + 1]), *sizes[end + 1 :]])
 
 
 def _unchanged(op: OpBuilder, self: ir.Value) -> ir.Value:
@@ -113,7 +107,7 @@ def functional_assertion(op: OpBuilder, self: object, assert_msg: str, dep_token
 )
 def reshape(op: OpBuilder, self: ir.Value, size: Sequence[Size]) -> ir.Value:
     sizes = list(size)
-    if -1 in [s for s in sizes if isinstance(s, int)] and _has_zero(sizes):
+    if -1 in [s for s in sizes if isinstance(s, int)] and any(map(is_zero, sizes)):
         # ONNX cannot infer a size beside a zero; torch only accepts that where the rest of the sizes decides it.
         position = next(i for i, s in enumerate(sizes) if isinstance(s, int) and s == -1)
         known = op.size_mul(*(s for i, s in enumerate(sizes) if i != position))

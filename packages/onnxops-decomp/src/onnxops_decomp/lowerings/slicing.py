@@ -316,7 +316,7 @@ def _rolled(op: OpBuilder, value: ir.Value, shift: Size, axis: int) -> ir.Value:
             cut = size - shift % size
             return op.Concat(take_slice(op, value, axis, cut, None), take_slice(op, value, axis, 0, cut), axis=axis)
         return op.Gather(value, op.constant(np.roll(np.arange(size), shift)), axis=axis)
-    indices = op.Mod(op.Sub(op.Range(0, size, 1), shift), size)
+    indices = op.Mod(op.Sub(op.Range(0, size, 1), shift), op.size_max(size, 1))
     return op.Gather(value, indices, axis=axis)
 
 
