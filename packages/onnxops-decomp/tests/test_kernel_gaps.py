@@ -13,23 +13,26 @@ import onnx_ir as ir
 import pytest
 import torch
 from adapter_cases import Case
-from decomp_harness import compare, expected_of, lower_graph, run, trace
+from decomp_harness import check, compare, expected_of, lower, lower_graph, run, trace
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from opset_sweep import swept
 
 from onnxops_decomp import kernel_gaps
 from onnxops_decomp.adapters import registry
 from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.model import build_model
 from onnxops_decomp.schemas import op_spec
 from onnxops_decomp.scope import ModelContext
 
 T = ir.DataType
+INF, NAN = float("inf"), float("nan")
 OPSET = 21
 # What the specification allows, the runtime cannot run, and no other operator gives exactly.
 LEFT_AS_IT_IS = frozenset(
     (
-        *("Acos", "Asin", "Atan", "AveragePool", "Conv", "ConvTranspose", "Det", "Erf", "GridSample", "ImageDecoder"),
+        *("Acos", "Asin", "Atan", "AveragePool", "Conv", "ConvTranspose", "Det", "GridSample", "ImageDecoder"),
         *("Attention", "BitCast", "BatchNormalization", "InstanceNormalization", "LRN", "LpPool", "MaxUnpool"),
         *("MeanVarianceNormalization", "MelWeightMatrix", "QuantizeLinear", "RNN", "Resize", "RoiAlign"),
         *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean"),
@@ -156,6 +159,55 @@ def test_composed_operator_gives_the_result_of_the_dtype(op_type: str, operand: 
             assert actual.dtype == expected.dtype
             # A composed double is as good as one, an evaluated single within a test case's own tolerance.
             np.testing.assert_allclose(actual, expected, rtol=case.rtol, atol=1e-7)
+
+
+F = torch.nn.functional
+DOUBLES = {
+    "conv1d": (lambda x, w: F.conv1d(x, w, stride=2, padding=1), (2, 3, 9), (4, 3, 3)),
+    "conv2d": (lambda x, w: F.conv2d(x, w, groups=2, dilation=(1, 2), padding="same"), (2, 4, 6, 7), (6, 2, 3, 2)),
+    "conv3d": (lambda x, w: F.conv3d(x, w, torch.ones(2).double()), (1, 2, 4, 5, 4), (2, 2, 2, 3, 1)),
+    "conv_transpose1d": (lambda x, w: F.conv_transpose1d(x, w, stride=2, padding=1), (2, 3, 5), (3, 2, 4)),
+    "conv_transpose2d": (
+        lambda x, w: F.conv_transpose2d(x, w, groups=2, output_padding=1, stride=2),
+        (2, 4, 3, 5),
+        (4, 3, 3, 2),
+    ),
+    "avg_pool1d": (lambda x: F.avg_pool1d(x, 3, 2, 1), (2, 3, 9)),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False), (2, 3, 7, 5)),
+    "avg_pool3d": (lambda x: F.avg_pool3d(x, 2, divisor_override=3), (1, 2, 4, 5, 4)),
+    "local_response_norm": (lambda x: F.local_response_norm(x, 3), (2, 5, 4, 3)),
+    "instance_norm": (lambda x, w: F.instance_norm(x, weight=w, bias=w), (2, 3, 7, 5), (3,)),
+    "gelu": (F.gelu, (4, 5)),
+    "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), (4, 5)),
+}
+
+
+@pytest.mark.parametrize("opset", swept(9, 11, 18, 20, 22, 26))
+@pytest.mark.parametrize("name", sorted(DOUBLES))
+def test_doubles_are_computed_as_such(name: str, opset: int) -> None:
+    function, *shapes = DOUBLES[name]
+    check(function, *(torch.randn(shape).double() for shape in shapes), opset=opset, tolerance=(1e-12, 1e-12))
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+def test_doubles_are_convolved_and_averaged_at_other_sizes(opset: int) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.avg_pool2d(F.conv2d(x, torch.linspace(-1, 1, 72, dtype=x.dtype).reshape(4, 3, 2, 3)), 2)
+
+    first, second = (torch.randn(shape).double() for shape in ((5, 3, 8, 6), (2, 3, 4, 9)))
+    check(function, first, others=[(second,)], opset=opset)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 26])
+def test_the_error_function_has_all_digits_of_a_double(opset: int) -> None:
+    x = torch.cat([torch.linspace(-7, 7, 2001), torch.logspace(-300, 0, 50), torch.tensor([INF, -INF, NAN, -0.0])])
+    check(torch.erf, x.double(), opset=opset, tolerance=(1e-12, 0.0))
+
+
+def test_recurrent_networks_of_doubles_are_refused() -> None:
+    x, state, *params = (torch.ones(shape).double() for shape in ((4, 1, 2), (1, 1, 3), (9, 2), (9, 3)))
+    with pytest.raises(LoweringError, match="float64"):
+        lower(lambda x, h, *p: torch.gru(x, h, p, False, 1, 0.0, False, False, False), (x, state, *params))
 
 
 @pytest.mark.parametrize("op_type", ["Add", "MatMul", "Softmax", "Where", "ReduceSum"])

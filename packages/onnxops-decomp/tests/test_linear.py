@@ -34,6 +34,35 @@ def test_matmul_over_an_empty_dimension_is_zero() -> None:
     check(torch.mm, torch.randn(2, 0), torch.randn(0, 3))
 
 
+EMPTY = [((0, 3, 4), (4,)), ((0, 4), (4,)), ((3, 0), (0,)), ((2, 3, 0), (0,)), ((4,), (0, 4, 3)), ((3, 4), (0, 4, 2))]
+
+
+@pytest.mark.parametrize("a, b", [*EMPTY, ((0, 1, 3, 4), (5, 4, 2)), ((2, 3, 0), (2, 0, 5)), ((0,), (0,))])
+def test_matmul_of_empty_tensors(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    check(torch.matmul, torch.randn(a), torch.randn(b))
+
+
+@pytest.mark.parametrize("function", [torch.matmul, torch.nn.functional.linear])
+def test_matrix_times_vector_over_sizes_that_are_zero_at_run_time(function: Any) -> None:
+    sizes = [(0, 3, 4), (2, 0, 4), (2, 3, 0), (5, 2, 6)]
+    check(function, torch.randn(2, 3, 4), torch.randn(4), others=[(torch.randn(s), torch.randn(s[-1])) for s in sizes])
+    check(torch.mv, torch.randn(3, 4), torch.randn(4), others=[(torch.randn(3, 0), torch.randn(0))])
+    check(
+        torch.addmv,
+        torch.randn(3),
+        torch.randn(3, 4),
+        torch.randn(4),
+        others=[[torch.randn(s) for s in (3, (3, 0), 0)]],
+    )
+
+
+@pytest.mark.parametrize(
+    "equation, shapes", [("abc,dbc->acd", ((0, 6, 7), (0, 6, 7))), ("ab,bc->ac", ((2, 0), (0, 3)))]
+)
+def test_einsum_of_empty_tensors(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    check(lambda *x: torch.einsum(equation, *x), *map(torch.randn, shapes))
+
+
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("shape", [(4,), (2, 4), (3, 2, 4)])
 def test_linear_of_any_rank(shape: tuple[int, ...], opset: int) -> None:
@@ -197,8 +226,12 @@ def test_distances_between_rows(p: float) -> None:
     )
 
 
-def test_distances_within_a_matrix() -> None:
-    check(torch.pdist, torch.randn(5, 3))
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.5, float("inf")])
+@pytest.mark.parametrize("opset", [9, 18])
+def test_distances_within_a_matrix(p: float, opset: int) -> None:
+    x = torch.tensor([[1.0, 2.0], [1.0, -3.0], [0.0, 0.5]])
+    check(lambda x: F.pdist(x, p), x, opset=opset)
+    check(lambda x: F.pdist(x, p), x, others=[(torch.randn(6, 4),), (torch.randn(1, 3),)], opset=opset)
 
 
 @pytest.mark.parametrize(("a", "b"), [((3,), (3,)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4))])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decomp_harness import check
+from decomp_harness import check, lower, run
 
 NAN, INF = float("nan"), float("inf")
 OPSETS = [9, 11, 13, 16, 18, 26]
@@ -93,6 +93,25 @@ def test_unique(opset: int) -> None:
     check(lambda x: torch.unique(x, return_counts=True), x > 2, opset=opset)
     rows = torch.tensor([[1, 2], [0, 5], [1, 2]])
     check(lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), rows, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [11, 18, 26])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_slices_with_nan_are_distinct(dim: int, opset: int) -> None:
+    def found(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.unique(x, dim=dim, return_inverse=True, return_counts=True)
+
+    nan = float("nan")
+    x = torch.tensor([[nan, 2.0, nan, 1.0, 2.0, -0.0], [1.0, 3.0, 1.0, nan, 3.0, 0.0]])
+    x = x.T.contiguous() if dim == 0 else x
+    values, inverse, counts = run(lower(found, [x], opset=opset).proto, [x])
+    torch.testing.assert_close(values.index_select(dim, inverse), x, equal_nan=True)
+    assert values.shape == found(x)[0].shape
+    assert counts.tolist() == inverse.bincount().tolist()
+    # Where torch compares with NaN its order is what sorting leaves; here NaN is the greatest.
+    assert values.movedim(dim, 0).flatten(1)[:, 0].nan_to_num(nan=9.0).diff().ge(0).all()
+    check(found, torch.tensor([[2.0, 0.5], [0.0, 0.5], [2.0, 0.5]]), opset=opset)
+    check(found, torch.zeros(0, 2) if dim == 0 else torch.zeros(2, 0), opset=opset)
 
 
 @pytest.mark.parametrize("opset", [9, 13, 18])

@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 import torch
 import torchvision_operators
-from decomp_harness import check
+from decomp_harness import check, run
 from opset_sweep import swept
+
+from onnxops_core import native
 
 torchvision_operators.define()
 vision: Any = torch.ops.torchvision
+INF, LEAST = float("inf"), torch.finfo(torch.float32).min
 
 
 def _regions(count: int) -> torch.Tensor:
@@ -90,6 +93,25 @@ def test_regions_outside_the_image_and_of_no_size(aligned: bool, opset: int) -> 
 @pytest.mark.parametrize("opset", swept(9, 18, 21, 22, 26))
 def test_roi_pool(opset: int) -> None:
     check(lambda x, r: vision.roi_pool(x, r, 0.7, 2, 3)[0], torch.randn(2, 3, 7, 8), _regions(5), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [18, 22])
+def test_roi_pool_of_infinities(opset: int) -> None:
+    x, regions = torch.randn(2, 3, 7, 8), _regions(5)
+    x[0, 0, :5], x[0, 1, :, :4], x[1, 2], x[1, 0, 2:4, 3] = -INF, -INF, INF, -INF
+    lowered = check(lambda x, r: vision.roi_pool(x, r, 0.7, 2, 3)[0], torch.randn(2, 3, 7, 8), regions, opset=opset)
+    result = run(lowered.proto, [x, regions])[0]
+    # What is less than all numbers is never taken; what begins the comparison is left.
+    expected = vision.roi_pool(x.nan_to_num(neginf=LEAST, posinf=INF), regions, 0.7, 2, 3)[0]
+    torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("opset", [18, 21, 22, 26])
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_the_maximum_of_aligned_regions(ratio: int, opset: int) -> None:
+    arguments = {"mode": "max", "output_height": 3, "output_width": 2, "sampling_ratio": ratio, "spatial_scale": 0.7}
+    x, regions = torch.randn(2, 3, 7, 8), _regions(5)
+    check(lambda x, r, b: native.roi_align(x, r, b, **arguments), x, regions[:, 1:], regions[:, 0].long(), opset=opset)
 
 
 @pytest.mark.parametrize("opset", swept(11, 13, 18, 19, 22))

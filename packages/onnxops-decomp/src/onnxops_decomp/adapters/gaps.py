@@ -6,10 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
+import torch
 
 from onnxops_decomp.adapters import activations, creation, shapes, windows
 from onnxops_decomp.adapters.registry import without_kernel
 from onnxops_decomp.inference import dims_of
+from onnxops_decomp.lowerings.tabulated import tabulated
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -193,4 +195,31 @@ def hardmax(op: OpBuilder, x: ir.Value, *, axis: int = -1) -> ir.Value:
     return op.OneHot(first, depth, op.constant([0, 1], _T.DOUBLE), axis=axis)
 
 
+@without_kernel("InstanceNormalization", dtypes=_DOUBLE)
+def instance_normalization(
+    op: OpBuilder, x: ir.Value, scale: ir.Value, bias: ir.Value, *, epsilon: float = 1e-5
+) -> ir.Value:
+    spatial = list(range(2, op.rank(x)))
+    centered = op.Sub(x, op.ReduceMean(x, spatial))
+    variance = op.ReduceMean(op.Mul(centered, centered), spatial)
+    per_channel = [axis - 1 for axis in spatial]
+    result = op.Mul(op.Div(centered, op.Sqrt(op.Add(variance, epsilon))), op.Unsqueeze(scale, per_channel))
+    return op.Add(result, op.Unsqueeze(bias, per_channel))
+
+
+# From here on erf is 1 to the last digit of a double.
+_ERF_LIMIT = 6.0
+
+
+def _erf_over_x(x: torch.Tensor) -> torch.Tensor:
+    return torch.erf(x) / x
+
+
+@without_kernel("Erf", dtypes=_DOUBLE)
+def erf(op: OpBuilder, x: ir.Value) -> ir.Value:
+    size = op.Min(op.Abs(x), _ERF_LIMIT)
+    return op.Mul(op.Sign(x), op.Mul(size, tabulated(op, size, _erf_over_x, 0, _ERF_LIMIT)))
+
+
+without_kernel("Gelu", dtypes=_DOUBLE)(activations.gelu)
 without_kernel("Col2Im", dtypes=(_T.DOUBLE, *_INTEGERS))(windows.col2im)

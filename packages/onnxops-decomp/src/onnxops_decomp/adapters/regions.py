@@ -9,14 +9,13 @@ import onnx_ir as ir
 
 from onnxops_decomp.adapters.common import arange
 from onnxops_decomp.adapters.registry import without_kernel
-from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.lowerings.loops import repeat
 from onnxops_decomp.sizes import Size
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+_FLOAT, _INT32, _INT64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
 
 Pooling = Callable[["OpBuilder", ir.Value, ir.Value], ir.Value]
 
@@ -35,9 +34,13 @@ def _by_region(op: OpBuilder, images: ir.Value, rois: ir.Value, batch: ir.Value,
 
 
 def _aligned(
-    op: OpBuilder, image: ir.Value, axis: int, start: ir.Value, length: ir.Value, count: int, samples: int
+    op: OpBuilder, image: ir.Value, axis: int, start: ir.Value, length: ir.Value, count: int, samples: int, mode: str
 ) -> ir.Value:
-    """Average interpolated samples in each of ``count`` parts of one axis; 0 samples is one for each pixel at most."""
+    """Pool interpolated samples in each of ``count`` parts of one axis; 0 samples is one for each pixel at most.
+
+    The maximum is that of the weighted pixels, as ONNX defines it. No weight is negative, so that the maximum over one
+    axis may be weighted along the other.
+    """
     size = op.size(image, axis)
     part = op.Div(length, float(count))
     wanted = op.constant(samples) if samples else op.cast(op.Ceil(part), _INT64)
@@ -51,15 +54,15 @@ def _aligned(
     place = op.Min(op.Max(place, 0.0), last)
     low = op.Floor(place)
     fraction = op.Sub(place, low)
-    sampled: ir.Value | None = None
+    terms: list[ir.Value] = []
     for tap, weight in ((low, op.Sub(1.0, fraction)), (op.Min(op.Add(low, 1.0), last), fraction)):
         weight = op.cast(op.Where(inside, weight, op.constant(0.0)), op.dtype(image))
         shaped = op.Unsqueeze(weight, list(range(1, 3 - axis))) if axis < 2 else weight
-        term = op.Mul(op.Gather(image, op.cast(tap, _INT64), axis=axis), shaped)
-        sampled = term if sampled is None else op.Add(sampled, term)
-    assert sampled is not None
+        terms.append(op.Mul(op.Gather(image, op.cast(tap, _INT64), axis=axis), shaped))
+    sampled = op.Add(*terms) if mode == "avg" else op.Max(*terms)
     sizes: list[Size] = [*op.sizes(image)[:axis], count, -1, *op.sizes(image)[axis + 1 :]]
-    return op.ReduceMean(op.reshape(sampled, sizes), [axis + 1], keepdims=0)
+    reduction = "ReduceMean" if mode == "avg" else "ReduceMax"
+    return op.emit(reduction, op.reshape(sampled, sizes), [axis + 1], keepdims=0)
 
 
 @without_kernel("RoiAlign")
@@ -76,8 +79,6 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> ir.Value:
-    if mode != "avg":
-        raise UnsupportedOpsetError("RoiAlign", op.opset, lowest=None, reason=f"mode {mode} has no kernel")
     aligned = coordinate_transformation_mode == "half_pixel"
 
     def pool(body: OpBuilder, image: ir.Value, roi: ir.Value) -> ir.Value:
@@ -87,7 +88,7 @@ def roi_align(
             start, end = (body.Gather(corners, place, axis=0) for place in (first, first + 2))
             length = body.Sub(end, start)
             length = length if aligned else body.Max(length, 1.0)
-            image = _aligned(body, image, axis, start, length, count, sampling_ratio)
+            image = _aligned(body, image, axis, start, length, count, sampling_ratio, mode)
         return image
 
     return _by_region(op, X, rois, batch_indices, pool)
@@ -106,23 +107,33 @@ def _members(op: OpBuilder, size: Size, first: ir.Value, last: ir.Value, count: 
     return op.And(op.GreaterOrEqual(pixel, begin), op.Less(pixel, end))
 
 
+def _any(op: OpBuilder, members: ir.Value, *, keepdims: int) -> ir.Value:
+    """Tell which parts have pixels."""
+    counted = op.ReduceMax(op.cast(members, _INT32), [1], keepdims=keepdims)
+    return op.cast(counted, ir.DataType.BOOL)
+
+
 @without_kernel("MaxRoiPool")
 def max_roi_pool(
     op: OpBuilder, X: ir.Value, rois: ir.Value, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
 ) -> ir.Value:
     dtype = op.dtype(X)
-    least = op.constant(float("-inf"), dtype)
+    # Kernels, torchvision's too, begin with the least finite number.
+    least = op.constant(float(ir.DataType(dtype).min), dtype)
+    X = op.Max(X, least)
 
     def pool(body: OpBuilder, image: ir.Value, roi: ir.Value) -> ir.Value:
         scaled = body.Mul(body.cast(roi, _FLOAT), spatial_scale)
         # Halves are rounded away from zero.
         corners = body.Mul(body.Sign(scaled), body.Floor(body.Add(body.Abs(scaled), 0.5)))
         left, top, right, bottom = (body.Gather(corners, place, axis=0) for place in range(4))
-        rows = body.Unsqueeze(_members(body, body.size(image, 1), top, bottom, pooled_shape[0]), [2])
-        image = body.ReduceMax(body.Where(rows, body.Unsqueeze(image, [1]), least), [2], keepdims=0)
+        rows = _members(body, body.size(image, 1), top, bottom, pooled_shape[0])
+        spread = body.Where(body.Unsqueeze(rows, [2]), body.Unsqueeze(image, [1]), least)
+        image = body.ReduceMax(spread, [2], keepdims=0)
         columns = _members(body, body.size(image, 2), left, right, pooled_shape[1])
         image = body.ReduceMax(body.Where(columns, body.Unsqueeze(image, [2]), least), [3], keepdims=0)
-        return body.Where(body.Equal(image, least), body.constant(0, dtype), image)
+        filled = body.And(_any(body, rows, keepdims=1), _any(body, columns, keepdims=0))
+        return body.Where(filled, image, body.constant(0, dtype))
 
     batch = op.cast(op.Gather(rois, 0, axis=1), _INT64)
     return _by_region(op, X, op.Slice(rois, [1], [5], [1]), batch, pool)

@@ -10,7 +10,7 @@ import torch
 
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.registry import lowering
-from onnxops_decomp.lowerings.windows import batched, gathered_windows, per_axis, pooled_size
+from onnxops_decomp.lowerings.windows import batched, gathered_windows, has_window_operators, per_axis, pooled_size
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -41,8 +41,8 @@ def _convolved(
     groups: int,
 ) -> ir.Value:
     """Convolve a batch; ``pads`` are begins, then ends."""
-    if not op.dtype(input).is_floating_point():
-        return _integer_convolution(op, input, weight, bias, strides, pads, dilations, groups)
+    if not has_window_operators(op.dtype(input)):
+        return _convolution_by_product(op, input, weight, bias, strides, pads, dilations, groups)
     return op.Conv(
         input,
         weight,
@@ -54,7 +54,7 @@ def _convolved(
     )
 
 
-def _integer_convolution(
+def _convolution_by_product(
     op: OpBuilder,
     input: ir.Value,
     weight: ir.Value,
@@ -64,7 +64,7 @@ def _integer_convolution(
     dilations: list[int],
     groups: int,
 ) -> ir.Value:
-    """Convolve as a product of windows and kernels: ONNX Conv takes floats only, which would round."""
+    """Convolve as a product of windows and kernels."""
     kernel, spatial = _kernel_sizes(op, weight), len(strides)
     x = op.Pad(input, [0, 0, *pads[:spatial], 0, 0, *pads[spatial:]])
     counts = [
@@ -138,7 +138,7 @@ def conv_transpose(
     spatial = op.rank(weight) - 2
     x, unbatched = batched(op, input, spatial)
     strides, pads, extra, dilations = (per_axis(v, spatial) for v in (stride, padding, output_padding, dilation))
-    if op.dtype(input).is_floating_point():
+    if has_window_operators(op.dtype(input)):
         result = op.ConvTranspose(
             x,
             weight,
@@ -150,11 +150,11 @@ def conv_transpose(
             group=groups,
         )
     else:
-        result = _integer_conv_transpose(op, x, weight, bias, strides, pads, extra, dilations, groups)
+        result = _conv_transpose_by_product(op, x, weight, bias, strides, pads, extra, dilations, groups)
     return op.Squeeze(result, [0]) if unbatched else result
 
 
-def _integer_conv_transpose(
+def _conv_transpose_by_product(
     op: OpBuilder,
     x: ir.Value,
     weight: ir.Value,
@@ -182,7 +182,7 @@ def _integer_conv_transpose(
     turned = op.reshape(turned, [op.size_mul(outer, groups), inner, *kernel])
     for axis, size in enumerate(kernel):
         turned = op.Gather(turned, op.constant(list(range(size - 1, -1, -1))), axis=2 + axis)
-    return _integer_convolution(op, x, turned, bias, [1] * spatial, [0] * (2 * spatial), dilations, groups)
+    return _convolution_by_product(op, x, turned, bias, [1] * spatial, [0] * (2 * spatial), dilations, groups)
 
 
 @lowering(aten.convolution.default)

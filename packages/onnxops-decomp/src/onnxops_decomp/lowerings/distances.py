@@ -19,16 +19,29 @@ aten = torch.ops.aten
 @lowering(aten.cdist.default, aten._cdist_forward.default)
 def cdist(op: OpBuilder, x1: ir.Value, x2: ir.Value, p: float = 2.0, compute_mode: int | None = None) -> ir.Value:
     # The differences themselves, not torch's shortcut over a matrix product, which loses digits for close rows.
-    difference = op.Sub(op.Unsqueeze(x1, [-2]), op.Unsqueeze(x2, [-3]))
+    return _lengths(op, op.Sub(op.Unsqueeze(x1, [-2]), op.Unsqueeze(x2, [-3])), p)
+
+
+@lowering(aten.pdist.default, aten._pdist_forward.default)
+def pdist(op: OpBuilder, self: ir.Value, p: float = 2.0) -> ir.Value:
+    rows = op.size(self, 0)
+    above = op.Trilu(op.expand(op.constant([[1]]), [rows, rows]), 1, upper=1)
+    first, second = op.emit_many("Split", 2, op.NonZero(above), axis=0, num_outputs=2)
+    first, second = (op.Gather(self, op.Squeeze(index, [0]), axis=0) for index in (first, second))
+    return _lengths(op, op.Sub(first, second), p)
+
+
+def _lengths(op: OpBuilder, difference: ir.Value, p: float) -> ir.Value:
+    """Return the p-norm of the rows."""
     if p == 0:
         moved = op.Not(op.Equal(difference, 0.0))
-        return op.ReduceSum(op.cast(moved, op.dtype(x1)), [-1], keepdims=0)
+        return op.ReduceSum(op.cast(moved, op.dtype(difference)), [-1], keepdims=0)
     if p == 1:
         return op.ReduceL1(difference, [-1], keepdims=0)
     if p == 2:
         return op.ReduceL2(difference, [-1], keepdims=0)
     if math.isinf(p):
-        width = op.size(x1, -1)
+        width = op.size(difference, -1)
         if isinstance(width, int) and width == 0:
             return op.ReduceSum(difference, [-1], keepdims=0)
         return op.ReduceMax(op.Abs(difference), [-1], keepdims=0)

@@ -16,6 +16,7 @@ from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.windows import (
     batched,
     gathered_windows,
+    has_window_operators,
     max_of_windows,
     per_axis,
     pooled_size,
@@ -145,8 +146,8 @@ def _avg_pool(
     if divisor_override == 0:
         raise LoweringError("avg_pool with divisor_override=0 is an error in torch, too.")
     x, unbatched = batched(op, self, windows.spatial)
-    if not op.dtype(x).is_floating_point():
-        result = _integer_avg_pool(op, x, windows, count_include_pad, divisor_override)
+    if not has_window_operators(op.dtype(x)):
+        result = _avg_pool_of_sums(op, x, windows, count_include_pad, divisor_override)
     elif divisor_override is None:
         average = op.AveragePool(x, **windows.attributes(op, x), count_include_pad=int(count_include_pad))
         result = windows.named(op, x, average)
@@ -176,10 +177,10 @@ def _window_sums(op: OpBuilder, x: ir.Value, windows: _Windows) -> ir.Value:
     return result
 
 
-def _integer_avg_pool(
+def _avg_pool_of_sums(
     op: OpBuilder, x: ir.Value, windows: _Windows, count_include_pad: bool, divisor_override: int | None
 ) -> ir.Value:
-    """Average integers: the quotient is rounded towards zero, as in torch."""
+    """Divide sums by sizes; the quotient of integers is rounded towards zero, as in torch."""
     sums = _window_sums(op, x, windows)
     if divisor_override is not None:
         return op.Div(sums, divisor_override)

@@ -110,6 +110,8 @@ def _layer(
     params = network.of_layer(layer)
     if len(params[0]) in (3, 5):
         return _projected_layer(op, network, params, x, states)
+    if op.dtype(x) == ir.DataType.DOUBLE:
+        raise LoweringError(f"ONNX Runtime cannot run {cell.op_type} of float64; call float() on the module before.")
     hidden = _hidden_size(op, params[0][1], len(cell.gates))
     weights = [
         _parameter(op, cell, [direction[position] for direction in params], hidden, directions) for position in (0, 1)

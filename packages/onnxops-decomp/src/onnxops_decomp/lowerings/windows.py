@@ -15,11 +15,17 @@ __all__ = [
     "arange",
     "batched",
     "gathered_windows",
+    "has_window_operators",
     "max_of_windows",
     "per_axis",
     "pooled_size",
     "window_positions",
 ]
+
+
+def has_window_operators(dtype: ir.DataType) -> bool:
+    """Tell whether convolution and pooling take ``dtype``: in ONNX no integers, in ONNX Runtime no doubles."""
+    return dtype.is_floating_point() and dtype != ir.DataType.DOUBLE
 
 
 def per_axis(value: int | Sequence[int], count: int) -> list[int]:
