@@ -98,6 +98,40 @@ def test_a_model_that_cannot_be_captured_says_why() -> None:
     assert f"test_errors.py:{line}" in message
 
 
+def chunks_of_a_tensor(x):
+    return x.transpose(1, 2).view(2, x.shape[2], torch.div(x.shape[1], 4, rounding_mode="trunc"), 4)
+
+
+def chunks_of_a_number(x):
+    return x.transpose(1, 2).view(2, x.shape[2], x.shape[1] // 4, 4)
+
+
+def test_a_size_that_data_decides_is_told_of_with_its_line() -> None:
+    with pytest.raises(CaptureError) as caught:
+        export(chunks_of_a_tensor, (torch.randn(2, 8, 3),), dynamic_shapes=({1: "n"},))
+    message = str(caught.value)
+    assert f"test_errors.py:{chunks_of_a_tensor.__code__.co_firstlineno + 1}" in message
+    assert "takes a size from the values" in message
+    assert "torch._check" in message
+    assert "torch.cond" not in message
+
+
+def test_a_loop_that_data_ends_is_told_of_with_what_to_do_instead() -> None:
+    def total(x, count):
+        for row in range(count.item()):
+            x = x + row
+        return x
+
+    with pytest.raises(CaptureError, match=r"test_errors.py:\d+(.|\n)*torch.while_loop"):
+        export(total, (torch.ones(2), torch.tensor(3)))
+
+
+def test_the_advice_for_sizes_works() -> None:
+    program = export(chunks_of_a_number, (torch.randn(2, 8, 3),), dynamic_shapes=({1: "n"},))
+    x = torch.randn(2, 20, 3)
+    torch.testing.assert_close(program(x), chunks_of_a_tensor(x))
+
+
 class Packed(torch.nn.Module):
     """A recurrent layer over sequences of several lengths, each of which ends where it ends."""
 
@@ -152,7 +186,7 @@ def test_something_that_is_no_model_is_refused() -> None:
 
 def test_a_call_of_another_structure_is_refused() -> None:
     program = export(torch.nn.Linear(6, 2), (torch.ones(2, 6),))
-    with pytest.raises(onnx_fx_export.InvalidArgumentError, match="structure"):
+    with pytest.raises(onnx_fx_export.InvalidArgumentError, match=r"exported for the arguments \(input\), not"):
         program(torch.ones(2, 6), torch.ones(2))
 
 

@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["cond_for"]
+__all__ = ["cond_for", "decides"]
 
 _Statements = Sequence[ast.stmt]
 
@@ -23,17 +23,36 @@ def cond_for(file: str, line: int) -> str:
         Code with one ``torch.cond``; empty if there is no ``if`` at the line, or its branches do more than compute one
         result.
     """
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return ""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    functions = [node for node in _nodes(file) if isinstance(node, ast.FunctionDef | ast.Lambda)]
     # The innermost one comes last.
     for function in sorted(functions, key=lambda node: -node.lineno):
         for node, following in _branches(function):
             if node.test.lineno <= line <= (node.test.end_lineno or line):
                 return _rewritten(node, following, function)
     return ""
+
+
+def decides(file: str, line: int) -> bool:
+    """Tell whether the code at a line asks whether something is true, or how often to repeat something."""
+    tests: list[ast.expr] = []
+    for node in _nodes(file):
+        if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
+            tests.append(node.test)
+        elif isinstance(node, ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
+            tests.append(node)
+        elif isinstance(node, ast.comprehension):
+            tests.extend([node.iter, *node.ifs])
+        elif isinstance(node, ast.For):
+            tests.append(node.iter)
+    return any(test.lineno <= line <= (test.end_lineno or line) for test in tests)
+
+
+def _nodes(file: str) -> list[ast.AST]:
+    """Return all nodes of a source file; none where it cannot be read."""
+    try:
+        return [*ast.walk(ast.parse("".join(linecache.getlines(file))))]
+    except SyntaxError:
+        return []
 
 
 def _branches(function: ast.FunctionDef | ast.Lambda) -> Iterator[tuple[ast.If | ast.IfExp, _Statements]]:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.block_expansion import NotRepeatableError, expand
-from onnx_fx_export.branches import cond_for
+from onnx_fx_export.branches import cond_for, decides
 from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.examples import Example, enlarged, has_special_sizes, named_keywords, of_size_one, variable_numbers
@@ -233,7 +233,8 @@ def _translated(error: Exception) -> CaptureError | DynamicShapeError:
     if _packs_sequences(error):
         return CaptureError(_PACKED.format(where=where))
     if "data-dependent" in text:
-        return CaptureError(f"{_about_branch(place)}\ntorch.export says: {text.splitlines()[0]}")
+        about = _about_branch(place) if _asks_for_truth(text, place) else _about_size(place)
+        return CaptureError(f"{about}\ntorch.export says: {text.splitlines()[0]}")
     head = "\n".join(text.splitlines()[:12])
     return CaptureError(f"torch.export cannot capture the model{where} ({type(error).__name__}):\n{head}")
 
@@ -255,14 +256,34 @@ def _packs_sequences(error: Exception) -> bool:
     return packs or any(isinstance(value, rnn.PackedSequence) for value in values)
 
 
+def _asks_for_truth(text: str, place: str) -> bool:
+    """Tell whether data decides which way the code at a place takes, or else how large something is there."""
+    file, _, line = place.rpartition(":")
+    return not file or decides(file, int(line)) or re.search(r"Eq\([uz]\d+, 1\)", text.splitlines()[0]) is not None
+
+
+def _shown(place: str) -> str:
+    file, _, line = place.rpartition(":")
+    return f" at {place}:\n  {linecache.getline(file, int(line)).strip()}\n" if file else ".\n"
+
+
+def _about_size(place: str) -> str:
+    """Return what to do about code at a place that needs to know a size that data decides."""
+    return (
+        f"The model takes a size from the values of a tensor, and more has to be known of it{_shown(place)}"
+        "What follows from sizes is best computed of numbers: x.shape[1] // 2, and not torch.div(x.shape[1], 2, ...). "
+        "Where the data decides, state the bounds as soon as the number is there: n = lengths.max().item(); "
+        "torch._check(n >= 0); torch._check(n <= x.shape[1])."
+    )
+
+
 def _about_branch(place: str) -> str:
     """Return what to do about code at a place that decides by data."""
     file, _, line = place.rpartition(":")
     rewrite = cond_for(file, int(line)) if file else ""
-    shown = f" at {place}:\n  {linecache.getline(file, int(line)).strip()}" if file else "."
     general = "torch.cond(condition, when_true, when_false, (x,))   instead of   if condition: ... else: ..."
     return (
-        f"The model decides by the values of a tensor{shown}\n"
+        f"The model decides by the values of a tensor{_shown(place)}"
         f"One graph holds both ways only if the code says so. Write\n  {rewrite or general}\n"
         "A loop that data ends is torch.while_loop(...), and a size read from data needs torch._check(...) for its "
         "bounds. onnx_ts_legacy.export takes a scripted model with such ifs as it is."
