@@ -99,16 +99,16 @@ def test_a_model_that_cannot_be_captured_says_why() -> None:
 
 
 def chunks_of_a_tensor(x):
-    return x.transpose(1, 2).view(2, x.shape[2], torch.div(x.shape[1], 4, rounding_mode="trunc"), 4)
+    return x.transpose(1, 2).view(x.shape[0], x.shape[2], torch.div(x.shape[1], 4, rounding_mode="trunc"), 4)
 
 
 def chunks_of_a_number(x):
-    return x.transpose(1, 2).view(2, x.shape[2], x.shape[1] // 4, 4)
+    return x.transpose(1, 2).view(x.shape[0], x.shape[2], x.shape[1] // 4, 4)
 
 
 def test_a_size_that_data_decides_is_told_of_with_its_line() -> None:
     with pytest.raises(CaptureError) as caught:
-        export(chunks_of_a_tensor, (torch.randn(2, 8, 3),), dynamic_shapes=({1: "n"},))
+        export(chunks_of_a_tensor, (torch.randn(2, 8, 3),), dynamic_shapes=({0: "batch", 1: "n"},))
     message = str(caught.value)
     assert f"test_errors.py:{chunks_of_a_tensor.__code__.co_firstlineno + 1}" in message
     assert "takes a size from the values" in message
@@ -127,8 +127,8 @@ def test_a_loop_that_data_ends_is_told_of_with_what_to_do_instead() -> None:
 
 
 def test_the_advice_for_sizes_works() -> None:
-    program = export(chunks_of_a_number, (torch.randn(2, 8, 3),), dynamic_shapes=({1: "n"},))
-    x = torch.randn(2, 20, 3)
+    program = export(chunks_of_a_number, (torch.randn(2, 8, 3),), dynamic_shapes=({0: "batch", 1: "n"},))
+    x = torch.randn(3, 20, 3)
     torch.testing.assert_close(program(x), chunks_of_a_tensor(x))
 
 
