@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import decomp_harness as harness
 import opinfo_samples
 import pytest
+import test_torch_releases
 import torch
 from entry_cases import references
 from entry_samples import entry_calls, is_drawn
@@ -74,7 +75,10 @@ NOT_IN_THE_EVALUATOR = frozenset(
 # ONNX Runtime has no kernel from this opset on.
 NO_KERNEL_FROM = dict.fromkeys(("torchvision::roi_align", "torchvision::ps_roi_align", "torchvision::roi_pool"), 22)
 
-CALLED = sorted(builtin_table().keys() - NUMBERS - REFUSED - ELSEWHERE.keys())
+# What this release of torch has no longer.
+GONE = {f"aten::{name}" for name in test_torch_releases.GONE if not hasattr(torch.ops.aten, name)}
+
+CALLED = sorted(builtin_table().keys() - NUMBERS - REFUSED - ELSEWHERE.keys() - GONE)
 
 
 @functools.cache
