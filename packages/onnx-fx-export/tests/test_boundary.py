@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -257,3 +258,37 @@ def test_dimensions_of_nested_arguments_are_declared_in_many_ways(name: str) -> 
         assert dims == [["n", "3"], ["n", "3"], ["3"], ["n", "3"]]
     args = ((rows(6), rows(6)), {"scale": torch.randn(3)})
     torch.testing.assert_close(program(*args), function(*args))
+
+
+class Weighted(torch.nn.Module):
+    def forward(self, x, more):
+        return x * 2 + more["y"] * 3 - more["z"][0]
+
+
+def test_a_tensor_that_is_passed_twice_is_two_inputs() -> None:
+    x = torch.randn(4, 3)
+    names = {0: "n"}
+    program = export(Weighted(), (x, {"y": x, "z": [x]}), dynamic_shapes=(names, {"y": names, "z": [names]}))
+    assert [value.name for value in program.model.graph.inputs] == ["x", "more.y", "more.z.0"]
+    other = (torch.randn(5, 3), {"y": torch.randn(5, 3), "z": [torch.randn(5, 3)]})
+    torch.testing.assert_close(program(*other), Weighted()(*other))
+
+
+def test_attention_to_itself_takes_other_keys_too() -> None:
+    model = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(2, 3, 8)
+    program = export(model, (x, x, x), kwargs={"need_weights": False}, verify=True)
+    other = [torch.randn(2, 3, 8) for _ in range(3)]
+    expected = model(*other, need_weights=False)[0].detach()
+    torch.testing.assert_close(program(*other, need_weights=False)[0], expected)
+
+
+def test_a_captured_program_that_took_two_inputs_for_one_is_told_of() -> None:
+    x = torch.randn(4, 3)
+    captured = torch.export.export(Weighted(), (x, {"y": x, "z": [torch.randn(4, 3)]}))
+    with pytest.warns(UserWarning, match="x, more_y.* one tensor"):
+        export(captured)
+    distinct = torch.export.export(Weighted(), (x, {"y": x.clone(), "z": [torch.randn(4, 3)]}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        export(distinct)

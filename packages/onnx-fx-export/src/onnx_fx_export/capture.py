@@ -21,7 +21,15 @@ from onnx_fx_export.block_expansion import NotRepeatableError, expand
 from onnx_fx_export.branches import cond_for, decides
 from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError
-from onnx_fx_export.examples import Example, enlarged, has_special_sizes, named_keywords, of_size_one, variable_numbers
+from onnx_fx_export.examples import (
+    Example,
+    enlarged,
+    has_special_sizes,
+    named_keywords,
+    of_size_one,
+    separated,
+    variable_numbers,
+)
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.repeated_blocks import RepeatedBlocks
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
@@ -98,13 +106,14 @@ class CaptureRequest:
         """
         if dynamic_shapes is not None and dynamic_axes is not None:
             raise InvalidArgumentError("Give dynamic_shapes or dynamic_axes, not both.")
-        arguments = shapes.bound_arguments(model.forward, args, kwargs or {})
-        register_containers(arguments.values())
+        register_containers(shapes.bound_arguments(model.forward, args, kwargs or {}).values())
+        args, kwargs = separated(args, kwargs or {})
+        arguments = shapes.bound_arguments(model.forward, args, kwargs)
         output_axes: dict[str, Any] = {}
         if dynamic_axes is not None:
             dynamic_shapes, output_axes = shapes.from_dynamic_axes(dynamic_axes, arguments, input_names)
         declared = shapes.normalized(dynamic_shapes, arguments, input_names)
-        return cls(model, tuple(args), dict(kwargs or {}), arguments, declared, output_axes)
+        return cls(model, args, kwargs, arguments, declared, output_axes)
 
 
 def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) -> torch.export.ExportedProgram:

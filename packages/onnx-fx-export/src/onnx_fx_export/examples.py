@@ -24,6 +24,7 @@ __all__ = [
     "named_keywords",
     "of_size_one",
     "resampled",
+    "separated",
     "several_examples",
     "variable_numbers",
 ]
@@ -98,6 +99,22 @@ def _varying(values: Sequence[Any]) -> Any:
     if type(first) in (bool, int, float) and all(type(value) is type(first) for value in values):
         return Dim.DYNAMIC
     raise InvalidArgumentError(f"The examples differ in an argument that is no tensor and no number: {values}.")
+
+
+def separated(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Example:
+    """Return the example with a tensor of its own for each argument.
+
+    Capture tells inputs apart by the tensors: one that is passed twice would be one input, and the other one unused.
+    """
+    example: Example = tuple(args), dict(kwargs)
+    leaves, structure = pytree.tree_flatten(example)
+    seen: set[int] = set()
+    for index, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            leaves[index] = leaf.detach().clone().requires_grad_(leaf.requires_grad) if id(leaf) in seen else leaf
+            seen.add(id(leaf))
+    repeated = len(seen) < sum(isinstance(leaf, torch.Tensor) for leaf in leaves)
+    return pytree.tree_unflatten(leaves, structure) if repeated else example
 
 
 def enlarged(example: Example, specs: Sequence[Mapping[int, Any]]) -> Iterator[Example]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_fx_export.arguments import FunctionModule, parameter_names
 from onnx_fx_export.call_structure import CallStructure
@@ -83,6 +84,7 @@ class ExportRequest:
                 )
             if repeated_blocks:
                 raise InvalidArgumentError("An ExportedProgram is captured already: leave out capture_repeated_blocks.")
+            _warn_of_one_tensor(self.model)
             return Captured(self.model)
         request = CaptureRequest.of(
             self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model),
@@ -130,6 +132,22 @@ class Captured:
     program: torch.export.ExportedProgram
     dims: Sequence[Mapping[int, Any]] = ()
     output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _warn_of_one_tensor(program: torch.export.ExportedProgram) -> None:
+    """Tell of inputs for which one tensor was passed at the capture: torch.export reads all of them from one."""
+    names: dict[int, list[str]] = {}
+    leaves = pytree.tree_leaves(program.example_inputs)
+    for leaf, name in zip(leaves, program.graph_signature.user_inputs, strict=False):
+        if isinstance(leaf, torch.Tensor):
+            names.setdefault(id(leaf), []).append(str(name))
+    for same in names.values():
+        if len(same) > 1:
+            warnings.warn(
+                f"The inputs {', '.join(same)} were one tensor when the program was captured, and only one of them is "
+                "read. Capture it with tensors of their own, or pass the model itself to export.",
+                stacklevel=4,
+            )
 
 
 def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
