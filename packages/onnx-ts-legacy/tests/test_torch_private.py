@@ -20,7 +20,7 @@ def test_fake_tensors_take_sizes_without_values_and_say_what_they_share() -> Non
 
     assert private.same_storage(x, view)
     assert not private.same_storage(x, copy)
-    assert private.statically_known_true(view.shape[0] == size * 3)
+    assert private.decided(view.shape[0] == size * 3)
 
 
 def test_a_size_that_is_set_to_be_at_least_one_is_known_to_be() -> None:
@@ -28,8 +28,9 @@ def test_a_size_that_is_set_to_be_at_least_one_is_known_to_be() -> None:
 
     private.set_at_least_one(size)
 
-    assert private.statically_known_true(size >= 1)
-    assert not private.statically_known_true(size >= 2)
+    assert private.decided(size >= 1) is True
+    assert private.decided(size < 1) is False
+    assert private.decided(size >= 2) is None
 
 
 def test_sizes_with_examples_are_symbols() -> None:
@@ -97,7 +98,7 @@ def test_a_kernel_that_refuses_symbols_has_another_in_python_that_takes_them() -
 
     assert private.refuses_symbols(refused)
     assert not private.refuses_symbols(RuntimeError("other"))
-    assert private.statically_known_true(result.shape[2] == size)
+    assert result.shape[2].node.expr == size.node.expr
 
 
 def test_what_tracing_does_not_record_is_replaced_while_it_runs_and_for_its_thread_alone() -> None:

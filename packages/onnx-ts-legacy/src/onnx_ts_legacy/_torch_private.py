@@ -25,13 +25,13 @@ from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     ShapeEnv,
     constrain_range,
-    statically_known_true,
 )
 
 __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "ShapeEnv",
+    "decided",
     "fake_mode",
     "hidden_deprecations",
     "inline_calls",
@@ -47,7 +47,6 @@ __all__ = [
     "same_storage",
     "set_at_least_one",
     "shape_env",
-    "statically_known_true",
     "trace_graph",
 ]
 
@@ -105,6 +104,16 @@ def set_at_least_one(size: torch.SymInt) -> None:
 def same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Tell whether two tensors share memory (``UntypedStorage._cdata``)."""
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def decided(condition: torch.SymBool) -> bool | None:
+    """Return what a relation between sizes is whatever they are; None if that depends (``_maybe_evaluate_static``)."""
+    try:
+        result = condition.node.shape_env._maybe_evaluate_static(condition.node.expr)
+    except Exception:
+        # What SymPy cannot simplify is not decided, as in ``statically_known_true``.
+        return None
+    return None if result is None else bool(result)
 
 
 def lacks_fake_kernel(error: BaseException) -> bool:

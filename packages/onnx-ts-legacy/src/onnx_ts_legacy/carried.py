@@ -328,7 +328,8 @@ def joined(interpreter: Interpreter, plan: Plan, value: Any, symbols: int) -> Pl
         inner = joined(interpreter, plan, presence(value)[1], symbols)
         return Optional(inner)
     if isinstance(plan, Number):
-        if interpreter.scalars.to_value(value).dtype != plan.dtype:
+        kind = kind_of_numbers((value,))
+        if kind is None or to_ir(kind) != plan.dtype:
             raise ControlFlowError("A variable of a loop holds numbers of different types.")
         return plan
     if isinstance(plan, Carried):

@@ -64,12 +64,14 @@ def _plan(interpreter: Interpreter, value: Any) -> Plan:
 def first_objects(interpreter: Interpreter, block: Any) -> dict[Mutable, Plan]:
     """Return plans to begin with for the memories that every iteration writes to through views of older tensors."""
     plans: dict[Mutable, Plan] = {}
+    nodes = [(node, node.kind()) for node in block.nodes()]
+    writing = [node for node, kind in nodes if kind.startswith("aten::") and kind.endswith("_") and kind[-2] != "_"]
+    if not writing:
+        return plans
     inner = {variable.unique() for variable in block.inputs()}
-    for node in block.nodes():
+    for node, _ in nodes:
         inner.update(variable.unique() for variable in node.outputs())
-        kind = node.kind()
-        if not kind.startswith("aten::") or not kind.endswith("_") or kind.endswith("__"):
-            continue
+    for node in writing:
         variable = node.inputsAt(0)
         while variable.unique() in inner and variable.node().kind() in _VIEWS:
             variable = variable.node().inputsAt(0)

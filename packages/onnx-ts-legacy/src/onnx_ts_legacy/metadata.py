@@ -129,19 +129,19 @@ class Metadata:
             private.set_at_least_one(size)
         self._at_least_one.clear()
 
-    def known_true(self, condition: Any) -> bool:
-        """Tell whether a relation between sizes holds whatever the sizes are, 0 included."""
-        if isinstance(condition, bool):
-            return condition
+    def decided(self, condition: torch.SymBool) -> bool | None:
+        """Return what a relation between sizes is whatever the sizes are, 0 included; None if it depends on them."""
         self._tell_ranges()
-        if not private.statically_known_true(condition):
-            return False
+        result = private.decided(condition)
+        if result is None:
+            return None
         # Calls are made on the assumption that declared sizes are not 0; decisions of the program are not.
         relation = condition.node.expr
         declared = [size.node.expr for size, _ in self._declared.values()]
         zeros = [{symbol: 0} for symbol in declared if symbol in relation.free_symbols]
         both = {symbol: 0 for found in zeros for symbol in found}
-        return all(relation.xreplace(values) == sympy.true for values in (*zeros, both)) if zeros else True
+        same = sympy.true if result else sympy.false
+        return result if not zeros or all(relation.xreplace(v) == same for v in (*zeros, both)) else None
 
     def symbol_count(self) -> int:
         """Return how many symbols there are; later ones have higher numbers."""
@@ -211,8 +211,11 @@ class Metadata:
                 self._known[key] = known
             return known
         result, position = self._run(function, args, kwargs)
-        if key is not None and _free_symbols(result) <= _free_symbols((args, kwargs)):
-            self._known[key] = result, position
+        if _free_symbols(result) <= _free_symbols((args, kwargs)):
+            if key is not None:
+                self._known[key] = result, position
+        else:
+            _forget_fakes((args, kwargs))
         return result, position
 
     def _by_rule(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None] | None:
@@ -427,6 +430,16 @@ def _free_symbols(values: Any) -> set[sympy.Symbol]:
     leaves = pytree.tree_leaves(values)
     sizes = [size for leaf in leaves for size in (leaf.shape if is_tensor(leaf) else [leaf])]
     return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
+
+
+def _forget_fakes(values: Any) -> None:
+    """Take the fake tensors from forms: they remember the symbols that stand for what is in them, such as its nonzeros.
+
+    The next tensor of such a form holds something else.
+    """
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, TensorForm) and leaf.layout == torch.strided:
+            leaf.fake = None
 
 
 def _viewed(args: Sequence[Any], result: Any) -> int | None:

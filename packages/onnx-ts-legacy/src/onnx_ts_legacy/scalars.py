@@ -83,11 +83,8 @@ class Scalars:
         if isinstance(condition, bool):
             return condition
         metadata = self._interpreter.metadata
-        if metadata.known_true(condition):
-            return True
-        if metadata.known_true(torch.sym_not(condition)):
-            return False
-        return RuntimeBool(relation=metadata.symbols.expression(condition))
+        known = metadata.decided(condition)
+        return RuntimeBool(relation=metadata.symbols.expression(condition)) if known is None else known
 
     def runtime(self, value: ir.Value) -> Any:
         """Return the number that a 0-d value holds at run time; a Python number if the value is a constant."""

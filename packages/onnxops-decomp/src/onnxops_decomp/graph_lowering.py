@@ -99,8 +99,9 @@ class SymbolNames:
             expression = self.renamed(raw)
             if expression.is_Integer:
                 return int(expression)
-            known = self._dims[raw] = ir.SymbolicDim(str(expression))
-            self._op.context.expressions[str(expression)] = expression
+            text = str(expression)
+            known = self._dims[raw] = ir.SymbolicDim(text)
+            self._op.context.expressions[text] = expression
         return known
 
     def dims(self, value: Shaped) -> Dims:
