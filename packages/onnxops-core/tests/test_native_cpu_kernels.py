@@ -3,6 +3,7 @@
 import os
 import shutil
 import stat
+import weakref
 
 import pytest
 import torch
@@ -87,6 +88,18 @@ def test_rms_normalization(kernels, shape):
     x, scale = torch.randn(shape), torch.randn(shape[-1:])
 
     _close(native.rms_normalization(x, scale, epsilon=0.1), RMS.reference(x, scale, epsilon=0.1))
+
+
+def test_tensors_by_keyword_are_differentiated_and_not_kept(kernels):
+    x, scale = torch.randn(4, 8), torch.ones(8, requires_grad=True)
+    RMS(x, scale=scale).sum().backward()
+    torch.testing.assert_close(scale.grad, RMS.reference(x, torch.ones(8)).sum(0))
+
+    scale = torch.ones(8)
+    kept = weakref.ref(scale)
+    _close(RMS(x, scale=scale), RMS.reference(x, scale))
+    del scale
+    assert kept() is None
 
 
 def test_rms_normalization_over_two_dimensions(kernels):

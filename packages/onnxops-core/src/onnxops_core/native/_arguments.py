@@ -78,8 +78,8 @@ class CheckedCalls:
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raises ValueError for a call that ONNX forbids."""
-        call: list[object] = [*kwargs, *map(type, kwargs.values()), *kwargs.values()]
-        for value in args:
+        call: list[object] = [*kwargs]
+        for value in (*args, *kwargs.values()):
             if value is None:
                 call.append(None)
             elif isinstance(value, torch.Tensor):

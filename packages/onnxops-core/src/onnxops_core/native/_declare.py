@@ -112,7 +112,7 @@ class NativeOp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return self.overload(*args, **kwargs)
-        if _torch_private.is_plain_eager(args):
+        if _torch_private.is_plain_eager((*args, *kwargs.values())):
             self.calls.check(args, kwargs)
             if self.check_values is not None and args[0].is_cpu:
                 self.check_values(*args, **kwargs)
