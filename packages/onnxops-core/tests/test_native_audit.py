@@ -168,6 +168,31 @@ def test_values_of_another_kind_are_refused(sample):
 
 
 @_each
+def test_a_tensor_on_another_device_is_refused(sample):
+    audited = _Audited(sample)
+    tensors = [(name, value) for name, value, _ in audited.tensors()]
+    wrong = []
+    for name, value in tensors[1:]:
+        complaint = _complaint(audited.eager_error(name, value.to("meta")), [name])
+        wrong += [(name, complaint)] if complaint else []
+
+    assert wrong == []
+
+
+@_each
+def test_a_tensor_that_is_not_dense_is_refused(sample):
+    audited = _Audited(sample)
+    wrong = []
+    for name, value, _ in audited.tensors():
+        if value.dtype in (torch.float32, torch.int64):
+            call(audited.function, audited.arguments)  # what has passed is remembered, yet not for other layouts
+            complaint = _complaint(audited.eager_error(name, value.to_sparse()), [name])
+            wrong += [(name, complaint)] if complaint else []
+
+    assert wrong == []
+
+
+@_each
 def test_attributes_out_of_range_are_refused(sample):
     audited = _Audited(sample)
     wrong = []

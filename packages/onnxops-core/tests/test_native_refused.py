@@ -291,3 +291,53 @@ def test_forbidden_call_is_refused_when_differentiated(name, monkeypatch):
 
     with pytest.raises(ValueError, match=argument):
         call()
+
+
+_IN_COMPILED_CODE = ("attention: K of another dtype", "rotary: cache width", "rms: axis", "gqa: heads")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in _IN_COMPILED_CODE else pytest.param(name, marks=pytest.mark.wide) for name in SHAPES | VALUES],
+)
+def test_forbidden_call_is_refused_when_compiled(name):
+    call, argument = (SHAPES | VALUES)[name]
+    torch.compiler.reset()
+
+    # Dynamo wraps what is raised while it traces.
+    with pytest.raises((ValueError, torch._dynamo.exc.TorchDynamoException), match=argument) as caught:
+        torch.compile(call, backend="eager", fullgraph=True)()
+
+    assert "expected" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "refused", "argument"),
+    [
+        (
+            lambda x: native.rms_normalization(x, x[0], axis=1),
+            lambda x: native.rms_normalization(x, x[0], axis=True),
+            "axis",
+        ),
+        (
+            lambda x: native.rms_normalization(x, x[0], axis=1),
+            lambda x: native.rms_normalization(x, x[0], axis=1.0),
+            "axis",
+        ),
+        (lambda x: native.swish(x, alpha=1.0), lambda x: native.swish(x, alpha=True), "alpha"),
+        (
+            lambda x: native.deform_conv(x[None, None], x[None, None], t(1, 18, 1, 1), strides=(1, 1)),
+            lambda x: native.deform_conv(x[None, None], x[None, None], t(1, 18, 1, 1), strides=(1.0, 1.0)),
+            "strides",
+        ),
+        (lambda x: native.rms_normalization(x, x[0]), lambda x: native.rms_normalization(x, x[0, :2]), "scale"),
+        (lambda x: native.rms_normalization(x, x[0]), lambda x: native.rms_normalization(x.int(), x[0]), "X"),
+    ],
+)
+def test_a_call_that_equals_an_accepted_one_in_part_is_checked(accepted, refused, argument):
+    x = t(3, 3)
+    accepted(x)
+    accepted(x)
+
+    with pytest.raises(ValueError, match=argument):
+        refused(x)

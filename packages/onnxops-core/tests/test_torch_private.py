@@ -43,6 +43,13 @@ def test_subclasses_meta_and_fake_tensors_are_not_plain():
         assert not _torch_private.is_plain_eager((tensor,))
 
 
+def test_tensors_of_two_devices_and_sparse_ones_are_not_plain():
+    x = torch.ones(2, 2)
+
+    assert not _torch_private.is_plain_eager((x, x.to("meta")))
+    assert not _torch_private.is_plain_eager((x, x.to_sparse()))
+
+
 def test_nothing_is_plain_under_a_dispatch_mode():
     with _Nothing():
         assert not _torch_private.is_plain_eager((torch.ones(2),))

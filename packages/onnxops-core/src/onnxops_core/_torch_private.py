@@ -22,6 +22,7 @@ _modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _functorch_level = torch._C._functorch.peek_interpreter_stack
 _tracing = torch._C._get_tracing_state
+_STRIDED = torch.strided
 
 
 def forward_mode_is_active() -> bool:
@@ -30,19 +31,25 @@ def forward_mode_is_active() -> bool:
 
 
 def is_plain_eager(arguments: Iterable[object]) -> bool:
-    """Whether a call need not go through the dispatcher: nothing records, transforms or differentiates it."""
+    """Whether a call need not go through the dispatcher: nothing records, transforms or differentiates it, and all its
+    tensors are dense and on one device that has memory."""
     if _modes() or _function_modes() or _tracing() is not None or _functorch_level() is not None:
         return False
     if forward_mode_is_active():
         return False
     grad = torch.is_grad_enabled()
+    device = None
     for value in arguments:
         if value is None:
             continue
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            if (grad and value.requires_grad) or value.is_meta:  # type: ignore[attr-defined]
+            if (grad and value.requires_grad) or value.layout is not _STRIDED:  # type: ignore[attr-defined]
                 return False
+            if value.device != device:  # type: ignore[attr-defined]
+                if device is not None or value.is_meta:  # type: ignore[attr-defined]
+                    return False
+                device = value.device  # type: ignore[attr-defined]
         elif isinstance(value, torch.Tensor):
             return False
     return True

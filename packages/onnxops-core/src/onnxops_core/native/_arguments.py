@@ -52,6 +52,18 @@ class ArgumentKinds:
         if not self.has_lists:
             self._passed.add(types)
 
+    def check_placement(self, args: tuple[Any, ...]) -> None:
+        """Raises ValueError for a tensor that is not dense, or on another device than the first one."""
+        first: tuple[str, torch.device] | None = None
+        for name, value in zip(self._names, args, strict=False):
+            if not isinstance(value, torch.Tensor):
+                continue
+            if value.layout != torch.strided:
+                raise invalid(self._op, name, value, f"a dense tensor, not one of layout {value.layout}")
+            first = first or (name, value.device)
+            if value.device != first[1] and (value.dim() or value.is_meta):
+                raise invalid(self._op, name, value, f"the device of {first[0]}, {first[1]}, not {value.device}")
+
     def _check_one(self, name: str, value: object, kind: str, optional: bool) -> None:
         if optional and value is None:
             return

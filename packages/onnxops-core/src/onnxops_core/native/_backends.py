@@ -70,4 +70,6 @@ def triton_refuses(tensors: Iterable[torch.Tensor | None]) -> str | None:
             return f"a tensor is on {tensor.device}, not on a CUDA device"
         if tensor.dtype == torch.float64:
             return "float64 would be computed in float32"
+        if tensor.is_neg():
+            return "memory holds the negative of a tensor"
     return None if _triton_is_installed() else "Triton is not installed"

@@ -186,6 +186,14 @@ def _contiguous_kernel(function: Function) -> Function:
     return kernel
 
 
+def _placed(kinds: ArgumentKinds, check: Function) -> Function:
+    def check_all(*args: Any, **kwargs: Any) -> None:
+        kinds.check_placement(args)
+        check(*args, **kwargs)
+
+    return check_all
+
+
 def _values_are_visible(args: tuple[Any, ...]) -> bool:
     return all(_torch_private.has_values(value) for value in args if isinstance(value, torch.Tensor))
 
@@ -239,6 +247,8 @@ def declare(
     kernel = kernel or _contiguous_kernel(decomposition)
     _LIBRARY.define(name + schema)
     overload: torch._ops.OpOverload = getattr(getattr(torch.ops.onnxops, op_type), f"opset{since_version}")
+    kinds = ArgumentKinds(op_type, overload._schema.arguments)
+    check = _placed(kinds, check)
     op = NativeOp(
         domain=domain,
         op_type=op_type,
@@ -256,7 +266,7 @@ def declare(
         opset_of_call=opset_of_call,
         backends=backends,
         extensions=frozenset(extensions),
-        calls=CheckedCalls(ArgumentKinds(op_type, overload._schema.arguments), check),
+        calls=CheckedCalls(kinds, check),
     )
 
     _register(op, name, fake)
