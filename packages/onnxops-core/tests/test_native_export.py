@@ -393,6 +393,21 @@ def test_attention_takes_the_oldest_version_that_has_the_arguments(kwargs, overl
     assert [str(node.target) for node in _native_nodes(program)] == [f"onnxops.Attention.{overload}"]
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_compiled_code_keeps_to_the_dtypes_under_autocast(grad):
+    def function(q, weight):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = native.attention(q, q, q, is_causal=True, num_outputs=1)
+            return y, torch.nn.functional.linear(y, weight)
+
+    q, weight = _randn(1, 2, 5, 8).requires_grad_(grad), _randn(3, 8)
+    torch.compiler.reset()
+    y, projected = torch.compile(function, backend="aot_eager", fullgraph=True)(q, weight)
+
+    assert (y.dtype, projected.dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(y, native.attention(q, q, q, is_causal=True, num_outputs=1))
+
+
 def test_scripted_trace_records_the_operator():
     traced = torch.jit.trace(lambda x: native.swish(x, alpha=2.0), (torch.ones(3),), check_trace=False)
 

@@ -10,6 +10,7 @@ import torch
 from core_rotated import rotated_heads
 from core_samples import SAMPLES
 from core_schemas import newest_schema, schema_at
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onnxops_core.native import dequantize_linear, find_native_op, native_ops
 
@@ -147,6 +148,30 @@ def test_strided_inputs_give_the_same(sample):
     ]
 
     _assert_equal(sample.op(*strided, **kwargs), sample.op(*args, **kwargs), dtype)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@_each
+def test_autocast_changes_nothing(sample, grad):
+    dtype = sample.usual_dtype
+    args, kwargs = sample.make(dtype)
+    if grad and sample.differentiable:
+        args = tuple(a.requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = sample.op(*args, **kwargs)
+
+    _assert_equal(cast, sample.op(*args, **kwargs), dtype)
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.op_type != "NonMaxSuppression"], ids=str)
+def test_autocast_changes_no_dtype_in_fake_mode(sample):
+    args, kwargs = sample.make(sample.usual_dtype)
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.autocast("cpu", dtype=torch.bfloat16):
+        fakes = sample.op(*(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+
+    assert [o.dtype for o in _outputs(fakes)] == [o.dtype for o in _outputs(sample.op(*args, **kwargs))]
 
 
 @_traced([s for s in SAMPLES if s.opcheck])

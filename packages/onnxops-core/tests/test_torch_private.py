@@ -50,6 +50,11 @@ def test_tensors_of_two_devices_and_sparse_ones_are_not_plain():
     assert not _torch_private.is_plain_eager((x, x.to_sparse()))
 
 
+def test_nothing_is_plain_under_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not _torch_private.is_plain_eager((torch.ones(2),))
+
+
 def test_nothing_is_plain_under_a_dispatch_mode():
     with _Nothing():
         assert not _torch_private.is_plain_eager((torch.ones(2),))

@@ -5,15 +5,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.autograd import forward_ad
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["below_autograd", "differentiates", "forward_mode_is_active", "has_values", "is_mapped", "is_plain_eager"]
+__all__ = [
+    "below_autograd",
+    "differentiates",
+    "forward_mode_is_active",
+    "has_values",
+    "is_mapped",
+    "is_plain_eager",
+    "without_autocast",
+]
+
+Result = TypeVar("Result")
 
 # torch.library's own kernels use this guard to call the next kernel below autograd.
 below_autograd = torch._C._AutoDispatchBelowAutograd
@@ -22,6 +32,7 @@ _modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _functorch_level = torch._C._functorch.peek_interpreter_stack
 _tracing = torch._C._get_tracing_state
+_autocasts = torch._C._is_any_autocast_enabled
 _STRIDED = torch.strided
 
 
@@ -31,11 +42,11 @@ def forward_mode_is_active() -> bool:
 
 
 def is_plain_eager(arguments: Iterable[object]) -> bool:
-    """Whether a call need not go through the dispatcher: nothing records, transforms or differentiates it, and all its
-    tensors are dense and on one device that has memory."""
+    """Whether a call need not go through the dispatcher: nothing records, transforms, casts or differentiates it, and
+    all its tensors are dense and on one device that has memory."""
     if _modes() or _function_modes() or _tracing() is not None or _functorch_level() is not None:
         return False
-    if forward_mode_is_active():
+    if forward_mode_is_active() or _autocasts():
         return False
     grad = torch.is_grad_enabled()
     device = None
@@ -53,6 +64,23 @@ def is_plain_eager(arguments: Iterable[object]) -> bool:
         elif isinstance(value, torch.Tensor):
             return False
     return True
+
+
+def without_autocast(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns a function that computes in the dtypes it is given, also where autocast is on.
+
+    An ONNX operator has no other: a part of it in a half precision would be neither what its fake kernel says of the
+    result nor what a runtime computes.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Result:
+        device = args[0].device.type if _autocasts() else "meta"
+        if device == "meta":
+            return function(*args, **kwargs)
+        with torch.autocast(device, enabled=False):
+            return function(*args, **kwargs)
+
+    return run
 
 
 def differentiates(arguments: Iterable[object]) -> bool:

@@ -294,10 +294,11 @@ def _register(op: NativeOp, name: str, fake: Function | None) -> None:
         op.check(*args, **kwargs)
         return (fake or derived)(*args, **kwargs)
 
-    _LIBRARY.kernel(name, op.run, "CompositeExplicitAutograd")
-    _LIBRARY.kernel(name, autograd, "Autograd")
-    _LIBRARY.kernel(name, seen_through, "FuncTorchBatched")
-    _LIBRARY.fake(name, on_fake)
+    exact = _torch_private.without_autocast
+    _LIBRARY.kernel(name, exact(op.run), "CompositeExplicitAutograd")
+    _LIBRARY.kernel(name, exact(autograd), "Autograd")
+    _LIBRARY.kernel(name, exact(seen_through), "FuncTorchBatched")
+    _LIBRARY.fake(name, exact(on_fake))
 
 
 def find_native_op(overload: object) -> NativeOp | None:

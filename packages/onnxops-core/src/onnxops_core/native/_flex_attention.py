@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from onnxops_core._torch_private import without_autocast
 from onnxops_core.dtypes import torch_dtype
 from onnxops_core.native._checks import check_choice, check_float, check_same_dtype, invalid
 from onnxops_core.native._declare import declare
@@ -153,6 +154,6 @@ def flex_attention(
     """
     if score_mod is not None or prob_mod is not None:
         _check(Q, K, V, scale=scale, softmax_precision=softmax_precision)
-        return _attend(Q, K, V, scale, softmax_precision, score_mod, prob_mod)
+        return without_autocast(_attend)(Q, K, V, scale, softmax_precision, score_mod, prob_mod)
     result: torch.Tensor = _FLEX_ATTENTION(Q, K, V, scale=scale, softmax_precision=softmax_precision)
     return result
