@@ -201,6 +201,35 @@ def test_gradients_are_exact_in_both_modes(sample, fast):
     assert torch.autograd.gradcheck(function, tensors, check_forward_ad=True, fast_mode=fast)
 
 
+@_differentiable
+def test_gradients_of_all_outputs_are_the_references(sample):
+    # Beside gradcheck, which has no use for outputs in less than float64.
+    args, kwargs = sample.make(torch.float64)
+    places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.is_floating_point()]
+
+    def total(op):
+        def function(*tensors):
+            full = list(args)
+            for place, tensor in zip(places, tensors, strict=True):
+                full[place] = tensor
+            return sum(o.double().sin().sum() for o in _outputs(op(*full, **kwargs)) if o.is_floating_point())
+
+        return function
+
+    tensors = tuple(args[i] for i in places)
+    numbers = tuple(range(len(places)))
+    tangents = tuple(torch.ones_like(tensor) for tensor in tensors)
+    op, reference = total(sample.op), total(sample.op.reference)
+
+    backward = torch.func.grad(op, numbers)(*tensors)
+    _, forward = torch.func.jvp(op, tensors, tangents)
+
+    expected = torch.func.grad(reference, numbers)(*tensors)
+    # Statistics in float32 are rounded once here and there.
+    torch.testing.assert_close(backward, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(forward, torch.func.jvp(reference, tensors, tangents)[1], rtol=1e-6, atol=1e-6)
+
+
 @pytest.fixture
 def _no_loop_of_vmap():
     """Makes vmap fail where it would run an operator once per element for want of a batching rule."""

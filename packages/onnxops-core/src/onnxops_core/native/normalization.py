@@ -182,13 +182,36 @@ def _layer_composite(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> Three:
-    shape = _normalized_shape(x, axis)
-    plain = list(scale.shape) == shape and (bias is None or list(bias.shape) == shape)
-    if not plain:
+    if not _is_plain_layer(x, scale, bias, axis):
         return _layer_reference(x, scale, bias, axis=axis, epsilon=epsilon, stash_type=stash_type)
-    y, mean, inverse = torch.native_layer_norm(x, shape, scale, bias, epsilon)
+    y = torch.nn.functional.layer_norm(x, _normalized_shape(x, axis), scale, bias, epsilon)
+    # torch.native_layer_norm has the statistics as well, but drops their gradients.
+    wide, dims, stash = x.to(_stash_dtype(x, stash_type)), _dims(x, axis), torch_dtype(stash_type)
+    variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
+    return y, mean.to(stash), torch.rsqrt(variance + epsilon).to(stash)
+
+
+def _layer_kernel(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Three:
+    if _is_plain_layer(x, scale, bias, axis):
+        y, mean, inverse = torch.native_layer_norm(x, _normalized_shape(x, axis), scale, bias, epsilon)
+    else:
+        y, mean, inverse = _layer_reference(x, scale, bias, axis=axis, epsilon=epsilon, stash_type=stash_type)
     stash = torch_dtype(stash_type)
-    return y, mean.to(stash), inverse.to(stash)
+    return y.contiguous(), mean.to(stash).contiguous(), inverse.to(stash).contiguous()
+
+
+def _is_plain_layer(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, axis: int) -> bool:
+    """Whether scale and bias have a value for each normalized element, as torch's layer norm wants."""
+    shape = _normalized_shape(x, axis)
+    return list(scale.shape) == shape and (bias is None or list(bias.shape) == shape)
 
 
 def _layer_fake(
@@ -213,6 +236,7 @@ _LAYER_NORMALIZATION = declare(
     "-> (Tensor Y, Tensor Mean, Tensor InvStdDev)",
     reference=_layer_reference,
     composite=_layer_composite,
+    kernel=_layer_kernel,
     fake=_layer_fake,
     check=_layer_check,
     backends=(LAYER_NORMALIZATION,),
