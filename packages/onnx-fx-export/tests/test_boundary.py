@@ -292,3 +292,60 @@ def test_a_captured_program_that_took_two_inputs_for_one_is_told_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         export(distinct)
+
+
+class Named(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return {"linear": self.second(torch.relu(self.first(x))), "scores": x.sum()}
+
+
+@pytest.mark.parametrize("options", [
+    {},
+    {"output_names": ["relu", "linear"]},
+    {"output_names": ["val_0", "constant_0"]},
+    {"input_names": ["linear"], "output_names": ["linear_1", "relu"]},
+])  # fmt: skip
+def test_names_of_the_boundary_come_before_those_inside(options) -> None:
+    program = export(Named(), (torch.randn(2, 3),), **options)
+    assert [value.name for value in program.model.graph.inputs] == options.get("input_names", ["x"])
+    assert [value.name for value in program.model.graph.outputs] == options.get("output_names", ["linear", "scores"])
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    x = torch.randn(2, 3)
+    model = Named()
+    assert program.apply_weights(model.state_dict()) == []
+    torch.testing.assert_close(program(x), {name: value.detach() for name, value in model(x).items()})
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"output_names": ["o", "o"]}, "another"),
+    ({"input_names": ["o"], "output_names": ["o"]}, "another"),
+    ({"output_names": ["x"]}, "an input"),
+    ({"output_names": ["first.weight"]}, "a weight"),
+    ({"input_names": ["first.weight"]}, "a weight"),
+    ({"input_names": "x"}, "list of names"),
+    ({"output_names": [""]}, "list of names"),
+    ({"output_names": [1]}, "list of names"),
+])  # fmt: skip
+def test_names_that_cannot_be_given_are_refused(options, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        export(Named(), (torch.randn(2, 3),), **options)
+
+
+@dataclasses.dataclass
+class Pair:
+    left: Any
+    right: Any = None
+
+
+def test_dimensions_are_declared_in_a_dataclass_of_their_own() -> None:
+    def function(pair):
+        return Pair(pair.left * 2, pair.right)
+
+    example, other = Pair(torch.randn(3), torch.randn(2)), Pair(torch.randn(5), torch.randn(2))
+    program = export(function, (example,), dynamic_shapes={"pair": Pair({0: "n"})})
+    assert [str(value.shape) for value in program.model.graph.inputs] == ["[n]", "[2]"]
+    torch.testing.assert_close(program(other).left, other.left * 2)

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -243,3 +244,27 @@ def test_further_arguments_are_counted() -> None:
     torch.testing.assert_close(program(x, y), x - 2 * y)
     with pytest.raises(InvalidArgumentError, match=r"\(x, \*\), not \(x, \*, \*\)"):
         program(x, y, y)
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    (torch.ones(2, 3, dtype=torch.float64), "torch.float64, the model takes torch.float32"),
+    (torch.ones(2, 3, dtype=torch.int64), "torch.int64, the model takes torch.float32"),
+    (None, "takes a tensor"),
+    ("text", "takes a tensor"),
+])  # fmt: skip
+def test_arguments_of_other_dtypes_are_refused(given, message: str) -> None:
+    program = export(torch.nn.Identity(), (torch.ones(2, 3),))
+    with pytest.raises(InvalidArgumentError, match=message):
+        program.run({"input": given})
+
+
+def test_arrays_and_whole_numbers_are_taken() -> None:
+    program = export(lambda x, factor: x * factor, (torch.ones(3), 2.5), dynamic_shapes=(None, "factor"))
+    for x in (torch.arange(3.0), np.arange(3, dtype=np.float32)):
+        torch.testing.assert_close(program(x, 3), torch.arange(3.0) * 3)
+
+
+@pytest.mark.parametrize("opset", ["17", 17.0, True])
+def test_an_opset_is_a_whole_number(opset) -> None:
+    with pytest.raises(InvalidArgumentError, match="whole number"):
+        export(torch.nn.ReLU(), (torch.ones(2),), opset_version=opset)

@@ -19,6 +19,7 @@ from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversio
 from onnx_fx_export.finish import finish
 from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.higher_order import HANDLERS
+from onnx_fx_export.naming import boundary_names
 from onnx_fx_export.observers import settled
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.regions import ModuleClasses, module_regions
@@ -119,6 +120,12 @@ class _Converter:
         self.input_dims: dict[str, Dims] = {}
         self.initial_state: dict[str, torch.Tensor] = {}
         self.state: dict[str, str] = {}
+        # Names of the boundary come before those of values inside.
+        given = {"input_names": names.input_overrides, "output_names": names.output_overrides}
+        weights = {*program.state_dict, *program.constants}
+        self.kept = boundary_names(names.inputs, names.outputs, given, weights)
+        for name in self.kept:
+            self.op.context.names.reserve(name)
 
     # ---- inputs
 
@@ -151,15 +158,21 @@ class _Converter:
             return self._number_input(name, val)
         _check_numbers("Input", name, val)
         dims = self.input_dims[self.names.inputs[position]] = self.symbols.dims(val)
-        value = self.op.input(name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
+        value = self._input(name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
         for axis, size in enumerate(val.shape):
             if isinstance(size, torch.SymInt):
                 define_symbol(self.op.context, self.symbols.expression(size), partial(axis_size, value, axis))
         return mark_complex(value) if val.is_complex() else value
 
+    def _input(self, name: str, dtype: ir.DataType, dims: Dims) -> ir.Value:
+        value = self.op.input(name, dtype, dims)
+        if name in self.kept:
+            value.name = name
+        return value
+
     def _number_input(self, name: str, val: Any) -> ir.Value:
         dtype = {torch.SymInt: ir.DataType.INT64, torch.SymBool: ir.DataType.BOOL}.get(type(val), ir.DataType.DOUBLE)
-        value = mark_number(self.op.input(name, dtype, ()))
+        value = mark_number(self._input(name, dtype, ()))
         self.numbers[name] = str(self.symbols.expression(val))
         define_symbol(self.op.context, self.symbols.expression(val), lambda op: op.Reshape(value, [1]))
         return value
@@ -237,6 +250,10 @@ class _Converter:
 
     def outputs(self, results: Sequence[Any]) -> tuple[list[ir.Value], list[Any]]:
         """Return the model's outputs, and for each flat user output its model output's name or constant."""
+        if (
+            clash := next((name for name in self.names.output_overrides if name in self.model_inputs), None)
+        ) is not None:
+            raise InvalidArgumentError(f"output_names gives the name {clash!r}, which is that of an input.")
         values: list[tuple[ir.Value, str]] = []
         user: list[Any] = []
         numbers: list[int] = []
@@ -288,7 +305,7 @@ class _Converter:
                 mark_complex(output)
             # A cache goes in and comes out under one structural name.
             taken = name in self.model_inputs or name in self.initial_state
-            output.name = self.op.context.names.reserve(f"{name}.out" if taken else name)
+            output.name = name if name in self.kept else self.op.context.names.reserve(f"{name}.out" if taken else name)
             result.append(output)
         return result
 

@@ -166,6 +166,8 @@ def leaf_specs(value: Any, spec: Any) -> list[dict[int, Any]]:
     leaves = pytree.tree_leaves(value)
     if isinstance(spec, FlatSpecs) or (isinstance(spec, tuple | list) and len(spec) == len(leaves) != len(children)):
         return [_leaf_spec(leaf, entry) for leaf, entry in zip(leaves, spec, strict=True)]
+    if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
+        spec = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     if isinstance(spec, Mapping) and (names := _child_names(value)) is not None:
         if unknown := spec.keys() - {*names}:
             raise InvalidArgumentError(f"dynamic_shapes names {min(map(str, unknown))!r}; there are {[*names]}.")

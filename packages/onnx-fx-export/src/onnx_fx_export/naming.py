@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import InvalidArgumentError
 
-__all__ = ["input_paths", "key_of", "output_paths", "rename_dimensions", "renamed_text"]
+__all__ = ["boundary_names", "input_paths", "key_of", "output_paths", "rename_dimensions", "renamed_text"]
 
 
 def _paths(spec: pytree.TreeSpec) -> list[tuple[Any, ...]]:
@@ -69,6 +69,35 @@ def output_paths(spec: pytree.TreeSpec) -> list[str]:
         else:
             names.append(".".join(str(part) for part in path))
     return names
+
+
+def boundary_names(
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    given: Mapping[str, Sequence[str]],
+    weights: Collection[str],
+) -> frozenset[str]:
+    """Return the names that no value inside of the model may take.
+
+    Args:
+        inputs: Names of the inputs by the structure of the arguments.
+        outputs: Names of the outputs by the structure of the result; one that an input has too is not kept.
+        given: What the user passed as ``input_names`` and as ``output_names``.
+        weights: Names of the weights, which keep theirs so that they can be replaced.
+
+    Raises:
+        InvalidArgumentError: If the user gives one name twice, or that of a weight, or something that is no name.
+    """
+    found: set[str] = set()
+    for argument, names in given.items():
+        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+            raise InvalidArgumentError(f"{argument} is a list of names, not {names!r}.")
+        for name in names:
+            if name in found or name in weights:
+                owner = "a weight" if name in weights else "another input or output"
+                raise InvalidArgumentError(f"{argument} gives the name {name!r}, which is that of {owner}.")
+            found.add(name)
+    return frozenset({*found, *(name for name in outputs if name not in inputs and name not in weights)})
 
 
 def renamed_text(text: str, names: Mapping[str, str]) -> str:

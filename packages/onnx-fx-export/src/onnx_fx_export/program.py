@@ -263,13 +263,14 @@ class ONNXProgram:
         """Run the model on named inputs and return its outputs by name, state outputs included.
 
         Raises:
-            InvalidArgumentError: If the sizes are none that the model is right for.
+            InvalidArgumentError: If the sizes are none that the model is right for, or the dtypes others.
         """
         self.check_sizes(inputs)
         if self._session is None:
             self.initialize_inference_session()
         wanted = {value.name for value in self._session.get_inputs()}
-        feeds = {name: _to_ort(value) for name, value in inputs.items() if name in wanted}
+        declared = [value for value in self.model.graph.inputs if value.name in wanted and value.name in inputs]
+        feeds = {str(value.name): _to_ort(_fitting(value, inputs[str(value.name)])) for value in declared}
         values = self._session.run_with_ort_values(None, feeds)
         return self._with_complex(dict(zip(self.output_names, map(_from_ort, values), strict=True)))
 
@@ -406,6 +407,25 @@ def _to_ort(value: Any) -> Any:
         onnx_type = int(ir.tensor_adapters.from_torch_dtype(value.dtype))
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(carrier), onnx_type)
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _fitting(declared: ir.Value, given: Any) -> torch.Tensor:
+    """Return what is given for an input as a tensor; an int counts as a float where the model takes one.
+
+    Raises:
+        InvalidArgumentError: If it has another dtype than the input, or is none that a tensor can be made of.
+    """
+    assert declared.dtype is not None
+    wanted = ir.tensor_adapters.to_torch_dtype(declared.dtype)
+    if type(given) is int and wanted.is_floating_point:
+        given = float(given)
+    try:
+        tensor = given if isinstance(given, torch.Tensor) else _number(given)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"Input {declared.name} is {given!r}, the model takes a tensor.") from error
+    if (tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype) != wanted:
+        raise InvalidArgumentError(f"Input {declared.name} is {tensor.dtype}, the model takes {wanted}.")
+    return tensor
 
 
 def _number(value: Any) -> torch.Tensor:

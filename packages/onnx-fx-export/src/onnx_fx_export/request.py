@@ -55,6 +55,8 @@ class ExportRequest:
     target: str | None
 
     def __post_init__(self) -> None:
+        if type(self.opset) is not int:
+            raise InvalidArgumentError(f"opset_version is a whole number, not {self.opset!r}.")
         if self.state not in ("error", "io"):
             raise InvalidArgumentError(f'state is "error" or "io", not {self.state!r}.')
 
