@@ -203,6 +203,10 @@ SHAPES = {
     "nms: threshold": (lambda: native.non_max_suppression(t(1, 5, 4), t(1, 2, 5), 1, 1.5), "iou_threshold"),
     "mha: heads": (lambda: native.multi_head_attention(t(2, 5, 8), t(2, 5, 8), t(2, 5, 8), num_heads=3), "query"),
     "mha: value": (lambda: native.multi_head_attention(t(2, 5, 8), t(2, 5, 8), t(2, 4, 8), num_heads=2), "value"),
+    "mha: more keys than queries in one direction": (
+        lambda: native.multi_head_attention(t(2, 3, 8), t(2, 5, 8), t(2, 5, 8), num_heads=2, unidirectional=True),
+        "unidirectional",
+    ),
     "mha: mask": (
         lambda: native.multi_head_attention(
             t(2, 5, 8), t(2, 5, 8), t(2, 5, 8), None, t(2, 4, dtype=torch.int32), num_heads=2

@@ -1,5 +1,7 @@
 """Native operators give what ONNX Runtime gives for the node that they stand for."""
 
+import random
+
 import core_samples_more  # noqa: F401 - adds its samples
 import onnxruntime
 import pytest
@@ -112,6 +114,59 @@ def test_attention_of_random_shapes_is_the_runtimes(case):
     theirs = run_in_runtime(op, tuple(inputs), kwargs, 3)
     for one, other in zip((y, key, value), theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("case", range(30))
+def test_multi_head_attention_of_random_shapes_is_the_runtimes(case):
+    rng = random.Random(case)
+    torch.manual_seed(case)
+    heads, batch, length, keys, width = (rng.choice(x) for x in ((1, 2, 4), (1, 2), (1, 3), (1, 4), (4, 8)))
+    mask = rng.choice(
+        [None, torch.randint(1, keys + 1, (batch,)).int(), torch.randint(0, 2, (batch, keys)).int()],
+    )
+    shape = rng.choice([None, (batch, heads, length, keys), (1, heads, length, keys), (1, 1, length, keys)])
+    inputs = [torch.randn(batch, *rest) for rest in ((length, 4 * heads), (keys, 4 * heads), (keys, width * heads))]
+    inputs += [
+        rng.choice([None, torch.randn((8 + width) * heads)]),
+        mask,
+        None if shape is None else torch.randn(shape),
+    ]
+    kwargs = {"num_heads": heads, "unidirectional": keys <= length and rng.random() < 0.5, "num_outputs": 1}
+
+    y = native.multi_head_attention(*inputs, **kwargs)
+
+    op = find_native_op(torch.ops.onnxops.MultiHeadAttention.opset1)
+    (theirs,) = run_in_runtime(op, tuple(inputs), kwargs, 1)
+    torch.testing.assert_close(y, theirs, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("case", range(40))
+def test_group_query_attention_of_random_shapes_is_the_runtimes(case):
+    rng = random.Random(case)
+    torch.manual_seed(case)
+    kv_heads, group, size, batch, past = (rng.choice(x) for x in ((1, 2), (1, 2), (8, 16), (1, 3), (0, 2, 6)))
+    heads, rotary = kv_heads * group, size == 16 and rng.random() < 0.6
+    length = 1 if past else rng.choice((1, 3, 5))
+    lengths = torch.randint(1, past + 1, (batch,)) if past else torch.randint(0, length, (batch,))
+    if not past:
+        lengths[0] = length - 1
+    total = int(lengths.max()) + 1
+    widths = [heads * size, kv_heads * size, kv_heads * size]
+    inputs = [torch.randn(batch, length, width) for width in widths]
+    if rng.random() < 0.5:
+        inputs = [torch.cat(inputs, -1), None, None]
+    inputs += [torch.randn(batch, kv_heads, past, size) if past else None for _ in range(2)]
+    inputs += [lengths.int(), total, *(torch.randn(12, size // 2) if rotary else None for _ in range(2)), None]
+    inputs += [rng.choice([None, torch.randn(1, heads, length, total)]), rng.choice([None, torch.randn(heads)])]
+    kwargs = {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": rotary, "softcap": rng.choice([0.0, 2.0])}
+    kwargs |= {"local_window_size": rng.choice([-1, 1, 2, 4]), "rotary_interleaved": rotary and rng.random() < 0.5}
+
+    ours = native.group_query_attention(*inputs, **kwargs, num_outputs=3)
+
+    op = find_native_op(torch.ops.onnxops.GroupQueryAttention.opset1)
+    theirs = run_in_runtime(op, tuple(inputs), kwargs, 3)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(_specified(one, inputs), _specified(other, inputs), rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,9 @@ def _mha_check(
     for name, tensor in (("past_sequence_length", past_sequence_length), ("cache_indirection", cache_indirection)):
         if tensor is not None:
             raise invalid(_MHA, name, tensor, "None: the past is as long as past_key, and beams do not share it")
+    if unidirectional and keys > length:
+        # Which of them stand before a query is not said, and runtimes differ.
+        raise invalid(_MHA, "unidirectional", True, f"no more new keys ({keys}) than queries ({length}); use past_key")
     check_not_negative(_MHA, "scale", scale)
     if not mask_filter_value < math.inf:
         raise invalid(_MHA, "mask_filter_value", mask_filter_value, "a number below infinity")
@@ -282,7 +285,8 @@ def multi_head_attention(
         num_heads: the number of heads.
         mask_filter_value: what the padding mask adds to scores of padding.
         scale: factor of the scores; 0 stands for ``1 / sqrt(head_size)``.
-        unidirectional: whether a query may not attend keys behind its own position.
+        unidirectional: whether a query may not attend keys behind its own position; then there are no more new
+            keys than queries.
         num_outputs: how many outputs are wanted.
 
     Returns:
