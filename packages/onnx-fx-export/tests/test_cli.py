@@ -18,6 +18,7 @@ from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
+import onnx_fx_export
 from onnx_fx_export.cli import _Progress, app
 
 FACTORY = """
@@ -72,6 +73,11 @@ def broken():
 
 def alone():
     return torch.nn.ReLU()
+
+def misspelt():
+    return torch.nn.ReLU(), (torch.ones(2),), {"opset": 17}
+
+constant = 5
 """
 
 
@@ -209,3 +215,21 @@ def test_a_wrong_command_exits_with_2(name: str, folder: Path) -> None:
     assert (result.exit_code, type(result.exception)) == (2, SystemExit)
     assert "error" in result.stderr.lower()
     assert not (folder / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["models:constant"], "models:constant is no function, but int"),
+    (["models:misspelt"], "models:misspelt states 'opset', which is no argument"),
+    (["models:plain", "--opset", "99"], "opset_version is 7 to 28, not 99"),
+])  # fmt: skip
+def test_commands_that_cannot_work_are_told_of_at_once(arguments: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text(FACTORY)
+    result = run(*arguments, "-o", "model.onnx", folder=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_version_is_printed() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"{onnx_fx_export.__version__}\n")

@@ -264,7 +264,10 @@ def test_arrays_and_whole_numbers_are_taken() -> None:
         torch.testing.assert_close(program(x, 3), torch.arange(3.0) * 3)
 
 
-@pytest.mark.parametrize("opset", ["17", 17.0, True])
-def test_an_opset_is_a_whole_number(opset) -> None:
-    with pytest.raises(InvalidArgumentError, match="whole number"):
+@pytest.mark.parametrize(
+    ("opset", "message"),
+    [("17", "whole number"), (17.0, "whole number"), (True, "whole number"), (6, "7 to 28"), (29, "7 to 28")],
+)
+def test_an_opset_is_a_number_of_those_supported(opset, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
         export(torch.nn.ReLU(), (torch.ones(2),), opset_version=opset)

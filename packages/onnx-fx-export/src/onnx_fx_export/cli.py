@@ -6,6 +6,7 @@ It needs the extra ``cli`` (typer and rich). Exit codes: 0 exported, 1 the expor
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onnx_fx_export._version import __version__
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.export import DEFAULT_OPSET, export
 from onnx_fx_export.program import ONNXProgram
@@ -56,13 +58,18 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         factory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise InvalidArgumentError(f"{source} cannot be loaded: {error}.") from error
+    if not callable(factory):
+        raise InvalidArgumentError(f"{source} is no function, but {type(factory).__name__}.")
     made = factory()
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[1], tuple | list):
         raise InvalidArgumentError(
             f"{source} has to return a model and a tuple of its positional example arguments, and may add a dictionary "
             f"of arguments of onnx_fx_export.export; it returned {type(made).__name__}."
         )
-    return made[0], tuple(made[1]), dict(made[2]) if len(made) > 2 else {}
+    options = dict(made[2]) if len(made) > 2 else {}
+    if unknown := options.keys() - inspect.signature(export).parameters.keys():
+        raise InvalidArgumentError(f"{source} states {min(unknown)!r}, which is no argument of onnx_fx_export.export.")
+    return made[0], tuple(made[1]), options
 
 
 def _summary(program: ONNXProgram, path: Path) -> dict[str, Any]:
@@ -149,6 +156,12 @@ app = typer.Typer(add_completion=False)
 errors = Console(stderr=True)
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.command()
 def export_command(
     source: Annotated[str, typer.Argument(help="model.pt2, or package.module:factory")],
@@ -192,6 +205,9 @@ def export_command(
     artifacts: Annotated[Path | None, typer.Option("--artifacts-dir", help="folder for these files")] = None,
     target: Annotated[str | None, typer.Option(help='"onnxruntime" to use operators of its own')] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and end", callback=_tell_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Export a model to ONNX.
 

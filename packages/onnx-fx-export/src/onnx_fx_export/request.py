@@ -22,6 +22,7 @@ from onnx_fx_export.program import ONNXProgram
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.torchscript import export_through_torchscript
 from onnxops_decomp import LoweringTable
+from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET
 
 __all__ = ["Captured", "ExportRequest"]
 
@@ -57,6 +58,8 @@ class ExportRequest:
     def __post_init__(self) -> None:
         if type(self.opset) is not int:
             raise InvalidArgumentError(f"opset_version is a whole number, not {self.opset!r}.")
+        if not OLDEST_OPSET <= self.opset <= NEWEST_OPSET:
+            raise InvalidArgumentError(f"opset_version is {OLDEST_OPSET} to {NEWEST_OPSET}, not {self.opset}.")
         if self.state not in ("error", "io"):
             raise InvalidArgumentError(f'state is "error" or "io", not {self.state!r}.')
 
