@@ -15,6 +15,8 @@ __all__ = ["Arguments", "cases", "references"]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Cases = dict[str, Arguments]
 
+torchvision_operators.define()
+
 
 def _draw(*shape: int) -> torch.Tensor:
     return torch.randn(shape)
@@ -413,7 +415,6 @@ def references() -> Mapping[str, Callable[..., torch.Tensor]]:
 
 
 def _vision() -> Cases:
-    torchvision_operators.define()
     corners = torch.rand(6, 2) * 5
     boxes = torch.cat([corners, corners + 1 + torch.rand(6, 2) * 4], 1)
     regions = torch.cat([torch.tensor([[0.0], [1], [1], [0], [0], [1]]), boxes], 1)

@@ -72,9 +72,6 @@ NOT_IN_THE_EVALUATOR = frozenset(
     ctc_loss.IntList ctc_loss.Tensor normal_ normal_functional""".split()
 ) | {"torchvision::roi_pool"}
 
-# ONNX Runtime has no kernel from this opset on.
-NO_KERNEL_FROM = dict.fromkeys(("torchvision::roi_align", "torchvision::ps_roi_align", "torchvision::roi_pool"), 22)
-
 # What this release of torch has no longer.
 GONE = {f"aten::{name}" for name in test_torch_releases.GONE if not hasattr(torch.ops.aten, name)}
 
@@ -119,8 +116,6 @@ def check(call: opinfo_samples.Call, opsets: list[int]) -> None:
     expected, traced = expected_of(call), recorded(call, reference=references().get(call.name))
     for opset in opsets:
         if opset in IN_THE_EVALUATOR and call.name in NOT_IN_THE_EVALUATOR:
-            continue
-        if NO_KERNEL_FROM.get(call.name, 27) <= opset < 27:
             continue
         lowered = lowered_at(traced, opset)
         if isinstance(lowered, UnsupportedOpsetError):
@@ -250,7 +245,7 @@ def other_sizes(name: str, opset: int) -> list[Outcome]:
 @pytest.mark.parametrize("name", sorted(set(CALLED) - FIXED.keys()))
 def test_entry_at_other_sizes(name: str) -> None:
     opset = (20, 13, 23)[CALLED.index(name) % 3]
-    outcomes = other_sizes(name, min(opset, NO_KERNEL_FROM.get(name, opset + 1) - 1))
+    outcomes = other_sizes(name, opset)
     assert not [outcome.wrong for outcome in outcomes if outcome.wrong]
     assert any(outcome.varied for outcome in outcomes), [outcome.fixed for outcome in outcomes]
 

@@ -1,5 +1,6 @@
 """Interpolation equals eager PyTorch."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from opset_sweep import swept
 
 from onnxops_decomp import LoweringError
 
-OPSETS = swept(7, 10, 11, 13, 18, 23)
+OPSETS = swept(7, 9, 10, 11, 13, 15, 17, 18, 20, 21, 23, 24, 25, 26)
 NEAREST = ["nearest", "nearest-exact"]
 
 
@@ -103,21 +104,39 @@ def test_upsampling_by_an_integer_is_one_node(scale: int) -> None:
         assert lowered.op_types() == ["Resize"]
 
 
+OPTIONS = [
+    {"mode": "nearest"},
+    {"mode": "nearest-exact"},
+    {"mode": "bilinear"},
+    {"mode": "bilinear", "align_corners": True},
+    {"mode": "bicubic"},
+    {"mode": "bicubic", "align_corners": True},
+    {"mode": "bilinear", "antialias": True},
+    {"mode": "bilinear", "antialias": True, "align_corners": True},
+    {"mode": "bicubic", "antialias": True},
+    {"mode": "bicubic", "antialias": True, "align_corners": True},
+]
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("options", [options for options in OPTIONS if "antialias" not in options])
+def test_half_precision(options: dict[str, Any], opset: int) -> None:
+    x = _image(11, 7).half()
+    check(lambda x: F.interpolate(x, size=(5, 10), **options), x, opset=opset)
+    check(lambda x: F.interpolate(x, scale_factor=1.7, **options), x, opset=opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("shape", [(7,), (4, 5, 6)])
+def test_half_precision_of_other_ranks(shape: tuple[int, ...], opset: int) -> None:
+    mode = "linear" if len(shape) == 1 else "trilinear"
+    for options in ({"mode": mode}, {"mode": mode, "align_corners": True}, {"mode": "nearest"}, {"mode": "area"}):
+        check(partial(F.interpolate, scale_factor=1.5, **options), _image(*shape).half(), opset=opset)
+
+
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("scale", [1.7, 0.6, 2])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "nearest"},
-        {"mode": "nearest-exact"},
-        {"mode": "bilinear"},
-        {"mode": "bilinear", "align_corners": True},
-        {"mode": "bicubic"},
-        {"mode": "bicubic", "align_corners": True},
-        {"mode": "bilinear", "antialias": True},
-        {"mode": "bicubic", "antialias": True},
-    ],
-)
+@pytest.mark.parametrize("options", OPTIONS)
 def test_doubles_keep_their_digits(options: dict[str, Any], scale: float, opset: int) -> None:
     x = _image(11, 7).double()
     check(lambda x: F.interpolate(x, scale_factor=scale, **options), x, opset=opset, tolerance=(1e-12, 1e-12))
@@ -131,8 +150,9 @@ def test_nearest_neighbours_by_a_scale_at_every_opset(mode: str, scale: float, o
     check(lambda x: F.interpolate(x, scale_factor=scale, mode=mode), _image(7, 12), opset=opset)
 
 
-def test_area_interpolation() -> None:
-    check(lambda x: F.interpolate(x, size=(3, 5), mode="area"), _image(7, 9))
+@pytest.mark.parametrize("opset", OPSETS)
+def test_area_interpolation(opset: int) -> None:
+    check(lambda x: F.interpolate(x, size=(3, 5), mode="area"), _image(7, 9), opset=opset)
 
 
 @pytest.mark.parametrize("opset", swept(7, 11, 13, 28))

@@ -49,7 +49,9 @@ NOT_IN_THE_EVALUATOR = frozenset(
     svd svd_lowrank topk""".split()
 )
 # Refused at symbolic sizes: memory addressed by strides, and as many results, or places, as a size.
-STATIC = frozenset("as_strided as_strided.partial_views as_strided_copy as_strided_scatter combinations split".split())
+STATIC = frozenset(
+    "as_strided as_strided.partial_views as_strided_copy as_strided_scatter combinations split unsafe_split".split()
+)
 
 
 def check(name: str, dtype: torch.dtype, opsets: list[int], *, count: int, dynamic: bool = False) -> None:

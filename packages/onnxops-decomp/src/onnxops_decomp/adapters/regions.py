@@ -20,14 +20,18 @@ _FLOAT, _INT32, _INT64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
 Pooling = Callable[["OpBuilder", ir.Value, ir.Value], ir.Value]
 
 
-def _by_region(op: OpBuilder, images: ir.Value, rois: ir.Value, batch: ir.Value, pool: Pooling) -> ir.Value:
-    """Stack ``pool(op, image, roi)`` for each region, image (C, H, W) and roi (4,)."""
+def _by_region(
+    op: OpBuilder, images: ir.Value, rois: ir.Value, batch: ir.Value, parts: Sequence[int], pool: Pooling
+) -> ir.Value:
+    """Stack ``pool(op, image, roi)`` for each region, image (C, H, W) and roi (4,), the result (C, *parts)."""
 
     def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
         image = body.Gather(images, body.Gather(batch, i, axis=0), axis=0)
         return [], [pool(body, image, body.Gather(rois, i, axis=0))]
 
-    return repeat(op, op.size(rois, 0), [], step)[1][0]
+    count = op.size(rois, 0)
+    # What no iteration collects has no sizes but 0.
+    return op.reshape(repeat(op, count, [], step)[1][0], [count, op.size(images, 1), *parts])
 
 
 # ---- RoiAlign
@@ -91,7 +95,7 @@ def roi_align(
             image = _aligned(body, image, axis, start, length, count, sampling_ratio, mode)
         return image
 
-    return _by_region(op, X, rois, batch_indices, pool)
+    return _by_region(op, X, rois, batch_indices, [output_height, output_width], pool)
 
 
 # ---- MaxRoiPool
@@ -136,4 +140,4 @@ def max_roi_pool(
         return body.Where(filled, image, body.constant(0, dtype))
 
     batch = op.cast(op.Gather(rois, 0, axis=1), _INT64)
-    return _by_region(op, X, op.Slice(rois, [1], [5], [1]), batch, pool)
+    return _by_region(op, X, op.Slice(rois, [1], [5], [1]), batch, pooled_shape, pool)
