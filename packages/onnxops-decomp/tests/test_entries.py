@@ -208,16 +208,14 @@ KEPT: dict[str, tuple[int, ...]] = {
     **dict.fromkeys([name for name in CALLED if "ctc_loss" in name], (5,)),
     **dict.fromkeys([name for name in CALLED if "_unsafe_masked_index" in name], (5,)),
 }
-# With no elements along some axis, which is not compared, these never end in ONNX Runtime (convolutions), give memory
-# that it has not written (products over nothing) or 0 where PyTorch gives NaN (means, undefined in ONNX), or crash
-# PyTorch (attention) or make it give masks of another dtype (dropout); a Reshape copies the size of its input where one
-# that it is given is 0 at run time.
+# With no elements along some axis, which is not compared, these never end in ONNX Runtime (convolutions) or give memory
+# that it has not written (products of integers over nothing), crash PyTorch (attention) or make it give masks of another
+# dtype (dropout) or bounds that are not numbers (histogram), or hold only where an equality of sizes, which torch has
+# divided by others, still says something (reshape_as).
 NOT_EMPTY = {name for name in CALLED if "conv" in name} | {
     f"aten::{name}"
-    for name in """_scaled_dot_product_flash_attention_for_cpu mv addmv _int_mm _unsafe_view view_as reshape_as mean
-    mean.dim native_dropout native_group_norm
-    var_mean var_mean.correction std_mean std_mean.correction native_layer_norm margin_ranking_loss
-    hinge_embedding_loss histogram.bin_ct""".split()
+    for name in """_scaled_dot_product_flash_attention_for_cpu native_dropout _int_mm histogram.bin_ct reshape_as
+    view_as""".split()
 }
 # Torch's kernel takes a plane that is one pixel wide for one of another layout.
 NOT_ONE = frozenset(name for name in CALLED if "2d_aa" in name)

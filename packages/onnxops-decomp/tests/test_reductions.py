@@ -1,6 +1,7 @@
 """Sums, means, extrema, spreads and norms equal eager PyTorch."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -128,3 +129,26 @@ def test_reducing_empty_tensors_over_negative_axes(opset: int) -> None:
     check(lambda x: x.sum(-1), torch.randn(0, 4, 5), opset=opset)
     check(lambda x: x.mean((-1, -2)), torch.randn(0, 4, 5), opset=opset)
     check(lambda x, y: torch.cdist(x, y), torch.randn(0, 4, 5), torch.randn(0, 3, 5), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18])
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.mean,
+        lambda x: x.mean(1),
+        lambda x: x.mean((0, 2), keepdim=True),
+        lambda x: x.var((1, 2), correction=0),
+        lambda x: torch.std_mean(x, 0),
+        lambda x: torch.nn.functional.mse_loss(x, 2 * x),
+        lambda x: x[x > 100].mean(),
+    ],
+)
+def test_the_mean_of_nothing_at_run_time_is_nan(function: Any, opset: int) -> None:
+    sizes = ((0, 4, 5), (2, 0, 5), (3, 4, 0), (5, 2, 3))
+    check(function, torch.randn(2, 3, 4), others=[(torch.ones(size),) for size in sizes], opset=opset)
+
+
+def test_the_mean_over_a_static_axis_is_one_node() -> None:
+    x = torch.randn(2, 1, 4)
+    assert check(lambda x: x.mean(1), x, others=[(torch.randn(3, 1, 7),)]).op_types() == ["ReduceMean"]

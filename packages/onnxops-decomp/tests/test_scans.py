@@ -1,5 +1,7 @@
 """Running sums, products and extrema equal eager PyTorch."""
 
+from typing import Any
+
 import pytest
 import torch
 from decomp_harness import check
@@ -49,3 +51,10 @@ def test_scans_of_integers_bools_and_other_floats() -> None:
 def test_scans_of_a_number_and_of_nothing() -> None:
     check(lambda x: (x.cumsum(0), x.cumprod(-1), *x.cummax(0), x.logcumsumexp(0)), torch.tensor(2.0))
     check(lambda x: (x.cumsum(1), x.cumprod(1), x.logcumsumexp(0)), torch.ones(2, 0))
+
+
+@pytest.mark.parametrize("opset", [9, 13, 20])
+@pytest.mark.parametrize("function", [torch.cummax, torch.cummin, torch.logcumsumexp])
+def test_walking_along_nothing(function: Any, opset: int) -> None:
+    empty = [(torch.ones(sizes),) for sizes in ((0, 4, 5), (2, 0, 5), (3, 4, 0), (0, 0, 2))]
+    check(lambda x: (function(x, 0), function(x, 1)), torch.randn(2, 3, 4), others=empty, opset=opset)

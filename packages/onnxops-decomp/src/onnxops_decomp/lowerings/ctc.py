@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.lowerings.loops import repeat
-from onnxops_decomp.lowerings.losses import MEAN, NONE, SUM
+from onnxops_decomp.lowerings.losses import MEAN, NONE, reduced
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
@@ -139,8 +139,6 @@ def ctc_loss(
     if zero_infinity:
         loss = op.Where(op.Equal(loss, math.inf), 0.0, loss)
     if reduction == MEAN:
-        return op.ReduceMean(op.Div(loss, op.cast(op.Max(lengths, 1), op.dtype(loss))), keepdims=0)
-    if reduction == SUM:
-        return op.ReduceSum(loss, keepdims=0)
-    assert reduction == NONE
-    return loss if batched else op.Squeeze(loss, [0])
+        loss = op.Div(loss, op.cast(op.Max(lengths, 1), op.dtype(loss)))
+    loss = reduced(op, loss, reduction)
+    return loss if batched or reduction != NONE else op.Squeeze(loss, [0])

@@ -8,23 +8,25 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import promote, result_dtype
+from onnxops_decomp.lowerings.reductions import mean
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["MEAN", "NONE", "SUM"]
+__all__ = ["MEAN", "NONE", "reduced"]
 
 aten = torch.ops.aten
 
 NONE, MEAN, SUM = 0, 1, 2
 
 
-def _reduced(op: OpBuilder, loss: ir.Value, reduction: int) -> ir.Value:
+def reduced(op: OpBuilder, loss: ir.Value, reduction: int) -> ir.Value:
+    """Return a loss for each element, their mean or their sum."""
     if reduction == NONE:
         return loss
-    return (op.ReduceMean if reduction == MEAN else op.ReduceSum)(loss, keepdims=0)
+    return mean(op, loss, None) if reduction == MEAN else op.ReduceSum(loss, keepdims=0)
 
 
 def _weights(op: OpBuilder, like: ir.Value, weight: ir.Value | None, classes: ir.Value, counts: ir.Value) -> ir.Value:
@@ -85,7 +87,7 @@ def margin_ranking_loss(
     # The margin is a Python float, which makes a float of integers.
     first, second, wanted = promote(op, input1, input2, target, dtype=result_dtype(input1, input2, target, 0.0))
     loss = op.Add(op.Mul(op.Neg(wanted), op.Sub(first, second)), float(margin))
-    return _reduced(op, op.Max(loss, 0.0), reduction)
+    return reduced(op, op.Max(loss, 0.0), reduction)
 
 
 @lowering(aten.hinge_embedding_loss.default)
@@ -96,4 +98,4 @@ def hinge_embedding_loss(
     zero = op.constant(0, op.dtype(self))
     far = op.Where(op.Equal(target, 1), zero, op.Max(op.Sub(float(margin), self), 0.0))
     near = op.Where(op.Equal(target, -1), zero, self)
-    return _reduced(op, op.Add(far, near), reduction)
+    return reduced(op, op.Add(far, near), reduction)

@@ -11,12 +11,13 @@ import torch
 
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.sizes import is_zero
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["element_count", "reduce", "reduced_axes"]
+__all__ = ["element_count", "mean", "reduce", "reduced_axes"]
 
 aten = torch.ops.aten
 
@@ -48,6 +49,15 @@ def element_count(op: OpBuilder, value: ir.Value, dim: Dims) -> Size:
     if op.rank(value) == 0:
         return 1
     return op.size_mul(*(op.size(value, axis) for axis in reduced_axes(op, value, dim)))
+
+
+def mean(op: OpBuilder, value: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
+    """Return the mean over ``dim``; that of nothing is NaN, which the specification of ReduceMean leaves open."""
+    result, count = reduce(op, "ReduceMean", value, dim, keepdim), element_count(op, value, dim)
+    if isinstance(count, int) and count > 0:
+        return result
+    nan = op.constant(math.nan, op.dtype(value))
+    return op.expand(nan, op.sizes(result)) if is_zero(count) else op.Where(op.Equal(count, 0), nan, result)
 
 
 def summed_dtype(op: OpBuilder, value: ir.Value, dtype: torch.dtype | None) -> ir.Value:
@@ -96,10 +106,7 @@ def mean_all(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) ->
 def mean_dim(
     op: OpBuilder, self: ir.Value, dim: Dims, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> ir.Value:
-    value = self if dtype is None else op.cast(self, to_ir(dtype))
-    result = reduce(op, "ReduceMean", value, dim, keepdim)
-    # The mean of nothing is NaN; the specification of ReduceMean leaves it open.
-    return op.Mul(result, math.nan) if element_count(op, self, dim) == 0 else result
+    return mean(op, self if dtype is None else op.cast(self, to_ir(dtype)), dim, keepdim)
 
 
 @lowering(aten.nanmean.default)
@@ -239,8 +246,8 @@ def _moments(op: OpBuilder, value: ir.Value, dim: Dims, correction: float, keepd
     center = reduce(op, "ReduceMean", value, dim, True)
     deviation = op.Sub(value, center)
     count = element_count(op, value, dim)
-    if correction == 0 and count != 0:
-        variance = reduce(op, "ReduceMean", op.Mul(deviation, deviation), dim, keepdim)
+    if correction == 0:
+        variance = mean(op, op.Mul(deviation, deviation), dim, keepdim)
     else:
         squares = reduce(op, "ReduceSumSquare", deviation, dim, keepdim)
         variance = op.Div(squares, _degrees_of_freedom(op, count, correction, op.dtype(value)))

@@ -72,7 +72,12 @@ def running(
     back = [front.index(other) for other in range(rank)]
     stacked = []
     for output, part in zip(outputs[len(initial) :], initial, strict=True):
-        output.type, output.shape = ir.TensorType(op.dtype(part)), moved.shape
+        output.type = ir.TensorType(op.dtype(part))
+        if isinstance(length, ir.Value) and not all(isinstance(dim, int) for dim in dims_of(part) or ()):
+            # What no iteration collects has the size 0 along every axis that is dynamic.
+            output.shape = None
+            output = op.reshape(output, op.sizes(moved))
+        output.shape = moved.shape
         stacked.append(op.Transpose(output, perm=back))
     return stacked
 
