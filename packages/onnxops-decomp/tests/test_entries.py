@@ -209,9 +209,9 @@ KEPT: dict[str, tuple[int, ...]] = {
     **dict.fromkeys([name for name in CALLED if "_unsafe_masked_index" in name], (5,)),
 }
 # With no elements along some axis, which is not compared, these never end in ONNX Runtime (convolutions) or give memory
-# that it has not written (products of integers over nothing), crash PyTorch (attention) or make it give masks of another
-# dtype (dropout) or bounds that are not numbers (histogram), or hold only where an equality of sizes, which torch has
-# divided by others, still says something (reshape_as).
+# that it has not written (products of integers over nothing), crash PyTorch (attention), make it give masks of another
+# dtype (dropout) or bounds that are not numbers (histogram), or rest on an equality of sizes that torch has divided by
+# others (reshape_as).
 NOT_EMPTY = {name for name in CALLED if "conv" in name} | {
     f"aten::{name}"
     for name in """_scaled_dot_product_flash_attention_for_cpu native_dropout _int_mm histogram.bin_ct reshape_as

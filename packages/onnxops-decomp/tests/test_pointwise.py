@@ -76,6 +76,7 @@ def test_division_of_integers() -> None:
 
 def test_floor_division_of_floats_is_that_of_python() -> None:
     check(lambda a, b: (a // b, a // 0.1, a // 2.0), torch.tensor([1.0, -1.0, 0.3, 6.0]), torch.tensor([0.1]))
+    check(lambda a: (a // 2.0, a // -0.25, a // 3.0), torch.tensor([INF, -INF, NAN, -0.0, -0.5, 5.0]))
     zeros = torch.tensor([0.0, INF, -INF, 2.0])
     check(lambda a, b: a // b, torch.tensor([1.0, 5.0, 5.0, NAN]), zeros)
 

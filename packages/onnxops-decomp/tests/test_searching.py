@@ -1,5 +1,7 @@
 """Search, membership, counts, histograms, segments and distinct elements equal eager PyTorch."""
 
+from functools import partial
+
 import pytest
 import torch
 from decomp_harness import check, lower, run
@@ -32,6 +34,9 @@ def test_searchsorted_in_rows_with_a_sorter() -> None:
 def test_nan_is_found_last() -> None:
     check(lambda b, x: torch.searchsorted(b, x), torch.tensor([1.0, 2.0, INF]), torch.tensor([NAN, INF, 0.0]))
     check(lambda b, x: torch.searchsorted(b, x), torch.ones(0), torch.ones(3))
+    edges, sought = torch.tensor([-INF, -2.5, 0.0, 0.0, 1.5, 3e38, INF, NAN]), torch.tensor([NAN, INF, -INF, -0.0, 1.5])
+    for right in (False, True):
+        check(partial(torch.searchsorted, right=right), edges, sought)
 
 
 @pytest.mark.parametrize("opset", [7, 13, 18])

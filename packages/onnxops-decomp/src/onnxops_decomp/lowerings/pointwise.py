@@ -121,7 +121,8 @@ def floor_divided(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
         return op.floor_div(a, b)
     divisor = static_number(op, b)
     if divisor and math.frexp(divisor)[0] in (0.5, -0.5):
-        return op.Floor(op.Div(a, b))
+        # The product is NaN for infinities, which have no quotient.
+        return op.Add(op.Floor(op.Div(a, b)), op.Mul(a, 0.0))
     remainder = op.Mod(a, b, fmod=1)
     toward_zero = op.Round(op.Div(op.Sub(a, remainder), b))
     quotient = op.Sub(toward_zero, op.cast(_is_opposite(op, remainder, b), op.dtype(a)))

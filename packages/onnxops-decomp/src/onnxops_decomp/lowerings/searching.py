@@ -36,9 +36,11 @@ def positions(op: OpBuilder, sequence: ir.Value, values: Operand, right: bool, o
         sequence = op.Unsqueeze(sequence, [op.rank(sequence) - 1])
     last = op.rank(sought)
     sought = op.Unsqueeze(sought, [last])
-    # Not the opposite comparison: that is how NaN comes last.
-    after = op.Greater(sequence, sought) if right else op.GreaterOrEqual(sequence, sought)
-    count = op.ReduceSum(op.cast(op.Not(after), INT64), [last], keepdims=0)
+    before = op.LessOrEqual(sequence, sought) if right else op.Less(sequence, sought)
+    if op.dtype(sought).is_floating_point():
+        # NaN comes last.
+        before = op.Or(before, op.IsNaN(sought))
+    count = op.ReduceSum(op.cast(before, INT64), [last], keepdims=0)
     return op.cast(count, INT32) if out_int32 else count
 
 
