@@ -36,11 +36,15 @@ def positions(op: OpBuilder, sequence: ir.Value, values: Operand, right: bool, o
         sequence = op.Unsqueeze(sequence, [op.rank(sequence) - 1])
     last = op.rank(sought)
     sought = op.Unsqueeze(sought, [last])
-    before = op.LessOrEqual(sequence, sought) if right else op.Less(sequence, sought)
+    length = op.size(sequence, -1)
     if op.dtype(sought).is_floating_point():
-        # NaN comes last.
-        before = op.Or(before, op.IsNaN(sought))
-    count = op.ReduceSum(op.cast(before, INT64), [last], keepdims=0)
+        # The first element that does not stand before: none stands behind NaN, and NaN behind none.
+        after = op.Greater(sequence, sought) if right else op.GreaterOrEqual(sequence, sought)
+        first = op.ReduceMin(op.Where(after, op.Range(0, length, 1), length), [last], keepdims=0)
+        count = first if isinstance(length, int) and length else op.Min(first, length)
+    else:
+        before = op.LessOrEqual(sequence, sought) if right else op.Less(sequence, sought)
+        count = op.ReduceSum(op.cast(before, INT64), [last], keepdims=0)
     return op.cast(count, INT32) if out_int32 else count
 
 
