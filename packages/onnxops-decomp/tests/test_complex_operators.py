@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from decomp_harness import check
+from decomp_harness import check, lower
 from opset_sweep import swept
+
+from onnxops_decomp.errors import LoweringError
 
 torch.manual_seed(0)
 Z = torch.randn(3, 4, dtype=torch.complex64)
@@ -59,6 +61,11 @@ WRITES: dict[str, Callable[..., Any]] = {
     "index_put of a number": lambda z, w, i, r, f: z.index_put((i, i), w[0, 0]),
     "scatter": lambda z, w, i, r, f: z.scatter(0, r, w),
     "scatter of a number": lambda z, w, i, r, f: (z.scatter(0, r, 2 + 1j), z.scatter(-2, r, 3.0)),
+    "scatter with reduce": lambda z, w, i, r, f: (z.scatter(0, r, w, reduce="add"), z.scatter(-1, r, 2j, reduce="add")),
+    "scatter_reduce": lambda z, w, i, r, f: (
+        z.scatter_reduce(0, r, w, "sum"),
+        z.scatter_reduce(0, r, w, "mean", include_self=False),
+    ),
     "scatter_add": lambda z, w, i, r, f: z.scatter_add(0, r, w),
     "index_add": lambda z, w, i, r, f: z.index_add(0, i, w[:2]),
     "index_copy": lambda z, w, i, r, f: z.index_copy(0, i, w[:2]),
@@ -149,3 +156,12 @@ def test_inverse_transform_of_frames_gives_complex_signals(opset: int) -> None:
         opset=opset,
         tolerance=(1e-3, 1e-4),
     )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda z, r: z.scatter(0, r, z, reduce="multiply"), lambda z, r: z.scatter_reduce(0, r, z, "prod")],
+)
+def test_products_of_complex_elements_at_one_place_are_refused(function: Any) -> None:
+    with pytest.raises(LoweringError, match="one place"):
+        lower(function, (torch.ones(2, 3, dtype=torch.complex64), torch.zeros(2, 3, dtype=torch.int64)))

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import is_complex, mark_complex
+from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex_functions import power
 from onnxops_decomp.lowerings.complex_numbers import add, bare, complex_operands, joined, mul
 from onnxops_decomp.lowerings.complex_structure import builtin_function, created, partwise, product, variance
@@ -76,6 +77,26 @@ for _name, _position in (
     lowering(f"aten::{_name}", complex=True)(_with_numbers(f"aten::{_name}", _position))
 for _name in ("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor"):
     lowering(f"aten::{_name}", complex=True)(_with_numbers(f"aten::{_name}", 0, 1))
+
+
+def _of_sums(function: Function) -> Function:
+    """Lowering of a scatter that combines elements: by its function for the real and imaginary parts, if it adds."""
+
+    def apply(op: OpBuilder, *args: Any, reduce: str | None = None, **kwargs: Any) -> Any:
+        reduction = reduce or args[-1]
+        if reduction not in ("add", "sum", "mean"):
+            raise LoweringError(
+                f"ONNX multiplies no complex elements that meet at one place, which {reduction!r} of a complex tensor "
+                "asks for; scatter their logarithms with 'sum' and take the exponential, or scatter one at a time."
+            )
+        return function(op, *args, **({} if reduce is None else {"reduce": reduce}), **kwargs)
+
+    return apply
+
+
+lowering(aten.scatter.reduce, complex=True)(_of_sums(partwise("aten::scatter.reduce")))
+lowering(aten.scatter.value_reduce, complex=True)(_of_sums(_with_numbers("aten::scatter.value_reduce", 3)))
+lowering(aten.scatter_reduce.two, complex=True)(_of_sums(partwise("aten::scatter_reduce.two")))
 
 
 @lowering(aten.meshgrid.default, aten.meshgrid.indexing, complex=True)
