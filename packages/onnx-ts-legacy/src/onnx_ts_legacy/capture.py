@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError
+from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
 from onnx_ts_legacy.sources import line_of_exception, source_line
 from onnxops_core.export_state import onnx_export, unfused_layers
 
@@ -43,6 +44,7 @@ class Captured:
         inputs: Its other inputs.
         output_names: Names of the flat outputs, where the structure of the result says them; else None.
         weights: Parameters and buffers that are the last inputs of the graph, with their names.
+        rebound: Names of the buffers whose new values are the last outputs of the graph.
         reference: Given the model or a copy of it, calls it on the flat tensor inputs and returns its flat outputs.
     """
 
@@ -53,6 +55,7 @@ class Captured:
     output_names: list[str] | None
     reference: Callable[..., list[torch.Tensor]]
     weights: list[tuple[str, torch.Tensor]] = dataclasses.field(default_factory=list)
+    rebound: tuple[str, ...] = ()
 
     def initial(self, name: str) -> Any:
         """Return what an attribute of the model holds."""
@@ -205,13 +208,22 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     weights: list[tuple[str, torch.Tensor]] = []
     root: Any = None
     examples = _copies(tensors)
-    with _kept_buffers(model), onnx_export(), unfused_layers(), private.recorded_aliases(_unrecorded):
+    rebound: tuple[str, ...] = ()
+    with (
+        kept_attributes(model) as attributes,
+        onnx_export(),
+        unfused_layers(),
+        private.recorded_aliases(_unrecorded),
+    ):
         try:
             if any(map(_holds_script, flat.modules())):
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
                 graph, root = traced.graph.copy(), traced._c
+                _refuse_rebound(attributes)
             else:
-                graph, weights = _recorded(flat, examples)
+                graph, weights, rebound = _recorded(flat, examples, attributes)
+        except CaptureError:
+            raise
         except Exception as error:
             text = str(error).strip().splitlines()
             line = line_of_exception(error)
@@ -219,6 +231,7 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
                 f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
                 + (f" (at {line})" if line else "")
             ) from error
+        _warn_of_changed(attributes)
     private.inline_calls(graph)
     _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
@@ -226,7 +239,31 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     def reference(program: Any, *given: torch.Tensor) -> list[torch.Tensor]:
         return list(_FlatModel(program, leaves, structure)(*given))
 
-    return Captured(graph, root, "model", inputs, _names_of_paths(flat.result_paths), reference, weights)
+    return Captured(graph, root, "model", inputs, _names_of_paths(flat.result_paths), reference, weights, rebound)
+
+
+def _refuse_rebound(attributes: ModuleAttributes) -> None:
+    """Refuse buffers that are bound anew where the trace cannot have them as results.
+
+    Raises:
+        CaptureError: If there are any.
+    """
+    rebound = attributes.rebound_buffers()
+    if rebound:
+        raise CaptureError(
+            f"The model binds its buffer {min(rebound)} anew, which tracing does not record in models that hold "
+            "scripted modules; write to the buffer with copy_(), or script the whole model."
+        )
+
+
+def _warn_of_changed(attributes: ModuleAttributes) -> None:
+    changed = attributes.changed()
+    if changed:
+        text = (
+            f"The model sets {', '.join(changed)} when it runs. The trace keeps what that held before; if the next "
+            "call reads it, make it a buffer, or script the model."
+        )
+        warnings.warn(text, torch.jit.TracerWarning, stacklevel=2)  # type: ignore[attr-defined]
 
 
 def _refuse_constant_inputs(graph: Any, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
@@ -257,34 +294,32 @@ def _holds_script(module: torch.nn.Module) -> bool:
     return isinstance(module, torch.jit.ScriptModule) or any(isinstance(x, objects) for x in vars(module).values())
 
 
-def _recorded(flat: _FlatModel, tensors: list[torch.Tensor]) -> tuple[Any, list[tuple[str, torch.Tensor]]]:
-    """Trace a model of Python modules; its weights become inputs of the graph."""
+def _recorded(
+    flat: _FlatModel, tensors: list[torch.Tensor], attributes: ModuleAttributes
+) -> tuple[Any, list[tuple[str, torch.Tensor]], tuple[str, ...]]:
+    """Trace a model of Python modules.
+
+    Returns:
+        The graph; the weights, which are its last inputs, with their names; the names of the buffers that the model
+        binds anew, whose new values are its last outputs.
+    """
+    rebound: dict[str, torch.Tensor] = {}
     named = {**dict(flat.named_parameters()), **dict(flat.named_buffers())}
     weights = [(name.removeprefix("model."), tensor) for name, tensor in named.items()]
     scopes = {module: f"__module.{name}" if name else "__module" for name, module in flat.named_modules()}
 
     def call(*given: torch.Tensor) -> Any:
         results = flat(*given[: len(tensors)])
+        rebound.update(attributes.rebound_buffers())
+        results = (*results, *rebound.values())
         return results[0] if len(results) == 1 else results
 
-    return private.trace_graph(call, [*tensors, *named.values()], scopes), weights
+    graph = private.trace_graph(call, [*tensors, *named.values()], scopes)
+    return graph, weights, tuple(rebound)
 
 
 def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in tensors]
-
-
-@contextmanager
-def _kept_buffers(model: Any) -> Iterator[None]:
-    """Undo what a run of the model does to its buffers."""
-    buffers = list(model.buffers()) if isinstance(model, torch.nn.Module) else []
-    before = [buffer.detach().clone() for buffer in buffers]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, saved in zip(buffers, before, strict=True):
-                buffer.copy_(saved)
 
 
 def _leaf_names(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

@@ -36,6 +36,7 @@ from onnx_ts_legacy.values import (
     ListRef,
     Maybe,
     Poison,
+    RuntimeFloat,
     SequenceState,
     Tensor,
     VectorState,
@@ -49,6 +50,9 @@ from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, Unsup
 from onnxops_decomp.lowerings.registry import LoweringTable, builtin_table
 
 __all__ = ["Failure", "Interpreter"]
+
+
+_NUMBERS = (bool, int, float, complex)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,18 +230,31 @@ class Interpreter(OperatorCalls):
             if special is not None:
                 return special[0]
         if kind in SCALAR_OPERATORS and self._is_scalar_call(kind, args):
-            return SCALAR_OPERATORS[kind](self, *args)
+            return self._declared_number(node, SCALAR_OPERATORS[kind](self, *args))
         overload = private.overload_of_schema(node.schema())
         if overload is None:
             raise UnsupportedOperatorError("it is not a torch operator", operator=kind)
-        if not any(self._holds_tensor(arg) for arg in args) and not _returns_tensor(overload):
-            return self._evaluated(overload, args)
+        if not _returns_tensor(overload):
+            if not any(self._holds_tensor(arg) for arg in args):
+                return self._evaluated(overload, args)
+            if all(isinstance(arg, _NUMBERS) or is_runtime(arg) for arg in args):
+                raise UnsupportedOperatorError("only the runtime knows the numbers that it is called with")
         if overload in PIECES and not _is_unpacked(node):
             parts = list_of_pieces(self, overload, args)
             if parts is not None:
                 return parts
         bound, keyword = split_arguments(overload, args)
         return self.call(overload, bound, keyword)
+
+    def _declared_number(self, node: Any, number: Any) -> Any:
+        """Return a number with the type of the operator, some of which give floats for integers and some do not."""
+        if isinstance(number, torch.SymInt | RuntimeFloat):
+            kind = node.output().type().kind()
+            if kind == "FloatType":
+                return self.scalars.as_float(number)
+            if kind == "IntType":
+                return self.scalars.as_int(number)
+        return number
 
     def _evaluated(self, overload: torch._ops.OpOverload, args: list[Any]) -> Any:
         """Return the result of an operator on Python values that are all known."""

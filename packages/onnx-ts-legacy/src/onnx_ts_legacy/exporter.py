@@ -146,6 +146,11 @@ class _Conversion:
         variables.extend(interpreter.attributes.tensor(name, weight) for name, weight in self._captured.weights)
         results = interpreter.run(self._captured.graph, variables)
         changed = interpreter.attributes.changed()
+        if self._captured.rebound:
+            (values,) = results
+            count = len(values) - len(self._captured.rebound)
+            changed.update(zip(self._captured.rebound, values[count:], strict=True))
+            results = [values[:count] if count > 1 else values[0]]
         if not interpreter.failures:
             self._close(results, changed)
         interpreter.raise_failures()

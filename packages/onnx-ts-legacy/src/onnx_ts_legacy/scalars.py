@@ -12,6 +12,7 @@ import sympy
 import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.number_functions import NUMBER_FUNCTIONS
 from onnx_ts_legacy.values import Poison, RuntimeBool, RuntimeFloat, Tensor, VectorState, is_runtime
 from onnxops_decomp.dtypes import mark_number, to_ir
 from onnxops_decomp.expressions import emit_expression
@@ -175,11 +176,7 @@ class Scalars:
         op_type = _ARITHMETIC.get(name)
         if op_type is None:
             raise ScriptValueError(f"{name} of floats that only the runtime knows has no ONNX form.")
-        result = op.emit(op_type, left, right)
-        integers = all(isinstance(x, int | torch.SymInt) for x in (a, b))
-        if name == "pow" and integers:
-            return self._interpreter.metadata.runtime_int(result)
-        return RuntimeFloat(result)
+        return RuntimeFloat(op.emit(op_type, left, right))
 
     def unary(self, name: str, a: Any) -> Any:
         """Return the result of a function of one number that only the runtime knows."""
@@ -269,7 +266,6 @@ _FUNCTIONS = {
     "abs": "Abs",
     "sqrt": "Sqrt",
     "exp": "Exp",
-    "log": "Log",
     "sin": "Sin",
     "cos": "Cos",
     "tan": "Tan",
@@ -309,6 +305,7 @@ SCALAR_OPERATORS: dict[str, Callable[..., Any]] = {
         if name not in ("min", "max")
     },
     **{f"aten::{name}": _unary(name) for name in (*_FUNCTIONS, "floor", "ceil", "trunc")},
+    **NUMBER_FUNCTIONS,
 }
 
 

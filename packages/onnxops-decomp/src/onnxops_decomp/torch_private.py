@@ -94,4 +94,10 @@ def trace_call(overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: d
 def is_composite(overload: torch._ops.OpOverload) -> bool:
     """Tell whether an operator is defined by other operators (CompositeImplicitAutograd)."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return key in overload.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
+    if key in overload.py_kernels:
+        return True
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key))
+    except RuntimeError:
+        # Operators of TorchScript alone, such as aten::stride, are not in the dispatcher.
+        return False

@@ -1,0 +1,78 @@
+"""Arithmetic and functions of scripted programs on numbers that only the runtime knows: values and types."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import onnx_ts_legacy
+from onnx_ts_legacy.errors import UnsupportedOperatorsError
+
+AXES = {"x": {0: "n"}, "y": {0: "k"}}
+EXAMPLE = torch.tensor([0.5, 1.0, 2.0, 0.2, 1.0]), torch.tensor([0.3, 0.4])
+OTHER = torch.tensor([1.5, 2.25, 2.0, 0.2, 1.0, 4, 7]), torch.tensor([1.3, 0.4, 6.0])
+SMALL = torch.tensor([0.5, -2.0]), torch.tensor([-4.5, 0.4, 6.0, 7.0])
+
+# n and k are sizes, f and g floats of tensors.
+ARITHMETIC = [
+    *("n + k", "n - f", "n * f", "n / k", "n // k", "n % k", "-n // k", "-n % k", "f // g", "f % g", "-f % g", "n % f"),
+    *("n ** 2", "2 ** n", "n ** k", "f ** 2", "f ** k", "abs(-n)", "abs(-f)", "min(n, k)", "max(n, f)", "min(f, g)"),
+    *("divmod(n, k)[0]", "divmod(-n, k)[1]", "divmod(f, g)[0]", "divmod(n, f)[1]", "n - k * f / g", "f // 1"),
+    *("round(f)", "round(n)", "int(f)", "int(-f)", "float(n)", "bool(n)", "bool(f)", "int(n / k)", "True + n"),
+    *("n & k", "n | k", "n ^ k", "n << k", "n >> 1", "n == k", "n < f", "f >= g", "n != f", "n < k < 9"),
+    *("n if f > 2 else k", "f if n > 3 else g", "not n", "n > 2 and k > 2", "bool(n) == bool(k)", "n * (f > 2)"),
+    *("sum([n, k])", "sum([f, g])", "max([n, k])", "min([f, g])", "sorted([n, k, 3])[1]", "[n, k, 1][k % 3]"),
+    *("list(range(n))[-1]", "any([n > 3, k > 3])", "all([n > 3, k > 3])", "x.numel() * k"),
+]
+FUNCTIONS = [
+    *("floor(f)", "ceil(f)", "floor(n)", "ceil(-f)", "sqrt(n)", "exp(f / 4)", "fabs(-f)", "pow(n, g / 4)"),
+    *("log(n)", "log(n, 2)", "log10(n)", "log1p(n)", "expm1(g / 9)", "degrees(f)", "radians(f)"),
+    *("sin(f)", "cos(n)", "tan(f)", "asin(f / 10)", "acos(f / 10)", "atan(f)", "atan2(f, g)", "atan2(-f, n)"),
+    *("sinh(f / 4)", "cosh(f / 4)", "tanh(f)", "asinh(f)", "acosh(n)", "atanh(f / 10)", "erf(f / 4)", "erfc(f / 4)"),
+    *("fmod(f, g)", "fmod(-n, g)", "remainder(f, g)", "copysign(f, -g)", "copysign(n, g)", "gcd(n * 6, k * 4)"),
+    *("ldexp(f, k)", "modf(f)[0]", "modf(-f)[1]", "lgamma(n)", "isnan(f)", "isinf(f)", "isfinite(f)"),
+]
+EXPRESSIONS = [*ARITHMETIC, *(f"math.{function}" for function in FUNCTIONS)]
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Callable[[str], torch.jit.ScriptFunction]:
+    def script(expression: str) -> torch.jit.ScriptFunction:
+        path = tmp_path / "program.py"
+        lines = ["n, k = x.size(0), y.size(0)", "f, g = float(x[1]) + 3.25, float(y[0]) + 1.75", f"return {expression}"]
+        body = "\n    ".join(lines)
+        path.write_text(f"import math\nimport torch\n\ndef program(x, y):\n    {body}\n")
+        spec = importlib.util.spec_from_file_location("program", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return torch.jit.script(module.program)
+
+    return script
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_a_number_of_the_runtime_is_what_the_program_computes(
+    expression: str, scripted: Callable[[str], torch.jit.ScriptFunction]
+) -> None:
+    program = scripted(expression)
+    exported = onnx_ts_legacy.export(program, EXAMPLE, dynamic_axes=AXES)
+
+    for inputs in (EXAMPLE, OTHER, SMALL):
+        (actual,), expected = exported(*inputs), torch.tensor(program(*inputs))
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("expression", ["math.factorial(n)", "math.gamma(f)", "x.stride(0) * n"])
+def test_a_function_without_an_onnx_form_is_refused_by_name(
+    expression: str, scripted: Callable[[str], torch.jit.ScriptFunction]
+) -> None:
+    name = expression.partition("(")[0].rpartition(".")[2]
+
+    with pytest.raises(UnsupportedOperatorsError, match=f"aten::{name}"):
+        onnx_ts_legacy.export(scripted(expression), EXAMPLE, dynamic_axes=AXES)
