@@ -10,7 +10,7 @@ import onnx
 import pytest
 import torch
 from torch import Tensor, nn
-from ts_models import agree
+from ts_models import OPSETS, agree
 
 import onnx_ts_legacy
 from onnx_ts_legacy import register_custom_op_symbolic
@@ -60,10 +60,10 @@ def weighted(g, x, weight, power, repeats):
 @pytest.mark.wide
 @pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
 def test_an_operator_in_cpp_is_converted_by_its_symbolic(operator: str, scripted: bool) -> None:
-    register_custom_op_symbolic(operator, weighted, 9)
+    register_custom_op_symbolic(operator, weighted, 7)
     model = Weighted().eval()
 
-    for opset in (9, 13, 18, 23):
+    for opset in OPSETS:
         program = onnx_ts_legacy.export(
             torch.jit.script(model) if scripted else model,
             (torch.randn(2, 3),),

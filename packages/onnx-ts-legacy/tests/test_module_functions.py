@@ -44,7 +44,9 @@ class Model(nn.Module):
         return self.last(self.branching(self.blocks(x))) + x.size(0)
 
 
-@pytest.mark.parametrize("opset", [15, 18, 23])
+@pytest.mark.parametrize(
+    "opset", [pytest.param(n, marks=[] if n in (15, 18, 23) else [pytest.mark.wide]) for n in range(15, 27)]
+)
 @pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
 def test_every_module_becomes_a_function_that_computes_the_same(scripted: bool, opset: int) -> None:
     model = torch.jit.script(Model()) if scripted else Model()
@@ -124,9 +126,10 @@ def test_a_file_with_functions_is_loaded_and_run(tmp_path) -> None:
     assert path.exists()
 
 
-def test_functions_need_opset_15() -> None:
+@pytest.mark.parametrize("opset", range(7, 15))
+def test_functions_need_opset_15(opset: int) -> None:
     with pytest.raises(ArgumentsError, match="15"):
-        onnx_ts_legacy.export(Model(), (X,), opset_version=14, export_modules_as_functions=True)
+        onnx_ts_legacy.export(Model(), (X,), opset_version=opset, export_modules_as_functions=True)
 
 
 def test_a_function_has_no_modules() -> None:

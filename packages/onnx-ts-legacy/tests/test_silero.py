@@ -9,7 +9,7 @@ import torch
 from ts_models import silero_path, speech
 
 import onnx_ts_legacy
-from onnx_ts_legacy.errors import StateError
+from onnx_ts_legacy.errors import OnnxExporterError, StateError
 
 CHUNKS = 50
 
@@ -22,7 +22,9 @@ def load() -> torch.jit.ScriptModule:
     return torch.jit.load(silero_path()).eval()
 
 
-@pytest.mark.parametrize("opset", [9, 17])
+@pytest.mark.parametrize(
+    "opset", [pytest.param(n, marks=[] if n in (9, 17) else [pytest.mark.wide]) for n in range(9, 27)]
+)
 @pytest.mark.parametrize(("rate", "samples"), [(16000, 512), (8000, 256)])
 def test_the_state_carries_speech_probabilities_over_many_chunks(rate: int, samples: int, opset: int) -> None:
     program = onnx_ts_legacy.export(load(), (torch.zeros(1, samples), rate), opset_version=opset, state="io")
@@ -61,3 +63,9 @@ def test_a_dynamic_batch_resets_the_state_when_it_changes() -> None:
 def test_without_state_the_export_is_refused_and_names_the_attributes() -> None:
     with pytest.raises(StateError, match=r"_context.*state='io'"):
         onnx_ts_legacy.export(load(), (torch.zeros(1, 512), 16000))
+
+
+@pytest.mark.parametrize("opset", [7, 8])
+def test_it_needs_opset_9(opset: int) -> None:
+    with pytest.raises(OnnxExporterError, match="lowest opset that works is 9"):
+        onnx_ts_legacy.export(load(), (torch.zeros(1, 512), 16000), opset_version=opset, state="io")
