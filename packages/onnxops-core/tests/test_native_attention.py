@@ -1,6 +1,7 @@
 """The tiled CPU kernel of attention against the reference, over random calls that cross the borders of
 tiles."""
 
+import random
 import subprocess
 import sys
 
@@ -149,3 +150,50 @@ def test_decoding_loop_with_an_in_place_cache_is_attention_over_the_whole_sequen
 
     whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(torch.cat(steps, 2), whole)
+
+
+def _some_attention(case):
+    """A call of random shapes, layouts and attributes: the inputs, and the attributes of its newest version."""
+    rng = random.Random(case)
+    torch.manual_seed(case)
+    kv_heads, group, batch, size, width = (rng.choice(x) for x in ((1, 2), (1, 3), (1, 3), (4, 8), (4, 8)))
+    length, keys, past = rng.choice((1, 1, 2, 5)), rng.choice((1, 1, 5, 8)), rng.choice((0, 0, 3))
+    heads, total = kv_heads * group, keys + past
+    shapes = ((batch, length, heads, size), (batch, keys, kv_heads, size), (batch, keys, kv_heads, width))
+    inputs = [torch.randn(shape).transpose(1, 2) for shape in shapes]
+    if rng.random() < 0.5:
+        inputs = [x.contiguous() for x in inputs]
+    masks = [(length, total), (batch, 1, length, total), (1, heads, length, total), (batch, heads, 1, total), (total,)]
+    mask = rng.choice([None, *(torch.randn(shape) for shape in masks)])
+    inputs.append(mask if mask is None or rng.random() < 0.5 else mask > -0.5)
+    inputs += [torch.randn(batch, kv_heads, past, n) if past else None for n in (size, width)]
+    lengths = [None, torch.randint(0, keys + 1, (batch,)), torch.full((batch,), rng.choice((0, 1, keys)))]
+    inputs.append(None if past else rng.choice(lengths))
+    attributes = {"is_causal": rng.random() < 0.5, "softcap": rng.choice((0.0, 0.0, 3.0))}
+    attributes |= {"scale": rng.choice((None, None, 0.3, 0.0)), "qk_matmul_output_mode": rng.randrange(4)}
+    attributes |= {"left_window_size": rng.choice((-1, -1, 2)), "right_window_size": rng.choice((-1, -1, 1))}
+    return inputs, attributes
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("case", range(120))
+def test_every_way_to_compute_a_call_gives_the_references_result(case, gradients):
+    inputs, attributes = _some_attention(case)
+    expected = _REFERENCE(*inputs, **attributes)
+    inputs[0].requires_grad_(gradients)
+
+    for wanted in (1, 3, 4):
+        found = native.attention(*inputs, **attributes, num_outputs=wanted)
+        for one, other in zip([found] if wanted == 1 else found, expected, strict=False):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_one_causal_query_after_a_past_does_not_see_later_keys(gradients):
+    q, k, v = (torch.randn(1, 2, n, 4, requires_grad=gradients) for n in (1, 5, 5))
+    past_k, past_v = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4)
+
+    y = native.attention(q, k, v, None, past_k, past_v, is_causal=True, num_outputs=1)
+
+    first = torch.cat((past_k, k[:, :, :1]), 2), torch.cat((past_v, v[:, :, :1]), 2)
+    torch.testing.assert_close(y, torch.nn.functional.scaled_dot_product_attention(q, *first))

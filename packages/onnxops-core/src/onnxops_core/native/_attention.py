@@ -213,7 +213,7 @@ def _at_once(
             return None
         is_causal = is_causal and length > 1
     elif past_key is not None and past_value is not None:
-        if is_causal and (length > 1 or mask is not None):
+        if is_causal and (length > 1 or total > 1 or mask is not None):
             return None
         k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
         total = k.shape[2]
@@ -258,7 +258,7 @@ def _quick(
         return None
     heads = {"kv_num_heads": kv_num_heads, "q_num_heads": q_num_heads, "qk_matmul_output_mode": mode, "scale": scale}
     _ATTENTION_24.calls.check(inputs, heads)
-    if not q.is_cpu or q.dim() != 4 or q.dtype != v.dtype:
+    if not q.is_cpu or q.dim() != 4 or q.dtype != v.dtype or scale == 0:
         return None
     return _at_once(q, k, v, mask, past_key, past_value, nonpad, is_causal, scale)
 

@@ -76,8 +76,6 @@ def _one_length(call: AttentionCall) -> torch.Tensor:
     mask = call.mask
     if mask is None and not call.causal and call.q.shape[2] == 1:
         return attend_one_query(call.q, call.k, call.v, call.k.shape[2], call.scale)
-    if mask is not None and mask.dim() < 2:
-        mask = mask.unsqueeze(0)
     return torch.nn.functional.scaled_dot_product_attention(
         call.q, call.k, call.v, mask, 0.0, call.causal, scale=call.scale, enable_gqa=call.group != 1
     )
@@ -137,7 +135,7 @@ def _masked_softmax(call: AttentionCall, scores: torch.Tensor, start: int, low: 
     mask = call.mask
     if mask is not None:
         mask = mask[..., low : low + columns]
-        if mask.dim() > 1 and mask.shape[-2] != 1:
+        if mask.shape[-2] != 1:
             mask = mask[..., start : start + rows, :]
         if mask.dtype == torch.bool:
             forbidden = ~mask if forbidden is None else forbidden | ~mask

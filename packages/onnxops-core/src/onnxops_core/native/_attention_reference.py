@@ -103,6 +103,8 @@ def split_heads(
         k = torch.cat((past_key, k), 2)
         v = torch.cat((past_value, v), 2)
     if attn_mask is not None:
+        if attn_mask.dim() == 1:
+            attn_mask = attn_mask.unsqueeze(0)  # fused attention wants a dimension of queries
         missing = k.shape[2] - attn_mask.shape[-1]
         if missing != 0:
             outside = False if attn_mask.dtype == torch.bool else -math.inf
@@ -231,6 +233,8 @@ def sdpa_expresses(call: AttentionCall) -> bool:
     if call.precision not in (None, 1) or (call.precision == 1 and call.q.dtype == torch.float64):
         return False
     if call.v.dtype != call.q.dtype or call.sink is not None:
+        return False
+    if call.scale == 0:  # torch's causal kernel makes NaN of it
         return False
     # torch's is_causal counts positions from the first key on and cannot be combined with a mask.
     return not call.causal or (call.past_length == 0 and call.mask is None)

@@ -242,8 +242,6 @@ def fused_attention(call: AttentionCall) -> Outputs:
     """Computes a call with torch's fused attention, which picks among flash, cuDNN and memory-efficient
     kernels."""
     mask = call.mask
-    if mask is not None and mask.dim() < 2:
-        mask = mask.unsqueeze(0)
     y = torch.nn.functional.scaled_dot_product_attention(
         call.q, call.k, call.v, mask, 0.0, call.causal, scale=call.scale, enable_gqa=call.group != 1
     )
