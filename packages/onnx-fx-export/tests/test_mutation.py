@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import onnx_fx_export
-from onnx_fx_export import export
+from onnx_fx_export import DynamicShapeError, export
+from onnx_fx_export.arguments import FunctionModule
 
 
 class Counter(torch.nn.Module):
@@ -158,3 +159,40 @@ def test_verification_covers_the_state_and_leaves_the_model_as_it_was() -> None:
 
     with pytest.raises(onnx_fx_export.VerificationError):
         export(Hidden(), (torch.ones(2),), state="io", verify=True, custom_translation_table=table)
+
+
+def written_parts(x):
+    y = x.clone()
+    first, second = y.unbind(1)
+    first.mul_(2)
+    second[1:] = first[:-1]
+    return y, first
+
+
+def written_windows(x):
+    y = x.clone()
+    y.unfold(0, 2, 2).mul_(2)
+    return y
+
+
+def test_parts_of_a_tensor_are_written_at_every_size() -> None:
+    program = export(written_parts, (torch.randn(6, 2),), dynamic_shapes=({0: "n"},))
+    assert [str(dim) for dim in program.model.graph.inputs[0].shape] == ["n", "2"]
+    for length in (3, 5, 9):
+        x = torch.randn(length, 2)
+        torch.testing.assert_close(program(x), written_parts(x))
+
+
+def test_the_captured_program_stays_as_it_is() -> None:
+    captured = torch.export.export(FunctionModule(written_parts), (torch.randn(6, 2),))
+    before = str(captured.graph)
+    export(captured)
+    assert str(captured.graph) == before
+
+
+def test_a_dimension_that_torch_fixes_on_the_way_is_told_of_with_the_write() -> None:
+    line = written_windows.__code__.co_firstlineno + 2
+    with pytest.raises(DynamicShapeError, match=rf"dimension 0 of x only(.|\n)*test_mutation.py:{line}"):
+        export(written_windows, (torch.randn(6, 2),), dynamic_shapes=({0: "n"},))
+    x = torch.randn(6, 2)
+    torch.testing.assert_close(export(written_windows, (x,))(x), written_windows(x))

@@ -17,6 +17,7 @@ from onnx_fx_export.dimension_names import declared_minimums, name_sizes
 from onnx_fx_export.dynamic_shapes import NUMBER
 from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
 from onnx_fx_export.finish import finish
+from onnx_fx_export.functionalization import functionalized
 from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.higher_order import HANDLERS
 from onnx_fx_export.naming import boundary_names
@@ -223,11 +224,12 @@ class _Converter:
 
         Raises:
             MutationError: If something is mutated and the user did not ask for state inputs and outputs.
+            DynamicShapeError: If torch fixes a dynamic dimension while it functionalizes.
         """
         self.program = settled(self.program)
         module = self.program.graph_module
         if needs_functionalization(module) or records_modes(module) or reads_a_subclass_whole(self.program):
-            self.program = self.program.run_decompositions({})
+            self.program = functionalized(self.program)
         self.rebound = _written_placeholders(self.program)
         signature = self.program.graph_signature
         kinds = {spec.arg.name: spec for spec in signature.input_specs if hasattr(spec.arg, "name")}

@@ -1,0 +1,82 @@
+"""Programs without writes: torch's functionalization, held to what is dynamic."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from onnx_fx_export.errors import DynamicShapeError
+from onnx_fx_export.origin import source_line
+from onnxops_decomp.mutation import written_arguments
+
+__all__ = ["functionalized"]
+
+aten = torch.ops.aten
+
+
+def functionalized(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Return a program that computes the same and writes to nothing.
+
+    Raises:
+        DynamicShapeError: If torch fixes a dynamic dimension on the way, as it does for writes to some kinds of views.
+    """
+    before = dict(_dynamic_axes(program))
+    with _selected_parts(program.graph_module):
+        result = program.run_decompositions({})
+    after = dict(_dynamic_axes(result))
+    if fixed := [
+        f"dimension {axis} of {name}" for name, axes in before.items() for axis in axes - after.get(name, set())
+    ]:
+        places = [place for node in program.graph.nodes if written_arguments(node) and (place := source_line(node))]
+        raise DynamicShapeError.fixed(
+            [
+                f"torch writes to a view of another shape for a fixed {' and '.join(fixed)} only",
+                *(f"written at {place}" for place in dict.fromkeys(places)),
+                "write by an index or a slice instead, as y[0::2] = ... does",
+            ]
+        )
+    return result
+
+
+def _dynamic_axes(program: torch.export.ExportedProgram) -> Iterator[tuple[str, set[int]]]:
+    """Yield the name of each user input, and which of its dimensions are dynamic."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
+        value = node.meta.get("val")
+        if spec.kind is InputKind.USER_INPUT and isinstance(value, torch.Tensor):
+            yield node.name, {axis for axis, size in enumerate(value.shape) if _is_dynamic(size)}
+
+
+def _is_dynamic(size: int | torch.SymInt) -> bool:
+    """Tell whether a size is free; a symbol may have been found to be a number."""
+    return isinstance(size, torch.SymInt) and not size.node.expr.is_number
+
+
+@contextlib.contextmanager
+def _selected_parts(module: torch.fx.GraphModule) -> Iterator[None]:
+    """Read what ``unbind`` gives by ``select`` meanwhile, to which torch can write at any size."""
+    graph = module.graph
+    parts = [
+        (part, node)
+        for node in graph.find_nodes(op="call_function", target=aten.unbind.int)
+        for part in node.users
+        if part.target is operator.getitem
+    ]
+    selected: list[tuple[torch.fx.Node, torch.fx.Node]] = []
+    for part, node in parts:
+        source, axis = node.args[0], node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+        with graph.inserting_before(part):
+            new = graph.call_function(aten.select.int, (source, axis, part.args[1]))
+        new.meta.update(part.meta)
+        part.replace_all_uses_with(new)
+        selected.append((new, part))
+    try:
+        yield
+    finally:
+        for new, part in selected:
+            new.replace_all_uses_with(part)
+            graph.erase_node(new)
