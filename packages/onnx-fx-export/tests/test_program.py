@@ -266,8 +266,8 @@ def test_arrays_and_whole_numbers_are_taken() -> None:
 
 @pytest.mark.parametrize(
     ("opset", "message"),
-    [("17", "whole number"), (17.0, "whole number"), (True, "whole number"), (6, "7 to 28"), (29, "7 to 28")],
+    [("17", "whole number"), (17.0, "whole number"), (True, "whole number")],
 )
-def test_an_opset_is_a_number_of_those_supported(opset, message: str) -> None:
+def test_an_opset_is_a_whole_number(opset, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         export(torch.nn.ReLU(), (torch.ones(2),), opset_version=opset)

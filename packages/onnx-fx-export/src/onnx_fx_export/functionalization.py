@@ -26,7 +26,7 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
     """
     before = dict(_dynamic_axes(program))
     with _selected_parts(program.graph_module):
-        result = program.run_decompositions({})
+        result: torch.export.ExportedProgram = program.run_decompositions({})
     after = dict(_dynamic_axes(result))
     if fixed := [
         f"dimension {axis} of {name}" for name, axes in before.items() for axis in axes - after.get(name, set())
