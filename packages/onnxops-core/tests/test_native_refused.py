@@ -6,6 +6,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onnxops_core import native
+from onnxops_core.native import find_native_op
 
 Q, K, V = (2, 4, 5, 8), (2, 2, 6, 8), (2, 2, 6, 3)
 
@@ -345,3 +346,13 @@ def test_a_call_that_equals_an_accepted_one_in_part_is_checked(accepted, refused
 
     with pytest.raises(ValueError, match=argument):
         refused(x)
+
+
+def test_only_so_many_accepted_calls_are_remembered(monkeypatch):
+    calls = find_native_op(torch.ops.onnxops.Swish.opset24).calls
+    monkeypatch.setattr(type(calls), "_MOST", 3)
+
+    for size in range(10):
+        native.swish(t(size))
+
+    assert 0 < len(calls._passed) <= 3
