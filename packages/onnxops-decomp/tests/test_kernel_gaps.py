@@ -32,7 +32,7 @@ OPSET = 21
 # What the specification allows, the runtime cannot run, and no other operator gives exactly.
 LEFT_AS_IT_IS = frozenset(
     (
-        *("Acos", "Asin", "Atan", "AveragePool", "Conv", "ConvTranspose", "Det", "GridSample", "ImageDecoder"),
+        *("Acos", "Asin", "Atan", "AveragePool", "Conv", "ConvTranspose", "Det", "Erf", "GridSample", "ImageDecoder"),
         *("Attention", "BitCast", "BatchNormalization", "InstanceNormalization", "LRN", "LpPool", "MaxUnpool"),
         *("MeanVarianceNormalization", "MelWeightMatrix", "QuantizeLinear", "RNN", "Resize", "RoiAlign"),
         *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean"),
