@@ -230,7 +230,7 @@ def test_distances_between_rows(p: float) -> None:
 @pytest.mark.parametrize("opset", [9, 18])
 def test_distances_within_a_matrix(p: float, opset: int) -> None:
     x = torch.tensor([[1.0, 2.0], [1.0, -3.0], [0.0, 0.5]])
-    check(lambda x: F.pdist(x, p), x, opset=opset)
+    check(lambda x: F.pdist(x, p), x, opset=7)
     check(lambda x: F.pdist(x, p), x, others=[(torch.randn(6, 4),), (torch.randn(1, 3),)], opset=opset)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -25,10 +26,12 @@ def cdist(op: OpBuilder, x1: ir.Value, x2: ir.Value, p: float = 2.0, compute_mod
 @lowering(aten.pdist.default, aten._pdist_forward.default)
 def pdist(op: OpBuilder, self: ir.Value, p: float = 2.0) -> ir.Value:
     rows = op.size(self, 0)
-    above = op.Trilu(op.expand(op.constant([[1]]), [rows, rows]), 1, upper=1)
-    first, second = op.emit_many("Split", 2, op.NonZero(above), axis=0, num_outputs=2)
-    first, second = (op.Gather(self, op.Squeeze(index, [0]), axis=0) for index in (first, second))
-    return _lengths(op, op.Sub(first, second), p)
+    if isinstance(rows, int):
+        first, second = (op.constant(index) for index in np.triu_indices(rows, 1))
+    else:
+        above = op.NonZero(op.Trilu(op.expand(op.constant([[1]]), [rows, rows]), 1, upper=1))
+        first, second = (op.Gather(above, op.constant(place), axis=0) for place in (0, 1))
+    return _lengths(op, op.Sub(op.Gather(self, first, axis=0), op.Gather(self, second, axis=0)), p)
 
 
 def _lengths(op: OpBuilder, difference: ir.Value, p: float) -> ir.Value:
