@@ -196,3 +196,18 @@ def test_a_dimension_that_torch_fixes_on_the_way_is_told_of_with_the_write() -> 
         export(written_windows, (torch.randn(6, 2),), dynamic_shapes=({0: "n"},))
     x = torch.randn(6, 2)
     torch.testing.assert_close(export(written_windows, (x,))(x), written_windows(x))
+
+
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[1:], lambda x: x.t()])
+def test_a_written_input_that_another_one_sees_is_refused(view) -> None:
+    def function(x, y):
+        y.add_(1)
+        return x.sum() + y.sum()
+
+    x = torch.randn(3, 3)
+    with pytest.raises(onnx_fx_export.MutationError, match="input y, which shares its memory with x"):
+        export(function, (x, view(x)), state="io")
+    args = (x, view(x).clone())
+    program = export(function, args, state="io")
+    expected = function(*(value.clone() for value in args))
+    torch.testing.assert_close(program(*args), expected)

@@ -15,11 +15,12 @@ from onnx_fx_export.call_structure import CallStructure
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
 from onnx_fx_export.dimension_names import name_output_axes
-from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError
+from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError, MutationError
 from onnx_fx_export.finish.rewriting import rewrite_with_onnxscript
 from onnx_fx_export.naming import input_paths, output_paths
 from onnx_fx_export.program import ONNXProgram
 from onnx_fx_export.regions import ModuleClasses
+from onnx_fx_export.torch_private import is_without_data
 from onnx_fx_export.torchscript import export_through_torchscript
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET
@@ -171,14 +172,29 @@ def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
         )
 
 
+def _check_memory(inputs: Mapping[str, Any], written: Sequence[str]) -> None:
+    """Refuse an example in which an input that the model writes to is seen through another one."""
+    tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and not is_without_data(x)}
+    places = {name: x.untyped_storage().data_ptr() for name, x in tensors.items() if x.numel()}
+    for name in written:
+        if shared := [other for other in places if other != name and places[other] == places.get(name)]:
+            raise MutationError(
+                f"The model changes input {name}, which shares its memory with {', '.join(shared)} in the example. "
+                "Inputs of an ONNX model are apart from each other: pass tensors of their own."
+            )
+
+
 def _check_example(result: ONNXProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Hold the example, which may have been captured in other sizes, against what the model is right for.
 
     Raises:
         DynamicShapeError: If the model does not take it.
+        MutationError: If the model writes to memory that two inputs share in the example.
     """
+    inputs = result.flat_inputs(*args, **kwargs)
+    _check_memory(inputs, [name for name in result.state if name not in result.initial_state])
     try:
-        result.check_sizes(result.flat_inputs(*args, **kwargs))
+        result.check_sizes(inputs)
     except InvalidArgumentError as error:
         raise DynamicShapeError(
             f"The model could be captured with dynamic dimensions, but not for the sizes of the example: {error}"
