@@ -349,3 +349,11 @@ def test_dimensions_are_declared_in_a_dataclass_of_their_own() -> None:
     program = export(function, (example,), dynamic_shapes={"pair": Pair({0: "n"})})
     assert [str(value.shape) for value in program.model.graph.inputs] == ["[n]", "[2]"]
     torch.testing.assert_close(program(other).left, other.left * 2)
+
+
+@pytest.mark.parametrize(("number", "other"), [(float("nan"), 1.0), (0.0, -0.0), (float("inf"), -float("inf"))])
+def test_a_constant_is_the_number_that_it_was(number: float, other: float) -> None:
+    program = export(lambda x, number: x / number, (torch.ones(2), number))
+    torch.testing.assert_close(program(torch.ones(2), float(str(number))), torch.ones(2) / number, equal_nan=True)
+    with pytest.raises(InvalidArgumentError, match="exported for"):
+        program(torch.ones(2), other)

@@ -372,6 +372,9 @@ class ONNXProgram:
 def _is_same(value: Any, constant: Any) -> bool:
     if isinstance(value, torch.Tensor) or isinstance(constant, torch.Tensor):
         return value is constant
+    if type(value) is float and type(constant) is float:
+        # NaN is itself here, and the two zeros are two numbers.
+        return repr(value) == repr(constant)
     return value is constant or (type(value) is type(constant) and bool(value == constant))
 
 
