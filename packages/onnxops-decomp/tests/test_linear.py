@@ -56,6 +56,19 @@ def test_matrix_times_vector_over_sizes_that_are_zero_at_run_time(function: Any)
     )
 
 
+@pytest.mark.parametrize("opset", [9, 13, 20])
+def test_transposed_matrices_over_nothing(opset: int) -> None:
+    others = [(torch.randn(2, 0, 3),), (torch.randn(0, 4, 3),), (torch.randn(5, 6, 7),)]
+    lowered = check(lambda x: x.mT @ x, torch.randn(2, 4, 3), others=others, opset=opset)
+    # Where nothing is contracted the runtime leaves memory as it finds it, which may happen to be zero.
+    assert "Where" in lowered.op_types()
+
+
+def test_a_static_contraction_is_one_product() -> None:
+    lowered = check(lambda x: x @ x.mT, torch.randn(2, 1, 1), others=[(torch.randn(5, 1, 1),)])
+    assert "Where" not in lowered.op_types()
+
+
 @pytest.mark.parametrize(
     "equation, shapes", [("abc,dbc->acd", ((0, 6, 7), (0, 6, 7))), ("ab,bc->ac", ((2, 0), (0, 3)))]
 )

@@ -47,8 +47,21 @@ def _product(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     if ranks[1] == 1:
         return op.Squeeze(op.MatMul(a, op.Unsqueeze(b, [1])), [-1])
     result: ir.Value = op.MatMul(a, b)
+    inner = op.size(a, -1)
+    dynamic = isinstance(inner, ir.Value) and isinstance(op.size(b, -2), ir.Value)
+    if dynamic and (_is_transposed(a) or _is_transposed(b)):
+        # The runtime joins a Transpose and the product, and then leaves matrices unwritten, too.
+        return op.Where(op.Equal(inner, 0), op.constant(0, op.dtype(result)), result)
     sizes = [dim for dim in dims_of(result) or () if isinstance(dim, int)]
     return op.filled_with_zeros(sizes, op.dtype(result)) if 0 in sizes and len(sizes) == op.rank(result) else result
+
+
+def _is_transposed(matrices: ir.Value) -> bool:
+    node = matrices.producer()
+    if node is None or node.op_type != "Transpose" or "perm" not in node.attributes:
+        return False
+    perm = list(node.attributes["perm"].as_ints())
+    return perm[-2:] == [len(perm) - 1, len(perm) - 2]
 
 
 @lowering(aten.linear.default)
