@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from ts_models import exported
 
 X, Y = torch.tensor([1.0, 2, 2, -3, 4, 0]), torch.tensor([-1.0, 3, -2, -3, -4, 0])
@@ -121,3 +122,26 @@ def test_a_part_of_a_detection_model_runs_at_other_sizes(part: Callable[..., Any
 
 def test_boxes_of_two_images_of_equal_static_sizes_are_told_apart() -> None:
     exported(kept_per_image, (boxes(8), boxes(8).flip(0)), (boxes(8) * 0.1, boxes(8)), (boxes(8), boxes(8) * 0.05))
+
+
+def resized_and_padded(x: Tensor) -> Tensor:
+    """The shorter side becomes 96, and both are filled up to multiples of 32, as detection models do."""
+    scale = 96 / torch._shape_as_tensor(x)[-2:].min().float()
+    y = F.interpolate(x, scale_factor=scale, mode="bilinear", recompute_scale_factor=True, align_corners=False)
+    height, width = (torch._shape_as_tensor(y)[-2:].float() / 32).ceil().mul(32).long()
+    return F.pad(y, [0, width - y.shape[3], 0, height - y.shape[2], 0, 0])
+
+
+def test_levels_of_an_image_that_is_resized_have_sizes_of_their_own() -> None:
+    weights, mean, variance = torch.randn(5, 3, 3, 3, 3) / 5, torch.randn(3) / 5, torch.rand(3) + 1
+
+    def levels(x: Tensor) -> tuple[Tensor, ...]:
+        found = [resized_and_padded(x)]
+        for weight in weights:
+            # torch cannot make this call for sizes that it does not know.
+            normalized = F.batch_norm(found[-1], mean, variance)
+            found.append(F.max_pool2d(F.conv2d(normalized, weight, stride=2, padding=1), 3, 1, 1))
+        return (*found, found[1] + F.interpolate(found[2], size=found[1].shape[-2:]))
+
+    images = [(torch.rand(1, 3, 96, 128),), (torch.rand(1, 3, 75, 48),), (torch.rand(1, 3, 32, 100),)]
+    exported(levels, *images, dynamic_axes={"x": {2: "h", 3: "w"}}, opset=13)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from adapter_cases import run_function as run
 
 from onnxops_decomp.errors import UnsupportedOpsetError
@@ -199,17 +200,17 @@ def test_hyperbolic_functions_keep_small_and_large_numbers(op_type: str, dtype: 
 
 @pytest.mark.parametrize("opset", [7, 8])
 def test_erf_is_accurate_to_the_last_digit_or_two(opset: int) -> None:
-    import torch
-
     numbers = np.concatenate([np.linspace(-6, 6, 2001), [1e-20, INF, -INF, NAN]]).astype(np.float32)
     expected = torch.erf(torch.from_numpy(numbers).double()).numpy()
     actual = run(lambda op, x: op.Erf(x), opset, numbers)[0]
     np.testing.assert_allclose(actual, expected, rtol=1.5e-7, atol=0)
 
 
-def test_erf_of_doubles_is_refused_where_it_would_be_a_guess() -> None:
-    with pytest.raises(UnsupportedOpsetError, match="lowest opset that works is 9"):
-        run(lambda op, x: op.Erf(x), 8, FLOATS.astype(np.float64))
+@pytest.mark.parametrize("opset", [7, 8, 9, 13])
+def test_erf_of_doubles_has_their_precision(opset: int) -> None:
+    numbers = np.concatenate([FLOATS.astype(np.float64), np.linspace(-6.5, 6.5, 400)])
+    actual = run(lambda op, x: op.Erf(x), opset, numbers)[0]
+    np.testing.assert_allclose(actual, torch.erf(torch.from_numpy(numbers)).numpy(), rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 10, 11])

@@ -27,6 +27,9 @@ __all__ = ["Metadata"]
 # Values for symbols without an example, tried in this order until a call accepts one.
 _UNKNOWN = (2, 1, 0, 4, 8)
 _TRIES = 3
+# How many times larger a size is in one trial than in the one before. What small sizes have in common, such as that
+# they are 1 after some halving, is no fact; only operators that are run on data get small ones.
+_FAR, _NEAR = 400, 3
 
 
 class Metadata:
@@ -319,6 +322,7 @@ class _Trials:
         self._symbols = sorted({str(s) for size in self._sizes for s in size.node.expr.free_symbols})
         self._floats = any(isinstance(leaf, torch.SymFloat) for leaf in self._leaves)
         self._viewed: int | None = None
+        self._step = _FAR
 
     def result(self, error: Exception) -> tuple[Any, int | None]:
         """Return fake results with the sizes that were the same in all trials, and which argument they show.
@@ -334,10 +338,10 @@ class _Trials:
             or private.refuses_symbols(error)
         )
         if (self._symbols or self._floats or unsupported) and undecided:
-            for unknown in _UNKNOWN:
-                trials = [trial for step in range(_TRIES) if (trial := self._trial(step, unknown)) is not None]
-                if trials:
-                    return self._common(trials), self._viewed
+            self._step = _NEAR if unsupported else _FAR
+            trials = self._trials()
+            if trials:
+                return self._common(trials), self._viewed
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if self._symbols and self._metadata.declared_names:
             names = self._metadata.declared_names
@@ -347,13 +351,29 @@ class _Trials:
             ) from error
         raise ScriptValueError(f"torch refuses this call: {text}") from error
 
-    def _trial(self, step: int, unknown: int) -> tuple[dict[str, int], Any] | None:
+    def _trials(self) -> list[tuple[dict[str, int], Any]]:
+        """Try the call with several sizes until it accepts two choices of them, or else one."""
+        single: list[tuple[dict[str, int], Any]] = []
+        for unknown in _UNKNOWN:
+            # A call may want sizes to be equal that are different symbols.
+            for apart in (2, 0):
+                choices = [self._values(step, unknown, apart) for step in range(_TRIES)]
+                different = [values for index, values in enumerate(choices) if values not in choices[:index]]
+                trials = [trial for values in different if (trial := self._trial(values, unknown)) is not None]
+                if len(trials) > 1:
+                    return trials
+                single = single or trials
+        return single
+
+    def _values(self, step: int, unknown: int, apart: int) -> dict[str, int]:
+        """Return sizes for the symbols, multiples of their example or of ``unknown``: calls may want them divisible."""
         known = self._metadata.hinted({})
-        # Different symbols get different values, further apart with each step.
-        values = {
-            name: known.get(name, unknown) * (1 + step) + (step * (7 + 2 * index) if name in known else 0)
+        return {
+            name: known.get(name, unknown) * (1 + step * (self._step + apart * index))
             for index, name in enumerate(self._symbols)
         }
+
+    def _trial(self, values: dict[str, int], unknown: int) -> tuple[dict[str, int], Any] | None:
         try:
             plain = [self._metadata.plain(leaf, values, unknown) for leaf in self._leaves]
             args, kwargs = pytree.tree_unflatten(plain, self._structure)
@@ -380,9 +400,14 @@ class _Trials:
         if len(trials) > 1:
             if len(set(found)) == 1:
                 return found[0]
-            for size in self._sizes:
-                if all(_evaluated(size, values, 2) == now for (values, _), now in zip(trials, found, strict=True)):
-                    return size
+            same = {
+                size.node.expr: size
+                for size in self._sizes
+                if all(_evaluated(size, values, 2) == now for (values, _), now in zip(trials, found, strict=True))
+            }
+            # Where the trials do not tell which one it is, it is a size of its own.
+            if len(same) == 1:
+                return next(iter(same.values()))
         return self._metadata.unknown_size(hint=found[0])
 
 
