@@ -186,6 +186,19 @@ def test_einsum_runs_at_other_sizes(opset: int) -> None:
     )
 
 
+@pytest.mark.parametrize("opset", swept(7, 11, 12, 18, 26))
+@pytest.mark.parametrize("equation", ["bqd,bkd->bqk", "bdq,kdb->kq", "bqd,bkd->q"])
+def test_einsum_of_what_is_empty_at_run_time(equation: str, opset: int) -> None:
+    def operands(sizes: dict[str, int]) -> tuple[torch.Tensor, ...]:
+        labels = equation.partition("->")[0].split(",")
+        return tuple(torch.randn([sizes[label] for label in term]) for term in labels)
+
+    usual = {"b": 2, "q": 3, "k": 4, "d": 5}
+    # Of these ONNX Runtime's Einsum ends the process.
+    empty = [operands({**usual, label: 0}) for label in usual]
+    check(lambda *x: torch.einsum(equation, *x), *operands(usual), opset=opset, others=empty)
+
+
 def test_einsum_is_one_node() -> None:
     product = check(lambda a, b: torch.einsum("bij,bjk->bik", a, b), torch.randn(2, 3, 4), torch.randn(2, 4, 5))
     assert product.op_types() == ["MatMul"]

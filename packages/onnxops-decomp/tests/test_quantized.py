@@ -217,7 +217,8 @@ def test_integer_products(opset: int) -> None:
     def sample(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         return tuple(torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((rows, 24), (24, 8)))
 
-    check(torch._int_mm, *sample(20), opset=opset, others=[sample(33)])
+    nothing = torch.zeros(21, 0, dtype=torch.int8), torch.zeros(0, 8, dtype=torch.int8)
+    check(torch._int_mm, *sample(20), opset=opset, others=[sample(33), nothing])
 
 
 @pytest.mark.parametrize("opset", [13, 18])

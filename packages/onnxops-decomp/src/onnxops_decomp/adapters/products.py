@@ -10,12 +10,42 @@ import onnx_ir as ir
 from onnxops_decomp.adapters.common import arange, rank_of, repeat
 from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.inference import dims_of
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
 _T = ir.DataType
+
+
+def matrix_product(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return the matrix product, in a form that ONNX Runtime also computes where a size is 0.
+
+    Its MatMul leaves the product of a matrix without columns and a vector unwritten, and broadcasts nothing to a batch
+    of 0.
+    """
+    dims, ranks = [*(dims_of(a) or ()), *(dims_of(b) or ())], (op.rank(a), op.rank(b))
+    if all(isinstance(dim, int) and dim > 0 for dim in dims) or max(ranks) == 1:
+        return op.MatMul(a, b)
+    if ranks[1] == 1:
+        return op.Squeeze(op.MatMul(a, op.Unsqueeze(b, [1])), [-1])
+    result: ir.Value = op.MatMul(a, b)
+    inner = op.size(a, -1)
+    dynamic = isinstance(inner, ir.Value) and isinstance(op.size(b, -2), ir.Value)
+    if dynamic and (_is_transposed(a) or _is_transposed(b)):
+        # The runtime joins a Transpose and the product, and then leaves matrices unwritten, too.
+        return op.Where(op.Equal(inner, 0), op.constant(0, op.dtype(result)), result)
+    sizes = [dim for dim in dims_of(result) or () if isinstance(dim, int)]
+    return op.filled_with_zeros(sizes, op.dtype(result)) if 0 in sizes and len(sizes) == op.rank(result) else result
+
+
+def _is_transposed(matrices: ir.Value) -> bool:
+    node = matrices.producer()
+    if node is None or node.op_type != "Transpose" or "perm" not in node.attributes:
+        return False
+    perm = list(node.attributes["perm"].as_ints())
+    return perm[-2:] == [len(perm) - 1, len(perm) - 2]
 
 
 @adapter("MatMul", below=9)
@@ -27,15 +57,15 @@ def matmul_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     left = newest.Unsqueeze(a, [0]) if ranks[0] == 1 else a
     right = newest.Unsqueeze(b, [1]) if ranks[1] == 1 else b
 
+    columns, rows = max(ranks[0], 2) - 1, max(ranks[1], 2) - 2
+
     def step(body: OpBuilder, state: ir.Value, index: ir.Value) -> ir.Value:
-        column = body.Gather(left, index, axis=max(ranks[0], 2) - 1)
-        row = body.Gather(right, index, axis=max(ranks[1], 2) - 2)
+        column, row = body.Gather(left, index, axis=columns), body.Gather(right, index, axis=rows)
         return body.Add(state, body.Mul(column, row))
 
-    # Term after term, because runtimes add up integers as doubles.
-    first = newest.constant([0], _T.INT64)
-    nothing = newest.Mul(step(newest, newest.constant(0, op.dtype(a)), first), 0)
-    total = repeat(op, nothing, newest.size(left, max(ranks[0], 2) - 1), step)
+    # Term after term, because runtimes add up integers as doubles. There may be none.
+    nothing = newest.Mul(newest.Mul(newest.ReduceSum(left, [columns]), newest.ReduceSum(right, [rows])), 0)
+    total = repeat(op, nothing, newest.size(left, columns), step)
     gone = [axis for axis, rank in ((-2, ranks[0]), (-1, ranks[1])) if rank == 1]
     return newest.Squeeze(total, gone) if gone else total
 
@@ -129,9 +159,9 @@ def _product(
     column_sizes = [op.size(b, b_labels.index(label)) for label in columns]
     left = _matrix(op, a, a_labels, batch, rows, inner)
     right = _matrix(op, b, b_labels, batch, inner, columns)
-    product = op.MatMul(left, right)
-    batch_sizes = [op.size(product, axis) for axis in range(len(batch))]
-    result = op.reshape(product, [*batch_sizes, *row_sizes, *column_sizes])
+    contracted = matrix_product(op, left, right)
+    batch_sizes = [op.size(contracted, axis) for axis in range(len(batch))]
+    result = op.reshape(contracted, [*batch_sizes, *row_sizes, *column_sizes])
     return result, [*batch, *rows, *columns]
 
 

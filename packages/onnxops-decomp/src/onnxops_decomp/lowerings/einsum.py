@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.adapters.products import einsum as composed
 from onnxops_decomp.dtypes import result_dtype
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.registry import lowering
@@ -100,7 +102,10 @@ def einsum(op: OpBuilder, equation: str, tensors: Sequence[ir.Value], *, path: S
         result = op.MatMul(terms[0][0], terms[1][0])
     else:
         spelled = ",".join(labels for _, labels in terms) + "->" + output
-        result = op.Einsum(*(value for value, _ in terms), equation=spelled)
+        # Sizes that only the runtime knows may be 0 there, as above.
+        known = all(isinstance(size, int) for size in sizes.values())
+        emitted = op.Einsum if known else functools.partial(composed, op)
+        result = emitted(*(value for value, _ in terms), equation=spelled)
     for scalar in scalars:
         result = op.Mul(result, scalar)
     return result

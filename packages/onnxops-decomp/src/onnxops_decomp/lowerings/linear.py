@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.adapters.products import matrix_product
 from onnxops_decomp.dtypes import promote, to_ir
-from onnxops_decomp.inference import dims_of
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
@@ -35,41 +35,12 @@ def _plus_scaled(op: OpBuilder, self: ir.Value, product: ir.Value, beta: Operand
     return product if _is_static(beta, 0) else op.Add(scaled(op, self, beta), product)
 
 
-def _product(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Return the matrix product, in a form that ONNX Runtime also computes where a size is 0.
-
-    Its MatMul leaves the product of a matrix without columns and a vector unwritten, and broadcasts nothing to a batch
-    of 0.
-    """
-    dims, ranks = [*(dims_of(a) or ()), *(dims_of(b) or ())], (op.rank(a), op.rank(b))
-    if all(isinstance(dim, int) and dim > 0 for dim in dims) or max(ranks) == 1:
-        return op.MatMul(a, b)
-    if ranks[1] == 1:
-        return op.Squeeze(op.MatMul(a, op.Unsqueeze(b, [1])), [-1])
-    result: ir.Value = op.MatMul(a, b)
-    inner = op.size(a, -1)
-    dynamic = isinstance(inner, ir.Value) and isinstance(op.size(b, -2), ir.Value)
-    if dynamic and (_is_transposed(a) or _is_transposed(b)):
-        # The runtime joins a Transpose and the product, and then leaves matrices unwritten, too.
-        return op.Where(op.Equal(inner, 0), op.constant(0, op.dtype(result)), result)
-    sizes = [dim for dim in dims_of(result) or () if isinstance(dim, int)]
-    return op.filled_with_zeros(sizes, op.dtype(result)) if 0 in sizes and len(sizes) == op.rank(result) else result
-
-
-def _is_transposed(matrices: ir.Value) -> bool:
-    node = matrices.producer()
-    if node is None or node.op_type != "Transpose" or "perm" not in node.attributes:
-        return False
-    perm = list(node.attributes["perm"].as_ints())
-    return perm[-2:] == [len(perm) - 1, len(perm) - 2]
-
-
 @lowering(aten.linear.default)
 def linear(op: OpBuilder, input: ir.Value, weight: ir.Value, bias: ir.Value | None = None) -> ir.Value:
     if op.rank(input) == 2 and op.rank(weight) == 2 and op.dtype(input).is_floating_point():
         return op.Gemm(input, weight, bias, transB=1)
     # MatMul wants the weight transposed; the transpose of an initializer is folded by every runtime.
-    product = _product(op, input, op.Transpose(weight, perm=[1, 0]) if op.rank(weight) == 2 else weight)
+    product = matrix_product(op, input, op.Transpose(weight, perm=[1, 0]) if op.rank(weight) == 2 else weight)
     return product if bias is None else op.Add(product, bias)
 
 
@@ -82,12 +53,12 @@ def linear(op: OpBuilder, input: ir.Value, weight: ir.Value, bias: ir.Value | No
     aten.vdot.default,
 )
 def matmul(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
-    return _product(op, self, other)
+    return matrix_product(op, self, other)
 
 
 @lowering("aten::mm.dtype", "aten::bmm.dtype")
 def matmul_dtype(op: OpBuilder, self: ir.Value, mat2: ir.Value, out_dtype: torch.dtype) -> ir.Value:
-    return op.MatMul(op.cast(self, to_ir(out_dtype)), op.cast(mat2, to_ir(out_dtype)))
+    return matrix_product(op, op.cast(self, to_ir(out_dtype)), op.cast(mat2, to_ir(out_dtype)))
 
 
 @lowering(aten.addmm.default)
@@ -109,7 +80,7 @@ def addmm(
         if transposed is not None:
             right, flags = transposed, {"transB": 1}
         return op.Gemm(left, right, bias, alpha=alpha, beta=1.0 if bias is None else beta, **flags)
-    return _plus_scaled(op, self, op.MatMul(mat1, mat2), beta, alpha)
+    return _plus_scaled(op, self, matrix_product(op, mat1, mat2), beta, alpha)
 
 
 def _source_of_transpose(matrix: ir.Value) -> ir.Value | None:
@@ -132,7 +103,7 @@ def addmm_dtype(
     alpha: Operand = 1,
 ) -> ir.Value:
     dtype = to_ir(out_dtype)
-    product = op.MatMul(op.cast(mat1, dtype), op.cast(mat2, dtype))
+    product = matrix_product(op, op.cast(mat1, dtype), op.cast(mat2, dtype))
     return _plus_scaled(op, op.cast(self, dtype), product, beta, alpha)
 
 
@@ -146,7 +117,7 @@ def baddbmm(
     beta: Operand = 1,
     alpha: Operand = 1,
 ) -> ir.Value:
-    return _plus_scaled(op, self, _product(op, batch1, batch2), beta, alpha)
+    return _plus_scaled(op, self, matrix_product(op, batch1, batch2), beta, alpha)
 
 
 @lowering(aten.addbmm.default)
@@ -159,7 +130,7 @@ def addbmm(
     beta: Operand = 1,
     alpha: Operand = 1,
 ) -> ir.Value:
-    product = op.ReduceSum(op.MatMul(batch1, batch2), [0], keepdims=0)
+    product = op.ReduceSum(matrix_product(op, batch1, batch2), [0], keepdims=0)
     return _plus_scaled(op, self, product, beta, alpha)
 
 
@@ -191,6 +162,6 @@ def bilinear(
     outputs, width1, width2 = op.sizes(weight)
     lead = op.sizes(input1)[:-1]
     flat = op.reshape(op.Transpose(weight, perm=[1, 0, 2]), [width1, op.size_mul(outputs, width2)])
-    partial = op.reshape(op.MatMul(input1, flat), [*lead, outputs, width2])
-    result = op.Squeeze(op.MatMul(partial, op.Unsqueeze(input2, [-1])), [-1])
+    partial = op.reshape(matrix_product(op, input1, flat), [*lead, outputs, width2])
+    result = op.Squeeze(matrix_product(op, partial, op.Unsqueeze(input2, [-1])), [-1])
     return result if bias is None else op.Add(result, bias)

@@ -79,7 +79,12 @@ def choose_qparams_per_token_asymmetric(
 
 @lowering(aten._int_mm.default)
 def int_mm(op: OpBuilder, self: ir.Value, mat2: ir.Value) -> ir.Value:
-    return op.MatMulInteger(self, mat2)
+    inner = op.size(self, 1)
+    if isinstance(inner, int) and inner > 0:
+        return op.MatMulInteger(self, mat2)
+    # ONNX Runtime leaves the product of matrices without inner elements unwritten.
+    nothing = op.Equal(op.Shape(self, start=1), 0)
+    return op.Where(nothing, op.constant(0, ir.DataType.INT32), op.MatMulInteger(self, mat2))
 
 
 @lowering(aten._weight_int8pack_mm.default)
