@@ -154,7 +154,8 @@ def newest(session: nox.Session) -> None:
     # Beside a CPU build of torch the operators of torchvision cannot be loaded.
     pip_install(session, python, *group("torchvision"))
     private = sorted(ROOT.glob("packages/*/tests/test_torch_private.py"))
-    pytest(session, python, *map(str, private), "packages/onnx-fx-export/tests/test_torchvision.py", *session.posargs)
+    vision = sorted(ROOT.glob("packages/*/tests/test_torchvision*.py"))
+    pytest(session, python, *map(str, [*private, *vision]), *session.posargs)
     for package in PACKAGES:
         # Every extra is installed here, so what one of them forbids is not asked for.
         for extra in extras(package) or [""]:
