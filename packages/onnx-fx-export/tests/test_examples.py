@@ -183,6 +183,37 @@ def test_a_bert_with_one_sentence_serves_several() -> None:
             torch.testing.assert_close(program(ids)[0], model(ids)[0], rtol=1e-4, atol=1e-5)
 
 
+def test_a_swin_with_one_image_serves_several() -> None:
+    from transformers import SwinConfig, SwinModel
+
+    config = SwinConfig(image_size=32, patch_size=4, embed_dim=8, depths=[2, 2], num_heads=[2, 2], window_size=4)
+    model = SwinModel(config).eval()
+
+    program = export(model, (torch.randn(1, 3, 32, 32),), dynamic_shapes={"pixel_values": {0: "batch"}})
+
+    for batch in (1, 2, 5):
+        pixels = torch.randn(batch, 3, 32, 32)
+        with torch.no_grad():
+            torch.testing.assert_close(program(pixels)[0], model(pixels)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("example", [(1, 6), (1, 1), (2, 1)])
+def test_a_llama_with_one_sentence_serves_several(example: tuple[int, int]) -> None:
+    from transformers import LlamaConfig, LlamaModel
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "vocab_size": 50}
+    model = LlamaModel(LlamaConfig(num_hidden_layers=1, num_key_value_heads=2, use_cache=False, **sizes)).eval()
+
+    program = export(model, (torch.randint(0, 50, example),), dynamic_shapes={"input_ids": {0: "batch", 1: "length"}})
+
+    # The mask of a row is left out where there is one sentence or one word; what is computed is the same.
+    assert program.constraints.conditions == ("length >= 1",)
+    for size in ((1, 6), (3, 7), (1, 1), (4, 1)):
+        ids = torch.randint(0, 50, size)
+        with torch.no_grad():
+            torch.testing.assert_close(program(ids)[0], model(ids)[0], rtol=1e-4, atol=1e-5)
+
+
 def test_dimensions_of_something_without_any_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="no dimensions"):
         export(lambda x, n: x * n, (torch.ones(3), 2), dynamic_shapes=({0: "a"}, {0: "b"}))

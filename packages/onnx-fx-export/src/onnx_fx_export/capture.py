@@ -74,10 +74,9 @@ class CaptureRequest:
         return self.args, self.kwargs
 
     @property
-    def is_special(self) -> bool:
-        """Whether something that is declared dynamic has a value that torch.export takes for a constant."""
-        specs = self.call_specs
-        return has_special_sizes(self.example, specs) or any(shapes.NUMBER in spec for spec in specs)
+    def has_dynamic_numbers(self) -> bool:
+        """Whether numbers are declared dynamic."""
+        return any(shapes.NUMBER in spec for spec in self.call_specs)
 
     @property
     def call_specs(self) -> list[dict[int, Any]]:
@@ -202,8 +201,8 @@ def _exported(
     questions: list[SizeQuestion] = []
     with onnx_export(), torch.no_grad(), allocated_on_paper(request.model), contextlib.ExitStack() as stack:
         stack.enter_context(any_number_of_boxes())
-        if request.is_special or strict:
-            # Dynamo compares sizes for the model; only guards tell what it asked.
+        if request.has_dynamic_numbers or strict:
+            # A number may be 0 or 1, and Dynamo compares sizes for the model: only guards tell what was asked.
             stack.enter_context(sizes_unlike_0_and_1())
         elif any(specs):
             questions = stack.enter_context(noted_questions())
@@ -220,7 +219,7 @@ def _exported(
         expand(program)
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = calls
-    if not request.is_special and not strict and any(specs):
+    if not request.has_dynamic_numbers and not strict and any(specs):
         conditions = conditions_for_small_sizes(program, request.model, example, specs, questions)
         program.graph_module.meta[CONDITIONS] = conditions
     restore(program.graph_module)
