@@ -11,8 +11,7 @@ from decomp_harness import check
 from opset_sweep import swept
 
 A, B = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 11, 7)
-# The width stays: over one that may be 0, products are guarded.
-OTHERS = [(torch.randn(4, 6, 8, 7), torch.randn(4, 6, 12, 7)), (torch.randn(1, 2, 1, 7), torch.randn(1, 2, 1, 7))]
+OTHERS = [(torch.randn(4, 6, 8, 9), torch.randn(4, 6, 12, 9)), (torch.randn(1, 2, 1, 3), torch.randn(1, 2, 1, 3))]
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor, ...]]
 TURNED = {"transB": 1}
 # What is computed, and the attributes of each FusedMatMul.
@@ -46,8 +45,12 @@ def attributes(model: onnx.ModelProto) -> list[dict[str, float]]:
 @pytest.mark.parametrize("case", FUSED)
 def test_products_turn_and_scale(case: str, opset: int) -> None:
     function, expected = FUSED[case]
-    lowered = check(function, A, B, others=OTHERS, opset=opset, target="onnxruntime")
+    lowered = check(function, A, B, opset=opset, target="onnxruntime")
     assert attributes(lowered.proto) == expected
+    # A product over a width that may be 0 is guarded, and scaled behind the guard.
+    dynamic = check(function, A, B, others=OTHERS, opset=opset, target="onnxruntime")
+    turns = [{name: value for name, value in each.items() if name != "alpha"} for each in expected]
+    assert [each for each in attributes(dynamic.proto) if "alpha" not in each] == [each for each in turns if each]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
