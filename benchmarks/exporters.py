@@ -212,7 +212,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = command(__doc__)
     parser.add_argument("--opset", type=int, default=23)
     parser.add_argument("--only", nargs="*", choices=sorted(MODELS), default=list(MODELS))
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(argv)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)

@@ -315,22 +315,6 @@ def test_a_short_loop_of_known_length_is_unrolled_and_a_long_one_is_not() -> Non
     assert [node.op_type for node in long.model.graph].count("Loop") == 1
 
 
-def test_checks_and_prints_are_dropped_and_other_branches_may_raise() -> None:
-    @torch.jit.script
-    def checked(x: Tensor, mode: str) -> Tensor:
-        assert x.dim() == 2, f"rank {x.dim()}"
-        if bool(x.sum() > 1000):
-            raise ValueError("too large")
-        if mode == "double":
-            x = x * 2
-        elif mode != "none":
-            raise ValueError(f"mode {mode}")
-        print("mode", mode)
-        return x
-
-    exported(checked, (*INPUTS[0], "double"), (*INPUTS[1], "double"), dynamic_axes=X)
-
-
 def test_optional_arguments_tuples_dicts_and_isinstance_are_resolved() -> None:
     @torch.jit.script
     def containers(x: Tensor, bias: Optional[Tensor] = None) -> Dict[str, Tensor]:  # noqa: UP006, UP045

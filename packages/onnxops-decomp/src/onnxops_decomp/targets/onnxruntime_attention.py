@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -27,6 +27,17 @@ _WIDTH_STEP = 8
 JOINED_CACHE = "onnxops_decomp.joined_cache"
 
 
+class _Call(NamedTuple):
+    """Attention of (B, N, S, D) heads, as ONNX has it."""
+
+    query: ir.Value
+    key: ir.Value
+    value: ir.Value
+    mask: ir.Value | None
+    is_causal: int
+    scale: float | None
+
+
 def attention(
     op: OpBuilder,
     Q: ir.Value,
@@ -44,23 +55,17 @@ def attention(
     shapes = [dims_of(value) for value in (Q, K, V)]
     if any(shape is None or len(shape) != 4 for shape in shapes):
         return None
-    found = _grouped_queries(op, Q, K, V, attn_mask, is_causal, scale)
-    return _heads_alike(op, Q, K, V, attn_mask, is_causal, scale) if found is None else found
+    call = _Call(Q, K, V, attn_mask, is_causal, scale)
+    found = _grouped_queries(op, call)
+    return _heads_alike(op, call) if found is None else found
 
 
-def _heads_alike(
-    op: OpBuilder,
-    query: ir.Value,
-    key: ir.Value,
-    value: ir.Value,
-    mask: ir.Value | None,
-    is_causal: int,
-    scale: float | None,
-) -> ir.Value | None:
+def _heads_alike(op: OpBuilder, call: _Call) -> ir.Value | None:
     """``MultiHeadAttention`` of as many keys and values as queries.
 
     Masks of numbers are left alone: only the runtime knows whether they have rows that let nothing through.
     """
+    query, key, value, mask, is_causal, scale = call
     q, k = _dims(query), _dims(key)
     if not _have_equal_heads([q, k, _dims(value)]):
         return None
@@ -97,21 +102,14 @@ class _Cache:
         return cls(past, present, value)
 
 
-def _grouped_queries(
-    op: OpBuilder,
-    query: ir.Value,
-    key: ir.Value,
-    value: ir.Value,
-    mask: ir.Value | None,
-    is_causal: int,
-    scale: float | None,
-) -> ir.Value | None:
+def _grouped_queries(op: OpBuilder, call: _Call) -> ir.Value | None:
     """``GroupQueryAttention`` of queries that share keys and values, or of one query and a cache.
 
     The operator is causal, the last query seeing all keys. Without a cache that is what ``is_causal`` says where there
     are as many keys as queries; with one it says nothing for the one query of a step. For several queries and a cache
     the CPU's kernel takes a batch of one only.
     """
+    query, key, value, mask, is_causal, scale = call
     plain = unrepeated(key), unrepeated(value)
     if plain[0] is not None and plain[1] is not None:
         key, value = plain[0], plain[1]
