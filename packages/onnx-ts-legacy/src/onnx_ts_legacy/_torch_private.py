@@ -196,7 +196,9 @@ def trace_graph(
 
 
 _recording = threading.Lock()
-_recorders: list[contextlib.ExitStack] = []
+# How many threads trace, and what is put back when none does any more.
+_recorders = 0
+_usual: list[tuple[Any, str, Any]] = []
 
 
 @contextlib.contextmanager
@@ -210,19 +212,23 @@ def recorded_aliases(refused: Callable[[str], Exception]) -> Iterator[None]:
     Args:
         refused: Makes the exception for what a trace cannot hold, given its name.
     """
+    global _recorders
     with _recording:
-        _recorders.append(contextlib.ExitStack())
-        if len(_recorders) == 1:
+        if not _recorders:
             for owner, name, function in _replacements(refused):
-                _recorders[0].enter_context(_replacement(owner, name, function))
+                _usual.append((owner, name, vars(owner).get(name)))
+                setattr(owner, name, function)
+        _recorders += 1
     try:
         yield
     finally:
         with _recording:
-            # The replacements stay until no thread needs them.
-            _recorders.pop(-1 if len(_recorders) > 1 else 0).close()
+            _recorders -= 1
+            while _usual and not _recorders:
+                _put_back(*_usual.pop())
 
 
+@functools.cache
 def _replacements(refused: Callable[[str], Exception]) -> list[tuple[Any, str, Any]]:
     found: list[tuple[Any, str, Any]] = [
         (torch.Tensor, "data", _traced_data(refused)),
@@ -233,17 +239,11 @@ def _replacements(refused: Callable[[str], Exception]) -> list[tuple[Any, str, A
     return found
 
 
-@contextlib.contextmanager
-def _replacement(owner: Any, name: str, value: Any) -> Iterator[None]:
-    own = vars(owner).get(name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
+def _put_back(owner: Any, name: str, own: Any) -> None:
+    if own is None:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, own)
 
 
 def _traces() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -295,12 +296,18 @@ def split_arguments(overload: torch._ops.OpOverload, args: Sequence[Any]) -> tup
     """Tell the keyword-only arguments of a node from the others."""
     positional: list[Any] = []
     keyword: dict[str, Any] = {}
-    for argument, value in zip(overload._schema.arguments, args, strict=False):
-        if argument.kwarg_only:
-            keyword[argument.name] = value
+    for (name, kwarg_only), value in zip(_parameters(overload), args, strict=False):
+        if kwarg_only:
+            keyword[name] = value
         else:
             positional.append(value)
     return positional, keyword
+
+
+@functools.cache
+def _parameters(overload: torch._ops.OpOverload) -> tuple[tuple[str, bool], ...]:
+    """Return name of each argument and whether it is keyword-only; torch makes the schema's arguments anew."""
+    return tuple((argument.name, argument.kwarg_only) for argument in overload._schema.arguments)
 
 
 def frozen(arg: Any) -> Any:

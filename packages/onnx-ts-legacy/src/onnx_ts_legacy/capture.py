@@ -351,6 +351,8 @@ def _leaf_names(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
 
 def nested_names(name: str, value: Any) -> list[str]:
     """Return a name for each tensor inside a nested value."""
+    if isinstance(value, torch.Tensor):
+        return [name]
     leaves, _ = pytree.tree_flatten_with_path(value)
     return ["_".join([name, *map(_key, path)]) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
+from onnx_ts_legacy.graph_parts import node_branches
 from onnx_ts_legacy.merging import Merge
 from onnx_ts_legacy.prims import ProgramRaisesError
 from onnx_ts_legacy.values import Changes, RuntimeBool
@@ -41,7 +42,7 @@ class Branch:
 
 def _if(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     condition = interpreter.scalars.truth(args[0])
-    blocks = list(node.blocks())
+    blocks = node_branches(node)
     if isinstance(condition, bool):
         return _only(interpreter.run_block(blocks[0 if condition else 1], []))
     symbols = interpreter.metadata.symbol_count()

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.carried import Carried, Number, Plan, Same, plan_of_state
+from onnx_ts_legacy.graph_parts import block_inputs, block_nodes, block_outputs, node_branches, node_outputs
 from onnx_ts_legacy.values import Mutable, RuntimeFloat, Tensor, View
 from onnxops_decomp.dtypes import is_complex
 
@@ -26,7 +27,7 @@ _VIEWS = ("aten::select", "aten::slice", "aten::narrow", "aten::view", "aten::un
 
 def first_plans(interpreter: Interpreter, block: Any, carried: Sequence[Any]) -> list[Plan]:
     """Return plans to begin with for the variables of a loop, of which ``carried`` are the values before it."""
-    given, returned = list(block.inputs())[1:], list(block.returnNode().inputs())[1:]
+    given, returned = block_inputs(block)[1:], block_outputs(block)[1:]
     return [
         _plan(interpreter, value) if _is_counted(before, after) or _is_computed(after) else Same(value)
         for value, before, after in zip(carried, given, returned, strict=True)
@@ -45,8 +46,8 @@ def _is_computed(variable: Any) -> bool:
     if variable.type().kind() != "TensorType":
         return False
     if node.kind() == "prim::If":
-        index = [output.unique() for output in node.outputs()].index(variable.unique())
-        return any(_is_computed(list(block.outputs())[index]) for block in node.blocks())
+        index = [output.unique() for output in node_outputs(node)].index(variable.unique())
+        return any(_is_computed(block_outputs(block)[index]) for block in node_branches(node))
     return node.kind().startswith("aten::") and not node.kind().endswith("_")
 
 
@@ -64,13 +65,13 @@ def _plan(interpreter: Interpreter, value: Any) -> Plan:
 def first_objects(interpreter: Interpreter, block: Any) -> dict[Mutable, Plan]:
     """Return plans to begin with for the memories that every iteration writes to through views of older tensors."""
     plans: dict[Mutable, Plan] = {}
-    nodes = [(node, node.kind()) for node in block.nodes()]
+    nodes = [(node, node.kind()) for node in block_nodes(block)]
     writing = [node for node, kind in nodes if kind.startswith("aten::") and kind.endswith("_") and kind[-2] != "_"]
     if not writing:
         return plans
-    inner = {variable.unique() for variable in block.inputs()}
+    inner = {variable.unique() for variable in block_inputs(block)}
     for node, _ in nodes:
-        inner.update(variable.unique() for variable in node.outputs())
+        inner.update(variable.unique() for variable in node_outputs(node))
     for node in writing:
         variable = node.inputsAt(0)
         while variable.unique() in inner and variable.node().kind() in _VIEWS:

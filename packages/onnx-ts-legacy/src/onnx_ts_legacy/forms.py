@@ -6,11 +6,11 @@ one element. A few other operators have a rule.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy.tensor_forms import TensorForm, is_tensor
 
@@ -45,27 +45,30 @@ def _pointwise_form(
 ) -> Form | None:
     if not isinstance(function, torch._ops.OpOverload) or not _is_pointwise(function):
         return None
-    if function._schema.is_mutable or len(function._schema.returns) != 1:
+    leaves = [*args, *kwargs.values()]
+    if any(isinstance(leaf, list | tuple) for leaf in leaves):
         return None
-    if function._schema.returns[0].alias_info is not None:
-        return None
-    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     tensors = [leaf for leaf in leaves if is_tensor(leaf)]
     sizes = _broadcast([tuple(tensor.shape) for tensor in tensors])
     if sizes is None or not all(map(is_contiguous, tensors)):
         return None
     if not any(len(tensor.shape) == len(sizes) and _same(tensor.shape, sizes) for tensor in tensors):
         return None
-    key = (function, structure, tuple(_kind(leaf) for leaf in leaves))
+    key = (function, tuple(kwargs), tuple(map(_kind, leaves)))
     if key not in _dtypes:
-        dtype = _dtype(function, leaves, structure)
+        dtype = _dtype(function, args, kwargs)
         if dtype is None:
             return None
         _dtypes[key] = dtype
     return _dtypes[key], sizes
 
 
+@functools.cache
 def _is_pointwise(function: torch._ops.OpOverload) -> bool:
+    """Tell whether an operator is pointwise and gives one new tensor."""
+    returns = function._schema.returns
+    if function._schema.is_mutable or len(returns) != 1 or returns[0].alias_info is not None:
+        return False
     return torch.Tag.pointwise in function.tags or function in (aten.floor_divide.default, aten.floor_divide.Scalar)
 
 
@@ -98,16 +101,16 @@ def _kind(leaf: Any) -> Any:
     return type(leaf) if isinstance(leaf, int | float | torch.SymInt | torch.SymFloat) else leaf
 
 
-def _dtype(function: Any, leaves: list[Any], structure: Any) -> torch.dtype | None:
-    small: list[Any] = []
-    for leaf in leaves:
-        if is_tensor(leaf):
-            small.append(torch.empty([1] * leaf.dim(), dtype=leaf.dtype, device="meta"))
-        else:
-            small.append(2 if isinstance(leaf, torch.SymInt) else 2.0 if isinstance(leaf, torch.SymFloat) else leaf)
-    args, kwargs = pytree.tree_unflatten(small, structure)
+def _small(leaf: Any) -> Any:
+    """Return an argument of the same kind that is a number or a tensor of one element."""
+    if is_tensor(leaf):
+        return torch.empty([1] * leaf.dim(), dtype=leaf.dtype, device="meta")
+    return 2 if isinstance(leaf, torch.SymInt) else 2.0 if isinstance(leaf, torch.SymFloat) else leaf
+
+
+def _dtype(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:
     try:
-        result = function(*args, **kwargs)
+        result = function(*map(_small, args), **{name: _small(value) for name, value in kwargs.items()})
     except Exception:
         return None
     return result.dtype if isinstance(result, torch.Tensor) else None

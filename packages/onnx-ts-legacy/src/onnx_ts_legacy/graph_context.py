@@ -13,6 +13,7 @@ import torch
 
 from onnx_ts_legacy.containers import plain
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.graph_parts import node_outputs
 from onnx_ts_legacy.quantized_modules import unpack_weights
 from onnx_ts_legacy.symbolic_values import SymbolicValue
 from onnx_ts_legacy.values import ListRef, Tensor, is_runtime
@@ -221,7 +222,7 @@ def run_symbolic(
     many = list(results) if isinstance(results, list | tuple) else [results]
     fakes = interpreter.result_forms(node, args)
     count = len(fakes)
-    listed = [output.type().kind() for output in node.outputs()] == ["ListType"]
+    listed = [output.type().kind() for output in node_outputs(node)] == ["ListType"]
     if listed and isinstance(_variable(results), ListRef):
         return _variable(results)
     if len(many) < count:

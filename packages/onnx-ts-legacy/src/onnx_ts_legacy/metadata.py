@@ -27,6 +27,7 @@ __all__ = ["Metadata"]
 # Values for symbols without an example, tried in this order until a call accepts one.
 _UNKNOWN = (2, 1, 0, 4, 8)
 _TRIES = 3
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # How many times larger a size is in one trial than in the one before. What small sizes have in common, such as that
 # they are 1 after some halving, is no fact; only operators that are run on data get small ones.
 _FAR, _NEAR = 400, 3
@@ -206,17 +207,15 @@ class Metadata:
             The results, tensors as their forms, and the position of the argument whose memory they show, or None.
         """
         key = _call_key(function, args, kwargs)
-        if key is not None and key in self._known:
+        if key in self._known:
             return self._known[key]
         known = self._by_rule(function, args, kwargs)
         if known is not None:
-            if key is not None:
-                self._known[key] = known
+            self._known[key] = known
             return known
         result, position = self._run(function, args, kwargs)
         if _free_symbols(result) <= _free_symbols((args, kwargs)):
-            if key is not None:
-                self._known[key] = result, position
+            self._known[key] = result, position
         else:
             _forget_fakes((args, kwargs))
         return result, position
@@ -420,7 +419,7 @@ def _key(value: Any) -> Any:
     """Return what tells an argument from others; tensors are canonical."""
     if is_tensor(value):
         return ("tensor", id(value))
-    if isinstance(value, torch.SymInt):
+    if isinstance(value, _SYMBOLIC):
         return value.node.expr
     if isinstance(value, list | tuple):
         return tuple(_key(item) for item in value)
@@ -444,9 +443,6 @@ def _form_key(dtype: torch.dtype, layout: Sequence[Any]) -> Any:
 
 
 def _call_key(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    leaves = pytree.tree_leaves((args, kwargs))
-    if any(isinstance(leaf, torch.SymFloat | torch.SymBool | torch.Generator) for leaf in leaves):
-        return None
     return (function, _key(args), tuple((name, _key(value)) for name, value in kwargs.items()))
 
 

@@ -12,6 +12,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture import Captured, ExampleInput
 from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.exporter import Options, convert
+from onnx_ts_legacy.graph_parts import block_inputs
 
 __all__ = ["export_graph"]
 
@@ -31,7 +32,7 @@ def export_graph(graph: Any, example_inputs: Sequence[Any], opset_version: int =
         OnnxExporterError: If the graph cannot be converted.
     """
     copied = graph.copy()
-    names = [variable.debugName() for variable in copied.inputs()]
+    names = [variable.debugName() for variable in block_inputs(copied)]
     if len(names) != len(example_inputs):
         raise ArgumentsError(f"The graph has {len(names)} inputs, got {len(example_inputs)} values.")
     private.inline_calls(copied)

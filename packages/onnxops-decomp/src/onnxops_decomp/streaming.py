@@ -27,6 +27,9 @@ def write_model(model: ir.Model, file: IO[bytes]) -> None:
     """Write a model to a binary file; its weights are read one at a time."""
     weights = ((str(value.name), value.const_value) for value in model.graph.initializers.values())
     large = {name: tensor for name, tensor in weights if tensor is not None and _is_large(tensor)}
+    if not large:
+        file.write(ir.serde.serialize_model(model).SerializeToString())
+        return
     with _left_out(model, large):
         proto = ir.serde.serialize_model(model)
     kept = [tensor for tensor in proto.graph.initializer if tensor.name not in large]

@@ -1,0 +1,51 @@
+"""The parts of TorchScript graphs and blocks, as lists.
+
+torch's own iterators end with an exception in C++, which takes as long as converting a node: none is run to its end
+here.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+__all__ = ["block_inputs", "block_nodes", "block_outputs", "node_branches", "node_inputs", "node_outputs"]
+
+
+def node_inputs(node: Any) -> list[Any]:
+    """Return the operands of a node."""
+    return [node.inputsAt(index) for index in range(node.inputsSize())]
+
+
+def node_outputs(node: Any) -> list[Any]:
+    """Return the results of a node."""
+    return [node.outputsAt(index) for index in range(node.outputsSize())]
+
+
+def node_branches(node: Any) -> list[Any]:
+    """Return the two blocks of a ``prim::If``."""
+    return list(islice(node.blocks(), 2))
+
+
+def block_inputs(block: Any) -> list[Any]:
+    """Return the parameters of a graph or block."""
+    return node_outputs(block.param_node() if hasattr(block, "param_node") else block.paramNode())
+
+
+def block_outputs(block: Any) -> list[Any]:
+    """Return what a graph or block returns."""
+    return node_inputs(_return_node(block))
+
+
+def block_nodes(block: Any) -> list[Any]:
+    """Return the nodes of a graph or block, in order."""
+    nodes = []
+    node = _return_node(block).prev()
+    while node.kind() != "prim::Param":
+        nodes.append(node)
+        node = node.prev()
+    return nodes[::-1]
+
+
+def _return_node(block: Any) -> Any:
+    return block.return_node() if hasattr(block, "return_node") else block.returnNode()
