@@ -17,7 +17,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 from adapter_cases import Case
-from decomp_harness import ORT_NEWEST_OPSET
 
 from onnxops_decomp import kernel_gaps
 from onnxops_decomp.adapters import registry
@@ -29,6 +28,10 @@ DTYPES = [
     ir.DataType[name]
     for name in "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FLOAT16 BFLOAT16 FLOAT DOUBLE".split()
 ]
+
+RUNTIME = tuple(int(part) for part in ort.__version__.split(".")[:2])
+# The newest opset that the installed runtime loads.
+NEWEST_LOADED = 28 if RUNTIME >= (1, 32) else 26
 
 # (operator, since_version, type variable, dtype)
 Gap = tuple[str, int, str, ir.DataType]
@@ -54,7 +57,7 @@ def versions(op_type: str) -> list[int]:
     all of them, because the definition does not hold for every opset.
     """
     found: dict[tuple[int, int], int] = {}
-    for opset in range(OLDEST_OPSET, ORT_NEWEST_OPSET + 1):
+    for opset in range(OLDEST_OPSET, NEWEST_LOADED + 1):
         spec = op_spec(op_type, opset)
         if spec is not None:
             schema = onnx.defs.get_schema(op_type, opset)
@@ -105,7 +108,7 @@ def single_node_model(case: Case, opset: int) -> bytes | None:
 @contextmanager
 def without_stand_ins() -> Iterator[None]:
     """Let the builder emit every operator as it is, whatever the runtime can do."""
-    registry.find_adapter("Identity", OLDEST_OPSET, ORT_NEWEST_OPSET)
+    registry.find_adapter("Identity", OLDEST_OPSET, NEWEST_LOADED)
     caches = (registry._FORMS.clear, make_plan.cache_clear)
     with mock.patch.object(kernel_gaps, "KERNEL_GAPS", {}), mock.patch.object(registry, "_COMPOSED", {}):
         for clear in caches:

@@ -34,10 +34,15 @@ LEFT_AS_IT_IS = frozenset(
     (
         *("Acos", "Asin", "Atan", "AveragePool", "Conv", "ConvTranspose", "Det", "Erf", "GridSample", "ImageDecoder"),
         *("Attention", "BitCast", "BatchNormalization", "InstanceNormalization", "LRN", "LpPool", "MaxUnpool"),
+        # At opset 28: composed, a model would no longer tell other runtimes that it is quantized.
+        "DequantizeLinear",
+        "OptionalGetElement",
         *("MeanVarianceNormalization", "MelWeightMatrix", "QuantizeLinear", "RNN", "Resize", "RoiAlign"),
         *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean"),
     )
 )
+# Gaps that a later runtime closed; the stand-in stays for the runtimes before it.
+CLOSED_SINCE = {("BitShift", T.UINT16): (1, 32)}
 # Single dtypes of operators that are otherwise covered. The doubles are missing in the oldest kernels alone, which the
 # adapters do not use.
 NO_STAND_IN = {
@@ -268,5 +273,6 @@ def test_tables_are_what_is_measured(op_type: str) -> None:
         for type_key, dtypes in known.items()
         for dtype in dtypes
         if (type_key, dtype) in present and (type_key, dtype) not in missing and (op_type, dtype) not in wide_enough
+        if kernel_survey.RUNTIME < CLOSED_SINCE.get((op_type, dtype), (99, 0))
     }
     assert not closed, "gaps that have closed"

@@ -145,6 +145,7 @@ def hard_sigmoid(op: OpBuilder, x: ir.Value, *, alpha: float = 0.2, beta: float 
 
 
 without_kernel("Swish")(activations.swish)
+without_kernel("SwiGLU")(activations.swiglu)
 without_kernel("HardSwish", dtypes=_DOUBLE)(activations.hard_swish)
 without_kernel("Mish", dtypes=_DOUBLE)(activations.mish)
 
