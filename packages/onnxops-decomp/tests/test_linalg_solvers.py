@@ -67,3 +67,31 @@ def test_empty_systems() -> None:
 def test_solution_of_a_large_system_is_accurate() -> None:
     a = example(40, 40)
     check(lambda a, b: torch.linalg.solve(a, b), a, example(40, 2), tolerance=(1e-8, 1e-8))
+
+
+EMPTY = {
+    "det": torch.linalg.det,
+    "slogdet": lambda a: tuple(torch.linalg.slogdet(a)),
+    "inv_ex": lambda a: tuple(torch.linalg.inv_ex(a)),
+    "lu_factor_ex": lambda a: tuple(torch.linalg.lu_factor_ex(a)),
+    "cholesky_ex": lambda a: tuple(torch.linalg.cholesky_ex(a @ a.mH)),
+    "qr": lambda a: tuple(torch.linalg.qr(a)),
+}
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18, 26])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("name", EMPTY)
+def test_matrices_that_turn_out_to_be_empty(name: str, dtype: torch.dtype, opset: int) -> None:
+    others = [(torch.randn(shape, dtype=dtype),) for shape in ((3, 0, 0), (0, 4, 4), (0, 0, 0), (5, 3, 3))]
+    check(EMPTY[name], torch.randn(2, 4, 4, dtype=dtype), others=others, opset=opset)
+
+
+def test_indefinite_matrices_that_turn_out_to_be_empty() -> None:
+    others = [(torch.zeros(shape),) for shape in ((3, 0, 0), (0, 4, 4))]
+    check(lambda a: tuple(torch.linalg.ldl_factor_ex(a)), torch.randn(2, 4, 4), others=others)
+
+
+def test_every_matrix_has_its_own_info_where_stacks_broadcast() -> None:
+    a, b = torch.randn(2, 1, 3, 3), torch.randn(4, 3, 2)
+    check(lambda a, b: tuple(torch.linalg.solve_ex(a, b)), a, b)

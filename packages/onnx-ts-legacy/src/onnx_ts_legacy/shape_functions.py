@@ -32,9 +32,9 @@ def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -
     squares = isinstance(m, int) and isinstance(n, int) and m > n and driver != "gelsy"
     return (
         torch.empty((*both, n, *columns), dtype=self.dtype),
-        torch.empty((*both, *(columns or (1,))) if squares else (0,), dtype=self.dtype),
+        torch.empty((*both, *(columns or (1,))) if squares else (0,), dtype=self.dtype.to_real()),
         torch.empty(tuple(batch) if driver != "gels" else (0,), dtype=torch.int64),
-        torch.empty((*batch, min(m, n)) if driver in ("gelsd", "gelss") else (0,), dtype=self.dtype),
+        torch.empty((*batch, min(m, n)) if driver in ("gelsd", "gelss") else (0,), dtype=self.dtype.to_real()),
     )
 
 

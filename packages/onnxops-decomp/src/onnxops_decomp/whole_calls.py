@@ -135,10 +135,11 @@ def _lstsq(
     right = b.unsqueeze(-1) if vector else b
     batch = torch.broadcast_shapes(self.shape[:-2], right.shape[:-2])
     solution = self.new_empty((*batch, n, *([] if vector else right.shape[-1:])))
-    residuals = self.new_empty((*batch, right.shape[-1]) if driver == "gels" and m > n else (0,))
+    real = self.dtype.to_real()
+    residuals = self.new_empty((*batch, right.shape[-1]) if driver == "gels" and m > n else (0,), dtype=real)
     rank = self.new_empty(self.shape[:-2] if driver != "gels" else (0,), dtype=torch.int64)
     values = (*self.shape[:-2], min(m, n)) if driver in ("gelsd", "gelss") else (0,)
-    return solution, residuals, rank, self.new_empty(values)
+    return solution, residuals, rank, self.new_empty(values, dtype=real)
 
 
 # ---- which calls

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.lowerings.linalg_factorizations import DOUBLE, INT64, wide
+from onnxops_decomp.lowerings.linalg_matrices import DOUBLE, INT64, Grid, wide
 from onnxops_decomp.lowerings.linalg_solvers import is_vector
 from onnxops_decomp.lowerings.linalg_spectral import inverse_of, orthogonalized, significant
 from onnxops_decomp.lowerings.registry import lowering
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-@lowering(aten.linalg_lstsq.default)
+@lowering(aten.linalg_lstsq.default, complex=None)
 def linalg_lstsq(
     op: OpBuilder, self: ir.Value, b: ir.Value, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[ir.Value, ...]:
@@ -29,21 +29,27 @@ def linalg_lstsq(
         The solution, and of residuals, rank and singular values those that the driver computes; the others are empty.
     """
     dtype = op.dtype(self)
-    matrix, vector = wide(op, self), is_vector(op, self, b)
-    right = op.Unsqueeze(wide(op, b), [op.rank(b)]) if vector else wide(op, b)
-    m, n = op.sizes(matrix)[-2:]
+    grid, matrix, vector = Grid(op, self), wide(op, self), is_vector(op, self, b)
+    right = wide(op, b)
+    right = grid.marked(op.Unsqueeze(right, [grid.rank_of(op, b)])) if vector else right
+    m, n = grid.m, grid.n
     eps = torch.finfo(torch.float64 if dtype == DOUBLE else torch.float32).eps
     rotated, v, lengths = orthogonalized(op, matrix)
     rtol = None if rcond is None else op.constant(float(rcond), DOUBLE)
     counts = significant(op, lengths, None, rtol, op.size_max(m, n), eps)
-    solution = op.MatMul(inverse_of(op, rotated, v, lengths, counts), right)
+    solution = grid.matmul(op, inverse_of(op, rotated, v, lengths, counts), right)
     rank = op.ReduceSum(op.cast(counts, INT64), [op.rank(lengths) - 1], keepdims=0)
     values = take_slice(op, lengths, op.rank(lengths) - 1, 0, op.size_min(m, n))
     residuals = nothing = op.constant([], dtype)
     if driver == "gels":
         rank = op.constant([], INT64)
         if isinstance(m, int) and isinstance(n, int) and m > n:
-            rest = op.Sub(op.MatMul(matrix, solution), right)
+            rest = grid.length(op, op.Sub(grid.matmul(op, matrix, solution), right))
             residuals = op.cast(op.ReduceSumSquare(rest, [op.rank(rest) - 2], keepdims=0), dtype)
-    found = op.cast(op.Squeeze(solution, [op.rank(solution) - 1]) if vector else solution, dtype)
-    return found, residuals, rank, op.cast(values, dtype) if driver in ("gelsd", "gelss") else nothing
+    found = op.Squeeze(solution, [grid.rank_of(op, solution) - 1]) if vector else solution
+    return (
+        grid.narrow(op, found, self),
+        residuals,
+        rank,
+        op.cast(values, dtype) if driver in ("gelsd", "gelss") else nothing,
+    )

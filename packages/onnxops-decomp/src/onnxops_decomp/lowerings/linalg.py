@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.lowerings.joining import broadcast_sizes
-from onnxops_decomp.lowerings.linalg_factorizations import DOUBLE, INT64, identity_like, wide
+from onnxops_decomp.lowerings.linalg_matrices import DOUBLE, INT64, Grid, identity_like, wide
 from onnxops_decomp.lowerings.loops import repeat
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.shapes import axis_in
@@ -33,30 +33,29 @@ def linalg_cross(op: OpBuilder, self: ir.Value, other: ir.Value, *, dim: int = -
     return op.Sub(forward, op.Mul(op.Gather(a, second, axis=axis), op.Gather(b, first, axis=axis)))
 
 
-@lowering(aten.linalg_matrix_exp.default)
+@lowering(aten.linalg_matrix_exp.default, complex=None)
 def linalg_matrix_exp(op: OpBuilder, self: ir.Value) -> ir.Value:
     """Scale the matrices down, sum the Taylor series by Horner's rule, and square the result back up.
 
     Source: Moler and Van Loan, Nineteen Dubious Ways to Compute the Exponential of a Matrix (2003), method 3.
     """
     matrix = wide(op, self)
-    rank = op.rank(self)
-    sizes = op.sizes(matrix)
-    if 0 in [size for size in sizes if isinstance(size, int)]:
+    grid = Grid(op, matrix)
+    if 0 in [size for size in grid.sizes if isinstance(size, int)]:
         return self
-    norm = op.ReduceMax(op.ReduceSum(op.Abs(matrix), [rank - 1], keepdims=0), keepdims=0)
+    norm = op.ReduceMax(op.ReduceSum(grid.magnitude(op, matrix), [grid.column_axis], keepdims=0), keepdims=0)
     doublings = op.Ceil(op.Div(op.Log(op.Max(norm, op.constant(0.5, DOUBLE))), op.Log(op.constant(2.0, DOUBLE))))
     squarings = op.cast(op.Add(doublings, 1.0), INT64)
     scaled = op.Div(matrix, op.Pow(op.constant(2.0, DOUBLE), op.cast(squarings, DOUBLE)))
-    one = identity_like(op, sizes[:-2], sizes[-2], sizes[-1])
+    one = grid.of_real(op, identity_like(op, grid.batch, grid.m, grid.n))
 
     def term(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
         divisor = body.cast(body.Sub(_TAYLOR_DEGREE, i), DOUBLE)
-        return [body.Add(one, body.Div(body.MatMul(scaled, state[0]), divisor))], []
+        return [body.Add(one, body.Div(grid.matmul(body, scaled, state[0]), divisor))], []
 
     def square(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
-        return [body.MatMul(state[0], state[0])], []
+        return [grid.matmul(body, state[0], state[0])], []
 
     (series,), _ = repeat(op, _TAYLOR_DEGREE, [one], term)
     (result,), _ = repeat(op, squarings, [series], square)
-    return op.cast(result, op.dtype(self))
+    return grid.narrow(op, result, self)

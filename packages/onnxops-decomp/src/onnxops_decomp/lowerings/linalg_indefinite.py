@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.lowerings.linalg_factorizations import (
+from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.lowerings.linalg_matrices import (
     DOUBLE,
     INT32,
     INT64,
     Grid,
     first_true,
+    same_batch,
     steps_last,
     swapped_rows,
     wide,
 )
-from onnxops_decomp.lowerings.linalg_solvers import same_batch
 from onnxops_decomp.lowerings.loops import repeat
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.shapes import swap_axes
@@ -132,7 +133,7 @@ def linalg_ldl_factor_ex(
         return [after, pivot.is_block, number], flat
 
     start = [symmetric, *(op.expand(op.constant(0, dtype), [*grid.batch, 1, 1]) for dtype in (BOOL, INT64))]
-    (packed, _, _), (pivots, zeros) = repeat(op, grid.n, start, step)
+    (packed, _, _), (pivots, zeros) = repeat(op, grid.n, start, step, parts=[grid.batch, grid.batch])
     result = op.cast(op.Trilu(packed, upper=0), op.dtype(self))
     return result, op.cast(steps_last(op, pivots), INT32), first_true(op, steps_last(op, zeros))
 
@@ -201,7 +202,7 @@ def _blocks(op: OpBuilder, grid: Grid, numbers: ir.Value) -> tuple[ir.Value, ir.
         return [body.And(is_part, body.Not(state[0]))], [state[0]]
 
     start = op.expand(op.constant(0, BOOL), [*grid.batch, 1])
-    _, (second,) = repeat(op, grid.m, [start], step)
+    _, (second,) = repeat(op, grid.m, [start], step, parts=[[*grid.batch, 1]])
     second = op.Transpose(second, perm=[*range(1, grid.rank - 1), 0, grid.rank - 1])
     return op.And(negative, op.Not(second)), second
 
@@ -221,3 +222,11 @@ def _divided(
     determinant = op.Sub(op.Mul(mine, theirs), 1.0)
     solved = op.Div(op.Sub(op.Mul(theirs, op.Div(b, off)), op.Div(beside, off)), determinant)
     return op.Where(is_block, solved, op.Div(b, own))
+
+
+@lowering(aten.linalg_ldl_factor_ex.default, aten.linalg_ldl_solve.default, complex=True)
+def complex_ldl(op: OpBuilder, *args: object, **kwargs: object) -> ir.Value:
+    raise LoweringError(
+        "The LDL factorization has no form for complex matrices. torch.linalg.lu_factor and lu_solve solve the same "
+        "systems, torch.linalg.cholesky those of a positive definite matrix."
+    )

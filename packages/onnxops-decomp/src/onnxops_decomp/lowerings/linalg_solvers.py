@@ -7,51 +7,28 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.inference import dims_of
-from onnxops_decomp.lowerings.joining import broadcast_sizes
-from onnxops_decomp.lowerings.linalg_factorizations import (
+from onnxops_decomp.inference import dims_of, same_dim
+from onnxops_decomp.lowerings.linalg_factorizations import exchange, first_zero, lu_factor, one_based, row_order
+from onnxops_decomp.lowerings.linalg_matrices import (
     DOUBLE,
-    INT32,
     INT64,
     Grid,
-    exchange,
-    first_zero,
+    Numbers,
     identity_like,
-    lu_factor,
-    row_order,
+    same_batch,
+    steps_last,
     wide,
 )
 from onnxops_decomp.lowerings.loops import repeat
 from onnxops_decomp.lowerings.registry import lowering
-from onnxops_decomp.lowerings.shapes import matrix_transpose
 from onnxops_decomp.lowerings.slicing import take_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from onnxops_decomp.builder import OpBuilder
-    from onnxops_decomp.sizes import Size
 
-__all__ = ["gauss_jordan", "is_vector", "same_batch", "sign_of_exchanges", "solve_triangular"]
+__all__ = ["gauss_jordan", "is_vector", "solve_triangular"]
 
 aten = torch.ops.aten
-
-
-def _batch_of(op: OpBuilder, a: ir.Value, b: ir.Value) -> list[Size]:
-    """Return the batch sizes that two stacks of matrices broadcast to."""
-    matrices = [value for value in (a, b) if op.rank(value) > 2]
-    if not matrices:
-        return []
-    sizes = [op.sizes(value)[:-2] for value in matrices]
-    if len(sizes) == 1:
-        return sizes[0]
-    flat = [op.Gather(op.Gather(value, 0, axis=op.rank(value) - 1), 0, axis=op.rank(value) - 2) for value in matrices]
-    return broadcast_sizes(op, flat)
-
-
-def same_batch(op: OpBuilder, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    batch = _batch_of(op, a, b)
-    return op.expand(a, [*batch, *op.sizes(a)[-2:]]), op.expand(b, [*batch, *op.sizes(b)[-2:]])
 
 
 def gauss_jordan(op: OpBuilder, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -60,9 +37,8 @@ def gauss_jordan(op: OpBuilder, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.
     Returns:
         x and LAPACK's info. A singular matrix gives infinities or NaN, where torch raises an error.
     """
-    rank = op.rank(a)
-    n = op.size(a, -1)
-    both = op.Concat(a, b, axis=rank - 1)
+    n = Grid(op, a).n
+    both = Numbers(a).marked(op.Concat(a, b, axis=Numbers(a).rank_of(op, a) - 1))
     grid = Grid(op, both)
 
     def step(body: OpBuilder, j: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
@@ -70,73 +46,73 @@ def gauss_jordan(op: OpBuilder, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.
         at = body.Unsqueeze(j, [0])
         row, column = body.Gather(m, at, axis=grid.row_axis), body.Gather(m, at, axis=grid.column_axis)
         diagonal = body.Gather(row, at, axis=grid.column_axis)
-        row = body.Div(row, diagonal)
-        after = body.Where(body.Equal(grid.rows, j), row, body.Sub(m, body.Mul(column, row)))
+        row = grid.div(body, row, diagonal)
+        after = body.Where(body.Equal(grid.rows, j), row, body.Sub(m, grid.mul(body, column, row)))
         return [after], [body.Squeeze(diagonal, [grid.row_axis, grid.column_axis])]
 
-    (solved,), (diagonal,) = repeat(op, n, [both], step)
-    last = op.Transpose(diagonal, perm=[*range(1, op.rank(diagonal)), 0])
-    return take_slice(op, solved, rank - 1, n, None), first_zero(op, last)
+    (solved,), (diagonal,) = repeat(op, n, [both], step, parts=[[*grid.batch, *grid.tail]])
+    diagonal = grid.marked(steps_last(op, diagonal, grid.rank - 2))
+    return grid.marked(take_slice(op, solved, grid.column_axis, n, None)), first_zero(op, diagonal)
 
 
-@lowering(aten.linalg_inv_ex.default)
+@lowering(aten.linalg_inv_ex.default, complex=None)
 def linalg_inv_ex(op: OpBuilder, A: ir.Value, *, check_errors: bool = False) -> tuple[ir.Value, ir.Value]:
-    sizes = op.sizes(A)
-    inverse, info = gauss_jordan(op, wide(op, A), identity_like(op, sizes[:-2], sizes[-2], sizes[-1]))
-    return op.cast(inverse, op.dtype(A)), info
+    grid = Grid(op, A)
+    inverse, info = gauss_jordan(op, wide(op, A), grid.of_real(op, identity_like(op, grid.batch, grid.m, grid.n)))
+    return grid.narrow(op, inverse, A), info
 
 
 def is_vector(op: OpBuilder, a: ir.Value, b: ir.Value) -> bool:
     """Tell whether ``b`` is a batch of vectors, by torch's rule."""
-    if op.rank(b) == 1:
+    rank_a, rank_b = Numbers(a).rank_of(op, a), Numbers(b).rank_of(op, b)
+    if rank_b == 1:
         return True
-    return op.rank(a) - 1 == op.rank(b) and dims_of(b) == (dims_of(a) or ())[:-1]
+    return rank_a - 1 == rank_b and (dims_of(b) or ())[:rank_b] == (dims_of(a) or ())[:rank_b]
 
 
-@lowering(aten._linalg_solve_ex.default)
+@lowering(aten._linalg_solve_ex.default, complex=None)
 def linalg_solve_ex(
     op: OpBuilder, A: ir.Value, B: ir.Value, *, left: bool = True, check_errors: bool = False
 ) -> tuple[ir.Value, ...]:
-    vector = is_vector(op, A, B)
+    grid, vector = Grid(op, A), is_vector(op, A, B)
     a, b = wide(op, A), wide(op, B)
-    b = op.Unsqueeze(b, [op.rank(b)]) if vector else b
+    b = grid.marked(op.Unsqueeze(b, [grid.rank_of(op, b)])) if vector else b
     if not left:
-        a, b = matrix_transpose(op, a), matrix_transpose(op, b)
+        a, b = grid.transposed(op, a), grid.transposed(op, b)
     x, info = gauss_jordan(op, *same_batch(op, a, b))
-    x = x if left else matrix_transpose(op, x)
-    x = op.Squeeze(x, [op.rank(x) - 1]) if vector else x
+    x = x if left else grid.transposed(op, x)
+    x = op.Squeeze(x, [grid.rank_of(op, x) - 1]) if vector else x
     lu = lu_factor(op, wide(op, A))
-    packed, pivots = op.cast(lu.packed, op.dtype(A)), op.Add(op.cast(lu.pivots, INT32), 1)
-    info = first_zero(op, lu.diagonal) if op.rank(info) != op.rank(A) - 2 else info
-    return op.cast(x, op.dtype(A)), packed, pivots, info
+    alone = len(dims_of(info) or ()) == len(grid.batch) and all(map(same_dim, dims_of(info) or (), dims_of(A) or ()))
+    info = info if alone else first_zero(op, lu.diagonal)
+    return grid.narrow(op, x, A), grid.narrow(op, lu.packed, A), one_based(op, lu.pivots), info
 
 
 # ---- determinants
 
 
-def sign_of_exchanges(op: OpBuilder, pivots: ir.Value) -> ir.Value:
+def _sign_of_exchanges(op: OpBuilder, pivots: ir.Value) -> ir.Value:
     """Return -1.0 where an odd number of rows was exchanged, else 1.0."""
     moved = op.Not(op.Equal(pivots, op.Range(0, op.size(pivots, -1), 1)))
     count = op.ReduceSum(op.cast(moved, INT64), [op.rank(pivots) - 1], keepdims=0)
     return op.Sub(1.0, op.Mul(op.cast(op.Mod(count, 2), DOUBLE), 2.0))
 
 
-@lowering(aten._linalg_det.default)
+@lowering(aten._linalg_det.default, complex=None)
 def linalg_det(op: OpBuilder, A: ir.Value) -> tuple[ir.Value, ...]:
-    lu = lu_factor(op, wide(op, A))
-    axis = op.rank(A) - 2
-    result = op.Mul(op.ReduceProd(lu.diagonal, [axis], keepdims=0), sign_of_exchanges(op, lu.pivots))
-    return op.cast(result, op.dtype(A)), op.cast(lu.packed, op.dtype(A)), op.Add(op.cast(lu.pivots, INT32), 1)
+    numbers, lu = Numbers(A), lu_factor(op, wide(op, A))
+    result = numbers.scaled(op, numbers.prod(op, lu.diagonal), _sign_of_exchanges(op, lu.pivots))
+    return numbers.narrow(op, result, A), numbers.narrow(op, lu.packed, A), one_based(op, lu.pivots)
 
 
-@lowering(aten._linalg_slogdet.default)
+@lowering(aten._linalg_slogdet.default, complex=None)
 def linalg_slogdet(op: OpBuilder, A: ir.Value) -> tuple[ir.Value, ...]:
-    lu = lu_factor(op, wide(op, A))
-    axis = op.rank(A) - 2
-    sign = op.Mul(op.ReduceProd(op.Sign(lu.diagonal), [axis], keepdims=0), sign_of_exchanges(op, lu.pivots))
-    size = op.ReduceSum(op.Log(op.Abs(lu.diagonal)), [axis], keepdims=0)
-    parts = (op.cast(part, op.dtype(A)) for part in (sign, size, lu.packed))
-    return *parts, op.Add(op.cast(lu.pivots, INT32), 1)
+    grid, lu = Grid(op, A), lu_factor(op, wide(op, A))
+    sign = grid.prod(op, grid.unit(op, lu.diagonal))
+    sign = grid.scaled(op, sign, _sign_of_exchanges(op, lu.pivots))
+    size = op.ReduceSum(op.Log(grid.length(op, lu.diagonal)), [grid.rank - 2], keepdims=0)
+    packed = grid.narrow(op, lu.packed, A)
+    return grid.narrow(op, sign, A), op.cast(size, op.dtype(A)), packed, one_based(op, lu.pivots)
 
 
 # ---- triangular systems
@@ -145,7 +121,7 @@ def linalg_slogdet(op: OpBuilder, A: ir.Value) -> tuple[ir.Value, ...]:
 def solve_triangular(op: OpBuilder, a: ir.Value, b: ir.Value, *, upper: bool, unit: bool = False) -> ir.Value:
     """Solve ``a @ x = b`` for DOUBLE matrices of equal batch, of which one triangle of ``a`` counts."""
     grid = Grid(op, b)
-    a = op.Trilu(a, upper=1 if upper else 0)
+    a = grid.triangle(op, a, 0, upper=upper)
     last = op.size_sub(grid.m, 1)
 
     def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
@@ -153,27 +129,27 @@ def solve_triangular(op: OpBuilder, a: ir.Value, b: ir.Value, *, upper: bool, un
         at = body.Unsqueeze(j, [0])
         # Rows that are not solved yet are zero in x, so only the solved ones enter the product.
         row = body.Gather(a, at, axis=grid.row_axis)
-        found = body.Sub(body.Gather(b, at, axis=grid.row_axis), body.MatMul(row, state[0]))
+        found = body.Sub(body.Gather(b, at, axis=grid.row_axis), grid.matmul(body, row, state[0]))
         if not unit:
-            found = body.Div(found, body.Gather(row, at, axis=grid.column_axis))
+            found = grid.div(body, found, body.Gather(row, at, axis=grid.column_axis))
         return [body.Where(body.Equal(grid.rows, j), found, state[0])], []
 
     start = op.expand(op.constant(0.0, DOUBLE), grid.sizes)
-    return repeat(op, grid.m, [start], step)[0][0]
+    return grid.marked(repeat(op, grid.m, [start], step)[0][0])
 
 
-@lowering(aten.linalg_solve_triangular.default)
+@lowering(aten.linalg_solve_triangular.default, complex=None)
 def linalg_solve_triangular(
     op: OpBuilder, self: ir.Value, B: ir.Value, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> ir.Value:
-    a, b = wide(op, self), wide(op, B)
+    numbers, a, b = Numbers(self), wide(op, self), wide(op, B)
     if not left:
-        a, b, upper = matrix_transpose(op, a), matrix_transpose(op, b), not upper
+        a, b, upper = numbers.transposed(op, a), numbers.transposed(op, b), not upper
     x = solve_triangular(op, *same_batch(op, a, b), upper=upper, unit=unitriangular)
-    return op.cast(x if left else matrix_transpose(op, x), op.dtype(self))
+    return numbers.narrow(op, x if left else numbers.transposed(op, x), self)
 
 
-@lowering(aten.triangular_solve.default)
+@lowering(aten.triangular_solve.default, complex=None)
 def triangular_solve(
     op: OpBuilder,
     self: ir.Value,
@@ -182,53 +158,54 @@ def triangular_solve(
     transpose: bool = False,
     unitriangular: bool = False,
 ) -> tuple[ir.Value, ir.Value]:
+    numbers = Numbers(A)
     a, b = same_batch(op, wide(op, A), wide(op, self))
-    coefficients = op.cast(a, op.dtype(A))
-    a, upper = (matrix_transpose(op, a), not upper) if transpose else (a, upper)
-    return op.cast(solve_triangular(op, a, b, upper=upper, unit=unitriangular), op.dtype(self)), coefficients
+    coefficients = numbers.narrow(op, a, A)
+    a, upper = (numbers.transposed(op, a), not upper) if transpose else (a, upper)
+    return numbers.narrow(op, solve_triangular(op, a, b, upper=upper, unit=unitriangular), self), coefficients
 
 
 def _solve_by_cholesky(op: OpBuilder, b: ir.Value, factor: ir.Value, upper: bool) -> ir.Value:
-    lower = matrix_transpose(op, factor) if upper else factor
+    numbers = Numbers(factor)
+    lower = numbers.adjoint(op, factor) if upper else factor
     half = solve_triangular(op, lower, b, upper=False)
-    return solve_triangular(op, matrix_transpose(op, lower), half, upper=True)
+    return solve_triangular(op, numbers.adjoint(op, lower), half, upper=True)
 
 
-@lowering(aten.cholesky_solve.default)
+@lowering(aten.cholesky_solve.default, complex=None)
 def cholesky_solve(op: OpBuilder, self: ir.Value, input2: ir.Value, upper: bool = False) -> ir.Value:
     factor, b = same_batch(op, wide(op, input2), wide(op, self))
-    return op.cast(_solve_by_cholesky(op, b, factor, upper), op.dtype(self))
+    return Numbers(self).narrow(op, _solve_by_cholesky(op, b, factor, upper), self)
 
 
-@lowering(aten.cholesky_inverse.default)
+@lowering(aten.cholesky_inverse.default, complex=None)
 def cholesky_inverse(op: OpBuilder, self: ir.Value, upper: bool = False) -> ir.Value:
-    sizes = op.sizes(self)
-    ones = identity_like(op, sizes[:-2], sizes[-2], sizes[-1])
-    return op.cast(_solve_by_cholesky(op, ones, wide(op, self), upper), op.dtype(self))
+    grid = Grid(op, self)
+    ones = grid.of_real(op, identity_like(op, grid.batch, grid.m, grid.n))
+    return grid.narrow(op, _solve_by_cholesky(op, ones, wide(op, self), upper), self)
 
 
-@lowering(aten.linalg_lu_solve.default)
+@lowering(aten.linalg_lu_solve.default, complex=None)
 def linalg_lu_solve(
     op: OpBuilder, LU: ir.Value, pivots: ir.Value, B: ir.Value, *, left: bool = True, adjoint: bool = False
 ) -> ir.Value:
-    """Solve with ``P @ L @ U``, or with its transpose: ``X A = B`` is ``A^T X^T = B^T``."""
-    order = row_order(op, op.Sub(op.cast(pivots, INT64), 1), op.size(LU, -2))
+    """Solve with ``P @ L @ U``, or with its adjoint: ``X A = B`` is ``A^T X^T = B^T``."""
+    numbers = Numbers(LU)
+    order = row_order(op, op.Sub(op.cast(pivots, INT64), 1), Grid(op, LU).m)
     transposed = adjoint if left else not adjoint
-    b = wide(op, B) if left else matrix_transpose(op, wide(op, B))
+    b = wide(op, B) if left else numbers.transposed(op, wide(op, B))
     lu, b = same_batch(op, wide(op, LU), b)
-    order = _spread_order(op, order, op.sizes(b))
+    lu = numbers.conj(op, lu) if adjoint else lu
+    order = op.expand(numbers.flagged(op, op.Unsqueeze(order, [op.rank(order)])), op.sizes(b))
+    row_axis = numbers.rank_of(op, b) - 2
     if transposed:
-        upper, lower = matrix_transpose(op, lu), matrix_transpose(op, lu)
-        half = solve_triangular(op, upper, b, upper=False)
-        x = solve_triangular(op, lower, half, upper=True, unit=True)
+        flipped = numbers.transposed(op, lu)
+        half = solve_triangular(op, flipped, b, upper=False)
+        x = solve_triangular(op, flipped, half, upper=True, unit=True)
         # The permutation is undone by writing each row to its place.
-        x = op.ScatterElements(x, order, x, axis=op.rank(x) - 2)
+        x = op.ScatterElements(x, order, x, axis=row_axis)
     else:
-        x = op.GatherElements(b, order, axis=op.rank(b) - 2)
+        x = numbers.marked(op.GatherElements(b, order, axis=row_axis))
         x = solve_triangular(op, lu, x, upper=False, unit=True)
         x = solve_triangular(op, lu, x, upper=True)
-    return op.cast(x if left else matrix_transpose(op, x), op.dtype(LU))
-
-
-def _spread_order(op: OpBuilder, order: ir.Value, sizes: Sequence[Size]) -> ir.Value:
-    return op.expand(op.Unsqueeze(order, [op.rank(order)]), sizes)
+    return numbers.narrow(op, x if left else numbers.transposed(op, x), LU)

@@ -1,8 +1,9 @@
-"""Eigenvalues of symmetric matrices, singular values, and what follows from them, by Jacobi rotations.
+"""Eigenvalues of Hermitian matrices, singular values, and what follows from them, by Jacobi rotations.
 
 Both algorithms rotate all disjoint pairs of columns of a round-robin schedule at once and stop when nothing is left to
 rotate (Golub and Van Loan, Matrix Computations, 8.5 and 8.6.3). They compute in DOUBLE. Eigenvectors and singular
-vectors are unique up to their sign only (in a repeated eigenvalue up to a rotation), in torch as here.
+vectors are unique up to their sign only, complex ones up to a phase (in a repeated eigenvalue up to a rotation), in
+torch as here.
 """
 
 from __future__ import annotations
@@ -14,16 +15,10 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.lowerings.linalg_factorizations import (
-    DOUBLE,
-    householder_qr,
-    identity_like,
-    product_of_reflectors,
-    wide,
-)
+from onnxops_decomp.lowerings.linalg_factorizations import householder_qr, product_of_reflectors
+from onnxops_decomp.lowerings.linalg_matrices import DOUBLE, Grid, Numbers, identity_like, wide
 from onnxops_decomp.lowerings.loops import repeat
 from onnxops_decomp.lowerings.registry import lowering
-from onnxops_decomp.lowerings.shapes import swap_axes
 from onnxops_decomp.lowerings.slicing import take_slice
 
 if TYPE_CHECKING:
@@ -58,22 +53,26 @@ class _Schedule:
         other = op.Where(op.Equal(self.columns, last), partner_of_last, other)
         return op.Where(op.Less(other, self.n), other, self.columns)
 
+    def own(self, op: OpBuilder) -> ir.Value:
+        """Return the flags (n, n) of the diagonal."""
+        return op.Equal(op.Unsqueeze(self.columns, [1]), op.Unsqueeze(self.columns, [0]))
 
-def _rotation(op: OpBuilder, schedule: _Schedule, gram: ir.Value, iteration: ir.Value) -> ir.Value:
-    """Return the orthogonal J for which ``J^T @ gram @ J`` has zeros at the pairs of this round."""
-    rank = op.rank(gram)
+
+def _rotation(op: OpBuilder, numbers: Numbers, schedule: _Schedule, gram: ir.Value, iteration: ir.Value) -> ir.Value:
+    """Return the unitary J for which ``J^H @ gram @ J`` has zeros at the pairs of this round."""
+    last = numbers.rank_of(op, gram) - 1
     # Both columns of a pair have to see the same number, or the rotation is none where little but rounding is left.
-    gram = op.Mul(op.Add(gram, swap_axes(op, gram, -2, -1)), 0.5)
+    gram = op.Mul(op.Add(gram, numbers.adjoint(op, gram)), 0.5)
     columns = schedule.columns
     other = schedule.opponents(op, iteration)
-    down = op.Unsqueeze(columns, [1])
-    own = op.cast(op.Equal(down, op.Unsqueeze(columns, [0])), DOUBLE)
+    own = op.cast(schedule.own(op), DOUBLE)
     meets = op.cast(op.Equal(op.Unsqueeze(other, [1]), op.Unsqueeze(columns, [0])), DOUBLE)
-    diagonal = op.ReduceSum(op.Mul(gram, own), [rank - 1], keepdims=0)
-    cross = op.ReduceSum(op.Mul(gram, meets), [rank - 1], keepdims=0)
-    still = op.Or(op.Equal(cross, 0.0), op.Equal(other, columns))
-    difference = op.Sub(op.Gather(diagonal, other, axis=rank - 2), diagonal)
-    ratio = op.Div(difference, op.Where(still, 1.0, op.Mul(cross, 2.0)))
+    diagonal = op.ReduceSum(op.Mul(numbers.real(op, gram), own), [last], keepdims=0)
+    cross = op.ReduceSum(numbers.scaled(op, gram, meets), [last], keepdims=0)
+    length = numbers.length(op, cross)
+    still = op.Or(op.Equal(length, 0.0), op.Equal(other, columns))
+    difference = op.Sub(op.Gather(diagonal, other, axis=last - 1), diagonal)
+    ratio = op.Div(difference, op.Where(still, 1.0, op.Mul(length, 2.0)))
     sign = op.Where(
         op.Equal(ratio, 0.0),
         op.Where(op.Less(columns, other), op.constant(1.0, DOUBLE), op.constant(-1.0, DOUBLE)),
@@ -82,70 +81,59 @@ def _rotation(op: OpBuilder, schedule: _Schedule, gram: ir.Value, iteration: ir.
     tangent = op.Div(sign, op.Add(op.Abs(ratio), op.Sqrt(op.Add(op.Mul(ratio, ratio), 1.0))))
     tangent = op.Where(still, 0.0, tangent)
     cosine = op.Reciprocal(op.Sqrt(op.Add(op.Mul(tangent, tangent), 1.0)))
-    sine = op.Mul(tangent, cosine)
-    return op.Add(
-        op.Mul(own, op.Unsqueeze(cosine, [rank - 1])),
-        op.Where(op.Unsqueeze(still, [rank - 1]), 0.0, op.Mul(meets, op.Unsqueeze(sine, [rank - 1]))),
-    )
-
-
-def _own(op: OpBuilder, schedule: _Schedule) -> ir.Value:
-    return op.Equal(op.Unsqueeze(schedule.columns, [1]), op.Unsqueeze(schedule.columns, [0]))
+    # Without the phase of the number off the diagonal, the rotation is that of a real matrix.
+    sine = numbers.scaled(op, numbers.unit(op, cross), op.Mul(tangent, cosine))
+    kept = numbers.of_real(op, op.Mul(own, op.Unsqueeze(cosine, [last])))
+    turned = op.Mul(numbers.flagged(op, meets), op.Unsqueeze(sine, [last]))
+    return op.Add(kept, op.Where(numbers.flagged(op, op.Unsqueeze(still, [last])), 0.0, turned))
 
 
 def _is_empty(sizes: Sequence[Size]) -> bool:
     return 0 in [size for size in sizes if isinstance(size, int)]
 
 
-def _sorted_columns(op: OpBuilder, matrix: ir.Value, order: ir.Value) -> ir.Value:
+def _sorted_columns(op: OpBuilder, numbers: Numbers, matrix: ir.Value, order: ir.Value) -> ir.Value:
     """Put the columns of (\\*, m, n) in the order of (\\*, n)."""
-    rank = op.rank(matrix)
-    index = op.expand(op.Unsqueeze(order, [rank - 2]), op.sizes(matrix))
-    return op.GatherElements(matrix, index, axis=rank - 1)
+    rank = numbers.rank_of(op, matrix)
+    index = op.expand(numbers.flagged(op, op.Unsqueeze(order, [rank - 2])), op.sizes(matrix))
+    return numbers.marked(op.GatherElements(matrix, index, axis=rank - 1))
 
 
-# ---- symmetric eigenvalues
+# ---- eigenvalues of Hermitian matrices
 
 
 def symmetric_eigen(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Return the eigenvalues (\\*, n) in ascending order and the eigenvectors (\\*, n, n) of DOUBLE matrices."""
-    rank = op.rank(matrix)
-    sizes = op.sizes(matrix)
-    if _is_empty(sizes):
-        return op.expand(op.constant(0.0, DOUBLE), sizes[:-1]), matrix
-    schedule = _Schedule(op, sizes[-1])
-    own = _own(op, schedule)
+    grid = Grid(op, matrix)
+    if _is_empty(grid.sizes):
+        return op.expand(op.constant(0.0, DOUBLE), [*grid.batch, grid.n]), matrix
+    schedule = _Schedule(op, grid.n)
+    own = schedule.own(op)
 
     def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
         a, vectors = state
-        rotation = _rotation(body, schedule, a, i)
-        turned = body.MatMul(swap_axes(body, rotation, -2, -1), body.MatMul(a, rotation))
-        return [turned, body.MatMul(vectors, rotation)], []
+        rotation = _rotation(body, grid, schedule, a, i)
+        turned = grid.matmul(body, grid.adjoint(body, rotation), grid.matmul(body, a, rotation))
+        return [turned, grid.matmul(body, vectors, rotation)], []
 
     def is_diagonal(body: OpBuilder, state: list[ir.Value]) -> ir.Value:
-        size = body.Abs(state[0])
+        size = grid.length(body, state[0])
         rest = body.ReduceMax(body.Where(own, 0.0, size), keepdims=0)
         return body.LessOrEqual(rest, body.Mul(body.ReduceMax(size, keepdims=0), 1e-15))
 
-    start = [matrix, identity_like(op, sizes[:-2], sizes[-2], sizes[-1])]
-    (diagonal, vectors), _ = repeat(op, op.size_mul(schedule.rounds, _SWEEPS), start, step, unless=is_diagonal)
-    values = op.ReduceSum(op.Where(own, diagonal, 0.0), [rank - 1], keepdims=0)
-    ascending, order = op.emit_many("TopK", 2, values, op.vector([sizes[-1]]), axis=rank - 2, largest=0)
-    return ascending, _sorted_columns(op, vectors, order)
+    start = [matrix, grid.of_real(op, identity_like(op, grid.batch, grid.m, grid.n))]
+    count = op.size_mul(schedule.rounds, _SWEEPS)
+    (diagonal, vectors), _ = repeat(op, count, start, step, unless=is_diagonal)
+    values = op.ReduceSum(op.Where(own, grid.real(op, diagonal), 0.0), [grid.column_axis], keepdims=0)
+    ascending, order = op.emit_many("TopK", 2, values, op.vector([grid.n]), axis=grid.rank - 2, largest=0)
+    return ascending, _sorted_columns(op, grid, vectors, order)
 
 
-def _symmetric(op: OpBuilder, matrix: ir.Value, uplo: str = "L") -> ir.Value:
-    """Fill the other triangle from the one that counts."""
-    upper = uplo.upper() == "U"
-    half = op.Trilu(matrix, upper=int(upper))
-    rest = op.Trilu(matrix, 1 if upper else -1, upper=int(upper))
-    return op.Add(half, swap_axes(op, rest, -2, -1))
-
-
-@lowering(aten._linalg_eigh.default)
+@lowering(aten._linalg_eigh.default, complex=None)
 def linalg_eigh(op: OpBuilder, A: ir.Value, UPLO: str = "L", compute_v: bool = True) -> tuple[ir.Value, ir.Value]:
-    values, vectors = symmetric_eigen(op, _symmetric(op, wide(op, A), UPLO))
-    kept = op.cast(vectors, op.dtype(A)) if compute_v else op.constant([], op.dtype(A))
+    numbers = Numbers(A)
+    values, vectors = symmetric_eigen(op, numbers.hermitian(op, wide(op, A), upper=UPLO.upper() == "U"))
+    kept = numbers.narrow(op, vectors, A) if compute_v else numbers.nothing(op, A)
     return op.cast(values, op.dtype(A)), kept
 
 
@@ -158,19 +146,19 @@ def orthogonalized(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value,
     Returns:
         The rotated matrix, the rotation V (\\*, n, n) and the lengths of the columns (\\*, n), in descending order.
     """
-    rank = op.rank(matrix)
-    sizes = op.sizes(matrix)
-    whole = identity_like(op, sizes[:-2], sizes[-1], sizes[-1])
-    if _is_empty(sizes):
-        return matrix, whole, op.expand(op.constant(0.0, DOUBLE), [*sizes[:-2], sizes[-1]])
-    schedule = _Schedule(op, sizes[-1])
-    own = _own(op, schedule)
+    grid = Grid(op, matrix)
+    whole = grid.of_real(op, identity_like(op, grid.batch, grid.n, grid.n))
+    if _is_empty(grid.sizes):
+        return matrix, whole, op.expand(op.constant(0.0, DOUBLE), [*grid.batch, grid.n])
+    schedule = _Schedule(op, grid.n)
+    own = schedule.own(op)
 
     def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
         a, v, _ = state
-        gram = body.MatMul(swap_axes(body, a, -2, -1), a)
-        rotation = _rotation(body, schedule, gram, i)
-        return [body.MatMul(a, rotation), body.MatMul(v, rotation), _coupling(body, gram, own)], []
+        gram = grid.matmul(body, grid.adjoint(body, a), a)
+        rotation = _rotation(body, grid, schedule, gram, i)
+        lengths = grid.length(body, gram)
+        return [grid.matmul(body, a, rotation), grid.matmul(body, v, rotation), _coupling(body, lengths, own)], []
 
     def is_orthogonal(body: OpBuilder, state: list[ir.Value]) -> ir.Value:
         return body.LessOrEqual(state[2], 0.0)
@@ -178,54 +166,59 @@ def orthogonalized(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value,
     start = [matrix, whole, op.constant(1.0, DOUBLE)]
     count = op.size_mul(schedule.rounds, _SWEEPS)
     (rotated, v, _), _ = repeat(op, count, start, step, unless=is_orthogonal)
-    lengths = op.ReduceL2(rotated, [rank - 2], keepdims=0)
-    descending, order = op.emit_many("TopK", 2, lengths, op.vector([sizes[-1]]), axis=rank - 2)
-    return _sorted_columns(op, rotated, order), _sorted_columns(op, v, order), descending
+    lengths = op.ReduceL2(rotated, [grid.row_axis, grid.rank] if grid.complex else [grid.row_axis], keepdims=0)
+    descending, order = op.emit_many("TopK", 2, lengths, op.vector([grid.n]), axis=grid.rank - 2)
+    return _sorted_columns(op, grid, rotated, order), _sorted_columns(op, grid, v, order), descending
 
 
 def _coupling(op: OpBuilder, gram: ir.Value, own: ir.Value) -> ir.Value:
-    """Return a 0-d number that is positive as long as two columns are not orthogonal to working precision."""
+    """Return a 0-d number that is positive as long as two columns are not orthogonal to working precision.
+
+    Args:
+        op: Builder.
+        gram: Sizes of the products of all columns with each other (\\*, n, n).
+        own: Flags of the diagonal.
+    """
     rank = op.rank(gram)
     squares = op.ReduceSum(op.Where(own, gram, 0.0), [rank - 1], keepdims=0)
     pairs = op.Mul(op.Unsqueeze(squares, [rank - 1]), op.Unsqueeze(squares, [rank - 2]))
     # Columns that are zero but for rounding errors are never orthogonal to others: the second term lets them be.
     noise = op.Mul(op.ReduceMax(squares, keepdims=0), 1e-30)
     allowed = op.Add(op.Mul(op.Sqrt(pairs), 1e-15), noise)
-    return op.ReduceMax(op.Where(own, 0.0, op.Sub(op.Abs(gram), allowed)), keepdims=0)
+    return op.ReduceMax(op.Where(own, 0.0, op.Sub(gram, allowed)), keepdims=0)
 
 
-@lowering(aten._linalg_svd.default)
+@lowering(aten._linalg_svd.default, complex=None)
 def linalg_svd(
     op: OpBuilder, A: ir.Value, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[ir.Value, ...]:
-    """The left vectors are the orthogonal factor of the rotated matrix, which also completes them where asked for."""
-    rank = op.rank(A)
-    m, n = op.sizes(A)[-2:]
-    small = op.size_min(m, n)
+    """The left vectors are the unitary factor of the rotated matrix, which also completes them where asked for."""
+    grid = Grid(op, A)
+    small = op.size_min(grid.m, grid.n)
     rotated, v, lengths = orthogonalized(op, wide(op, A))
-    values = op.cast(take_slice(op, lengths, rank - 2, 0, small), op.dtype(A))
+    values = op.cast(take_slice(op, lengths, grid.rank - 2, 0, small), op.dtype(A))
     if not compute_uv:
-        nothing = op.constant([], op.dtype(A))
+        nothing = grid.nothing(op, A)
         return nothing, values, nothing
-    packed, tau = householder_qr(op, take_slice(op, rotated, rank - 1, 0, small))
-    u = product_of_reflectors(op, packed, tau, m if full_matrices else small)
-    u = op.Mul(u, _signs(op, packed, op.size(u, -1)))
-    v = v if full_matrices else take_slice(op, v, rank - 1, 0, small)
-    return op.cast(u, op.dtype(A)), values, op.cast(swap_axes(op, v, -2, -1), op.dtype(A))
+    packed, tau = householder_qr(op, grid.marked(take_slice(op, rotated, grid.column_axis, 0, small)))
+    columns = grid.m if full_matrices else small
+    u = product_of_reflectors(op, packed, tau, columns)
+    u = grid.scaled(op, u, _signs(op, packed, columns))
+    v = v if full_matrices else grid.marked(take_slice(op, v, grid.column_axis, 0, small))
+    return grid.narrow(op, u, A), values, grid.narrow(op, grid.adjoint(op, v), A)
 
 
 def _signs(op: OpBuilder, packed: ir.Value, columns: Size) -> ir.Value:
     """Return 1.0 or -1.0 for each column (\\*, 1, columns): the sign of R's diagonal, which a length does not have."""
-    rank = op.rank(packed)
-    k = op.size(packed, -1)
-    rows, over = op.Unsqueeze(op.Range(0, op.size(packed, -2), 1), [1]), op.Unsqueeze(op.Range(0, k, 1), [0])
-    diagonal = op.ReduceSum(op.Where(op.Equal(rows, over), packed, 0.0), [rank - 2], keepdims=1)
+    grid = Grid(op, packed)
+    own = op.Equal(op.Unsqueeze(grid.row_vector, [1]), op.Range(0, grid.n, 1))
+    diagonal = op.ReduceSum(op.Where(own, grid.real(op, packed), 0.0), [grid.row_axis], keepdims=1)
     signs = op.Where(op.Less(diagonal, 0.0), op.constant(-1.0, DOUBLE), op.constant(1.0, DOUBLE))
-    pads = [0] * rank
-    return op.Pad(signs, op.vector([*pads, *pads[:-1], op.size_sub(columns, k)]), op.constant(1.0, DOUBLE))
+    pads = [0] * grid.rank
+    return op.Pad(signs, op.vector([*pads, *pads[:-1], op.size_sub(columns, grid.n)]), op.constant(1.0, DOUBLE))
 
 
-@lowering(aten.linalg_pinv.atol_rtol_tensor)
+@lowering(aten.linalg_pinv.atol_rtol_tensor, complex=None)
 def linalg_pinv(
     op: OpBuilder,
     self: ir.Value,
@@ -234,43 +227,45 @@ def linalg_pinv(
     rtol: ir.Value | None = None,
     hermitian: bool = False,
 ) -> ir.Value:
-    matrix = wide(op, self)
+    grid, matrix = Grid(op, self), wide(op, self)
     eps = torch.finfo(torch.float64 if self.dtype == DOUBLE else torch.float32).eps
-    size = op.size_max(op.size(self, -1), op.size(self, -2))
-    inverse = pseudoinverse(op, _symmetric(op, matrix) if hermitian else matrix, atol, rtol, size, eps)
-    return op.cast(inverse, op.dtype(self))
-
-
-def pseudoinverse(
-    op: OpBuilder, matrix: ir.Value, atol: ir.Value | None, rtol: ir.Value | None, size: Size, eps: float
-) -> ir.Value:
-    """Return ``V diag(1 / s^2) (A V)^T`` over the singular values above the tolerance, as ``A V = U diag(s)``.
-
-    Args:
-        op: Builder.
-        matrix: A, DOUBLE (\\*, m, n).
-        atol: Absolute tolerance, or None.
-        rtol: Relative tolerance, or None for ``size * eps``, or 0 where an absolute one is given.
-        size: Larger size of the matrix.
-        eps: Precision of its numbers.
-    """
+    matrix = grid.hermitian(op, matrix, upper=False) if hermitian else matrix
     rotated, v, lengths = orthogonalized(op, matrix)
-    return inverse_of(op, rotated, v, lengths, significant(op, lengths, atol, rtol, size, eps))
+    counts = significant(op, lengths, atol, rtol, op.size_max(grid.n, grid.m), eps)
+    return grid.narrow(op, inverse_of(op, rotated, v, lengths, counts), self)
 
 
 def significant(
     op: OpBuilder, lengths: ir.Value, atol: ir.Value | None, rtol: ir.Value | None, size: Size, eps: float
 ) -> ir.Value:
-    """Tell which singular values (\\*, k) lie above the tolerance; see :func:`pseudoinverse`."""
+    """Tell which singular values (\\*, k) lie above the tolerance.
+
+    Args:
+        op: Builder.
+        lengths: The singular values.
+        atol: Absolute tolerance, or None.
+        rtol: Relative tolerance, or None for ``size * eps``, or 0 where an absolute one is given.
+        size: Larger size of the matrix.
+        eps: Precision of its numbers.
+    """
     default = op.Mul(op.cast(op.vector([size]), DOUBLE), eps)
     return op.Greater(lengths, _least_singular_value(op, lengths, atol, rtol, default))
 
 
 def inverse_of(op: OpBuilder, rotated: ir.Value, v: ir.Value, lengths: ir.Value, counts: ir.Value) -> ir.Value:
-    """Return the pseudoinverse from what :func:`orthogonalized` gives and the singular values that count."""
+    """Return the pseudoinverse ``V diag(1 / s^2) (A V)^H``, as ``A V = U diag(s)``.
+
+    Args:
+        op: Builder.
+        rotated: ``A V`` of :func:`orthogonalized`.
+        v: V.
+        lengths: The singular values.
+        counts: Which of them count.
+    """
+    numbers = Numbers(v)
     weights = op.Where(counts, op.Reciprocal(op.Where(counts, op.Mul(lengths, lengths), 1.0)), 0.0)
-    weighted = op.Mul(v, op.Unsqueeze(weights, [op.rank(v) - 2]))
-    return op.MatMul(weighted, swap_axes(op, rotated, -2, -1))
+    weighted = numbers.scaled(op, v, op.Unsqueeze(weights, [op.rank(weights) - 1]))
+    return numbers.matmul(op, weighted, numbers.adjoint(op, rotated))
 
 
 def _least_singular_value(
@@ -290,7 +285,7 @@ def _least_singular_value(
 # ---- what has no form
 
 
-@lowering(aten.linalg_eig.default, aten._linalg_eigvals.default, aten.linalg_eigvals.default)
+@lowering(aten.linalg_eig.default, aten._linalg_eigvals.default, aten.linalg_eigvals.default, complex=None)
 def linalg_eig(op: OpBuilder, self: ir.Value) -> ir.Value:
     raise LoweringError(
         "Eigenvalues of a general matrix need an iteration with shifts and deflation (QR algorithm) that ONNX cannot "

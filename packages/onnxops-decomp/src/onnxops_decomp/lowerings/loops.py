@@ -24,6 +24,7 @@ def repeat(
     initial: Sequence[ir.Value],
     step: Step,
     *,
+    parts: Sequence[Sequence[Size]] | None = None,
     unless: Callable[[OpBuilder, list[ir.Value]], ir.Value] | None = None,
 ) -> tuple[list[ir.Value], list[ir.Value]]:
     """Apply ``step`` to a state ``count`` times.
@@ -34,6 +35,8 @@ def repeat(
         initial: State before the first one; every part keeps its dtype and shape.
         step: Called with the builder of the loop body, the 0-d index of the iteration and the state; returns the
             next state and what is collected of this iteration.
+        parts: Sizes of what is collected. Runtimes know none but 0 of what no iteration collects, so they are needed
+            where there may be no iteration.
         unless: Called with the next state; the loop ends early where the 0-d BOOL that it returns is true.
 
     Returns:
@@ -54,4 +57,17 @@ def repeat(
         dims = dims_of(part)
         output.type = ir.TensorType(op.dtype(part))
         output.shape = None if dims is None else ir.Shape([op.dim(count), *dims])
-    return last, stacked
+    if parts is None or isinstance(count, int):
+        return last, stacked
+    return last, [_sized(op, output, [count, *sizes]) for output, sizes in zip(stacked, parts, strict=True)]
+
+
+def _sized(op: OpBuilder, stacked: ir.Value, sizes: Sequence[Size]) -> ir.Value:
+    if all(isinstance(size, int) for size in sizes[1:]):
+        return stacked
+    dims = dims_of(stacked)
+    # What is noted of the shape holds from here on.
+    stacked.shape = None
+    result = op.reshape(stacked, sizes)
+    op.set_dims(result, dims or [op.dim(size) for size in sizes])
+    return result

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import itertools
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -95,21 +96,21 @@ class LoweringTable(Mapping[str, Lowering]):
         self._real: dict[str, Lowering] = {}
         self._complex: dict[str, Lowering] = {}
 
-    def register(self, *operators: Operator, complex: bool = False) -> Callable[[F], F]:
+    def register(self, *operators: Operator, complex: bool | None = False) -> Callable[[F], F]:
         """Return a decorator that enters a function for ``operators``.
 
         Args:
             operators: What the function lowers.
-            complex: Whether the function is for calls with a complex operand. It then sees such operands as real
-                tensors with a trailing dimension of size 2.
+            complex: Whether the function is for calls with a complex operand, or for the others; None is both. It sees
+                complex operands as real tensors with a trailing dimension of size 2.
 
         Raises:
             ValueError: If one of the operators has an entry already.
         """
-        table = self._complex if complex else self._real
+        tables = [table for kind, table in ((False, self._real), (True, self._complex)) if complex in (None, kind)]
 
         def enter(function: F) -> F:
-            for operator in operators:
+            for operator, table in itertools.product(operators, tables):
                 entry = Lowering.of(operator, function)
                 known = table.setdefault(entry.operator, entry)
                 if known is not entry:
