@@ -22,6 +22,7 @@ from onnx_ts_legacy.values import (
     VectorState,
     is_runtime,
 )
+from onnxops_decomp.errors import UnsupportedOperatorError
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
@@ -201,6 +202,16 @@ def _size(interpreter: Interpreter, args: Sequence[Any]) -> Any:
     return interpreter.size(args[0], args[1])
 
 
+def _stride(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+    strides = list(args[0].fake.stride())
+    asked = strides if len(args) == 1 or is_runtime(args[1]) else [strides[args[1]]]
+    if not all(isinstance(number, int) for number in (*asked, *args[1:])):
+        raise UnsupportedOperatorError(
+            "A tensor of ONNX has no strides, and those of this one depend on dynamic sizes.", operator="aten::stride"
+        )
+    return ListRef(interpreter.heap, tuple(asked)) if len(args) == 1 else asked[0]
+
+
 def _range_list(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     if is_runtime(args[0]):
         return ListRef(interpreter.heap, VectorState(interpreter.call(torch.ops.aten.arange.default, [args[0]], {})))
@@ -312,6 +323,7 @@ PRIM_HANDLERS: dict[str, Handler] = {
     "aten::as_tensor": _tensor,
     "aten::size": lambda interpreter, node, args: _size(interpreter, args),
     "aten::sym_size": lambda interpreter, node, args: _size(interpreter, args),
+    "aten::stride": _stride,
     "prim::shape": lambda interpreter, node, args: _size(interpreter, args[:1]),
     "aten::dim": lambda interpreter, node, args: interpreter.rank(args[0]),
     "aten::ndimension": lambda interpreter, node, args: interpreter.rank(args[0]),
