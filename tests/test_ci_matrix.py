@@ -26,10 +26,12 @@ EVERY = ["onnx-fx-export", "onnx-ts-legacy", "onnx-verify", "onnxops-core", "onn
         ),
         (["packages/onnx-verify/pyproject.toml"], ["onnx-fx-export", "onnx-ts-legacy", "onnx-verify"]),
         (["packages/onnxops-core/tests/test_dtypes.py"], ["onnxops-core"]),
-        (
-            ["packages/onnxops-core/tests/core_node_cases.py"],
-            ["onnx-fx-export", "onnx-ts-legacy", "onnxops-core", "onnxops-decomp"],
-        ),
+        (["packages/onnxops-core/tests/core_node_cases.py"], ["onnxops-core", "onnxops-decomp"]),
+        (["packages/onnx-fx-export/tests/detection_models.py"], ["onnx-fx-export", "onnx-ts-legacy"]),
+        (["packages/onnxops-decomp/tests/torchvision_operators.py"], ["onnx-fx-export", "onnxops-decomp"]),
+        (["docs/how-to/add-an-operator.md"], ["onnxops-decomp"]),
+        (["examples/quickstart.py"], ["onnx-fx-export"]),
+        (["benchmarks/verify_memory.py", "benchmarks/growth.py"], ["onnx-verify"]),
         (["packages/onnxops-core/README.md", "packages/onnxops-core/changelog.d/new.added.md"], []),
         (["docs/index.md", "tools/workspace.py", "README.md"], []),
         (["docs/index.md", "noxfile.py"], EVERY),
@@ -38,6 +40,28 @@ EVERY = ["onnx-fx-export", "onnx-ts-legacy", "onnx-verify", "onnxops-core", "onn
 )
 def test_a_change_calls_for_the_tests_it_can_break(changed: list[str], expected: list[str]) -> None:
     assert ci_matrix.affected(REAL, changed) == expected
+
+
+def test_a_helper_calls_for_the_tests_that_import_it_by_way_of_another(sample: Workspace) -> None:
+    (sample["sample-gamma"].path / "tests/deepest.py").write_text("X = 1\n")
+    (sample["sample-alpha"].path / "tests/deeper.py").write_text("from deepest import X\n")
+    (sample["sample-beta"].path / "tests/test_deep.py").write_text("def test_it():\n    import deeper\n")
+
+    assert ci_matrix.affected(sample, ["packages/sample-gamma/tests/deepest.py"]) == [
+        "sample-alpha",
+        "sample-beta",
+        "sample-gamma",
+    ]
+
+
+def test_every_file_that_a_test_reads_outside_of_its_package_is_one_the_matrix_knows() -> None:
+    files = [text for _, _, text in ci_matrix.sources_of_tests(REAL)]
+
+    named = sum(text.count("parents[3]") for text in files)
+    known = list(ci_matrix.read_outside(REAL))
+
+    assert named == len(known)
+    assert all((REAL.root / path).exists() for _, path in known)
 
 
 def test_the_matrix_is_computed_from_the_commits_since_the_base(

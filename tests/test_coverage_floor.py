@@ -9,6 +9,8 @@ import pytest
 
 from tools import coverage_floor
 
+ROOT = Path(__file__).parents[1]
+
 
 @pytest.fixture
 def reports(tmp_path: Path) -> Path:
@@ -42,6 +44,15 @@ def test_a_package_without_a_floor_fails(reports: Path, tmp_path: Path) -> None:
     floors(tmp_path, "first = 90.0\n")
 
     assert coverage_floor.main([str(reports)], root=tmp_path) == 1
+
+
+def test_a_package_that_was_not_measured_fails(
+    reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    floors(tmp_path, "first = 90.0\nsecond = 80.0\nthird = 70.0\n")
+
+    assert coverage_floor.main([str(reports)], root=tmp_path) == 1
+    assert "third was not measured" in capsys.readouterr().out
 
 
 def test_an_empty_folder_of_reports_fails(tmp_path: Path) -> None:

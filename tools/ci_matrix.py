@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from tools.commands import run
@@ -18,6 +19,8 @@ SHARED = {"noxfile.py", "pyproject.toml", "conftest.py", ".github/workflows/ci.y
 # Read by people, or tested elsewhere.
 UNTESTED_FOLDERS = {"changelog.d"}
 UNTESTED_SUFFIXES = {".md"}
+# How a test names a file or folder of the repository that it reads outside of its package.
+OUTSIDE = re.compile(r'parents\[3\]((?: / "[^"]+")+)')
 NO_COMMIT = "0" * 40
 
 
@@ -33,16 +36,48 @@ def affected(workspace: Workspace, changed: Iterable[str]) -> list[str]:
         if path in SHARED:
             return list(workspace.distributions)
         parts = PurePosixPath(path).parts
-        if len(parts) < 3 or parts[0] != "packages" or parts[1] not in workspace.distributions:
+        if parts[0] != "packages":
+            found.update(name for name, read in read_outside(workspace) if PurePosixPath(path).is_relative_to(read))
+            continue
+        if len(parts) < 3 or parts[1] not in workspace.distributions:
             continue
         if parts[2] in UNTESTED_FOLDERS or PurePosixPath(path).suffix in UNTESTED_SUFFIXES:
             continue
         package = workspace[parts[1]]
-        # What tests share, such as a harness, may be shared with the tests of dependents too.
-        tests_alone = parts[2] == "tests" and parts[-1].startswith(("test_", "smoke"))
         found.add(package.name)
-        found.update(other.name for other in workspace.dependents(package) if not tests_alone)
+        if parts[2] != "tests":
+            found.update(other.name for other in workspace.dependents(package))
+        elif not parts[-1].startswith(("test_", "smoke")):
+            found.update(importing(workspace, PurePosixPath(path).stem))
     return sorted(found)
+
+
+def sources_of_tests(workspace: Workspace) -> Iterator[tuple[str, Path, str]]:
+    """The name of the package, the path and the text of every file of tests."""
+    for package in workspace:
+        for file in sorted(package.path.glob("tests/**/*.py")):
+            yield package.name, file, file.read_text(encoding="utf-8")
+
+
+def read_outside(workspace: Workspace) -> Iterator[tuple[str, str]]:
+    """The packages whose tests read files of the repository outside of `packages`, each with the path they read."""
+    for name, _, text in sources_of_tests(workspace):
+        for match in OUTSIDE.finditer(text):
+            yield name, "/".join(re.findall('"([^"]+)"', match.group(1)))
+
+
+def importing(workspace: Workspace, module: str) -> set[str]:
+    """The packages whose tests import a helper that lies among the tests, directly or by way of other helpers."""
+    sources = list(sources_of_tests(workspace))
+    found: set[str] = set()
+    seen, waiting = {module}, [module]
+    while waiting:
+        imported = re.compile(rf"^\s*(?:from|import) {re.escape(waiting.pop())}\b", re.MULTILINE)
+        users = [(name, file.stem) for name, file, text in sources if imported.search(text)]
+        found.update(name for name, _ in users)
+        waiting += {stem for _, stem in users} - seen
+        seen.update(stem for _, stem in users)
+    return found
 
 
 def changed_since(root: Path, base: str) -> list[str] | None:

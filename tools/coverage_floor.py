@@ -28,8 +28,8 @@ def measured(reports: Path) -> dict[str, float]:
 
 
 def fallen(percentages: dict[str, float], floors: dict[str, float]) -> list[str]:
-    """One line for each distribution that is below its floor or has none."""
-    lines = []
+    """One line for each distribution that is below its floor, has none, or has one and was not measured."""
+    lines = [f"{name} was not measured" for name in sorted(floors.keys() - percentages.keys())]
     for name, percent in percentages.items():
         floor = floors.get(name)
         if floor is None:
