@@ -2,9 +2,9 @@
 
     python benchmarks/core_ops.py [--composed] [--json FILE] [--only NAME]
 
-One thread, one process. Each row compares two functions that compute the same; they are timed in alternation,
-so that a slow moment of the machine hits both, and the best rounds are compared. A row whose ratio exceeds
-its target is marked.
+One thread, one process. Each row compares functions that compute the same: ours, torch's, and that of
+``torch.onnx.ops`` where it has one. They are timed in alternation, so that a slow moment of the machine hits all, and
+the best rounds are compared. A row whose ratio to torch exceeds its target is marked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 
 import torch
-from figures import Figure, Plot, command
+import torch.onnx.ops
+from figures import Cell, Figure, Plot, command
 from torch.nn import functional
 
 from onnxops_core import native
@@ -29,6 +30,7 @@ class Row:
     theirs: Callable[[], object]
     target: float
     note: str = ""
+    in_torch_onnx: Callable[[], object] | None = None
 
 
 def _time(function: Callable[[], object], repeats: int) -> float:
@@ -39,19 +41,17 @@ def _time(function: Callable[[], object], repeats: int) -> float:
     return (time.thread_time() - start) / repeats
 
 
-def measure(row: Row, budget: float) -> tuple[float, float]:
-    """Returns the least seconds per call of both functions."""
-    for function in (row.ours, row.theirs):
+def measure(row: Row, budget: float) -> list[float]:
+    """Returns the least seconds per call of ours, of torch's and, if there is one, of torch.onnx's function."""
+    functions = [row.ours, row.theirs, *([row.in_torch_onnx] if row.in_torch_onnx else [])]
+    for function in functions:
         for _ in range(3):
             function()
-    once = max(_time(row.theirs, 1), _time(row.ours, 1), 1e-7)
+    once = max(1e-7, *(_time(function, 1) for function in functions))
     repeats = max(1, int(0.004 / once))
     rounds = max(7, min(60, int(budget / (2 * once * repeats))))
-    ours, theirs = [], []
-    for _ in range(rounds):
-        ours.append(_time(row.ours, repeats))
-        theirs.append(_time(row.theirs, repeats))
-    return min(ours), min(theirs)
+    times = [[_time(function, repeats) for function in functions] for _ in range(rounds)]
+    return [min(column) for column in zip(*times, strict=True)]
 
 
 def attention_rows() -> list[Row]:
@@ -66,6 +66,7 @@ def attention_rows() -> list[Row]:
                 lambda q=q, k=k, v=v: sdpa(q, k, v, is_causal=True),
                 1.05 if length > 1 else 12 / 4.5,
                 "SDPA; at S1 the target is 12 us",
+                lambda q=q, k=k, v=v: torch.onnx.ops.attention(q, k, v, is_causal=True),
             )
         )
     for length in (128, 512, 2048):
@@ -78,6 +79,7 @@ def attention_rows() -> list[Row]:
                 lambda q=q, k=k, v=v, m=mask: sdpa(q, k, v, m),
                 1.05,
                 "SDPA",
+                lambda q=q, k=k, v=v, m=mask: torch.onnx.ops.attention(q, k, v, m),
             )
         )
     q, k, v = torch.randn(1, 8, 512, 64), torch.randn(1, 2, 512, 64), torch.randn(1, 2, 512, 64)
@@ -88,6 +90,7 @@ def attention_rows() -> list[Row]:
             lambda: sdpa(q, k, v, is_causal=True, enable_gqa=True),
             1.05,
             "SDPA",
+            lambda: torch.onnx.ops.attention(q, k, v, is_causal=True),
         )
     )
     return rows
@@ -123,6 +126,7 @@ def decode_rows() -> list[Row]:
             concatenated,
             1.0,
             "concat + SDPA",
+            lambda: torch.onnx.ops.attention(q, k, v, None, past_k, past_v),
         ),
         Row("decode in place 512 D128 H8", ours_in_place, in_place, 1.0, "in-place cache + SDPA"),
     ]
@@ -141,7 +145,14 @@ def rotary_rows() -> list[Row]:
         wide = cos.unsqueeze(1), sin.unsqueeze(1)
         ours = lambda x=x, c=cos, s=sin: native.rotary_embedding(x, c, s)  # noqa: E731
         rows.append(
-            Row(f"rotary f32 H8 D128 S{length}", ours, lambda x=x, w=wide: _half_split(x, *w), 1.0, "half-split torch")
+            Row(
+                f"rotary f32 H8 D128 S{length}",
+                ours,
+                lambda x=x, w=wide: _half_split(x, *w),
+                1.0,
+                "half-split torch",
+                lambda x=x, c=cos, s=sin: torch.onnx.ops.rotary_embedding(x, c, s),
+            )
         )
         rows.append(Row(f"rotary f32 H8 D128 S{length} (copy)", ours, x.clone, 1.6, "clone; an aim, not a limit"))
     return rows
@@ -186,6 +197,22 @@ def peak_memory() -> dict[str, float]:
     return peaks
 
 
+def figures(row: Row, budget: float) -> dict[str, Cell]:
+    """Returns a row of the table, in microseconds."""
+    ours, theirs, *others = measure(row, budget)
+    return {
+        "operator": row.name,
+        "beside": row.note,
+        "ours": ours * 1e6,
+        "theirs": theirs * 1e6,
+        "ratio": ours / theirs,
+        "target": row.target,
+        "late": "yes" if ours / theirs > row.target else "no",
+        "onnx": others[0] * 1e6 if others else "",
+        "onnx_ratio": ours / others[0] if others else "",
+    }
+
+
 def main() -> None:
     """Measure all rows and the memory of attention."""
     parser = command(__doc__)
@@ -199,14 +226,11 @@ def main() -> None:
     os.environ["XDG_CACHE_HOME"] = cache.name
     if not options.composed:
         native.build_cpu_kernels()
-    measured: list[dict[str, str | float | None]] = []
+    measured: list[dict[str, Cell]] = []
     with torch.no_grad():
         for row in (*attention_rows(), *decode_rows(), *rotary_rows(), *normalization_rows()):
             if options.only in row.name:
-                ours, theirs = measure(row, options.budget)
-                late = "yes" if ours / theirs > row.target else "no"
-                figures = {"ours": ours * 1e6, "theirs": theirs * 1e6, "ratio": ours / theirs, "target": row.target}
-                measured.append({"operator": row.name, "beside": row.note, **figures, "late": late})
+                measured.append(figures(row, options.budget))
         memory = {} if options.only else peak_memory()
     peaks = ", ".join(f"{name} {mebibytes:.1f} MiB" for name, mebibytes in memory.items())
     built = "without" if options.composed else "with"
@@ -214,7 +238,8 @@ def main() -> None:
     Figure(
         title="Native operators beside torch, one thread",
         caption="Microseconds of a call on the CPU, the best of many rounds in turn with what torch offers for the "
-        f"same computation, {built} the optional C kernels; less is better.{held}",
+        "same computation, and with the operator of the same name in torch.onnx.ops where it has one, "
+        f"{built} the optional C kernels; less is better.{held}",
         columns={
             "operator": "operator",
             "beside": "beside",
@@ -223,6 +248,8 @@ def main() -> None:
             "ratio": "ratio",
             "target": "aim",
             "late": "beyond it",
+            "onnx": "torch.onnx.ops us",
+            "onnx_ratio": "ratio",
         },
         rows=measured,
         plot=Plot("bars", "operator", {"ratio": "onnxops-core / torch"}, "time over that of torch"),

@@ -103,3 +103,8 @@ def take_turns(
             if turn >= warm_up:
                 seconds.append(clock() - start)
     return [statistics.median(entry) if entry else None for entry in times]
+
+
+def over(ours: float | None, theirs: float | None) -> float | None:
+    """Return the ratio of two figures; None where one of them fails."""
+    return None if ours is None or theirs is None else ours / theirs

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from figures import Figure, Plot, command, take_turns
+from figures import Figure, Plot, command, over, take_turns
 from torch import Tensor, nn
 
 import onnx_ts_legacy
@@ -218,7 +218,7 @@ def measure(name: str, opset: int, repeat: int) -> dict[str, Any]:
     for (side, export), seconds in zip(sides.items(), times, strict=True):
         row[side] = seconds
         row[f"{side}_result"], row[f"{side}_nodes"] = judge(export, case, opset)
-    return row
+    return {**row, "ratio": over(row["ours"], row["theirs"])}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -240,6 +240,7 @@ def main(arguments: list[str] | None = None) -> None:
             "theirs_result": "torch.onnx",
             "ours": "s",
             "theirs": "torch.onnx s",
+            "ratio": "ratio",
             "ours_nodes": "nodes",
             "theirs_nodes": "torch.onnx",
         },
