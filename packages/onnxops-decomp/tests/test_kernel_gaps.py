@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from adapter_cases import Case
-from decomp_harness import check, compare, expected_of, lower, lower_graph, run, trace
+from decomp_harness import check, compare, expected_of, lower_graph, run, trace
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from opset_sweep import swept
@@ -21,7 +21,6 @@ from opset_sweep import swept
 from onnxops_decomp import kernel_gaps
 from onnxops_decomp.adapters import registry
 from onnxops_decomp.builder import OpBuilder
-from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.model import build_model
 from onnxops_decomp.schemas import op_spec
 from onnxops_decomp.scope import ModelContext
@@ -207,12 +206,6 @@ def test_doubles_are_convolved_and_averaged_at_other_sizes(opset: int) -> None:
 def test_the_error_function_has_all_digits_of_a_double(opset: int) -> None:
     x = torch.cat([torch.linspace(-7, 7, 2001), torch.logspace(-300, 0, 50), torch.tensor([INF, -INF, NAN, -0.0])])
     check(torch.erf, x.double(), opset=opset, tolerance=(1e-12, 0.0))
-
-
-def test_recurrent_networks_of_doubles_are_refused() -> None:
-    x, state, *params = (torch.ones(shape).double() for shape in ((4, 1, 2), (1, 1, 3), (9, 2), (9, 3)))
-    with pytest.raises(LoweringError, match="float64"):
-        lower(lambda x, h, *p: torch.gru(x, h, p, False, 1, 0.0, False, False, False), (x, state, *params))
 
 
 @pytest.mark.parametrize("op_type", ["Add", "MatMul", "Softmax", "Where", "ReduceSum"])

@@ -152,3 +152,59 @@ def test_packed_sequences(kind: str, layers: int, bidirectional: bool, opset: in
     overload = getattr(torch.ops.aten, kind).data  # It reads the batch sizes, and so cannot be recorded.
     proto = _lowered_call(overload, tensors, slice(2, 2 + len(states)), options, opset)
     compare(run(proto, tensors), expected_of(_call(kind, "data", len(states), *options), tensors))
+
+
+def _double(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
+
+
+@pytest.mark.parametrize("opset", swept(8, 9, 11, 14, 18, 22, 26))
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_doubles_keep_their_precision(kind: str, bidirectional: bool, opset: int) -> None:
+    directions = 1 + bidirectional
+    states = _states(kind, 2, directions)
+    call = _call(kind, "input", len(states), True, 2, 0.0, False, bidirectional, False)
+    tensors = [torch.randn(STEPS, BATCH, INPUT), *states, *_parameters(kind, 2, directions)]
+    check(call, *_double(tensors), opset=opset, tolerance=(1e-12, 1e-12))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_doubles(kind: str) -> None:
+    states, sizes = _states(kind, 2, 2), torch.tensor([4, 4, 3, 1, 1])
+    tensors = _double([torch.randn(13, INPUT), sizes, *states, *_parameters(kind, 2, 2)])
+    options = [True, 2, 0.0, False, True]
+    overload = getattr(torch.ops.aten, kind).data
+    proto = _lowered_call(overload, tensors, slice(2, 2 + len(states)), options, 18)
+    expected = expected_of(_call(kind, "data", len(states), *options), tensors)
+    compare(run(proto, tensors), expected, tolerance=(1e-12, 1e-12))
+
+
+@pytest.mark.parametrize("opset", swept(11, 14, 18))
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_packed_projections(layers: int, bidirectional: bool, opset: int) -> None:
+    directions = 1 + bidirectional
+    states, sizes = _states("lstm", layers, directions, 2), torch.tensor([4, 4, 3, 1, 1])
+    tensors = [torch.randn(13, INPUT), sizes, *states, *_parameters("lstm", layers, directions, projection=2)]
+    options = [True, layers, 0.0, False, bidirectional]
+    proto = _lowered_call(torch.ops.aten.lstm.data, tensors, slice(2, 4), options, opset)
+    compare(run(proto, tensors), expected_of(_call("lstm", "data", 2, *options), tensors))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_doubles_and_projections_at_other_sizes(kind: str) -> None:
+    projection = 2 if kind == "lstm" else 0
+    states, weights = _states(kind, 1, 2, projection), _parameters(kind, 1, 2, projection=projection)
+    options = [True, 1, 0.0, False, True, False]
+    tensors = _double([torch.randn(STEPS, BATCH, INPUT), *states, *weights])
+    steps, batch = ir.SymbolicDim("steps"), ir.SymbolicDim("batch")
+    shapes = [(2, batch, state.shape[2]) for state in states]
+    dims = [(steps, batch, INPUT), *shapes, *(tuple(weight.shape) for weight in weights)]
+    overload, count = getattr(torch.ops.aten, kind).input, len(states)
+    proto = _lowered_call(overload, tensors, slice(1, 1 + count), options, 18, dims)
+    for length, size in ((STEPS, BATCH), (9, 7), (1, 1), (3, 0)):
+        initial = [torch.randn(2, size, state.shape[2]) for state in states]
+        inputs = _double([torch.randn(length, size, INPUT), *initial, *weights])
+        expected = expected_of(_call(kind, "input", count, *options), inputs)
+        compare(run(proto, inputs), expected, tolerance=(1e-12, 1e-12))

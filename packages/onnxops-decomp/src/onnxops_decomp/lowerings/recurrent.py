@@ -11,8 +11,9 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.lowerings.projected_lstm import projected_lstm
+from onnxops_decomp.lowerings.recurrent_cells import gru_step, lstm_step, relu_step, tanh_step
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.lowerings.stepped_layer import CellStep, stepped_layer
 from onnxops_decomp.lowerings.windows import arange
 
 if TYPE_CHECKING:
@@ -29,16 +30,18 @@ class _Cell:
         op_type: ONNX operator.
         gates: For each gate in ONNX's order, its place in torch's.
         attributes: Attributes of the operator.
+        step: One step, where the operator does not serve.
     """
 
     op_type: str
     gates: tuple[int, ...]
     attributes: dict[str, int | str]
+    step: CellStep
 
 
-_LSTM = _Cell("LSTM", (0, 3, 1, 2), {})
-_GRU = _Cell("GRU", (1, 0, 2), {"linear_before_reset": 1})
-_RNN = {"tanh": _Cell("RNN", (0,), {}), "relu": _Cell("RNN", (0,), {"activations": "Relu"})}
+_LSTM = _Cell("LSTM", (0, 3, 1, 2), {}, lstm_step)
+_GRU = _Cell("GRU", (1, 0, 2), {"linear_before_reset": 1}, gru_step)
+_RNN = {"tanh": _Cell("RNN", (0,), {}, tanh_step), "relu": _Cell("RNN", (0,), {"activations": "Relu"}, relu_step)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +111,9 @@ def _layer(
     """Run one layer over ``x`` (T, B, I) from its initial states; return the output and the final states."""
     cell, directions = network.cell, network.directions
     params = network.of_layer(layer)
-    if len(params[0]) in (3, 5):
-        return _projected_layer(op, network, params, x, states)
-    if op.dtype(x) == ir.DataType.DOUBLE:
-        raise LoweringError(f"ONNX Runtime cannot run {cell.op_type} of float64; call float() on the module before.")
+    # ONNX knows no projections, and runtimes have no kernel for doubles.
+    if len(params[0]) in (3, 5) or op.dtype(x) == ir.DataType.DOUBLE:
+        return _stepped(op, network, params, x, states)
     hidden = _hidden_size(op, params[0][1], len(cell.gates))
     weights = [
         _parameter(op, cell, [direction[position] for direction in params], hidden, directions) for position in (0, 1)
@@ -139,23 +141,20 @@ def _layer(
     return op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1]), finals
 
 
-def _projected_layer(
+def _stepped(
     op: OpBuilder,
     network: _Network,
     params: Sequence[Sequence[ir.Value]],
     x: ir.Value,
     states: Sequence[ir.Value],
 ) -> tuple[ir.Value, list[ir.Value]]:
-    if network.lengths is not None:
-        raise LoweringError(
-            "An LSTM with projections over packed sequences has no ONNX form; pad the sequences and run it on those."
-        )
     results = []
     for direction, weights in enumerate(params):
-        hidden, cell = (op.Gather(state, op.constant(direction), axis=0) for state in states)
-        results.append(projected_lstm(op, x, hidden, cell, weights, reverse=direction == 1))
-    outputs = [result[0] for result in results]
-    finals = [_joined(op, [op.Unsqueeze(result[kind], [0]) for result in results]) for kind in (1, 2)]
+        initial = [op.Gather(state, op.constant(direction), axis=0) for state in states]
+        step, reverse = network.cell.step, direction == 1
+        results.append(stepped_layer(op, x, initial, weights, step, reverse=reverse, lengths=network.lengths))
+    outputs = [output for output, _ in results]
+    finals = [_joined(op, [op.Unsqueeze(last[kind], [0]) for _, last in results]) for kind in range(len(states))]
     return outputs[0] if len(outputs) == 1 else op.Concat(*outputs, axis=2), finals
 
 
