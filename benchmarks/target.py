@@ -3,29 +3,58 @@
     python benchmarks/target.py [--only bert llama] [--json FILE]
 
 Each model is exported with and without ``target="onnxruntime"`` and run on one thread, the two taking turns. The error
-is against eager PyTorch, at a batch size other than the example's.
+is against eager PyTorch, at a batch size other than the example's. Besides the networks, a product with a weight of
+four bits, for one row and for many: without the target ONNX Runtime computes the weight in float when it loads it.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
+from typing import Any
 
 import torch
-from exporters import MODELS, doubled, dynamic_batch, sessions_latency
+from exporters import MODELS, Example, doubled, dynamic_batch, sessions_latency
 from figures import Cell, Figure, command
+from torch import Tensor, nn
 
 import onnx_fx_export
 
 OPSETS = (20, 23)
+ROWS = (1, 64)
 
 
-def measure(name: str, opset: int, dtype: torch.dtype) -> dict[str, Cell]:
-    """Measure one model at one opset, in one dtype."""
+class FourBits(nn.Module):
+    """A linear layer whose weight is stored as integers of four bits and a scale for each group of 32 columns."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("numbers", torch.randint(-8, 8, (width, width), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(width, width // 32) / width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.numbers.unflatten(1, (-1, 32)).to(x.dtype) * self.scales.unsqueeze(-1)
+        return nn.functional.linear(x, weight.flatten(1))
+
+
+def product(rows: int) -> dict[str, Cell]:
+    """Measure a product of some rows with a weight of four bits."""
+    torch.manual_seed(0)
+    model, x = FourBits(2048), torch.randn(rows, 2048)
+    return measure(f"weight of 4 bits, {rows} x 2048", (model, {"x": x}), {"x": x}, 20, torch.float32)
+
+
+def network(name: str, opset: int, dtype: torch.dtype) -> dict[str, Cell]:
+    """Measure one network at one opset, in one dtype."""
     torch.manual_seed(0)
     model, single = MODELS[name]()
-    model = model.eval().to(dtype)
-    inputs = {key: value.to(dtype) if value.is_floating_point() else value for key, value in doubled(single).items()}
+    single = {key: value.to(dtype) if value.is_floating_point() else value for key, value in single.items()}
+    return measure(name, (model.eval().to(dtype), single), doubled(single), opset, dtype)
+
+
+def measure(name: str, example: Example, timed: dict[str, Tensor], opset: int, dtype: torch.dtype) -> dict[str, Cell]:
+    """Measure one model, the latency with the inputs `timed`."""
+    model, inputs = example[0], doubled(example[1])
     plain, own = (
         onnx_fx_export.export(
             model, (), kwargs=inputs, dynamic_shapes=dynamic_batch(inputs), opset_version=opset, target=target
@@ -34,8 +63,9 @@ def measure(name: str, opset: int, dtype: torch.dtype) -> dict[str, Cell]:
     )
     larger = {key: torch.cat([value, value[:1]]) for key, value in inputs.items()}
     with torch.no_grad():
-        expected = model(**larger)[0]
-    feeds = {key: value.numpy() for key, value in inputs.items()}
+        result = model(**larger)
+    expected = result if isinstance(result, Tensor) else result[0]
+    feeds = {key: value.numpy() for key, value in timed.items()}
     latency = sessions_latency([plain.model_proto, own.model_proto], feeds)
     return {
         "model": name,
@@ -45,9 +75,15 @@ def measure(name: str, opset: int, dtype: torch.dtype) -> dict[str, Cell]:
         "own_nodes": len(own.model.graph),
         "plain_ms": latency[0],
         "own_ms": latency[1],
-        "plain_error": (next(iter(plain(**larger).values())) - expected).abs().max().item(),
-        "own_error": (next(iter(own(**larger).values())) - expected).abs().max().item(),
+        "plain_error": difference(plain(**larger), expected),
+        "own_error": difference(own(**larger), expected),
     }
+
+
+def difference(result: Any, expected: Tensor) -> float:
+    """Return the largest difference of a program's first output."""
+    first = result if isinstance(result, Tensor) else next(iter(result.values()))
+    return (first - expected).abs().max().item()
 
 
 COLUMNS = {
@@ -71,8 +107,8 @@ def main(argv: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    rows = [
-        measure(name, opset, dtype)
+    networks = [
+        network(name, opset, dtype)
         for name in options.only
         for opset in OPSETS
         for dtype in (torch.float32, torch.float16)
@@ -81,7 +117,7 @@ def main(argv: list[str] | None = None) -> None:
         title="Models for ONNX Runtime alone",
         caption='Nodes, latency on one thread and error without and with `target="onnxruntime"`; less is better.',
         columns=COLUMNS,
-        rows=rows,
+        rows=[*networks, *map(product, ROWS)],
     ).finish(options.json)
 
 
