@@ -60,7 +60,86 @@ def index(x: Tensor) -> Tensor:
     return x[: int(x[0, 1])]
 
 
+def formatted(x: Tensor) -> Tensor:
+    return x * len(f"{x.sum():.3f}")
+
+
+def printed(x: Tensor) -> Tensor:
+    return x * len(str(x))
+
+
+def membership(x: Tensor) -> Tensor:
+    return x * (2.0 in x)
+
+
+def numpy_of_size(x: Tensor) -> Tensor:
+    return x * float(np.prod(x.shape))
+
+
+def numpy_integer(x: Tensor) -> Tensor:
+    return x * int(np.int64(x.shape[0]))
+
+
+def counted(x: Tensor) -> Tensor:
+    for i in range(x.size(0)):
+        x = x + i
+    return x
+
+
+def counted_beside_a_slice(x: Tensor) -> Tensor:
+    n = x.size(0)
+    y = x[:n] + x[0:n]
+    return y + len(range(n))
+
+
+def item_of_list(x: Tensor) -> Tensor:
+    return [x, x * 2, x * 3][x.argmax(dim=1)[0]]
+
+
+def slice_of_list(x: Tensor) -> Tensor:
+    return [x, x * 2, x * 3][: x.size(0)][-1]
+
+
+def repeated_list(x: Tensor) -> Tensor:
+    return x + len([0] * x.size(0))
+
+
+def same(x: Tensor) -> Tensor:
+    return x + 1 if torch.equal(x, x.abs()) else x
+
+
+def close(x: Tensor) -> Tensor:
+    return x + 1 if x.allclose(x.abs()) else x
+
+
+def nonzero(x: Tensor) -> Tensor:
+    return x + 1 if torch.is_nonzero(x.sum()) else x
+
+
+def strides(x: Tensor) -> Tensor:
+    return x + x.stride(0)
+
+
+def key(x: Tensor) -> Tensor:
+    return x * {2: 1.5, 3: 2.5}.get(x.shape[0], 3.5)
+
+
 FUNCTIONS = [
+    formatted,
+    printed,
+    membership,
+    numpy_of_size,
+    numpy_integer,
+    counted,
+    counted_beside_a_slice,
+    item_of_list,
+    slice_of_list,
+    repeated_list,
+    same,
+    close,
+    nonzero,
+    strides,
+    key,
     item,
     number_of_tensor,
     float_of_tensor,
@@ -80,8 +159,58 @@ def test_a_frozen_value_is_warned_about_with_its_line(function: Callable[[Tensor
         onnx_ts_legacy.export(function, (X,))
 
     first = function.__code__.co_firstlineno
-    lines = range(first, first + 6)
-    assert any(warning.filename == __file__ and warning.lineno in lines for warning in caught)
+    lines = range(first + 1, first + 5)
+    frozen = [warning for warning in caught if issubclass(warning.category, torch.jit.TracerWarning)]
+    assert [warning for warning in frozen if warning.filename != __file__ or warning.lineno not in lines] == []
+
+
+def test_only_the_line_that_freezes_a_size_is_named() -> None:
+    with pytest.warns(torch.jit.TracerWarning) as caught:
+        onnx_ts_legacy.export(counted_beside_a_slice, (X,))
+
+    assert [w.lineno for w in caught] == [counted_beside_a_slice.__code__.co_firstlineno + 3]
+
+
+def test_a_line_of_a_function_that_a_nested_module_calls_is_named() -> None:
+    class Calling(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return counted(item(x))
+
+    with pytest.warns(torch.jit.TracerWarning) as caught:
+        onnx_ts_legacy.export(torch.nn.Sequential(torch.nn.Sequential(Calling())), (X,))
+
+    lines = [function.__code__.co_firstlineno + 1 for function in (item, counted)]
+    assert [warning.lineno for warning in caught] == lines
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[: x.size(0)] + x[x.size(0) - 2 :],
+        lambda x: torch.nn.functional.one_hot(x.long(), x.size(1) + 9),
+        lambda x: torch.linspace(0, 1, x.size(0)) + x.sum(),
+        lambda x: x.clone().index_fill_(0, torch.arange(x.size(0)), 1.0)[..., x.size(1) - 2 :],
+        lambda x: x.narrow(0, 0, x.size(0)).select(1, x.size(1) - 1) + x[x.size(0) - 1, 0],
+        lambda x: {"x": x, x.size: 1}["x"] + 1,
+    ],
+    ids=["slices", "one_hot", "linspace", "ellipsis", "narrow", "other keys"],
+)
+def test_what_is_recorded_is_not_warned_about(
+    function: Callable[[Tensor], Tensor], recwarn: pytest.WarningsRecorder
+) -> None:
+    onnx_ts_legacy.export(function, (X,), dynamic_axes={"x": {0: "n"}})
+
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_functions_of_torch_are_its_own_again_after_a_trace() -> None:
+    before = [torch.equal, torch.Tensor.stride, torch.Tensor.__hash__, torch.nn.Module.__setattr__]
+
+    with pytest.warns(torch.jit.TracerWarning):
+        onnx_ts_legacy.export(same, (X,))
+
+    assert before == [torch.equal, torch.Tensor.stride, torch.Tensor.__hash__, torch.nn.Module.__setattr__]
+    assert "__index__" not in vars(torch.Tensor)
 
 
 def test_sizes_and_plain_arithmetic_are_not_warned_about(recwarn: pytest.WarningsRecorder) -> None:

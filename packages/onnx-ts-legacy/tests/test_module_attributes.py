@@ -101,9 +101,15 @@ class Noting(nn.Module):
         return self.last
 
 
-def test_other_attributes_that_change_are_warned_about_by_name() -> None:
-    with pytest.warns(torch.jit.TracerWarning, match=r"inner\.calls, inner\.last, inner\.notes, inner\.history"):
+def test_other_attributes_that_change_are_warned_about_by_name_and_line() -> None:
+    with pytest.warns(torch.jit.TracerWarning, match="The model sets") as caught:
         onnx_ts_legacy.export(Inside(Noting()), (n(2, 3),))
+
+    start = Noting.forward.__code__.co_firstlineno
+    lines = {str(warning.message).split()[3]: warning.lineno - start for warning in caught}
+    # Of what is done to a list or dict, the beginning of forward is named.
+    assert lines == {"inner.calls": 1, "inner.last": 2, "inner.notes": 0, "inner.history": 0}
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 @pytest.mark.filterwarnings("ignore")

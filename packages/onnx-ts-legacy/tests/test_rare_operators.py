@@ -119,3 +119,21 @@ def test_a_tensor_is_split_before_places_that_the_runtime_knows() -> None:
 def test_a_number_of_parts_that_the_runtime_computes_is_refused() -> None:
     with pytest.raises(OnnxExporterError, match="how many parts"):
         onnx_ts_legacy.export(lambda x, n: torch.tensor_split(x, n, 0), (torch.randn(6, 2), torch.tensor(3)))
+
+
+def between_elements(x: Tensor) -> Tensor:
+    return torch.linspace(x[0], x[1], x.size(0)) + torch.linspace(0, 10, x.size(0), dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.linspace(-1, 1, x.size(0)) * x,
+        lambda x: torch.logspace(0.0, 1, x.size(0), 2.0, dtype=torch.float64) * x,
+        between_elements,
+        torch.jit.script(between_elements),
+    ],
+    ids=["linspace", "logspace", "traced", "scripted"],
+)
+def test_as_many_spaced_numbers_as_a_dynamic_size(program: Callable[..., Tensor]) -> None:
+    exported(program, (torch.rand(4),), (torch.rand(2),), (torch.rand(7),), dynamic_axes={"x": {0: "n"}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from typing import Any
 
 import torch
 
@@ -119,3 +120,17 @@ def test_what_tracing_does_not_record_is_replaced_while_it_runs_and_for_its_thre
     assert not {"data", "set_"} & set(vars(torch.Tensor))
     assert "atleast_1d" not in vars(torch._VF)
     assert torch.atleast_1d(torch.tensor(3.0)).tolist() == [3.0]
+
+
+def test_a_traced_size_is_told_apart_while_a_trace_is_recorded() -> None:
+    seen: list[tuple[bool, bool, bool]] = []
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        size: Any = x.size(0)
+        seen.append((private.traces(), private.is_traced_size(size), private.is_traced_size(x.sum())))
+        return x * size
+
+    private.trace_graph(program, [torch.zeros(2)], {})
+
+    assert seen == [(True, True, False)]
+    assert not private.traces()

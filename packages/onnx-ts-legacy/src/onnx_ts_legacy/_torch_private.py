@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -31,11 +32,13 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "ShapeEnv",
+    "TracerWarning",
     "decided",
     "fake_mode",
     "hidden_deprecations",
     "inline_calls",
     "is_data_dependent",
+    "is_traced_size",
     "lacks_fake_kernel",
     "new_dimension",
     "overload_of_schema",
@@ -44,14 +47,18 @@ __all__ = [
     "quiet_fake_tensors",
     "recorded_aliases",
     "refuses_symbols",
+    "replaced",
     "same_storage",
     "set_at_least_one",
     "shape_env",
     "trace_graph",
+    "traced_value",
+    "traces",
 ]
 
 
 Function = Callable[..., Any]
+TracerWarning: type[Warning] = torch.jit.TracerWarning  # type: ignore[attr-defined]
 
 
 class _InputDimension(Source):
@@ -196,13 +203,31 @@ def trace_graph(
 
 
 _recording = threading.Lock()
-# How many threads trace, and what is put back when none does any more.
-_recorders = 0
-_usual: list[tuple[Any, str, Any]] = []
+# For each set of replacements, how many threads need it, and what is put back when none does any more.
+_needed: dict[int, list[tuple[Any, str, Any]]] = {}
+_threads: Counter[int] = Counter()
 
 
 @contextlib.contextmanager
-def recorded_aliases(refused: Callable[[str], Exception]) -> Iterator[None]:
+def replaced(functions: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Put functions in the place of others, given by owner and name, until no thread needs them."""
+    key = id(functions)
+    with _recording:
+        if not _threads[key]:
+            _needed[key] = [(owner, name, vars(owner).get(name)) for owner, name, _ in functions]
+            for owner, name, function in functions:
+                setattr(owner, name, function)
+        _threads[key] += 1
+    try:
+        yield
+    finally:
+        with _recording:
+            _threads[key] -= 1
+            for owner, name, own in [] if _threads[key] else _needed.pop(key):
+                _put_back(owner, name, own)
+
+
+def recorded_aliases(refused: Callable[[str], Exception]) -> contextlib.AbstractContextManager[None]:
     """Let tracing record what it does not, in the threads that trace.
 
     Otherwise ``x.data`` and ``copy.deepcopy(x)`` are constants of the trace, and what is written to
@@ -212,20 +237,7 @@ def recorded_aliases(refused: Callable[[str], Exception]) -> Iterator[None]:
     Args:
         refused: Makes the exception for what a trace cannot hold, given its name.
     """
-    global _recorders
-    with _recording:
-        if not _recorders:
-            for owner, name, function in _replacements(refused):
-                _usual.append((owner, name, vars(owner).get(name)))
-                setattr(owner, name, function)
-        _recorders += 1
-    try:
-        yield
-    finally:
-        with _recording:
-            _recorders -= 1
-            while _usual and not _recorders:
-                _put_back(*_usual.pop())
+    return replaced(_replacements(refused))
 
 
 @functools.cache
@@ -246,18 +258,29 @@ def _put_back(owner: Any, name: str, own: Any) -> None:
         setattr(owner, name, own)
 
 
-def _traces() -> bool:
+def traces() -> bool:
+    """Tell whether this thread records a trace (``torch._C._get_tracing_state``)."""
     return torch._C._get_tracing_state() is not None
+
+
+def traced_value(tensor: torch.Tensor) -> Any:
+    """Return what stands for a tensor in the trace that is being recorded (``torch._C._get_value_trace``)."""
+    return torch._C._get_value_trace(tensor)  # type: ignore[attr-defined]
+
+
+def is_traced_size(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is what tracing makes of a size (``prim::NumToTensor``)."""
+    return str(traced_value(tensor).node().kind()) == "prim::NumToTensor"
 
 
 def _traced_data(refused: Callable[[str], Exception]) -> property:
     usual: Any = torch._C.TensorBase.data
 
     def read(self: torch.Tensor) -> torch.Tensor:
-        return self.detach() if _traces() else usual.__get__(self)
+        return self.detach() if traces() else usual.__get__(self)
 
     def write(self: torch.Tensor, value: torch.Tensor) -> None:
-        if _traces():
+        if traces():
             raise refused("an assignment to Tensor.data")
         usual.__set__(self, value)
 
@@ -266,7 +289,7 @@ def _traced_data(refused: Callable[[str], Exception]) -> property:
 
 def _traced_set(refused: Callable[[str], Exception], usual: Callable[..., torch.Tensor]) -> Function:
     def moved(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if _traces():
+        if traces():
             raise refused("Tensor.set_")
         return usual(self, *args, **kwargs)
 
@@ -275,7 +298,7 @@ def _traced_set(refused: Callable[[str], Exception], usual: Callable[..., torch.
 
 def _traced_copy(usual: Callable[..., torch.Tensor]) -> Function:
     def copied(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-        return memo.setdefault(id(self), self.clone()) if _traces() else usual(self, memo)
+        return memo.setdefault(id(self), self.clone()) if traces() else usual(self, memo)
 
     return copied
 
@@ -285,7 +308,7 @@ _AT_LEAST: dict[int, tuple[tuple[int, ...], ...]] = {1: ((0,),), 2: ((0, 0), (0,
 
 
 def _at_least(rank: int, tensors: Any) -> Any:
-    if not _traces():
+    if not traces():
         return getattr(torch._C._VariableFunctions, f"atleast_{rank}d")(tensors)
     if not isinstance(tensors, torch.Tensor):
         return tuple(_at_least(rank, tensor) for tensor in tensors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError
+from onnx_ts_legacy.frozen_values import FrozenValues, told_frozen_values
 from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
 from onnx_ts_legacy.sources import line_of_exception, source_line
 from onnxops_core.export_state import onnx_export, unfused_layers
@@ -173,7 +173,9 @@ def _fits(kind: Any, value: Any) -> bool:
 class _FlatModel(torch.nn.Module):
     """Takes the tensors of nested arguments, and returns those of a nested result, one by one."""
 
-    def __init__(self, model: Any, leaves: list[Any], structure: pytree.TreeSpec) -> None:
+    def __init__(
+        self, model: Any, leaves: list[Any], structure: pytree.TreeSpec, at_end: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
         self._hidden = [model]
         if isinstance(model, torch.nn.Module):
@@ -181,6 +183,7 @@ class _FlatModel(torch.nn.Module):
             self.training = model.training
         self._leaves, self._structure = leaves, structure
         self.result_paths: list[tuple[Any, ...]] = []
+        self._at_end = at_end
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given = iter(tensors)
@@ -189,6 +192,7 @@ class _FlatModel(torch.nn.Module):
         result = (self.model if hasattr(self, "model") else self._hidden[0])(*args, **kwargs)
         leaves, _ = pytree.tree_flatten_with_path(result)
         self.result_paths = [path for path, leaf in leaves if leaf is not None]
+        self._at_end()
         return tuple(_as_tensor(leaf) for _, leaf in leaves if leaf is not None)
 
 
@@ -204,7 +208,6 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     names = _leaf_names(model, args, kwargs)
     leaves, structure = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    flat = _FlatModel(model, leaves, structure)
     weights: list[tuple[str, torch.Tensor]] = []
     root: Any = None
     examples = _copies(tensors)
@@ -214,7 +217,9 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
         onnx_export(),
         unfused_layers(),
         private.recorded_aliases(_unrecorded),
+        told_frozen_values() as frozen,
     ):
+        flat = _FlatModel(model, leaves, structure, at_end=frozen.close)
         try:
             if any(map(_holds_script, flat.modules())):
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
@@ -231,7 +236,7 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
                 f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
                 + (f" (at {line})" if line else "")
             ) from error
-        _warn_of_changed(attributes)
+        _warn_of_changed(attributes, frozen)
     private.inline_calls(graph)
     _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
@@ -256,14 +261,14 @@ def _refuse_rebound(attributes: ModuleAttributes) -> None:
         )
 
 
-def _warn_of_changed(attributes: ModuleAttributes) -> None:
-    changed = attributes.changed()
-    if changed:
-        text = (
-            f"The model sets {', '.join(changed)} when it runs. The trace keeps what that held before; if the next "
-            "call reads it, make it a buffer, or script the model."
+def _warn_of_changed(attributes: ModuleAttributes, frozen: FrozenValues) -> None:
+    for path, module, name in attributes.changed():
+        place = frozen.setting_place(module, name)
+        frozen.tell(
+            f"The model sets {path} when it runs ({place}). The trace keeps what that held before; if the next call "
+            "reads it, make it a buffer, or script the model.",
+            place,
         )
-        warnings.warn(text, torch.jit.TracerWarning, stacklevel=2)  # type: ignore[attr-defined]
 
 
 def _refuse_constant_inputs(graph: Any, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:

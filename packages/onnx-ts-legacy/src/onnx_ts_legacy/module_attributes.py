@@ -36,16 +36,16 @@ class ModuleAttributes:
             if (after := module._buffers.get(name)) is not before and isinstance(after, torch.Tensor)
         }
 
-    def changed(self) -> list[str]:
-        """Return the qualified names of other attributes that hold something else now."""
-        found: list[str] = []
+    def changed(self) -> list[tuple[str, torch.nn.Module, str]]:
+        """Return the other attributes that hold something else now: qualified name, module and name."""
+        found: list[tuple[str, torch.nn.Module, str]] = []
         for path, module, before, _, contents in self._before:
             now = vars(module)
             for name, value in before.items():
                 if name not in _REGISTRIES and (
                     not _same(value, now.get(name)) or (name in contents and not _same_items(contents[name], value))
                 ):
-                    found.append(_joined(path, name))
+                    found.append((_joined(path, name), module, name))
         return found
 
     def restore(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy.recurrent import SHAPES as RECURRENT
+from onnx_ts_legacy.tensor_forms import is_tensor
 
 __all__ = ["SHAPES"]
 
@@ -38,9 +39,21 @@ def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -
     )
 
 
+def _spaced(start: Any, end: Any, steps: Any, *_: Any, dtype: torch.dtype | None = None, **placement: Any) -> Any:
+    """So many numbers as asked for, also if only the runtime knows how many."""
+    usual = torch.get_default_dtype()
+    is_complex = any(value.is_complex() if is_tensor(value) else isinstance(value, complex) for value in (start, end))
+    return torch.empty((steps,), dtype=dtype or (usual.to_complex() if is_complex else usual))
+
+
 SHAPES: dict[Any, Callable[..., Any]] = {
     **RECURRENT,
     aten.ctc_loss.IntList: _ctc_loss,
     aten.ctc_loss.Tensor: _ctc_loss,
     aten.linalg_lstsq.default: _lstsq,
+    **{
+        getattr(packet, overload): _spaced
+        for packet in (aten.linspace, aten.logspace)
+        for overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    },
 }

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import traceback
+import warnings
+from types import FrameType
 from typing import Any
 
 import torch
 
-__all__ = ["line_of_exception", "module_path", "source_line"]
+__all__ = ["line_of_exception", "module_path", "source_line", "user_frame"]
 
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # Scripted programs may come from another machine, whose torch lies elsewhere.
 _LIBRARY = re.compile(
-    r"[/\\]site-packages[/\\]torch[/\\]|[/\\](onnxops_core|onnx_ts_legacy)[/\\]|"
-    + re.escape(os.path.dirname(torch.__file__) + os.sep)
+    r"[/\\]site-packages[/\\](torch|numpy)[/\\]|[/\\](onnxops_core|onnx_ts_legacy)[/\\]|"
+    + "|".join(map(re.escape, (os.path.dirname(torch.__file__) + os.sep, warnings.__file__)))
 )
 # Scripted programs name the modules that a node lies in with their classes, and calls that are none.
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
@@ -55,3 +58,11 @@ def line_of_exception(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _LIBRARY.search(frame.filename)]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def user_frame() -> FrameType | None:
+    """Return the innermost frame that is the user's own; None if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _LIBRARY.search(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,175 @@
+"""Python values that tracing freezes: each is told of with the line of the user's program.
+
+torch warns of most of them, of some with a line of its own; of others it says nothing: integers that ``range()`` and
+lists take, functions of tensors that give Python values, sizes as keys, and attributes that ``forward`` sets.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.graph_parts import node_outputs
+from onnx_ts_legacy.sources import source_line, user_frame
+
+__all__ = ["FrozenValues", "told_frozen_values"]
+
+_CONSTANT = "The trace holds it as the constant that it is for the example."
+_INDEX = f"A tensor or size is used as a Python integer here, by range(), a list or other Python code. {_CONSTANT}"
+_KEY = (
+    "A size is looked up in a dict, set or cache here. While a model is traced, sizes are tensors, and none equals "
+    "another key; use int(), which makes it a constant of the trace."
+)
+# Functions of tensors whose results are Python values.
+_PYTHON_RESULTS = (
+    *((torch, name) for name in ("equal", "allclose", "is_nonzero")),
+    *((torch.Tensor, name) for name in ("equal", "allclose", "is_nonzero", "stride")),
+)
+
+
+class Place(NamedTuple):
+    """A line of the user's program, and the globals of its module."""
+
+    file: str
+    line: int
+    module: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class FrozenValues:
+    """What one trace froze.
+
+    Attributes:
+        attributes: Where attributes of modules were set, by the identity of the module and the name.
+    """
+
+    def __init__(self) -> None:
+        self.attributes: dict[tuple[int, str], Place] = {}
+        self._told: dict[tuple[str, str, int], Place] = {}
+        self._integers: list[tuple[Any, Place]] = []
+
+    def setting_place(self, module: torch.nn.Module, name: str) -> Place:
+        """Return where an attribute was set, or the start of ``forward`` where its list or dict was changed."""
+        forward = inspect.unwrap(type(module).forward)
+        code = forward.__code__
+        start = Place(code.co_filename, code.co_firstlineno, forward.__globals__)
+        return self.attributes.get((id(module), name), start)
+
+    def tell(self, text: str, place: Place | None) -> None:
+        """Warn of something at the end, once for each line."""
+        if place is not None:
+            self._told[text, place.file, place.line] = place
+
+    def add_integer(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor was made a Python integer, which may be recorded afterwards."""
+        place = _place()
+        if place is not None:
+            self._integers.append((private.traced_value(tensor), place))
+
+    def close(self) -> None:
+        """Tell of the integers that no operator took. To be called while the trace is still being recorded."""
+        calls = Counter((value.unique(), str(place)) for value, place in self._integers)
+        for value, place in self._integers:
+            if calls[value.unique(), str(place)] > _recorded_calls(value, str(place)):
+                self.tell(_INDEX, place)
+        self._integers.clear()
+
+    def warn(self) -> None:
+        """Issue the warnings."""
+        for (text, file, line), place in self._told.items():
+            warnings.warn_explicit(
+                text,
+                private.TracerWarning,
+                file,
+                line,
+                module=place.module.get("__name__"),
+                registry=place.module.setdefault("__warningregistry__", {}),
+            )
+
+
+_active = threading.local()
+
+
+@contextmanager
+def told_frozen_values() -> Iterator[FrozenValues]:
+    """Collect what the trace that is recorded meanwhile freezes, and warn of it at the end."""
+    values = FrozenValues()
+    before, _active.values = getattr(_active, "values", None), values
+    try:
+        with warnings.catch_warnings(), private.replaced(_replacements()):
+            warnings.simplefilter("always", private.TracerWarning)
+            warnings.showwarning = functools.partial(_show, values, warnings.showwarning)
+            yield values
+    finally:
+        _active.values = before
+        values.warn()
+
+
+def _show(values: FrozenValues, usual: Callable[..., None], message: Any, category: Any, *where: Any) -> None:
+    place = _place() if issubclass(category, private.TracerWarning) else None
+    if place is None:
+        usual(message, category, *where)
+    else:
+        values.tell(str(message), place)
+
+
+def _place() -> Place | None:
+    frame = user_frame()
+    return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+
+
+def _recorded_calls(value: Any, place: str) -> int:
+    """Return how many operators of a line took a traced tensor as an integer."""
+    conversions = [use.user for use in value.uses() if use.user.kind() == "aten::Int"]
+    takers = [use.user for node in conversions for output in node_outputs(node) for use in output.uses()]
+    return sum(source_line(taker) == place for taker in takers)
+
+
+@functools.cache
+def _replacements() -> tuple[tuple[Any, str, Any], ...]:
+    return (
+        (torch.Tensor, "__index__", _noticed(torch.Tensor.__index__, FrozenValues.add_integer)),
+        (torch.Tensor, "__hash__", _noticed(torch.Tensor.__hash__, _add_key)),
+        (torch.nn.Module, "__setattr__", _noticed(torch.nn.Module.__setattr__, _add_attribute)),
+        *((owner, name, _noticed(getattr(owner, name), _add_result(name))) for owner, name in _PYTHON_RESULTS),
+    )
+
+
+def _noticed(usual: Callable[..., Any], notice: Callable[..., None]) -> Callable[..., Any]:
+    """Return a function that notes its call, if it is made by a program that is being traced."""
+
+    @functools.wraps(usual)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        values = getattr(_active, "values", None)
+        if values is not None and private.traces():
+            notice(values, *args[:2])
+        return usual(*args, **kwargs)
+
+    return function
+
+
+def _add_result(name: str) -> Callable[..., None]:
+    text = f"The result of {name}() is a Python value. {_CONSTANT}"
+    return lambda values, *_: values.tell(text, _place())
+
+
+def _add_key(values: FrozenValues, tensor: torch.Tensor) -> None:
+    if tensor.dim() == 0 and tensor.dtype == torch.int64 and private.is_traced_size(tensor):
+        values.tell(_KEY, _place())
+
+
+def _add_attribute(values: FrozenValues, module: torch.nn.Module, name: str) -> None:
+    place = _place()
+    if place is not None:
+        values.attributes[id(module), name] = place
