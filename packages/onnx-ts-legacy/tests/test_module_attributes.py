@@ -107,8 +107,7 @@ def test_other_attributes_that_change_are_warned_about_by_name_and_line() -> Non
 
     start = Noting.forward.__code__.co_firstlineno
     lines = {str(warning.message).split()[3]: warning.lineno - start for warning in caught}
-    # Of what is done to a list or dict, the beginning of forward is named.
-    assert lines == {"inner.calls": 1, "inner.last": 2, "inner.notes": 0, "inner.history": 0}
+    assert lines == {"inner.calls": 1, "inner.last": 2, "inner.history": 3, "inner.notes": 4}
     assert {warning.filename for warning in caught} == {__file__}
 
 

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError
-from onnx_ts_legacy.frozen_values import FrozenValues, told_frozen_values
+from onnx_ts_legacy.frozen_values import FrozenValues, changing_place, told_frozen_values
 from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
 from onnx_ts_legacy.sources import line_of_exception, source_line
 from onnxops_core.export_state import onnx_export, unfused_layers
@@ -263,7 +263,7 @@ def _refuse_rebound(attributes: ModuleAttributes) -> None:
 
 def _warn_of_changed(attributes: ModuleAttributes, frozen: FrozenValues) -> None:
     for path, module, name in attributes.changed():
-        place = frozen.setting_place(module, name)
+        place = changing_place(module, name)
         frozen.tell(
             f"The model sets {path} when it runs ({place}). The trace keeps what that held before; if the next call "
             "reads it, make it a buffer, or script the model.",

@@ -6,6 +6,7 @@ lists take, functions of tensors that give Python values, sizes as keys, and att
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import threading
@@ -21,7 +22,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.graph_parts import node_outputs
 from onnx_ts_legacy.sources import source_line, user_frame
 
-__all__ = ["FrozenValues", "told_frozen_values"]
+__all__ = ["FrozenValues", "changing_place", "told_frozen_values"]
 
 _CONSTANT = "The trace holds it as the constant that it is for the example."
 _INDEX = f"A tensor or size is used as a Python integer here, by range(), a list or other Python code. {_CONSTANT}"
@@ -48,23 +49,11 @@ class Place(NamedTuple):
 
 
 class FrozenValues:
-    """What one trace froze.
-
-    Attributes:
-        attributes: Where attributes of modules were set, by the identity of the module and the name.
-    """
+    """What one trace froze."""
 
     def __init__(self) -> None:
-        self.attributes: dict[tuple[int, str], Place] = {}
         self._told: dict[tuple[str, str, int], Place] = {}
         self._integers: list[tuple[Any, Place]] = []
-
-    def setting_place(self, module: torch.nn.Module, name: str) -> Place:
-        """Return where an attribute was set, or the start of ``forward`` where its list or dict was changed."""
-        forward = inspect.unwrap(type(module).forward)
-        code = forward.__code__
-        start = Place(code.co_filename, code.co_firstlineno, forward.__globals__)
-        return self.attributes.get((id(module), name), start)
 
     def tell(self, text: str, place: Place | None) -> None:
         """Warn of something at the end, once for each line."""
@@ -141,7 +130,6 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
     return (
         (torch.Tensor, "__index__", _noticed(torch.Tensor.__index__, FrozenValues.add_integer)),
         (torch.Tensor, "__hash__", _noticed(torch.Tensor.__hash__, _add_key)),
-        (torch.nn.Module, "__setattr__", _noticed(torch.nn.Module.__setattr__, _add_attribute)),
         *((owner, name, _noticed(getattr(owner, name), _add_result(name))) for owner, name in _PYTHON_RESULTS),
     )
 
@@ -169,7 +157,18 @@ def _add_key(values: FrozenValues, tensor: torch.Tensor) -> None:
         values.tell(_KEY, _place())
 
 
-def _add_attribute(values: FrozenValues, module: torch.nn.Module, name: str) -> None:
-    place = _place()
-    if place is not None:
-        values.attributes[id(module), name] = place
+def changing_place(module: torch.nn.Module, name: str) -> Place:
+    """Return the line of a module's code that sets an attribute, or uses it first, as to change a list or dict.
+
+    To notice the assignment itself, all classes of modules would have to change while the model is traced.
+    """
+    forward = inspect.unwrap(type(module).forward)
+    others = [value for kind in type(module).__mro__ for value in vars(kind).values() if inspect.isfunction(value)]
+    own = [f for f in (forward, *others) if f.__name__ != "__init__" and f.__module__ != torch.nn.Module.__module__]
+    for operation in ("STORE_ATTR", "LOAD_ATTR"):
+        for function in own:
+            for instruction in dis.get_instructions(function):
+                line = instruction.positions.lineno if instruction.positions else None
+                if instruction.opname == operation and instruction.argval == name and line is not None:
+                    return Place(function.__code__.co_filename, line, function.__globals__)
+    return Place(forward.__code__.co_filename, forward.__code__.co_firstlineno, forward.__globals__)
