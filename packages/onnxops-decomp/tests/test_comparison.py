@@ -80,9 +80,15 @@ def test_fmax_and_fmin_ignore_nan() -> None:
 
 
 @pytest.mark.parametrize("opset", [7, 11, 12, 13, 18, 26])
-@pytest.mark.parametrize("bounds", [(-1, None), (None, 1), (-1, 1), (0.5, -0.5)])
+@pytest.mark.parametrize("bounds", [(-1, None), (None, 1), (-1, 1), (0.5, -0.5), (-1, NAN), (NAN, 1), (NAN, None)])
 def test_clamp_by_numbers_passes_infinity_and_nan_on(opset: int, bounds: tuple[float, float]) -> None:
     check(lambda x: x.clamp(*bounds), SPECIAL, opset=opset)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_clamp_by_tensors_that_are_nan(shape: tuple[int, ...]) -> None:
+    nan, one = torch.full(shape, NAN), torch.ones(shape)
+    check(lambda x, nan, one: (x.clamp(nan, one), x.clamp(-one, nan), x.clamp(-one, one)), SPECIAL, nan, one)
 
 
 def test_clamp_by_tensors_promotes() -> None:

@@ -208,6 +208,11 @@ def test_the_error_function_has_all_digits_of_a_double(opset: int) -> None:
     check(torch.erf, x.double(), opset=opset, tolerance=(1e-12, 0.0))
 
 
+@pytest.mark.parametrize("opset", [11, 18, 26])
+def test_gelu_of_large_negative_doubles_is_zero(opset: int) -> None:
+    check(F.gelu, torch.tensor([-6.5, -8.0, -1e6, -1e30, 1e30, NAN]).double(), opset=opset, tolerance=(1e-12, 1e-9))
+
+
 @pytest.mark.parametrize("op_type", ["Add", "MatMul", "Softmax", "Where", "ReduceSum"])
 def test_bfloat16_computes_in_float_where_the_model_is_meant_for_the_cpu(op_type: str) -> None:
     op = OpBuilder(20, context=ModelContext(20, widen_bfloat16=True))

@@ -152,3 +152,10 @@ def test_the_mean_of_nothing_at_run_time_is_nan(function: Any, opset: int) -> No
 def test_the_mean_over_a_static_axis_is_one_node() -> None:
     x = torch.randn(2, 1, 4)
     assert check(lambda x: x.mean(1), x, others=[(torch.randn(3, 1, 7),)]).op_types() == ["ReduceMean"]
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13, 18, 26])
+def test_logsumexp_passes_nan_on_beside_infinity(opset: int) -> None:
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([[nan, inf, 1.0], [inf, -inf, 1.0], [-inf, -inf, -inf], [nan, -inf, 2.0], [inf, inf, 0.0]])
+    check(lambda x: (x.logsumexp(1), x.logsumexp((0, 1), keepdim=True)), x, opset=opset)

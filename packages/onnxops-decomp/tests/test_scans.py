@@ -1,5 +1,6 @@
 """Running sums, products and extrema equal eager PyTorch."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -58,3 +59,10 @@ def test_scans_of_a_number_and_of_nothing() -> None:
 def test_walking_along_nothing(function: Any, opset: int) -> None:
     empty = [(torch.ones(sizes),) for sizes in ((0, 4, 5), (2, 0, 5), (3, 4, 0), (0, 0, 2))]
     check(lambda x: (function(x, 0), function(x, 1)), torch.randn(2, 3, 4), others=empty, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [8, 9, 11, 18, 26])
+@pytest.mark.parametrize("function", [torch.cumsum, torch.cumprod, torch.cummax, torch.logcumsumexp])
+def test_dimensions_that_turn_out_to_be_empty(function: Callable[..., Any], opset: int) -> None:
+    others = [(torch.randn(shape),) for shape in ((0, 3, 4), (2, 0, 4), (5, 1, 7))]
+    check(lambda x: (function(x, 0), function(x, 1)), torch.randn(2, 3, 4), others=others, opset=opset)

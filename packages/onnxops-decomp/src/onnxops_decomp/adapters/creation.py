@@ -11,6 +11,7 @@ from onnxops_decomp.adapters.common import arange, dim_sizes, static_ints
 from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.inference import dims_of
+from onnxops_decomp.lowerings.loops import repeat
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -158,15 +159,13 @@ def _scan_loop(
     front = [axis, *(a for a in range(rank) if a != axis)]
     moved = op.Transpose(data, perm=front)
     start = op.expand(op.constant(neutral, dtype), op.sizes(moved)[1:])
-    body = op.subgraph()
-    step, running = body.input("step", _INT64, ()), body.input("running", _BOOL, ())
-    before = body.input("before", dtype, dims_of(start))
-    index = body.Sub(body.size_sub(size, 1), step) if reverse else step
-    after = body.emit(combine, before, body.Gather(moved, index, axis=0))
-    graph = body.graph([running, after, before if exclusive else after], name="scan")
-    length = size if isinstance(size, ir.Value) else op.constant(size)
-    _, stacked = op.emit_many("Loop", 2, length, op.constant(True), start, body=graph)
-    stacked.shape = moved.shape
+
+    def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        index = body.Sub(body.size_sub(size, 1), i) if reverse else i
+        after = body.emit(combine, state[0], body.Gather(moved, index, axis=0))
+        return [after], [state[0] if exclusive else after]
+
+    _, (stacked,) = repeat(op, size, [start], step, parts=[op.sizes(moved)[1:]])
     if reverse:
         stacked = op.Slice(stacked, [-1], [-(2**63)], [0], [-1])
     return op.Transpose(stacked, perm=[front.index(a) for a in range(rank)])

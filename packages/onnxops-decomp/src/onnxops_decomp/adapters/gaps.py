@@ -219,7 +219,9 @@ def _erf_over_x(x: torch.Tensor) -> torch.Tensor:
 @without_kernel("Erf", dtypes=_DOUBLE)
 def erf(op: OpBuilder, x: ir.Value) -> ir.Value:
     size = op.Min(op.Abs(x), _ERF_LIMIT)
-    return op.Mul(op.Sign(x), op.Mul(size, tabulated(op, size, _erf_over_x, 0, _ERF_LIMIT)))
+    inside = op.Mul(size, tabulated(op, size, _erf_over_x, 0, _ERF_LIMIT))
+    # Exactly 1, because gelu multiplies what is left beside it with x.
+    return op.Mul(op.Sign(x), op.Where(op.Equal(size, _ERF_LIMIT), 1.0, inside))
 
 
 without_kernel("Gelu", dtypes=_DOUBLE)(activations.gelu)

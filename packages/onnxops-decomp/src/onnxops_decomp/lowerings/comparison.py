@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -163,12 +164,20 @@ def fmin(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     return _ignoring_nan(op, "Min", self, other) if op.dtype(self).is_floating_point() else minimum(op, self, other)
 
 
+def _is_number(op: OpBuilder, bound: ir.Value) -> bool:
+    """Tell whether Clip takes the bound as torch does: for NaN it is no bound, where torch gives NaN."""
+    if op.rank(bound) != 0:
+        return False
+    static = op.static(bound)
+    return not op.dtype(bound).is_floating_point() or (static is not None and not np.isnan(static).any())
+
+
 @lowering(aten.clamp.default, aten.clamp.Tensor)
 def clamp(op: OpBuilder, self: ir.Value, min: Operand | None = None, max: Operand | None = None) -> ir.Value:
     dtype = result_dtype(*(operand for operand in (self, min, max) if operand is not None))
     value = op.cast(self, dtype)
     low, high = (None if bound is None else promote(op, bound, dtype=dtype)[0] for bound in (min, max))
-    if low is not None and high is not None and op.rank(low) == op.rank(high) == 0:
+    if low is not None and high is not None and _is_number(op, low) and _is_number(op, high):
         return op.Clip(value, low, high)
     # Clip with one bound stops at the largest finite number, where torch lets infinity pass.
     value = value if low is None else op.Max(value, low)

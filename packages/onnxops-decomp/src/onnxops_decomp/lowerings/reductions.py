@@ -388,4 +388,7 @@ def norm_dtype(op: OpBuilder, self: ir.Value, p: float | None, dtype: torch.dtyp
 
 @lowering(aten.logsumexp.default)
 def logsumexp(op: OpBuilder, self: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
-    return reduce(op, "ReduceLogSumExp", to_float(op, self), dim, keepdim)
+    value = to_float(op, self)
+    result = reduce(op, "ReduceLogSumExp", value, dim, keepdim)
+    # Runtimes give infinity where there is one, even beside NaN.
+    return op.Where(_has_nan(op, value, dim, keepdim), math.nan, result)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.inference import dims_of
 from onnxops_decomp.lowerings.elementary import log_of_sum
+from onnxops_decomp.lowerings.loops import repeat
 from onnxops_decomp.lowerings.reductions import summed_dtype
 from onnxops_decomp.lowerings.registry import lowering
 
@@ -62,24 +62,14 @@ def running(
         op.expand(part if isinstance(part, ir.Value) else op.constant(part, op.dtype(data)), op.sizes(moved)[1:])
         for part in start
     ]
-    body = op.subgraph()
-    index, going = body.input("index", INT64, ()), body.input("going", BOOL, ())
-    states = [body.input("state", op.dtype(part), dims_of(part)) for part in initial]
-    after = list(step(body, body.Gather(moved, index, axis=0), index, states))
-    graph = body.graph([going, *after, *after], name="running")
-    count = length if isinstance(length, ir.Value) else op.constant(length)
-    outputs = op.emit_many("Loop", 2 * len(initial), count, op.constant(True), *initial, body=graph)
+
+    def at(body: OpBuilder, index: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        after = list(step(body, body.Gather(moved, index, axis=0), index, state))
+        return after, after
+
+    _, stacked = repeat(op, length, initial, at, parts=[op.sizes(moved)[1:]] * len(initial))
     back = [front.index(other) for other in range(rank)]
-    stacked = []
-    for output, part in zip(outputs[len(initial) :], initial, strict=True):
-        output.type = ir.TensorType(op.dtype(part))
-        if isinstance(length, ir.Value) and not all(isinstance(dim, int) for dim in dims_of(part) or ()):
-            # What no iteration collects has the size 0 along every axis that is dynamic.
-            output.shape = None
-            output = op.reshape(output, op.sizes(moved))
-        output.shape = moved.shape
-        stacked.append(op.Transpose(output, perm=back))
-    return stacked
+    return [op.Transpose(output, perm=back) for output in stacked]
 
 
 def _extremum(op: OpBuilder, value: ir.Value, dim: int, op_type: str) -> tuple[ir.Value, ir.Value]:
