@@ -7,6 +7,7 @@ import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -381,3 +382,42 @@ def test_slices_of_the_symbolic_opset_modules_are_written_for_the_opset(opset: i
     program = onnx_ts_legacy.export(lambda x: torch.relu(x), (torch.randn(2, 2),), opset_version=opset)
 
     assert [node.op_type for node in program.model.graph] == ["Slice"]
+
+
+@pytest.mark.parametrize("opset", [9, 13, 17])
+def test_a_size_may_be_a_constant_and_a_flag_none(opset: int) -> None:
+    class Spread(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.expand(4, 2, 3).clone()
+
+        @staticmethod
+        def symbolic(g: Any, x: Any) -> Any:
+            from onnx_ts_legacy import symbolic_opset9
+
+            return symbolic_opset9.expand(g, x, g.op("Constant", value_t=torch.tensor([4, 2, 3])), None)
+
+    exported(Spread.apply, (torch.randn(2, 3),), (torch.randn(2, 3),), opset=opset)
+
+
+def test_a_symbolic_that_returns_nothing_is_refused() -> None:
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.relu()
+
+        @staticmethod
+        def symbolic(g: Any, x: Any) -> None:
+            g.op("Relu", x)
+
+    with pytest.raises(onnx_ts_legacy.errors.OnnxExporterError, match="returns None"):
+        onnx_ts_legacy.export(Nothing.apply, (torch.randn(2, 3),))
+
+
+def test_names_of_dtypes_are_those_of_torch() -> None:
+    names = {code: code.torch_name() for code in onnx_ts_legacy.JitScalarType}
+
+    assert names[onnx_ts_legacy.JitScalarType.INT64] == "int64_t"
+    assert names[onnx_ts_legacy.JitScalarType.FLOAT] == "float"
+    assert names[onnx_ts_legacy.JitScalarType.INT] == "int"
+    assert names[onnx_ts_legacy.JitScalarType.FLOAT8E5M2] == "float8_e5m2"

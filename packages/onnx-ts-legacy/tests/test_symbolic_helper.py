@@ -99,7 +99,7 @@ def test_questions_about_inputs_are_answered() -> None:
         "number": torch.int64,
         "inputs": (2, True),
         "tuple": False,
-        "name": "float32",
+        "name": "float",
     }
 
 

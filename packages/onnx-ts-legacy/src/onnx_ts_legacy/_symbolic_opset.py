@@ -53,7 +53,7 @@ def _function(packet: torch._ops.OpOverloadPacket, opset: int) -> Callable[..., 
     def symbolic(g: GraphContext, *args: Any) -> Any:
         variables = [variable_of(g, arg) for arg in args]
         overload = _overload(packet, variables)
-        variables = [_single(str(s.type), a) for a, s in zip(variables, overload._schema.arguments, strict=False)]
+        variables = [_taken(s, a) for a, s in zip(variables, overload._schema.arguments, strict=False)]
         positional = [a for a, s in zip(variables, overload._schema.arguments, strict=False) if not s.kwarg_only]
         keyword = {s.name: a for a, s in zip(variables, overload._schema.arguments, strict=False) if s.kwarg_only}
         return _wrapped(g.interpreter.call(overload, positional, keyword))
@@ -113,9 +113,18 @@ def _overload(packet: torch._ops.OpOverloadPacket, args: Sequence[Any]) -> torch
             continue
         if any(not argument.has_default_value() for argument in arguments[len(args) :]):
             continue
-        if all(_fits(str(argument.type), arg) for argument, arg in zip(arguments, args, strict=False)):
+        if all(
+            _fits(str(argument.type), _taken(argument, arg)) for argument, arg in zip(arguments, args, strict=False)
+        ):
             return overload
     raise UnsupportedOperatorError("no overload takes these arguments", operator=f"aten::{packet.__name__}")
+
+
+def _taken(argument: Any, arg: Any) -> Any:
+    """Return what an argument stands for: None for its default where it cannot be None."""
+    if arg is None and argument.has_default_value():
+        return argument.default_value
+    return _single(str(argument.type), arg)
 
 
 def _single(kind: str, arg: Any) -> Any:

@@ -82,6 +82,19 @@ _SCALAR_NAMES = {
 }
 
 
+# Those that are not the name itself in lower case.
+_TORCH_NAMES = {
+    "UINT8": "uint8_t",
+    "INT8": "int8_t",
+    "INT16": "int16_t",
+    "INT64": "int64_t",
+    "FLOAT8E5M2": "float8_e5m2",
+    "FLOAT8E4M3FN": "float8_e4m3fn",
+    "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
+    "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
+}
+
+
 class JitScalarType(enum.IntEnum):
     """TorchScript's numbers for dtypes, as they stand in graphs."""
 
@@ -148,8 +161,8 @@ class JitScalarType(enum.IntEnum):
         return _SCALAR_NAMES.get(self.name, "Undefined")
 
     def torch_name(self) -> str:
-        """Return the name of the dtype, such as ``"float"``."""
-        return str(self.dtype()).removeprefix("torch.")
+        """Return the name in C++, such as ``"float"`` or ``"int64_t"``."""
+        return _TORCH_NAMES.get(self.name, self.name.lower())
 
     def dtype(self) -> torch.dtype:
         """Return the torch dtype."""

@@ -219,6 +219,8 @@ def run_symbolic(
     given = unpack_weights(interpreter, node.kind(), args, bias_required=True)
     inputs = (arg if index in plain else SymbolicValue(arg) for index, arg in enumerate(given))
     results = function(g, *inputs, **_unpacked_count(node, function))
+    if results is None and node.outputsSize():
+        raise ScriptValueError(f"The symbolic of {node.kind()} returns None; it has to return what g.op() gives.")
     many = list(results) if isinstance(results, list | tuple) else [results]
     fakes = interpreter.result_forms(node, args)
     count = len(fakes)
