@@ -95,6 +95,19 @@ def test_roi_pool(opset: int) -> None:
     check(lambda x, r: vision.roi_pool(x, r, 0.7, 2, 3)[0], torch.randn(2, 3, 7, 8), _regions(5), opset=opset)
 
 
+@pytest.mark.parametrize("opset", [18, 22, 23])
+@pytest.mark.parametrize("sizes", [(3, 4, 5, 6), (3, 4, 5, 0), (3, 4, 0, 6), (3, 0, 5, 6)])
+@pytest.mark.parametrize("count", [0, 2])
+def test_roi_pool_of_nothing(sizes: tuple[int, ...], count: int, opset: int) -> None:
+    check(
+        lambda x, r: vision.roi_pool(x, r, 0.7, 2, 3)[0],
+        torch.randn(2, 3, 7, 8),
+        _regions(5),
+        opset=opset,
+        others=[(torch.randn(sizes), _regions(count))],
+    )
+
+
 @pytest.mark.parametrize("opset", [18, 22])
 def test_roi_pool_of_infinities(opset: int) -> None:
     x, regions = torch.randn(2, 3, 7, 8), _regions(5)

@@ -29,9 +29,13 @@ def _by_region(
         image = body.Gather(images, body.Gather(batch, i, axis=0), axis=0)
         return [], [pool(body, image, body.Gather(rois, i, axis=0))]
 
-    count = op.size(rois, 0)
-    # What no iteration collects has no sizes but 0.
-    return op.reshape(repeat(op, count, [], step)[1][0], [count, op.size(images, 1), *parts])
+    sizes = [op.size(rois, 0), op.size(images, 1), *parts]
+    _, [stacked] = repeat(op, sizes[0], [], step)
+    # What no iteration collects has no sizes but 0, and ONNX's evaluator joins instead of stacking.
+    stacked.shape = None
+    result = op.reshape(stacked, sizes)
+    op.set_dims(result, [op.dim(size) for size in sizes])
+    return result
 
 
 # ---- RoiAlign
@@ -112,9 +116,8 @@ def _members(op: OpBuilder, size: Size, first: ir.Value, last: ir.Value, count: 
 
 
 def _any(op: OpBuilder, members: ir.Value, *, keepdims: int) -> ir.Value:
-    """Tell which parts have pixels."""
-    counted = op.ReduceMax(op.cast(members, _INT32), [1], keepdims=keepdims)
-    return op.cast(counted, ir.DataType.BOOL)
+    """Tell which parts have pixels; without any pixels none has, where a maximum would be the least number."""
+    return op.Greater(op.ReduceSum(op.cast(members, _INT32), [1], keepdims=keepdims), 0)
 
 
 @without_kernel("MaxRoiPool")
