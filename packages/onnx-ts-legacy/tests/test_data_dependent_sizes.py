@@ -145,3 +145,34 @@ def test_levels_of_an_image_that_is_resized_have_sizes_of_their_own() -> None:
 
     images = [(torch.rand(1, 3, 96, 128),), (torch.rand(1, 3, 75, 48),), (torch.rand(1, 3, 32, 100),)]
     exported(levels, *images, dynamic_axes={"x": {2: "h", 3: "w"}}, opset=13)
+
+
+def all_squeezed(x: Tensor) -> Tensor:
+    return x.squeeze() * 2
+
+
+def first_squeezed(x: Tensor) -> Tensor:
+    return x.clone().squeeze_(-3) * 2
+
+
+def several_squeezed(x: Tensor) -> Tensor:
+    return x.squeeze([1, 0]) * 2
+
+
+def others_squeezed(x: Tensor) -> Tensor:
+    return x.squeeze(1).squeeze([0, 1] if x.dim() == 1 else [1])
+
+
+@pytest.mark.parametrize("capture", [lambda f: f, torch.jit.script], ids=["traced", "scripted"])
+@pytest.mark.parametrize("function", [all_squeezed, first_squeezed, several_squeezed])
+def test_a_dynamic_dimension_that_is_squeezed_is_told_of_with_its_line(function: Any, capture: Any) -> None:
+    line = function.__code__.co_firstlineno + 1
+
+    with pytest.warns(UserWarning, match=rf"squeezed at .*test_data_dependent_sizes\.py:{line}\."):
+        exported(capture(function), (torch.randn(2, 1, 3),), (torch.randn(5, 1, 3),), dynamic_axes={"x": {0: "n"}})
+
+
+def test_squeezing_dimensions_that_are_known_is_not_told_of(recwarn: pytest.WarningsRecorder) -> None:
+    exported(others_squeezed, (torch.randn(2, 1, 3),), (torch.randn(1, 1, 3),), dynamic_axes={"x": {0: "n"}})
+
+    assert [str(warning.message) for warning in recwarn if "squeezed" in str(warning.message)] == []

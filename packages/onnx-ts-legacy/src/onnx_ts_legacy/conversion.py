@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -244,6 +245,8 @@ class Interpreter(OperatorCalls):
             if parts is not None:
                 return parts
         bound, keyword = split_arguments(overload, args)
+        if kind in ("aten::squeeze", "aten::squeeze_"):
+            _warn_of_dynamic_squeeze(node, bound)
         return self.call(overload, bound, keyword)
 
     def _declared_number(self, node: Any, number: Any) -> Any:
@@ -444,6 +447,22 @@ def _shortens_written_value(node: Any) -> bool:
         return False
     dropped = len(given) - len(kept)
     return dropped > 0 and given == [1] * dropped + kept
+
+
+def _warn_of_dynamic_squeeze(node: Any, args: Sequence[Any]) -> None:
+    """Say so if a dimension may be squeezed whose size only the runtime knows: the rank of the result is fixed."""
+    self, *dims = map(frozen, args)
+    if not isinstance(self, Tensor):
+        return
+    sizes = self.fake.shape
+    asked = dims[0] if dims and isinstance(dims[0], list) else dims or range(len(sizes))
+    if any(isinstance(dim, int) and not isinstance(sizes[dim], int) for dim in asked if sizes):
+        source = source_line(node)
+        warnings.warn(
+            f"A dynamic dimension is squeezed{f' at {source}' if source else ''}. The model keeps it, also where its "
+            "size is 1; name the dimensions that are always 1, or declare this one static.",
+            stacklevel=2,
+        )
 
 
 def _is_unpacked(node: Any) -> bool:
