@@ -269,3 +269,21 @@ def test_complex_vdot_and_linear() -> None:
     dtype = torch.complex64
     check(torch.vdot, torch.randn(3, dtype=dtype), torch.randn(3, dtype=dtype))
     check(F.linear, torch.randn(2, 3, dtype=dtype), torch.randn(4, 3, dtype=dtype), torch.randn(4, dtype=dtype))
+
+
+EMPTY_PRODUCTS = {
+    "matmul": lambda a, b: a @ b.mT,
+    "bmm": lambda a, b: torch.bmm(a, b.transpose(1, 2)),
+    "baddbmm": lambda a, b: torch.baddbmm(torch.ones(2, 3, 3, dtype=a.dtype), a, b.mT),
+}
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18, 26])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("name", EMPTY_PRODUCTS)
+def test_products_over_an_inner_size_of_zero_are_zero(name: str, dtype: torch.dtype, opset: int) -> None:
+    nothing, example = torch.zeros(2, 3, 0, dtype=dtype), torch.ones(2, 3, 4, dtype=dtype)
+    # What the runtime leaves unwritten may be zero by chance.
+    for _ in range(5):
+        check(EMPTY_PRODUCTS[name], nothing, nothing, opset=opset)
+    check(EMPTY_PRODUCTS[name], example, example, others=[(nothing, nothing)] * 5, opset=opset)

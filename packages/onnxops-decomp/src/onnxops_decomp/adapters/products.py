@@ -11,6 +11,7 @@ from onnxops_decomp.adapters.common import arange, rank_of, repeat
 from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.inference import dims_of
+from onnxops_decomp.sizes import is_zero
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -31,13 +32,23 @@ def matrix_product(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     if ranks[1] == 1:
         return op.Squeeze(op.MatMul(a, op.Unsqueeze(b, [1])), [-1])
     result: ir.Value = op.MatMul(a, b)
-    inner = op.size(a, -1)
-    dynamic = isinstance(inner, ir.Value) and isinstance(op.size(b, -2), ir.Value)
-    if dynamic and (_is_transposed(a) or _is_transposed(b)):
-        # The runtime joins a Transpose and the product, and then leaves matrices unwritten, too.
-        return op.Where(op.Equal(inner, 0), op.constant(0, op.dtype(result)), result)
+    inner = op.size(a, -1) if isinstance(op.size(a, -1), int) else op.size(b, -2)
+    if is_zero(inner) or (isinstance(inner, ir.Value) and (_is_transposed(a) or _is_transposed(b))):
+        return zero_if_empty(op, result, inner)
     sizes = [dim for dim in dims_of(result) or () if isinstance(dim, int)]
     return op.filled_with_zeros(sizes, op.dtype(result)) if 0 in sizes and len(sizes) == op.rank(result) else result
+
+
+def zero_if_empty(op: OpBuilder, product: ir.Value, inner: Size) -> ir.Value:
+    """Return zeros where the inner size of a product is 0.
+
+    ONNX Runtime joins a Transpose, from further back, too, and the product, and then leaves matrices unwritten.
+    """
+    if is_zero(inner):
+        return op.filled_with_zeros(op.sizes(product), op.dtype(product))
+    return (
+        product if isinstance(inner, int) else op.Where(op.Equal(inner, 0), op.constant(0, op.dtype(product)), product)
+    )
 
 
 def _is_transposed(matrices: ir.Value) -> bool:

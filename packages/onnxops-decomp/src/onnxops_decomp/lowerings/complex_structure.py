@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.adapters.products import zero_if_empty
 from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex_numbers import complex_operands, joined, mul, multiplied, parts
@@ -276,11 +277,12 @@ def std_dim(op: OpBuilder, self: ir.Value, dim: Any, unbiased: bool = True, keep
 def product(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     left, right = complex_operands(op, self, other)
     (x, y), (u, v) = parts(op, left), parts(op, right)
-    return joined(
+    result = joined(
         op,
         op.Sub(op.MatMul(x, u), op.MatMul(y, v)),
         op.Add(op.MatMul(x, v), op.MatMul(y, u)),
     )
+    return mark_complex(zero_if_empty(op, result, op.size(x, -1)))
 
 
 lowering(aten.matmul.default, aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, complex=True)(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.adapters.products import zero_if_empty
 from onnxops_decomp.lowerings.linalg_matrices import DOUBLE, INT64, Grid, wide
 from onnxops_decomp.lowerings.linalg_solvers import is_vector
 from onnxops_decomp.lowerings.linalg_spectral import inverse_of, orthogonalized, significant
@@ -38,6 +39,7 @@ def linalg_lstsq(
     rtol = None if rcond is None else op.constant(float(rcond), DOUBLE)
     counts = significant(op, lengths, None, rtol, op.size_max(m, n), eps)
     solution = grid.matmul(op, inverse_of(op, rotated, v, lengths, counts), right)
+    solution = grid.marked(zero_if_empty(op, solution, m))
     rank = op.ReduceSum(op.cast(counts, INT64), [op.rank(lengths) - 1], keepdims=0)
     values = take_slice(op, lengths, op.rank(lengths) - 1, 0, op.size_min(m, n))
     residuals = nothing = op.constant([], dtype)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.adapters.products import zero_if_empty
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.linalg_factorizations import householder_qr, product_of_reflectors
 from onnxops_decomp.lowerings.linalg_matrices import DOUBLE, Grid, Numbers, identity_like, wide
@@ -155,7 +156,7 @@ def orthogonalized(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value,
 
     def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
         a, v, _ = state
-        gram = grid.matmul(body, grid.adjoint(body, a), a)
+        gram = zero_if_empty(body, grid.matmul(body, grid.adjoint(body, a), a), grid.m)
         rotation = _rotation(body, grid, schedule, gram, i)
         lengths = grid.length(body, gram)
         return [grid.matmul(body, a, rotation), grid.matmul(body, v, rotation), _coupling(body, lengths, own)], []
