@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export import DynamicShapeError, InvalidArgumentError, export
 from onnx_fx_export.arguments import FunctionModule
 
 APART = "treats size 1 of a dynamic dimension apart"
@@ -229,3 +229,57 @@ def test_a_declared_minimum_of_a_captured_program_is_kept() -> None:
     program(torch.ones(3), torch.ones(1))
     with pytest.raises(InvalidArgumentError, match=">= 3"):
         program(torch.ones(2), torch.ones(4))
+
+
+class ShiftedRight(torch.nn.Module):
+    """Moves ids by one place, as decoders do in training; torch.export takes 3 for the least length of that."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        shifted = ids.new_zeros(ids.shape)
+        shifted[:, 1:] = ids[:, :-1].clone()
+        shifted[:, 0] = 1
+        return shifted
+
+
+class OneApart(torch.nn.Module):
+    """Does something else where two are left of three."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rest = x[:, 1:]
+        return rest.sum(1) if rest.shape[1] == 1 else rest.amax(1)
+
+
+@pytest.mark.parametrize(
+    "length",
+    [Dim("s"), Dim("s", max=60), Dim("s", min=1, max=60), Dim("s", min=2), "s", Dim.DYNAMIC],
+    ids=["Dim", "max", "min 1", "min 2", "name", "DYNAMIC"],
+)
+def test_sizes_that_only_torch_leaves_out_are_left_in(length: object) -> None:
+    model = ShiftedRight()
+    program = export(model, (torch.randint(9, (2, 7)),), dynamic_shapes=({0: Dim("b"), 1: length},))
+    for size in (1, 2, 3, 11)[1 if getattr(length, "min", 0) == 2 else 0 :]:
+        ids = torch.randint(9, (3, size))
+        torch.testing.assert_close(program(ids), model(ids))
+
+
+def test_a_size_at_which_the_model_does_something_else_is_refused() -> None:
+    model, x = OneApart(), torch.randn(2, 6)
+    program = export(model, (x,), dynamic_shapes=({1: "s"},))
+    torch.testing.assert_close(program(x[:, :3]), model(x[:, :3]))
+    with pytest.raises(InvalidArgumentError, match="captured for"):
+        program(x[:, :2])
+    with pytest.raises(DynamicShapeError):
+        export(model, (x,), dynamic_shapes=({1: Dim("s", min=2)},))
+
+
+def test_a_bound_of_the_model_is_named_as_a_declaration() -> None:
+    class Table(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.arange(512.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.table[: x.shape[1]]
+
+    with pytest.raises(DynamicShapeError, match=r"Declare s = Dim\('s', max=512\)"):
+        export(Table(), (torch.randn(2, 8),), dynamic_shapes=({1: Dim("s", max=600)},))

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from onnxops_decomp.passes import DerivedTensor, FoldBatchNormalization
+from onnxops_decomp.passes import DerivedTensor, FoldBatchNormalization, KeepPaddingApart
 
 CASES = {
     "conv": ("y = Conv(x, w)", (6, 4, 3, 3)),
@@ -112,3 +112,50 @@ def test_a_derived_tensor_reads_its_sources_each_time() -> None:
     other = tensor.of([ir.tensor(np.array([3.0, 4.0], np.float32))])
     assert other.numpy().tolist() == [6, 8]
     assert other.numpy() is not other.numpy()
+
+
+POOL = "MaxPool<kernel_shape = [3, 3], strides = [2, 2]>"
+PADDED = {
+    "next to each other": f"p = Pad(x, pads, zero)  y = {POOL}(p)",
+    "without a value": f"p = Pad(x, pads)  y = {POOL}(p)",
+    "behind an Identity": f"p = Pad(x, pads, zero)  i = Identity(p)  y = {POOL}(i)",
+    "behind a Cast": f"p = Pad(x, pads, zero)  i = Cast<to = 11>(p)  d = {POOL}(i)  y = Cast<to = 1>(d)",
+    "in a function": "y = local.padded(x, pads)",
+    "in a branch": f"y = If(yes)<then_branch = then () => (t) {{ p = Pad(x, pads)  t = {POOL}(p) }}, "
+    "else_branch = other () => (e) { e = Neg(x) }>",
+}
+
+
+def zero_padded(case: str, opset: int) -> ir.Model:
+    """A model that writes zeros around its input and takes maxima, in one of several ways."""
+    text = f"""<ir_version: 8, opset_import: ["": {opset}, "local": 1]>
+        main (float[n, 2, 6, 7] x) => (float[a, b, c, d] y)
+        <int64[8] pads = {{0, 0, 1, 1, 0, 0, 1, 1}}, float zero = {{0}}, bool yes = {{1}}> {{ {PADDED[case]} }}
+        <domain: "local", opset_import: ["": {opset}]> padded (x, pads) => (y) {{
+            pads_1 = Constant<value = int64[8] {{0, 0, 1, 1, 0, 0, 1, 1}}>()
+            p = Pad(x, pads_1)
+            y = {POOL}(p)
+        }}"""
+    return ir.from_proto(onnx.parser.parse_model(text))
+
+
+@pytest.mark.parametrize("case", PADDED)
+@pytest.mark.parametrize("opset", [11, 17, 18, 23])
+def test_zeros_are_kept_apart_from_max_pool(case: str, opset: int) -> None:
+    x = -1 - np.random.default_rng(2).random((3, 2, 6, 7)).astype(np.float32)
+    model = zero_padded(case, opset)
+    onnx.checker.check_model(ir.to_proto(model))
+    assert KeepPaddingApart()(model).modified
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    padded = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::2, ::2]
+    np.testing.assert_array_equal(run(model, x), windows.max((-2, -1)))
+
+
+@pytest.mark.parametrize(
+    "line", [f"p = Pad(x, pads, low)  y = {POOL}(p)", f'p = Pad<mode = "edge">(x, pads)  y = {POOL}(p)']
+)
+def test_other_padding_stays_as_it_is(line: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 20]> main (float[n, 2, 6, 7] x) => (float[a, b, c, d] y)
+        <int64[8] pads = {{0, 0, 1, 1, 0, 0, 1, 1}}, float low = {{-10.0}}> {{ {line} }}"""
+    assert not KeepPaddingApart()(ir.from_proto(onnx.parser.parse_model(text))).modified

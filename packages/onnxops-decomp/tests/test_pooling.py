@@ -137,3 +137,12 @@ def test_fractional_max_pool(shape: tuple[int, ...], counts: list[int], opset: i
     function: Any = [torch.ops.aten.fractional_max_pool2d, torch.ops.aten.fractional_max_pool3d][spatial - 2].default
     samples = torch.rand(shape[0] if len(shape) == spatial + 2 else 1, 3, spatial)
     check(lambda x, s: function(x, [3, 2, 2][:spatial], counts, s), torch.randn(shape), samples, opset=opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int8, torch.int32])
+@pytest.mark.parametrize("spatial", [2, 3])
+def test_zeros_around_negative_numbers_are_the_maximum(spatial: int, dtype: torch.dtype, opset: int) -> None:
+    """ONNX Runtime up to 1.31 takes zeros that a Pad writes for padding of MaxPool, which never is the maximum."""
+    x = (-1 - 9 * torch.rand(2, 3, *[6, 7, 5][:spatial])).to(dtype)
+    check(lambda x: MAX[spatial - 1](F.pad(x, [1, 1] * spatial), 3, 2, 1), x, opset=opset)

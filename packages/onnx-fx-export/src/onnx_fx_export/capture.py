@@ -34,6 +34,7 @@ from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.repeated_blocks import RepeatedBlocks
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
 from onnx_fx_export.size_questions import CONDITIONS, SizeQuestion, conditions_for_small_sizes, noted_questions
+from onnx_fx_export.small_sizes import LEAST_SIZES, keeps_declared_minimums, least_sizes, with_larger_minimums
 from onnx_fx_export.torch_private import (
     dynamic_associative_scan,
     not_the_users,
@@ -172,6 +173,26 @@ def _captured(
             name: shapes.for_torch(value, iter(shapes.leaf_specs(value, request.dynamic_shapes.get(name))))
             for name, value in request.arguments.items()
         }
+    try:
+        return _tried(request, example, specs, declared, repeated_blocks)
+    except DynamicShapeError as error:
+        larger = with_larger_minimums(declared, str(error.__cause__))
+        if larger is None:
+            raise
+        program = _tried(request, example, specs, larger, repeated_blocks)
+        if not keeps_declared_minimums(program, specs):
+            raise
+        return program
+
+
+def _tried(
+    request: CaptureRequest,
+    example: Example,
+    specs: Sequence[Mapping[int, Any]],
+    declared: Any,
+    repeated_blocks: ModuleClasses,
+) -> torch.export.ExportedProgram:
+    """Run torch.export until one way of capturing serves."""
     first: Exception | None = None
     for strict, blocks in [*([(False, repeated_blocks)] if repeated_blocks else ()), (False, False), (True, False)]:
         calls: list[SymbolicFunctionCall] = []
@@ -222,6 +243,7 @@ def _exported(
     if not request.has_dynamic_numbers and not strict and any(specs):
         conditions = conditions_for_small_sizes(program, request.model, example, specs, questions)
         program.graph_module.meta[CONDITIONS] = conditions
+        program.graph_module.meta[LEAST_SIZES] = least_sizes(program, request.model, example, specs)
     restore(program.graph_module)
     return program
 
@@ -235,7 +257,8 @@ def _translated(error: Exception) -> CaptureError | DynamicShapeError:
     text = str(error)
     if _is_dimension_error(error):
         facts = [line.strip(" -") for line in text.splitlines() if re.search(r"L\[|marked|inferred|constant", line)]
-        return DynamicShapeError.fixed([_plain(fact) for fact in facts[:8]])
+        suggested = [match[0].strip() for match in re.finditer(r"^\s*\w+ = .*\bDim\(.*$", text, re.MULTILINE)]
+        return DynamicShapeError.fixed(list(dict.fromkeys(map(_plain, facts)))[:8], suggested)
     place = _user_line(error)
     where = f" at {place}" if place else ""
     if _packs_sequences(error):

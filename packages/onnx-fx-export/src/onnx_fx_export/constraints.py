@@ -22,6 +22,7 @@ from onnx_fx_export.expressions import evaluated, names_in, parsed, size, solved
 from onnx_fx_export.naming import renamed_text
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.size_questions import CONDITIONS
+from onnx_fx_export.small_sizes import LEAST_SIZES, MOST_LEFT_OUT
 from onnx_fx_export.torch_private import guard_texts
 from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
 from onnxops_decomp.inference import Dims
@@ -29,6 +30,8 @@ from onnxops_decomp.inference import Dims
 __all__ = ["METADATA_KEY", "SizeConstraints"]
 
 METADATA_KEY = "onnxops.size_constraints"
+# Stands for any large size; a prime, so that no division by a small number comes out even.
+_LARGE = 1009
 
 _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
@@ -69,8 +72,10 @@ class SizeConstraints:
         right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
         texts = [text for text in guard_texts(program) if not (right_for_one and is_about_one(text))]
         guards = [guard for text in texts if (guard := _translated(text, inputs)) is not None]
-        conditions = [*declared, *_ranges(program, symbols, numbers, guards), *guards]
         names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
+        least = {names[symbol]: size for symbol, size in program.graph_module.meta.get(LEAST_SIZES, {}).items()}
+        conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
+        conditions.extend(text for text in guards if not _is_about_small_sizes(text, least))
         for fact in program.graph_module.meta.get(CONDITIONS, ()):
             conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
         conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
@@ -126,10 +131,35 @@ class SizeConstraints:
                 )
 
 
+def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:
+    """Tell whether a condition on a dimension whose least size is known holds for all but the smallest."""
+    tree = parsed(text)
+    names = set() if tree is None else set(names_in(tree))
+    larger = (*range(MOST_LEFT_OUT + 1, 2 * MOST_LEFT_OUT + 4), _LARGE)
+    return (
+        tree is not None
+        and len(names) == 1
+        and names <= least.keys()
+        and all(_holds(tree, dict.fromkeys(names, size)) for size in larger)
+    )
+
+
 def _ranges(
-    program: torch.export.ExportedProgram, symbols: SymbolNames, numbers: Collection[str], guards: Iterable[str]
+    program: torch.export.ExportedProgram,
+    symbols: SymbolNames,
+    numbers: Collection[str],
+    guards: Iterable[str],
+    known: Mapping[str, int],
 ) -> list[str]:
-    """Return the bounds of sizes as conditions, those of named dimensions before those of expressions in them."""
+    """Return the bounds of sizes as conditions, those of named dimensions before those of expressions in them.
+
+    Args:
+        program: The program.
+        symbols: Names of its symbols.
+        numbers: Symbols that are numbers themselves and not sizes.
+        guards: Conditions that capture found.
+        known: Least sizes of dimensions by name, where these are not torch's.
+    """
     ranges = program.range_constraints
     bounds = [(symbols.renamed(key), found) for key, found in ranges.items() if not _follows(key, ranges)]
     named = {expression: found.lower for expression, found in bounds if expression.is_Symbol}
@@ -141,7 +171,9 @@ def _ranges(
         # torch gives a dimension without a declared bound the range from 2, and still takes sizes 0 and 1. What guards
         # make of that range is no condition of its own.
         follows = any(symbol == expression and lowest.xreplace(named) == found.lower for symbol, lowest in least)
-        if found.lower.is_Integer and not follows and (int(found.lower) > 2 or str(expression) in numbers):
+        if str(expression) in known:
+            conditions.append(f"{expression} >= {known[str(expression)]}")
+        elif found.lower.is_Integer and not follows and (int(found.lower) > 2 or str(expression) in numbers):
             conditions.append(f"{expression} >= {int(found.lower)}")
         if found.upper.is_Integer and int(found.upper) < 1 << 62:
             conditions.append(f"{expression} <= {int(found.upper)}")

@@ -37,20 +37,29 @@ class DynamicShapeError(OnnxExporterError):
     """A dimension that was declared dynamic is not dynamic in the model."""
 
     facts: Sequence[str] = ()
+    declarations: Sequence[str] = ()
 
     @classmethod
-    def fixed(cls, facts: Sequence[str]) -> DynamicShapeError:
-        """Return the error for dimensions that the model's code fixes; each fact is one line."""
-        error = cls(
-            "\n  ".join(["A dimension declared dynamic is fixed by the model.", *facts])
-            + "\nDeclare it static, or change the code that needs the fixed size."
-        )
-        error.facts = facts
+    def fixed(cls, facts: Sequence[str], declarations: Sequence[str] = ()) -> DynamicShapeError:
+        """Return the error for dimensions of which the model's code takes some sizes or only one.
+
+        Args:
+            facts: What it takes, each in one line.
+            declarations: Dimensions that it would take, as code.
+        """
+        if declarations:
+            title = "The model does not take all sizes that a dimension is declared for."
+            advice = f"Declare {'; '.join(declarations)}, or change the code that needs these sizes."
+        else:
+            title = "A dimension declared dynamic is fixed by the model."
+            advice = "Declare it static, or change the code that needs the fixed size."
+        error = cls("\n  ".join([title, *facts]) + f"\n{advice}")
+        error.facts, error.declarations = facts, declarations
         return error
 
     def at(self, places: Sequence[str]) -> DynamicShapeError:
         """Return the same error with the lines of code that fix the dimensions."""
-        return self.fixed([*self.facts, *(f"fixed by {place}" for place in dict.fromkeys(places))])
+        return self.fixed([*self.facts, *(f"fixed by {place}" for place in dict.fromkeys(places))], self.declarations)
 
 
 class MutationError(OnnxExporterError):

@@ -8,7 +8,6 @@ a condition of the exported model, unless the model gives the same there as what
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import itertools
 import sys
@@ -20,14 +19,13 @@ from typing import Any
 
 import sympy
 import torch
-from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
-from onnx_fx_export.examples import Example, resampled
+from onnx_fx_export.examples import Example
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import guards_of, hint_of, is_without_data, not_the_users, replacements_of
+from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
 
-__all__ = ["CONDITIONS", "SizeQuestion", "conditions_for_small_sizes", "noted_questions"]
+__all__ = ["CONDITIONS", "SizeQuestion", "Sizes", "conditions_for_small_sizes", "noted_questions"]
 
 # Key in the ``meta`` of a captured graph: conditions as SymPy relations over plain symbols.
 CONDITIONS = "onnx_fx_export.size_conditions"
@@ -121,21 +119,12 @@ def _question(name: str, left: torch.SymInt, right: Any, answer: Any, frame: Fra
     holds = hint_of(answer) if isinstance(answer, torch.SymBool) else answer
     if not isinstance(right, int | torch.SymInt) or holds is None or holds is NotImplemented:
         return None
-    sides = [_plain(left), _plain(right)]
+    sides = [plain(left), plain(right)]
     # What torch knows of its symbols would decide the relation; that they are 2 or more is what is in question.
     relation = _RELATIONS[name][0 if holds else 1](*sides)
     if not isinstance(relation, sympy.Rel):
         return None
     return SizeQuestion(relation, f"{frame.f_code.co_filename}:{frame.f_lineno}")
-
-
-def _plain(size: int | torch.SymInt) -> sympy.Expr:
-    return _as_plain(size.node.expr) if isinstance(size, torch.SymInt) else sympy.Integer(size)
-
-
-def _as_plain(expression: sympy.Expr) -> sympy.Expr:
-    """Return an expression in symbols of which nothing is known but that they are integers."""
-    return expression.xreplace({s: sympy.Symbol(str(s), integer=True) for s in expression.free_symbols})
 
 
 def _squeezed(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
@@ -147,7 +136,7 @@ def _squeezed(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
         chosen = node.args[1] if len(node.args) > 1 else range(len(shape))
         for axis in [chosen] if isinstance(chosen, int) else chosen:
             if shape and isinstance(shape[axis], torch.SymInt):
-                yield SizeQuestion(sympy.Ne(_plain(shape[axis]), 1), source_line(node) or str(node))
+                yield SizeQuestion(sympy.Ne(plain(shape[axis]), 1), source_line(node) or str(node))
 
 
 def conditions_for_small_sizes(
@@ -172,7 +161,7 @@ def conditions_for_small_sizes(
     Warns:
         UserWarning: If size 1 is left out.
     """
-    sizes = _Sizes.of(program, specs)
+    sizes = Sizes.of(program, specs)
     asked = sizes.decisive(questions)
     squeezed = sizes.decisive(_squeezed(program))
     at_one = [question for question in asked if not question.holds(sizes.smallest, 1)]
@@ -194,7 +183,7 @@ def conditions_for_small_sizes(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """The symbols of a program, as plain ones.
 
     Attributes:
@@ -210,18 +199,18 @@ class _Sizes:
     guards: Sequence[sympy.Basic]
 
     @classmethod
-    def of(cls, program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> _Sizes:
+    def of(cls, program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> Sizes:
         smallest: dict[sympy.Symbol, int] = {}
         hints: dict[sympy.Symbol, int] = {}
         replaced: dict[sympy.Symbol, sympy.Expr] = {}
         guards: list[sympy.Basic] = []
-        for value, spec in zip(_user_values(program), specs, strict=False):
+        for value, spec in zip(user_values(program), specs, strict=False):
             for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
                 if not isinstance(size, torch.SymInt):
                     continue
-                replaced = replaced or {_as_plain(s): _as_plain(e) for s, e in replacements_of(size).items()}
-                guards = guards or [_as_plain(guard) for guard in guards_of(size)]
-                symbol = _plain(size)
+                replaced = replaced or {as_plain(s): as_plain(e) for s, e in replacements_of(size).items()}
+                guards = guards or [as_plain(guard) for guard in guards_of(size)]
+                symbol = plain(size)
                 if symbol.is_Symbol:
                     hints[symbol] = hint_of(size)
                     least = getattr(spec.get(axis), "min", None) or 0
@@ -266,7 +255,7 @@ def _agrees_at_one(
     program: torch.export.ExportedProgram,
     model: torch.nn.Module,
     example: Example,
-    sizes: _Sizes,
+    sizes: Sizes,
     questions: Sequence[SizeQuestion],
 ) -> bool:
     """Run both where each of the sizes is 1, one by one and all together, and compare."""
@@ -279,79 +268,10 @@ def _agrees_at_one(
         together = sizes.with_ones(every)
         # Sizes that the program refuses need no comparison, but a size that was asked about needs one.
         chosen = [*single, *([together] if together is not None and together not in single else [])]
-        return all(wanted and _agree(program, model, _call_at(program, example, wanted)) for wanted in chosen)
+        if not all(chosen):
+            return False
+        calls = (call_at(program, example, wanted) for wanted in chosen if wanted)
+        return all(gives(program, call, eager(model, call)) for call in calls)
     except Exception:
         # Where the model raises, whatever it is, the captured program is not right.
         return False
-
-
-def _call_at(
-    program: torch.export.ExportedProgram, example: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]
-) -> Example:
-    """Return the example at other sizes, and random numbers for its floats."""
-    leaves, structure = pytree.tree_flatten(_in_order(program, example))
-    generator = torch.Generator().manual_seed(0)
-    for index, (leaf, value) in enumerate(zip(leaves, _user_values(program), strict=True)):
-        if not isinstance(leaf, torch.Tensor):
-            continue
-        for axis, size in enumerate(value.shape):
-            if isinstance(size, torch.SymInt):
-                leaf = resampled(leaf, axis, int(_plain(size).xreplace(sizes)))
-        if leaf.is_floating_point():
-            leaf = torch.randn(leaf.shape, generator=generator).to(leaf)
-        leaves[index] = leaf
-    call: Example = pytree.tree_unflatten(leaves, structure)
-    return call
-
-
-def _in_order(program: torch.export.ExportedProgram, example: Example) -> Example:
-    """Return an example whose keywords stand in the order of the captured call."""
-    order = program.call_spec.in_spec.children()[1].context
-    return tuple(example[0]), {name: example[1][name] for name in order}
-
-
-def _user_values(program: torch.export.ExportedProgram) -> list[Any]:
-    placeholders = program.graph.find_nodes(op="placeholder")
-    specs = program.graph_signature.input_specs
-    pairs = zip(placeholders, specs, strict=True)
-    return [node.meta.get("val") for node, spec in pairs if spec.kind is InputKind.USER_INPUT]
-
-
-def _agree(program: torch.export.ExportedProgram, model: torch.nn.Module, call: Example) -> bool:
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    try:
-        with torch.no_grad():
-            expected = _tensors(model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1])))
-            actual = _tensors(_run(program, copy.deepcopy(call)))
-    finally:
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
-    return len(expected) == len(actual) and all(map(_close, actual, expected))
-
-
-def _run(program: torch.export.ExportedProgram, call: Example) -> list[Any]:
-    """Run a captured graph without its guards."""
-    user = iter(pytree.tree_leaves(call))
-    own = {**program.constants, **program.state_dict}
-    specs = program.graph_signature.input_specs
-    values = [next(user) if spec.kind is InputKind.USER_INPUT else own[str(spec.target)] for spec in specs]
-    kept = [v.clone() if isinstance(v, torch.Tensor) and not isinstance(v, torch.nn.Parameter) else v for v in values]
-    results = torch.fx.Interpreter(program.graph_module).run(*kept)
-    kinds = program.graph_signature.output_specs
-    return [result for result, spec in zip(results, kinds, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Tell whether two results differ by no more than rounding does."""
-    if actual.shape != expected.shape or actual.dtype != expected.dtype:
-        return False
-    if not expected.is_floating_point() and not expected.is_complex():
-        return torch.equal(actual, expected)
-    scale = expected.abs().nan_to_num(posinf=0).max() if expected.numel() else 0
-    epsilon = torch.finfo(expected.dtype).eps
-    return torch.allclose(actual, expected, rtol=256 * epsilon, atol=float(64 * epsilon * scale), equal_nan=True)

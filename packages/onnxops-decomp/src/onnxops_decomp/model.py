@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxops_decomp._version import __version__
 from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.passes import KeepPaddingApart
 
 __all__ = ["build_model", "ir_version_for"]
 
@@ -44,10 +45,12 @@ def build_model(
     """
     graph = op.graph(outputs, name=name, initializers=initializers, constants=True)
     ir_version = ir_version_for(op.opset)
-    return ir.Model(
+    model = ir.Model(
         graph,
         ir_version=max(ir_version, _FUNCTIONS_IR_VERSION) if functions else ir_version,
         producer_name=producer[0],
         producer_version=producer[1],
         functions=functions,
     )
+    KeepPaddingApart()(model)
+    return model

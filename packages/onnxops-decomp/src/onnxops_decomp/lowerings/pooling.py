@@ -31,6 +31,10 @@ aten = torch.ops.aten
 
 IntOrInts = int | Sequence[int]
 
+# ONNX Runtime's kernel of the MaxPool before this opset takes no doubles, in which integers are pooled.
+_DOUBLES_OPSET = 8
+_NARROW = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
 
 class _Windows:
     """Arguments of a pooling operator, one number per spatial axis."""
@@ -100,8 +104,8 @@ class _Windows:
 
 def _max_pool(op: OpBuilder, self: ir.Value, windows: _Windows, *, indices: bool) -> tuple[ir.Value, ...]:
     x, unbatched = batched(op, self, windows.spatial)
-    if op.dtype(x) == ir.DataType.INT64:
-        results = _integer_max_pool(op, x, windows)
+    if op.dtype(x) == ir.DataType.INT64 or (op.opset < _DOUBLES_OPSET and op.dtype(x) not in _NARROW):
+        results = _composed_max_pool(op, x, windows)
     elif indices:
         result, flat = (
             windows.named(op, x, value) for value in op.emit_many("MaxPool", 2, x, **windows.attributes(op, x))
@@ -113,9 +117,10 @@ def _max_pool(op: OpBuilder, self: ir.Value, windows: _Windows, *, indices: bool
     return tuple(op.Squeeze(result, [0]) for result in results) if unbatched else results
 
 
-def _integer_max_pool(op: OpBuilder, x: ir.Value, windows: _Windows) -> tuple[ir.Value, ...]:
-    """Pool INT64, which ONNX MaxPool does not take and no float holds exactly."""
-    padded = windows.padded(op, x, np.iinfo(np.int64).min)
+def _composed_max_pool(op: OpBuilder, x: ir.Value, windows: _Windows) -> tuple[ir.Value, ...]:
+    """Pool what no MaxPool takes: INT64, which no float holds exactly, and in old opsets all but narrow floats."""
+    dtype = op.dtype(x)
+    padded = windows.padded(op, x, -np.inf if dtype.is_floating_point() else np.iinfo(dtype.numpy()).min)
     positions = [
         window_positions(op, windows.count(op, x, axis), windows.kernel[axis], windows.stride[axis], d)
         for axis, d in enumerate(windows.dilation)

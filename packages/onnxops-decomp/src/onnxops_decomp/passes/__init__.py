@@ -9,5 +9,6 @@ from __future__ import annotations
 
 from onnxops_decomp.passes.batch_normalization import FoldBatchNormalization
 from onnxops_decomp.passes.derived import DerivedTensor
+from onnxops_decomp.passes.padding import KeepPaddingApart
 
-__all__ = ["DerivedTensor", "FoldBatchNormalization"]
+__all__ = ["DerivedTensor", "FoldBatchNormalization", "KeepPaddingApart"]

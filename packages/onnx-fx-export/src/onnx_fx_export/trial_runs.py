@@ -1,0 +1,113 @@
+"""Runs of a model and of what was captured of it at other sizes than the example's, to see whether they agree."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from onnx_fx_export.examples import Example, resampled
+
+__all__ = ["as_plain", "call_at", "eager", "gives", "plain", "user_values"]
+
+
+def plain(size: int | torch.SymInt) -> sympy.Expr:
+    """Return a size as an expression in symbols of which nothing is known but that they are integers."""
+    return as_plain(size.node.expr) if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def as_plain(expression: sympy.Basic) -> sympy.Basic:
+    """Return an expression in symbols of which nothing is known but that they are integers."""
+    return expression.xreplace({s: sympy.Symbol(str(s), integer=True) for s in expression.free_symbols})
+
+
+def call_at(
+    program: torch.export.ExportedProgram, example: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]
+) -> Example:
+    """Return the example at other sizes, and random numbers for its floats."""
+    leaves, structure = pytree.tree_flatten(_in_order(program, example))
+    generator = torch.Generator().manual_seed(0)
+    for index, (leaf, value) in enumerate(zip(leaves, user_values(program), strict=True)):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, torch.SymInt):
+                leaf = resampled(leaf, axis, int(plain(size).xreplace(sizes)))
+        if leaf.is_floating_point():
+            leaf = torch.randn(leaf.shape, generator=generator).to(leaf)
+        leaves[index] = leaf
+    call: Example = pytree.tree_unflatten(leaves, structure)
+    return call
+
+
+def _in_order(program: torch.export.ExportedProgram, example: Example) -> Example:
+    """Return an example whose keywords stand in the order of the captured call."""
+    order = program.call_spec.in_spec.children()[1].context
+    return tuple(example[0]), {name: example[1][name] for name in order}
+
+
+def user_values(program: torch.export.ExportedProgram) -> list[Any]:
+    """Return the captured values of the arguments, leaf by leaf."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    specs = program.graph_signature.input_specs
+    pairs = zip(placeholders, specs, strict=True)
+    return [node.meta.get("val") for node, spec in pairs if spec.kind is InputKind.USER_INPUT]
+
+
+def eager(model: torch.nn.Module, call: Example) -> list[torch.Tensor]:
+    """Return what a model gives for a call; its buffers keep their values.
+
+    Raises:
+        Exception: Whatever the model raises.
+    """
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        with torch.no_grad():
+            return _tensors(model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1])))
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
+
+
+def gives(program: torch.export.ExportedProgram, call: Example, expected: Sequence[torch.Tensor]) -> bool:
+    """Tell whether a captured graph gives these results for a call.
+
+    Raises:
+        Exception: Whatever the graph raises.
+    """
+    with torch.no_grad():
+        actual = _tensors(_run(program, copy.deepcopy(call)))
+    return len(expected) == len(actual) and all(map(_close, actual, expected))
+
+
+def _run(program: torch.export.ExportedProgram, call: Example) -> list[Any]:
+    """Run a captured graph without its guards."""
+    user = iter(pytree.tree_leaves(call))
+    own = {**program.constants, **program.state_dict}
+    specs = program.graph_signature.input_specs
+    values = [next(user) if spec.kind is InputKind.USER_INPUT else own[str(spec.target)] for spec in specs]
+    kept = [v.clone() if isinstance(v, torch.Tensor) and not isinstance(v, torch.nn.Parameter) else v for v in values]
+    results = torch.fx.Interpreter(program.graph_module).run(*kept)
+    kinds = program.graph_signature.output_specs
+    return [result for result, spec in zip(results, kinds, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Tell whether two results differ by no more than rounding does."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return False
+    if not expected.is_floating_point() and not expected.is_complex():
+        return torch.equal(actual, expected)
+    scale = expected.abs().nan_to_num(posinf=0).max() if expected.numel() else 0
+    epsilon = torch.finfo(expected.dtype).eps
+    return torch.allclose(actual, expected, rtol=256 * epsilon, atol=float(64 * epsilon * scale), equal_nan=True)
