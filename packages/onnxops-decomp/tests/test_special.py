@@ -115,3 +115,12 @@ def test_orthogonal_polynomial(name: str) -> None:
 
 def test_multivariate_gamma_function() -> None:
     check(lambda x: torch.mvlgamma(x, 3), torch.linspace(2, 20, 30))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_infinite_arguments(dtype: torch.dtype) -> None:
+    infinite = torch.tensor([INF, -INF, NAN, 2.5], dtype=dtype)
+    check(special.airy_ai, infinite)
+    check(lambda x: [torch.polygamma(n, x) for n in range(6)], infinite)
+    orders = torch.tensor([INF, INF, INF, INF, INF, INF, INF, -INF, 2, NAN], dtype=dtype)
+    check(special.zeta, orders, torch.tensor([2, 1, 0.5, INF, -1.5, -1, NAN, 2, INF, 1], dtype=dtype))

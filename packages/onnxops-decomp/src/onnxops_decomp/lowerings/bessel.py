@@ -265,4 +265,6 @@ def airy_ai(op: OpBuilder, x: ir.Value) -> ir.Value:
     left = tabulated(op, x, special.airy_ai, low, middle)
     near = op.Where(op.Less(x, middle), left, tabulated(op, x, special.airy_ai, middle, high))
     value = op.Where(op.Less(x, high), near, op.Mul(decay, factor))
-    return op.Where(op.Less(x, low), _airy_wave(op, op.Neg(op.Min(x, low))), value)
+    value = op.Where(op.Less(x, low), _airy_wave(op, op.Neg(op.Min(x, low))), value)
+    # Torch gives no number at either infinity.
+    return op.Where(op.IsInf(x), math.nan, value)

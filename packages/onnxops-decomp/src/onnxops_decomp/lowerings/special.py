@@ -203,6 +203,9 @@ def zeta(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     complex_power = op.And(op.LessOrEqual(other, 0), op.Not(op.Equal(self, op.Floor(self))))
     value = op.Where(op.Or(complex_power, op.Less(other, -_MOST_TERMS)), math.nan, value)
     value = op.Where(op.Or(on_pole, op.Equal(self, 1)), math.inf, value)
+    # Of a sum of infinite powers torch gives the first term, and no number where that is 0.
+    first = op.Where(op.Less(other, 1), math.inf, op.Where(op.Equal(other, 1), op.constant(1.0, DOUBLE), math.nan))
+    value = op.Where(op.Equal(self, math.inf), first, value)
     return op.Where(op.And(op.Less(self, 1), op.Equal(self, self)), math.nan, value)
 
 
@@ -227,7 +230,9 @@ def polygamma(op: OpBuilder, n: int, self: ir.Value) -> ir.Value:
     sine, cosine, whole = _sin_pi(op, self)
     slope = polynomial(op, op.Div(cosine, sine), _cotangent_derivative(n))
     reflected = op.Sub(op.Mul(value, (-1.0) ** n), slope)
-    return op.Where(left, op.Where(whole, (-1.0) ** (n + 1) * math.inf, reflected), value)
+    value = op.Where(left, op.Where(whole, (-1.0) ** (n + 1) * math.inf, reflected), value)
+    above, below = (0.0, math.nan) if n == 1 else (math.nan, (-1.0) ** (n + 1) * math.inf)
+    return op.Where(op.IsInf(self), op.Where(left, op.constant(below, DOUBLE), above), value)
 
 
 # ---- incomplete gamma function
