@@ -86,7 +86,8 @@ def calls(name: str, dtype: torch.dtype, count: int) -> list[Call]:
         return []
     torch.manual_seed(0)
     samples = list(info.sample_inputs("cpu", dtype, requires_grad=False))
-    chosen = {round(i * (len(samples) - 1) / max(count - 1, 1)) for i in range(min(count, len(samples)))}
+    count = min(count, len(samples))
+    chosen = {round(i * (len(samples) - 1) / max(count - 1, 1)) for i in range(count)}
     return [
         Call(name, info.op, *pytree.tree_flatten(((samples[i].input, *samples[i].args), samples[i].kwargs)))
         for i in sorted(chosen)

@@ -115,6 +115,16 @@ def test_inverse_short_time_transform_at_other_sizes() -> None:
     )
 
 
+@pytest.mark.parametrize("opset", [7, 9, 13, 18, 26])
+@pytest.mark.parametrize("hop", [4, 5, 16])
+def test_inverse_short_time_transform_of_doubles(hop: int, opset: int) -> None:
+    spectra = (torch.randn(batch, 9, frames, dtype=torch.complex128) for batch, frames in ((2, 11), (3, 14)))
+    first, second = ((spectrum, torch.ones(16).double()) for spectrum in spectra)
+    check(
+        lambda z, w: torch.istft(z, 16, hop, window=w), *first, others=[second], opset=opset, tolerance=(1e-11, 1e-12)
+    )
+
+
 @pytest.mark.parametrize("opset", [13, 17, 20, 26])
 @pytest.mark.parametrize("bins", [3, 5, 6, 7, 9])
 def test_a_spectrum_of_fewer_or_more_bins_than_the_length_has(bins: int, opset: int) -> None:

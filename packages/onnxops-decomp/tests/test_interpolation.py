@@ -185,3 +185,16 @@ def test_images_of_bytes_are_rounded(mode: str) -> None:
 def test_fixed_point_filters_are_refused() -> None:
     with pytest.raises(LoweringError, match="convert the input to float"):
         check(lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), torch.zeros(1, 3, 5, 6, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("opset", [7, 11, 18, 26])
+@pytest.mark.parametrize("size", [(4, 3), (4, 4), (3, 6)])
+def test_area_of_doubles(size: tuple[int, int], opset: int) -> None:
+    first, second = (torch.randn(n, 3, 8, 6).double() for n in (5, 2))
+    check(
+        lambda x: F.interpolate(x[:, :, :8, :6], size, mode="area"),
+        first,
+        opset=opset,
+        others=[(second,)],
+        tolerance=(1e-12, 1e-13),
+    )

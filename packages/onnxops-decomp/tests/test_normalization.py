@@ -1,5 +1,7 @@
 """Normalization layers equal eager PyTorch."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -142,8 +144,31 @@ def test_normalize() -> None:
     check(lambda x: F.normalize(x, dim=-1), torch.randn(3, 4), others=[(torch.randn(2, 7),)])
 
 
-def test_group_norm_of_doubles() -> None:
-    check(lambda x: F.group_norm(x, 2), torch.randn(2, 4, 5).double(), opset=18)
+@pytest.mark.parametrize("opset", [7, 18, 21, 26])
+def test_group_norm_of_doubles(opset: int) -> None:
+    check(lambda x: F.group_norm(x, 2), torch.randn(2, 4, 5).double(), opset=opset, tolerance=(1e-10, 1e-10))
+
+
+@pytest.mark.parametrize("opset", [7, 18, 21, 26])
+@pytest.mark.parametrize("shape", [(0, 4), (0, 4, 5), (0, 4, 3, 2)])
+def test_group_norm_of_nothing(shape: tuple[int, ...], opset: int) -> None:
+    check(lambda x, w: F.group_norm(x, 2, w), torch.randn(shape), torch.randn(4), opset=opset)
+    check(lambda x: torch.native_group_norm(x, None, None, 0, 4, math.prod(shape[2:]), 2, 1e-5), torch.randn(shape))
+
+
+@pytest.mark.parametrize("opset", [7, 13, 20])
+def test_group_norm_of_a_batch_that_may_be_empty(opset: int) -> None:
+    others = [(torch.randn(n),) for n in (0, 5)]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.group_norm(x[:, None, None] * torch.arange(20.0).reshape(4, 5), 2)
+
+    check(function, torch.randn(3), opset=opset, others=others)
+
+
+def test_batch_norm_of_an_empty_vector() -> None:
+    nothing = torch.zeros(0)
+    check(lambda x: F.batch_norm(x, None, None, training=True), nothing)
 
 
 @pytest.mark.parametrize("opset", [13, 17, 20, 26])

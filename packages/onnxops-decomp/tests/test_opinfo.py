@@ -13,7 +13,7 @@ from onnxops_decomp.errors import UnsupportedOpsetError
 
 OPSETS = [7, 9, 11, 13, 15, 17, 18, 20, 21, 23, 24, 25, 26]
 NAMES = opinfo_samples.names()
-DTYPES = [torch.float32, torch.int64, torch.bool, torch.float16]
+DTYPES = [torch.float32, torch.int64, torch.bool, torch.float16, torch.float64]
 # From here on an opset refuses none of the samples in these dtypes, but those that need an operator of a later one.
 EXPRESSIBLE_FROM = 13
 LATER = {"hash_tensor": 26}
@@ -29,6 +29,8 @@ DISPUTED = {
     ("_native_batch_norm_legit", torch.float16),
     ("native_batch_norm", torch.float16),
     ("unique_consecutive", torch.float32),
+    # Rounded to FLOAT there would be no neighbour, and no wider dtype exists.
+    ("nextafter", torch.float64),
 }
 # The result is one of several right ones: the order of equal elements, the sign of a vector, what rounding leaves of
 # an exponential or of a long sum in half precision. Tests of their own pin them down.

@@ -32,6 +32,14 @@ def test_grid_sample_of_volumes(mode: str, padding: str, align: bool, opset: int
     )
 
 
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_grid_sample_of_doubles(mode: str, opset: int) -> None:
+    grids = (torch.rand(n, 6, 9, 2).double() * 7 - 3.5 for n in (7, 4))
+    first, second = zip((torch.randn(7, 3, 4, 5).double(), torch.randn(4, 2, 7, 8).double()), grids, strict=True)
+    check(lambda x, g: F.grid_sample(x, g, mode), *first, others=[second], opset=opset, tolerance=(1e-10, 1e-11))
+
+
 @pytest.mark.parametrize("opset", [13, 20])
 def test_grid_sample_runs_at_other_sizes(opset: int) -> None:
     check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -76,7 +77,10 @@ def group_normalization(
     wide = _stash(op, X, stash_type)
     dtype = op.dtype(wide)
     ones, zeros = op.constant([1.0] * num_groups, dtype), op.constant([0.0] * num_groups, dtype)
-    grouped = op.Reshape(wide, [0, num_groups, -1])
+    rest = [size for size in sizes[1:] if isinstance(size, int)]
+    # Reshape infers no size beside a batch of 0.
+    length = math.prod(rest) // num_groups if len(rest) == rank - 1 else -1
+    grouped = op.reshape(wide, [sizes[0], num_groups, length])
     if dtype == ir.DataType.DOUBLE:
         # InstanceNormalization has no kernel for it in ONNX Runtime.
         normalized = _standardized(op.newest, grouped, epsilon)

@@ -175,7 +175,8 @@ def grid_sample_of_images(
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> ir.Value:
-    if op.rank(X) != 4:
+    if op.rank(X) != 4 or op.dtype(X) == ir.DataType.DOUBLE:
+        # Runtimes have the operator for doubles from opset 20 on.
         return grid_sample(op.newest, X, grid, mode, padding_mode, align_corners)
     old = _OLD_MODES.get(mode, mode)
     return op.GridSample(X, grid, align_corners=align_corners, mode=old, padding_mode=padding_mode)

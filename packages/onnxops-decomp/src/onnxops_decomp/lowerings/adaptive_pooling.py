@@ -10,7 +10,7 @@ import torch
 
 from onnxops_decomp.inference import same_dim
 from onnxops_decomp.lowerings.registry import lowering
-from onnxops_decomp.lowerings.windows import arange, batched, max_of_windows, per_axis
+from onnxops_decomp.lowerings.windows import arange, batched, has_window_operators, max_of_windows, per_axis
 from onnxops_decomp.sizes import is_one
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _adaptive_avg_pool(op: OpBuilder, self: ir.Value, output_size: Sequence[Size
     sizes = op.sizes(x)[2:]
     if all(is_one(count) for count in counts):
         result = op.GlobalAveragePool(x)
-    elif (kernel := _divisors(sizes, counts)) is not None:
+    elif has_window_operators(op.dtype(x)) and (kernel := _divisors(sizes, counts)) is not None:
         result = op.AveragePool(x, kernel_shape=kernel, strides=kernel) if any(k != 1 for k in kernel) else x
     else:
         result = x

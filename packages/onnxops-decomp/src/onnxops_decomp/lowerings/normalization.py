@@ -11,6 +11,7 @@ import torch
 
 from onnxops_decomp.dtypes import to_torch
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.sizes import is_zero
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -120,6 +121,9 @@ def batch_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> ir.Value:
+    if op.rank(input) < 2:
+        # Torch takes a vector if it is empty.
+        return input
     if training or running_mean is None or running_var is None:
         mean, variance = _batch_statistics(op, input)
     else:
@@ -278,11 +282,14 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> ir.Value:
+    if is_zero(op.size(input, 0)):
+        return op.filled_with_zeros(op.sizes(input), op.dtype(input))
     scale, shift = _affine(op, input, weight, bias, [op.size(input, 1)])
-    if op.rank(input) > 2:
-        return op.GroupNormalization(input, scale, shift, num_groups=num_groups, epsilon=eps)
-    result = op.GroupNormalization(op.Unsqueeze(input, [2]), scale, shift, num_groups=num_groups, epsilon=eps)
-    return op.Squeeze(result, [2])
+    x = input if op.rank(input) > 2 else op.Unsqueeze(input, [2])
+    # By default the statistics are computed in FLOAT.
+    stash_type = int(ir.DataType.DOUBLE) if op.dtype(x) == ir.DataType.DOUBLE else None
+    result = op.GroupNormalization(x, scale, shift, num_groups=num_groups, epsilon=eps, stash_type=stash_type)
+    return result if op.rank(input) > 2 else op.Squeeze(result, [2])
 
 
 @lowering(aten.native_group_norm.default)
@@ -297,7 +304,7 @@ def native_group_norm(
     group: int,
     eps: float,
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    grouped = op.reshape(input, [N, group, -1])
+    grouped = op.reshape(input, [N, group, op.size_mul(op.size_floordiv(C, group), HxW)])
     mean = op.ReduceMean(grouped, [2], keepdims=1)
     centered = op.Sub(grouped, mean)
     variance = op.ReduceMean(op.Mul(centered, centered), [2], keepdims=0)

@@ -127,9 +127,17 @@ def stft_center(
 
 def _overlap_add(op: OpBuilder, frames: ir.Value, hop: int, n_fft: int) -> ir.Value:
     """Sum frames of shape (batch, n_fft, frames), each ``hop`` samples after the one before: (batch, samples)."""
-    square = op.expand(op.constant(0, op.dtype(frames)), [n_fft, n_fft])
-    placed = op.ConvTranspose(frames, op.Unsqueeze(op.EyeLike(square), [1]), strides=[hop])
-    return op.Squeeze(placed, [1])
+    batch, count = op.size(frames, 0), op.size(frames, 2)
+    parts = -(-n_fft // hop)
+    split = op.reshape(op.Pad(frames, [0, 0, 0, 0, parts * hop - n_fft, 0]), [batch, parts, hop, count])
+    # Part p of frame f belongs to step p + f. Zeros behind each row of frames, read in rows that are shorter by one
+    # than these are then, move every row one step further than the row before.
+    rows = op.Pad(op.Transpose(split, perm=[0, 1, 3, 2]), [0, 0, 0, 0, 0, 0, parts, 0])
+    steps = op.size_add(count, parts - 1)
+    flat = op.reshape(rows, [batch, op.size_mul(op.size_add(steps, 1), parts), hop])
+    moved = op.reshape(op.Slice(flat, [0], [-parts], [1]), [batch, parts, steps, hop])
+    signal = op.reshape(op.ReduceSum(moved, [1], keepdims=0), [batch, op.size_mul(steps, hop)])
+    return op.Slice(signal, [0], [n_fft - parts * hop or INT64_MAX], [1])
 
 
 def _frames(op: OpBuilder, spectrum: ir.Value, n_fft: int, onesided: bool) -> ir.Value:
