@@ -123,7 +123,7 @@ def test_values_tell_their_type_node_and_contents() -> None:
         "scalar": "Float",
         "sizes": [2, 3],
         "rank": 2,
-        "scale": ("prim::Constant", 2.5),
+        "scale": ("onnx::Constant", 2.5),
         "dims": ("prim::ListConstruct", [1]),
         "node": "ts_legacy_symbolic::scaled_sum",
     }
@@ -170,7 +170,7 @@ def test_types_of_dynamic_values_lists_and_numbers() -> None:
         "element": "IntType",
         "sizes": (None, [None, 3], 2),
         "complete": False,
-        "static": (2.5, "f", 2.5),
+        "static": (2.5, "t", 2.5),
         "attributes": (["value"], [3, 4]),
         "none": (False, False, "prim::Param"),
         "unknown": (None, None),

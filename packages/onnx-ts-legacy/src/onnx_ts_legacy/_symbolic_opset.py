@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,18 +51,38 @@ def aten_function(name: str) -> Callable[..., Any]:
 
 
 def _function(packet: torch._ops.OpOverloadPacket, opset: int) -> Callable[..., Any]:
-    def symbolic(g: GraphContext, *args: Any) -> Any:
-        variables = [variable_of(g, arg) for arg in args]
-        overload = _overload(packet, variables)
+    def symbolic(g: GraphContext, *args: Any, **kwargs: Any) -> Any:
+        variables = [variable_of(g, arg) for arg in (*args, *_by_name(packet, len(args), kwargs))]
+        try:
+            overload = _overload(packet, variables)
+        except UnsupportedOperatorError:
+            overload, variables = _converting_overload(g, packet, variables)
         variables = [_taken(s, a) for a, s in zip(variables, overload._schema.arguments, strict=False)]
         positional = [a for a, s in zip(variables, overload._schema.arguments, strict=False) if not s.kwarg_only]
         keyword = {s.name: a for a, s in zip(variables, overload._schema.arguments, strict=False) if s.kwarg_only}
-        return _wrapped(g.interpreter.call(overload, positional, keyword))
+        with g.writing():
+            return _wrapped(g.interpreter.call(overload, positional, keyword))
 
     symbolic.__name__ = symbolic.__qualname__ = str(packet.__name__)
     symbolic.__doc__ = f"Convert a call of ``aten::{packet.__name__}``."
     symbolic.__module__ = f"onnx_ts_legacy.symbolic_opset{opset}"
     return symbolic
+
+
+def _by_name(packet: torch._ops.OpOverloadPacket, count: int, kwargs: dict[str, Any]) -> list[Any]:
+    """Return arguments that are given by name in the order of the first overload that has them all.
+
+    Raises:
+        UnsupportedOperatorError: If there is none.
+    """
+    if not kwargs:
+        return []
+    for name in packet.overloads():
+        rest = [argument.name for argument in getattr(packet, name)._schema.arguments[count:]]
+        if set(kwargs) <= set(rest):
+            last = max(rest.index(key) for key in kwargs)
+            return [kwargs.get(key) for key in rest[: last + 1]]
+    raise UnsupportedOperatorError(f"no overload has the arguments {sorted(kwargs)}", operator=str(packet))
 
 
 def _select(general: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,13 +92,27 @@ def _select(general: Callable[..., Any]) -> Callable[..., Any]:
     def symbolic(g: GraphContext, self: Any, dim: Any, index: Any) -> Any:
         if not isinstance(index, SymbolicValue) or index.type().kind() != "TensorType" or index.type().dim() != 1:
             return general(g, self, dim, index)
-        tensor = g.interpreter.value(variable_of(g, self))
-        return SymbolicValue(g.interpreter.op.newest.Gather(tensor, g.value(index), axis=variable_of(g, dim)))
+        tensor = g.value(variable_of(g, self))
+        return SymbolicValue(g.builder.newest.Gather(tensor, g.value(index), axis=variable_of(g, dim)))
 
     return symbolic
 
 
-_SPECIAL: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {"select": _select}
+def _size(general: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``size`` keep the rank of an index that is a value, and take lists of numbers."""
+
+    @functools.wraps(general)
+    def symbolic(g: GraphContext, self: Any, dim: Any = None) -> Any:
+        if dim is None or (isinstance(dim, SymbolicValue) and dim.node().mustBeNone()):
+            return g.op("Shape", self)
+        if not isinstance(dim, SymbolicValue) or dim.type().kind() != "TensorType":
+            return general(g, self, dim)
+        return g.op("Gather", g.op("Shape", self), dim, axis_i=0)
+
+    return symbolic
+
+
+_SPECIAL: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {"select": _select, "size": _size}
 
 
 def variable_of(g: GraphContext, argument: Any) -> Any:
@@ -118,6 +153,44 @@ def _overload(packet: torch._ops.OpOverloadPacket, args: Sequence[Any]) -> torch
         ):
             return overload
     raise UnsupportedOperatorError("no overload takes these arguments", operator=f"aten::{packet.__name__}")
+
+
+def _converting_overload(
+    g: GraphContext, packet: torch._ops.OpOverloadPacket, args: Sequence[Any]
+) -> tuple[torch._ops.OpOverload, list[Any]]:
+    """Return an overload that takes the arguments when vectors are read as lists of numbers, or the other way round.
+
+    Raises:
+        UnsupportedOperatorError: If there is none.
+    """
+    for name in packet.overloads():
+        arguments = getattr(packet, name)._schema.arguments
+        if len(args) > len(arguments):
+            continue
+        with g.writing():
+            converted = [_converted(g, str(argument.type), arg) for argument, arg in zip(arguments, args, strict=False)]
+        with contextlib.suppress(UnsupportedOperatorError):
+            return _overload(packet, converted), converted
+    raise UnsupportedOperatorError("no overload takes these arguments", operator=f"aten::{packet.__name__}")
+
+
+def _converted(g: GraphContext, kind: str, arg: Any) -> Any:
+    """Return a tensor as the numbers that it holds, or numbers as a tensor, where the other is wanted."""
+    kind = kind.removeprefix("Optional[")
+    if kind.startswith("Tensor") and isinstance(arg, bool | int | float | list):
+        value = g.value(torch.tensor(arg))
+        assert value is not None
+        return g.interpreter.fresh(value, g.interpreter.described(value, "a constant"))
+    if not isinstance(arg, Tensor):
+        return arg
+    sizes = arg.fake.shape
+    if kind.startswith("List[int]") and len(sizes) == 1 and isinstance(sizes[0], int):
+        select = torch.ops.aten.select.int
+        numbers = [g.interpreter.call(select, [arg, 0, index], {}) for index in range(sizes[0])]
+        return [g.interpreter.scalars.of_tensor(number) for number in numbers]
+    if kind.startswith(("int", "float", "number", "bool")) and all(size == 1 for size in sizes):
+        return g.interpreter.scalars.of_tensor(arg)
+    return arg
 
 
 def _taken(argument: Any, arg: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import IO, Any, Literal
 
 import torch
 
+from onnx_ts_legacy._globals import DEFAULT_OPSET, running_export
 from onnx_ts_legacy.capture import Captured, capture
 from onnx_ts_legacy.enumerations import OperatorExportTypes, TrainingMode
 from onnx_ts_legacy.errors import ArgumentsError, MissingRuntimeError, VerificationError
@@ -20,7 +21,6 @@ from onnxops_core.export_state import unfused_layers
 
 __all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
 
-DEFAULT_OPSET = 17
 NEWEST_OPSET = 26
 
 
@@ -98,7 +98,14 @@ def export(
         folds_weights=do_constant_folding and int(getattr(training, "value", training) or 0) == TrainingMode.EVAL,
         module_classes=module_classes(model, export_modules_as_functions),
     )
-    with select_model_mode_for_export(model, training):
+    asked = running_export(
+        export_onnx_opset_version=opset,
+        training_mode=TrainingMode(int(getattr(training, "value", training) or 0)),
+        export_training=bool(getattr(model, "training", False)),
+        operator_export_type=options.fallback,
+        autograd_inlining=autograd_inlining,
+    )
+    with asked, select_model_mode_for_export(model, training):
         captured = capture(model, args, kwargs)
         with torch.no_grad():
             program = convert(captured, options)

@@ -121,6 +121,16 @@ class OperatorCalls(Variables):
         """Return the forms of what a call gives."""
         return self._recorded_call(overload, *_without_codes(overload, args, kwargs))[0]
 
+    def view_of(self, overload: torch._ops.OpOverload, args: Sequence[Any]) -> tuple[int, Call] | None:
+        """Return the position of the operand whose memory a call gives out, with the call, or None."""
+        schema = overload._schema
+        if schema.is_mutable or not any(returned.alias_info for returned in schema.returns):
+            return None
+        given, keyword = split_arguments(overload, [frozen(arg) for arg in args])
+        given, keyword = _without_codes(overload, given, keyword)
+        position = self._recorded_call(overload, given, keyword)[1]
+        return None if position is None else (position, Call(overload, tuple(given), keyword, position, None))
+
     def _recorded_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None]:
         if overload in _JOINS and isinstance(args[0], SequenceState):
             return self._joined_form(args[0].element, args[1] if len(args) > 1 else 0, _JOINS[overload]), None

@@ -121,6 +121,20 @@ class JitScalarType(enum.IntEnum):
     UNDEFINED = 255
 
     @classmethod
+    def from_name(cls, name: str | None) -> JitScalarType:
+        """Return the number for a name of TorchScript (``"Float"``) or of C++ (``"float"``).
+
+        Raises:
+            ArgumentsError: If there is none.
+        """
+        for kind in cls:
+            if kind is not cls.UNDEFINED and name in (kind.scalar_name(), kind.torch_name()):
+                return kind
+        raise ArgumentsError(f"{name!r} is no name of a scalar type.")
+
+    _from_name = from_name
+
+    @classmethod
     def from_dtype(cls, dtype: torch.dtype | None) -> JitScalarType:
         """Return the number of a dtype.
 
@@ -175,6 +189,16 @@ class JitScalarType(enum.IntEnum):
     def onnx_compatible(self) -> bool:
         """Tell whether ONNX has the dtype."""
         return self not in (JitScalarType.QINT8, JitScalarType.QUINT8, JitScalarType.QINT32, JitScalarType.UNDEFINED)
+
+
+def valid_scalar_name(scalar_name: str) -> bool:
+    """Tell whether TorchScript has a dtype of this name, such as ``"Float"``."""
+    return any(scalar_name == kind.scalar_name() for kind in JitScalarType if kind is not JitScalarType.UNDEFINED)
+
+
+def valid_torch_name(torch_name: str) -> bool:
+    """Tell whether C++ has a dtype of this name, such as ``"int64_t"``."""
+    return any(torch_name == kind.torch_name() for kind in JitScalarType if kind is not JitScalarType.UNDEFINED)
 
 
 def _dtype_of(value: Any) -> torch.dtype | None:

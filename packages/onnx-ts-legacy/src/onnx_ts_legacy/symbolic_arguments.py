@@ -31,8 +31,8 @@ def parse_args(*arg_descriptors: str) -> Callable[[F], F]:
 
     Args:
         arg_descriptors: One for each input after ``g``: ``"v"`` keeps the value; ``"i"``, ``"f"``, ``"s"``, ``"b"``,
-            ``"t"`` read a constant as int, float, string, bool, tensor; ``"is"``, ``"fs"`` a list; ``"none"`` asserts
-            that the input is None.
+            ``"t"`` read a constant as int, float, string, bool, tensor; ``"is"``, ``"fs"`` a list; ``"none"`` keeps
+            what the function does not use.
 
     Raises:
         ScriptValueError: When called, if an input is not the constant that was asked for.
@@ -72,13 +72,9 @@ def _overload_by_arg_count(function: Callable[..., Sequence[Callable[..., Any]]]
 
 
 def _parse_arg(value: Any, descriptor: str, name: str = "argument") -> Any:
-    if descriptor == "v":
+    if descriptor in ("v", "none"):
         return value
     constant = _constant_of(value)
-    if descriptor == "none":
-        if constant is not None:
-            raise ScriptValueError(f"Input {name!r} of a symbolic has to be None.")
-        return None
     if constant is None:
         if _is_none(value):
             return None
@@ -150,6 +146,8 @@ def _maybe_get_const(value: Any, descriptor: str) -> Any:
 
 def _maybe_get_scalar(value: Any) -> Any:
     constant = _constant_of(value)
+    if _is_value(value) and isinstance(constant, bool | int | float):
+        return torch.tensor(constant)
     return constant if isinstance(constant, torch.Tensor) and constant.dim() == 0 else value
 
 

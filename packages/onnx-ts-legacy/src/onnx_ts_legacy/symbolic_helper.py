@@ -6,6 +6,10 @@ the requested opset.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from onnx_ts_legacy._globals import GLOBALS
 from onnx_ts_legacy.enumerations import JitScalarType
 from onnx_ts_legacy.symbolic_arguments import (
     _black_list_in_opset,
@@ -111,9 +115,11 @@ from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET
 __all__ = [
     "SymbolicValue",
     "__interpolate_helper",
+    "_apply_params",
     "_arange_cast_helper",
     "_arange_helper",
     "_argmin_argmax_helper",
+    "_as_list_type",
     "_avgpool_helper",
     "_batchnorm_helper",
     "_black_list_in_opset",
@@ -176,6 +182,7 @@ __all__ = [
     "_scalar",
     "_scatter_helper",
     "_select_helper",
+    "_set_opset_version",
     "_size_helper",
     "_slice_helper",
     "_sort_helper",
@@ -200,6 +207,7 @@ __all__ = [
     "quantize_helper",
     "quantized_args",
     "requantize_bias_helper",
+    "scalar_name_to_pytorch",
     "scalar_type_to_onnx",
     "scalar_type_to_pytorch_type",
 ]
@@ -217,5 +225,35 @@ scalar_type_to_onnx = [
     JitScalarType(code).onnx_type() if JitScalarType(code).onnx_compatible() else None for code in range(16)
 ]
 
+scalar_name_to_pytorch = {
+    kind.torch_name(): kind.scalar_name() for kind in JitScalarType if kind is not JitScalarType.UNDEFINED
+}
+
 _onnx_main_opset = NEWEST_OPSET
 _onnx_stable_opsets = list(range(OLDEST_OPSET, NEWEST_OPSET))
+
+# Older published symbolics read these here.
+_STATE = {
+    "_export_onnx_opset_version": "export_onnx_opset_version",
+    "_training_mode": "training_mode",
+    "_operator_export_type": "operator_export_type",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Answer what the running export was asked for."""
+    if name in _STATE:
+        return getattr(GLOBALS, _STATE[name])
+    raise AttributeError(f"module 'onnx_ts_legacy.symbolic_helper' has no attribute {name!r}")
+
+
+def _set_opset_version(opset_version: int) -> None:
+    GLOBALS.export_onnx_opset_version = opset_version
+
+
+def _as_list_type(jit_type: Any) -> Any:
+    return jit_type if jit_type.kind() == "ListType" else None
+
+
+def _apply_params(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Any]:
+    return lambda function: function(*args, **kwargs)

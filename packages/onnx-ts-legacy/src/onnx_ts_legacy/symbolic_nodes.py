@@ -70,8 +70,14 @@ def _slice_helper(
         if steps is not None and any(step != 1 for step in steps):
             _onnx_opset_unsupported_detailed("Slice", g.opset, 10, "steps")
         return g.op("Slice", input, axes_i=list(axes), starts_i=list(starts), ends_i=list(ends))
-    inputs = [_vector(g, part) for part in (starts, ends, axes)]
-    return g.op("Slice", input, *inputs, *([] if steps is None else [_vector(g, steps)]))
+    parts = (starts, ends, axes) if steps is None else (starts, ends, axes, steps)
+    return g.op("Slice", input, *(_at_least_vector(g, part) for part in parts))
+
+
+def _at_least_vector(g: GraphContext, numbers: Any) -> Any:
+    """Return a list, a vector or a single number as a vector."""
+    vector = _vector(g, numbers)
+    return _reshape_helper(g, vector, [1]) if _get_tensor_rank(vector) == 0 or not _is_tensor(vector) else vector
 
 
 def _topk_helper(
@@ -80,8 +86,8 @@ def _topk_helper(
     if out is not None:
         _unimplemented("TopK", "an out argument")
     if g.opset < 10:
-        return g.op("TopK", input, k_i=int(k), axis_i=dim, outputs=2)
-    count = k if _is_value(k) else g.op("Constant", value_t=torch.tensor([k], dtype=torch.int64))
+        return g.op("TopK", input, k_i=_parse_arg(k, "i"), axis_i=dim, outputs=2)
+    count = _reshape_helper(g, k, [1]) if _is_value(k) else _vector(g, [k])
     if g.opset < 11:
         return g.op("TopK", input, count, axis_i=dim, outputs=2)
     return g.op("TopK", input, count, axis_i=dim, largest_i=int(largest), sorted_i=int(sorted), outputs=2)
@@ -138,7 +144,7 @@ def _generate_wrapped_number(g: GraphContext, scalar: float) -> Any:
 
 def _size_helper(g: GraphContext, self: Any, dim: Any) -> Any:
     shape = g.op("Shape", self)
-    return g.op("Gather", shape, g.op("Constant", value_t=torch.tensor(dim)), axis_i=0)
+    return g.op("Gather", shape, dim if _is_value(dim) else g.op("Constant", value_t=torch.tensor(dim)), axis_i=0)
 
 
 def _maybe_cast_to_type(g: GraphContext, value: Any, jit_type: JitScalarType) -> Any:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from onnx_ts_legacy._symbolic_opset import aten_function, variable_of
+from onnx_ts_legacy.enumerations import JitScalarType
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph_context import GraphContext
 from onnx_ts_legacy.quantized_modules import convert_module_call
-from onnx_ts_legacy.symbolic_arguments import _constant_of, _get_tensor_dim_size, _try_get_scalar_type, _unpack_list
+from onnx_ts_legacy.symbolic_arguments import (
+    _constant_of,
+    _get_tensor_dim_size,
+    _is_none,
+    _onnx_unsupported,
+    _parse_arg,
+    _try_get_scalar_type,
+    _unpack_list,
+    is_complex_value,
+)
+from onnx_ts_legacy.symbolic_helper import cast_pytorch_to_onnx
 from onnx_ts_legacy.symbolic_nodes import _optional_input_placeholder_tensor, _slice_helper
 from onnx_ts_legacy.symbolic_reductions import (
     _max_helper,
@@ -45,7 +57,8 @@ def _quantized_function(name: str) -> Callable[..., Any] | None:
 
     def symbolic(g: GraphContext, *args: Any) -> Any:
         variables = [variable_of(g, arg) for arg in args]
-        return SymbolicValue(convert_module_call(g.interpreter, f"quantized::{name}", variables))
+        with g.writing():
+            return SymbolicValue(convert_module_call(g.interpreter, f"quantized::{name}", variables))
 
     symbolic.__name__ = symbolic.__qualname__ = f"quantized_{name}"
     symbolic.__doc__ = f"Convert a call of ``quantized::{name}``."
@@ -137,6 +150,49 @@ def _chunk(g: GraphContext, self: Any, chunks: int, dim: int) -> Any:
     return tuple(_unpack_list(aten_function("chunk")(g, self, chunks, dim)))
 
 
+# ---- logic
+
+
+def _cast_to(to_type: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that casts both operands of a function to a dtype, given by its name in TorchScript."""
+    code = cast_pytorch_to_onnx[to_type]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def symbolic(g: GraphContext, input: Any, other: Any) -> Any:
+            return function(g, g.op("Cast", input, to_i=code), g.op("Cast", other, to_i=code))
+
+        return symbolic
+
+    return decorate
+
+
+def _negated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def symbolic(g: GraphContext, input: Any, other: Any) -> Any:
+        return g.op("Not", function(g, input, other))
+
+    return symbolic
+
+
+def _is(g: GraphContext, self: Any, other: Any) -> Any:
+    """Tell whether a value is None, or equals another one."""
+    if _is_none(other):
+        return g.op("Constant", value_t=torch.tensor(_is_none(self)))
+    return aten_function("eq")(g, self, other)
+
+
+def _real(g: GraphContext, self: Any) -> Any:
+    """Return a real value as it is.
+
+    Raises:
+        LoweringError: If it is complex.
+    """
+    if is_complex_value(self):
+        _onnx_unsupported("the conjugate of a complex tensor", self)
+    return self
+
+
 _HELPERS: dict[str, Callable[..., Any]] = {
     "unused": _optional_input_placeholder_tensor,
     "_slice": _slice,
@@ -150,6 +206,17 @@ _HELPERS: dict[str, Callable[..., Any]] = {
     "_var_mean": _var_mean_helper,
     "_reduce_op_symbolic": _reduce_op_symbolic_helper,
     "_reduce_with_dtype": _reduce_with_dtype_helper,
+    "wrap_logical_op_with_cast_to": _cast_to,
+    "wrap_logical_op_with_negation": _negated,
+    "aten__is_": _is,
+    "aten__isnot_": _negated(_is),
+    "noop_complex_operators": lambda g, input: input,
+    "unsupported_complex_operators": _real,
+    "convert_element_type": lambda g, self, dtype, *args: g.op(
+        "Cast", self, to_i=JitScalarType(_parse_arg(dtype, "i")).onnx_type()
+    ),
+    "prim_layout": lambda g, self: g.op("Constant", value_t=torch.tensor(0)),
+    "prim_tolist": lambda g, input, dim_val, elem_ty_val: input,
     "prim_shape": lambda g, self: g.op("Shape", self),
     "prim_data": lambda g, self: self,
     "prim_unchecked_cast": lambda g, self: self,

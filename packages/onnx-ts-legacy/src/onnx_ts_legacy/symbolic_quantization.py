@@ -108,7 +108,7 @@ def requantize_bias_helper(g: GraphContext, bias: Any, input_scale: Any, weight_
     """Return a float bias in INT32, in steps of the product of both scales, as quantized kernels add it."""
     scale = np.float32(_number_of(input_scale)) * np.asarray(_number_of(weight_scale), np.float32)
     steps = g.op("Div", bias, g.op("Constant", value_t=torch.as_tensor(scale)))
-    rounded = SymbolicValue(g.interpreter.op.newest.Round(g.value(steps)))
+    rounded = SymbolicValue(g.builder.newest.Round(g.value(steps)))
     integers = g.op("Cast", rounded, to_i=6).variable
     variable = bias.variable
     form = variable.fake if isinstance(variable, Tensor) else g.interpreter.described(variable, "a bias")

@@ -30,7 +30,7 @@ def _maybe_cast_reduce_op_input(g: GraphContext, self: Any) -> Any:
 
 def _reduced(g: GraphContext, op_name: str, self: Any, axes: Sequence[int] | None, keepdim: bool) -> SymbolicValue:
     """Write a reduction in the form of the opset, whether its axes are an attribute there or an input."""
-    op = g.interpreter.op.newest
+    op = g.builder.newest
     inputs = [g.value(self)] if axes is None else [g.value(self), op.vector(list(axes))]
     return SymbolicValue(getattr(op, op_name)(*inputs, keepdims=int(keepdim)), op_name)
 
@@ -85,7 +85,7 @@ def _reduce_with_dtype_helper(onnx_op: str, name: str, allow_multi_dim_support: 
 
 def _extreme(g: GraphContext, name: str, self: Any, dim_or_y: Any, keepdim: Any) -> Any:
     """Return the extreme element, the extremes of two tensors, or those along a dimension with their indices."""
-    op = g.interpreter.op.newest
+    op = g.builder.newest
     if _is_none(dim_or_y) and _is_none(keepdim):
         return _reduced(g, f"Reduce{name}", self, None, keepdim=False)
     if _is_none(keepdim):

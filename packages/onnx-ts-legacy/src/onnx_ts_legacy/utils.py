@@ -31,6 +31,19 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'onnx_ts_legacy.utils' has no attribute {name!r}")
 
 
+def _add_block(node: Any) -> Any:
+    return node.addBlock()
+
+
+def _add_input_to_block(block: Any) -> Any:
+    return block.addInputToBlock()
+
+
+def _add_output_to_block(block: Any, value: Any) -> int:
+    place: int = block.registerOutput(value)
+    return place
+
+
 def enable_log() -> None:
     """Print the readable graph of every export from now on."""
     _log["enabled"] = True

@@ -514,8 +514,10 @@ def infer_by_onnx(node: ir.Node, opset: int, constant: ConstantOf) -> dict[str, 
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
     for value in node.inputs:
-        if value is None or value.name is None or value.type is None:
+        if value is None or value.name is None:
             continue
+        if value.type is None:
+            return {}
         types[value.name] = ir.serde.serialize_value(value).type
         array = constant(value)
         if array is not None and array.size <= 64 and value.dtype is not None:
