@@ -44,7 +44,7 @@ class Captured:
         inputs: Its other inputs.
         output_names: Names of the flat outputs, where the structure of the result says them; else None.
         weights: Parameters and buffers that are the last inputs of the graph, with their names.
-        rebound: Names of the buffers whose new values are the last outputs of the graph.
+        rebound: Names of the buffers whose new values are the last outputs of the graph, with the lines that bind them.
         reference: Given the model or a copy of it, calls it on the flat tensor inputs and returns its flat outputs.
     """
 
@@ -55,7 +55,7 @@ class Captured:
     output_names: list[str] | None
     reference: Callable[..., list[torch.Tensor]]
     weights: list[tuple[str, torch.Tensor]] = dataclasses.field(default_factory=list)
-    rebound: tuple[str, ...] = ()
+    rebound: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def initial(self, name: str) -> Any:
         """Return what an attribute of the model holds."""
@@ -211,7 +211,7 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     weights: list[tuple[str, torch.Tensor]] = []
     root: Any = None
     examples = _copies(tensors)
-    rebound: tuple[str, ...] = ()
+    rebound: dict[str, str] = {}
     with (
         kept_attributes(model) as attributes,
         onnx_export(),
@@ -301,12 +301,12 @@ def _holds_script(module: torch.nn.Module) -> bool:
 
 def _recorded(
     flat: _FlatModel, tensors: list[torch.Tensor], attributes: ModuleAttributes
-) -> tuple[Any, list[tuple[str, torch.Tensor]], tuple[str, ...]]:
+) -> tuple[Any, list[tuple[str, torch.Tensor]], dict[str, str]]:
     """Trace a model of Python modules.
 
     Returns:
         The graph; the weights, which are its last inputs, with their names; the names of the buffers that the model
-        binds anew, whose new values are its last outputs.
+        binds anew, whose new values are its last outputs, with the lines that bind them.
     """
     rebound: dict[str, torch.Tensor] = {}
     named = {**dict(flat.named_parameters()), **dict(flat.named_buffers())}
@@ -320,7 +320,12 @@ def _recorded(
         return results[0] if len(results) == 1 else results
 
     graph = private.trace_graph(call, [*tensors, *named.values()], scopes)
-    return graph, weights, tuple(rebound)
+    modules = {name.removeprefix("model").removeprefix("."): module for name, module in flat.named_modules() if name}
+    places = {}
+    for path in rebound:
+        owner, _, name = path.rpartition(".")
+        places[path] = str(changing_place(modules[owner], name))
+    return graph, weights, places
 
 
 def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

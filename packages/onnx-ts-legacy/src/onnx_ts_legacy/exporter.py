@@ -93,7 +93,8 @@ def _settled(
     """Enter what the program changes as state; tell whether everything was entered before."""
     conversion.check_inputs()
     if changed and options.state != "io":
-        names = ", ".join(sorted(changed))
+        lines = captured.rebound
+        names = ", ".join(f"{name} (at {lines[name]})" if name in lines else name for name in sorted(changed))
         raise StateError(
             f"The model changes {names} when it runs. Pass state='io' to make that inputs and outputs of the ONNX "
             "model, or take the change out of the model."
