@@ -137,3 +137,26 @@ def test_a_function_has_no_modules() -> None:
 
     agree(program, torch.relu, (X,))
     assert not program.model.functions
+
+
+class OfTheMainProgram(nn.Module):
+    __module__ = "__main__"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x) + 1
+
+
+@pytest.mark.parametrize("chosen", [True, {OfTheMainProgram}], ids=["all", "class"])
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+def test_modules_that_the_main_program_defines_become_functions(chosen: bool | set, scripted: bool) -> None:
+    model = nn.Sequential(OfTheMainProgram(), nn.Linear(4, 4))
+
+    program = exported(
+        torch.jit.script(model) if scripted else model,
+        (X,),
+        (Y,),
+        export_modules_as_functions=chosen,
+        dynamic_axes={"input": {0: "n"}},
+    )
+
+    assert ("__main__", "OfTheMainProgram") in {(f.domain, f.name) for f in program.model.functions.values()}

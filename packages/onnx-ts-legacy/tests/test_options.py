@@ -206,3 +206,11 @@ def test_functions_are_found_where_published_programs_import_them_from() -> None
     assert unregister_custom_op_symbolic is onnx_ts_legacy.unregister_custom_op_symbolic
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         onnx_ts_legacy.utils.nothing
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_another_version_of_the_domain_of_onnx_is_refused(domain: str) -> None:
+    onnx_ts_legacy.export(torch.nn.ReLU(), (X,), opset_version=13, custom_opsets={domain: 13})
+
+    with pytest.raises(ArgumentsError, match="opset_version=13"):
+        onnx_ts_legacy.export(torch.nn.ReLU(), (X,), opset_version=13, custom_opsets={domain: 12})

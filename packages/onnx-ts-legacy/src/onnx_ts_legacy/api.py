@@ -82,6 +82,8 @@ def export(
     if state not in ("error", "io"):
         raise ArgumentsError(f"state is 'error' or 'io', got {state!r}.")
     opset = _opset(opset_version)
+    if any((custom_opsets or {}).get(domain, opset) != opset for domain in ("", "ai.onnx")):
+        raise ArgumentsError(f"custom_opsets gives ONNX's own domain another version than opset_version={opset}.")
     if export_modules_as_functions:
         check_opset(opset)
     options = Options(

@@ -71,7 +71,8 @@ def module_classes(model: Any, chosen: bool | set[type[torch.nn.Module]]) -> dic
 def _class_of(module: torch.nn.Module) -> ModuleClass:
     if isinstance(module, torch.jit.ScriptModule):
         domain, _, name = _MANGLED.sub("", module._c._type().qualified_name()).rpartition(".")
-        return ModuleClass(domain, name)
+        # TorchScript leaves the name of the main program out.
+        return ModuleClass(domain or "__main__", name)
     return ModuleClass(type(module).__module__, type(module).__qualname__)
 
 
