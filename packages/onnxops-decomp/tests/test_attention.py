@@ -140,3 +140,12 @@ def test_flash_attention_returns_the_log_of_its_denominator(opset: int) -> None:
     function: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     q = torch.randn(2, 4, 3, 8)
     check(lambda q, k: function(q, k, k, 0.0, True), q, torch.randn(2, 4, 3, 8), opset=opset)
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18])
+def test_heads_without_channels_average_the_values(opset: int) -> None:
+    sizes = [(5, 5), (0, 0)]
+    first, second = ((torch.randn(2, 3, 4, q), torch.randn(2, 3, 6, k), torch.randn(2, 3, 6, 7)) for q, k in sizes)
+    # What the runtime leaves unwritten may be zero by chance.
+    others = [second] * 5
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1.0), *first, others=others, opset=opset)

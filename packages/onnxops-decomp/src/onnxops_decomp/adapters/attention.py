@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxops_decomp.adapters.common import arange
+from onnxops_decomp.adapters.products import written_product
 from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.inference import dims_of, same_dim
@@ -85,7 +86,7 @@ def attended(
     """
     rank = op.rank(key)
     turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
-    scores = op.MatMul(scaled_query(op, query, scale), turned)
+    scores = written_product(op, scaled_query(op, query, scale), turned)
     if softcap:
         scores = op.Mul(op.Tanh(op.Div(scores, softcap)), softcap)
     weights = op.Softmax(masked(op, scores, mask), axis=-1)

@@ -51,6 +51,11 @@ def zero_if_empty(op: OpBuilder, product: ir.Value, inner: Size) -> ir.Value:
     )
 
 
+def written_product(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return a product of matrices whose inner size is seldom dynamic, and zeros where it is 0."""
+    return zero_if_empty(op, op.MatMul(a, b), op.size(a, -1))
+
+
 def _is_transposed(matrices: ir.Value) -> bool:
     node = matrices.producer()
     if node is None or node.op_type != "Transpose" or "perm" not in node.attributes:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.adapters.attention import attended, causal_mask, grouped, masked, scaled_query
+from onnxops_decomp.adapters.products import written_product
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.inference import dims_of, same_dim
 from onnxops_decomp.lowerings.registry import lowering
@@ -141,7 +142,7 @@ def _log_sum_exp(
     op: OpBuilder, query: ir.Value, key: ir.Value, mask: ir.Value | None, is_causal: bool, scale: float | None
 ) -> ir.Value:
     """Return the logarithm of the softmax's denominator, (B, H, L), which only training needs."""
-    scores = op.MatMul(scaled_query(op, query, scale), op.Transpose(key, perm=[0, 1, 3, 2]))
+    scores = written_product(op, scaled_query(op, query, scale), op.Transpose(key, perm=[0, 1, 3, 2]))
     if is_causal:
         mask = causal_mask(op, op.size(query, -2), op.size(key, -2))
     return op.ReduceLogSumExp(masked(op, scores, mask), [-1], keepdims=0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.adapters.products import written_product
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.registry import lowering
@@ -90,7 +91,7 @@ def int_mm(op: OpBuilder, self: ir.Value, mat2: ir.Value) -> ir.Value:
 @lowering(aten._weight_int8pack_mm.default)
 def weight_int8pack_mm(op: OpBuilder, self: ir.Value, mat2: ir.Value, scales: ir.Value) -> ir.Value:
     dtype = op.dtype(self)
-    product = op.MatMul(self, op.Transpose(op.cast(mat2, dtype), perm=[1, 0]))
+    product = written_product(op, self, op.Transpose(op.cast(mat2, dtype), perm=[1, 0]))
     return op.Mul(product, op.cast(scales, dtype))
 
 
@@ -106,7 +107,7 @@ def _scaled_product(
     for name, scale, shape in (("scale_a", scale_a, "(M, 1)"), ("scale_b", scale_b, "(1, N)")):
         if op.dtype(scale) != _FLOAT:
             raise LoweringError(f"Products are scaled by float32 numbers, one or {shape}, but {name} is per block.")
-    product = op.MatMul(op.cast(a, _FLOAT), op.cast(b, _FLOAT))
+    product = written_product(op, op.cast(a, _FLOAT), op.cast(b, _FLOAT))
     result = op.Mul(op.Mul(product, scale_a), scale_b)
     if bias is not None:
         result = op.Add(result, op.cast(bias, _FLOAT))
@@ -187,14 +188,14 @@ def grouped_mm(
     zero = op.constant(0.0, _FLOAT)
     ranks = op.rank(self), op.rank(mat2)
     if ranks == (3, 3) or offs is None:
-        result = op.MatMul(self, mat2)
+        result = written_product(op, self, mat2)
     elif ranks == (2, 3):
         member = op.Unsqueeze(_membership(op, offs, op.size(self, 0)), [2])
-        product = op.MatMul(op.Unsqueeze(self, [0]), mat2)
+        product = written_product(op, op.Unsqueeze(self, [0]), mat2)
         result = op.ReduceSum(op.Where(member, product, zero), [0], keepdims=0)
     elif ranks == (3, 2):
         member = op.Unsqueeze(_membership(op, offs, op.size(mat2, 1)), [1])
-        result = op.ReduceSum(op.Where(member, op.MatMul(self, mat2), zero), [0], keepdims=0)
+        result = op.ReduceSum(op.Where(member, written_product(op, self, mat2), zero), [0], keepdims=0)
     else:
         member = _membership(op, offs, op.size(self, 1))
         left = op.Where(op.Unsqueeze(member, [1]), op.Unsqueeze(self, [0]), zero)
