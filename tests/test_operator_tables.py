@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tools.operator_results import Recorder
-from tools.operator_tables import aten_data, aten_page, native_page, ranges
+from tools.operator_tables import aten_data, aten_page, native_page, of_namespaces, ranges
 
 
 def lowered(recorder: Recorder, *names: str, opset: int) -> None:
@@ -78,3 +78,8 @@ def test_a_page_lists_each_operator_once() -> None:
     page = native_page([("", "Attention", 24), ("", "Attention", 23), ("com.microsoft", "MatMulNBits", 1)])
     assert "| `Attention` | ONNX | `opset23`, `opset24` |" in page
     assert "| `MatMulNBits` | com.microsoft | `opset1` |" in page
+
+
+def test_operators_that_tests_define_are_not_listed() -> None:
+    results = {"aten::add.Tensor": {"opsets": [7]}, "mine::twice": {"opsets": [7]}}
+    assert of_namespaces(results, ["aten::mul.Tensor"]).keys() == {"aten::add.Tensor"}
