@@ -159,3 +159,12 @@ def test_logsumexp_passes_nan_on_beside_infinity(opset: int) -> None:
     nan, inf = float("nan"), float("inf")
     x = torch.tensor([[nan, inf, 1.0], [inf, -inf, 1.0], [-inf, -inf, -inf], [nan, -inf, 2.0], [inf, inf, 0.0]])
     check(lambda x: (x.logsumexp(1), x.logsumexp((0, 1), keepdim=True)), x, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [7, 13, 20])
+@pytest.mark.parametrize("p", [0.3, 1.7, 3, -2.1])
+def test_norms_and_distances_of_doubles_have_their_digits(p: float, opset: int) -> None:
+    x, y = torch.randn(4, 5).double(), torch.randn(3, 5).double()
+    check(lambda x: torch.linalg.vector_norm(x, p, 1), x, opset=opset, tolerance=(1e-12, 0.0))
+    if p > 0:
+        check(lambda x, y: torch.cdist(x, y, p), x, y, opset=opset, tolerance=(1e-12, 0.0))

@@ -48,4 +48,6 @@ def _lengths(op: OpBuilder, difference: ir.Value, p: float) -> ir.Value:
         if isinstance(width, int) and width == 0:
             return op.ReduceSum(difference, [-1], keepdims=0)
         return op.ReduceMax(op.Abs(difference), [-1], keepdims=0)
-    return op.Pow(op.ReduceSum(op.Pow(op.Abs(difference), p), [-1], keepdims=0), 1 / p)
+    # An exponent of its own dtype, which for a number would be FLOAT.
+    power, root = (op.constant(exponent, op.dtype(difference)) for exponent in (float(p), 1 / p))
+    return op.Pow(op.ReduceSum(op.Pow(op.Abs(difference), power), [-1], keepdims=0), root)

@@ -360,8 +360,10 @@ def linalg_vector_norm(
     # Powers of half precision numbers leave its range, while the norm need not.
     narrow = op.dtype(value)
     wide = op.cast(value, ir.DataType.FLOAT) if narrow.itemsize < 4 else value
-    powers = op.Pow(op.Abs(wide), float(ord))
-    return op.cast(op.Pow(reduce(op, "ReduceSum", powers, dim, keepdim), 1 / ord), narrow)
+    # An exponent of its own dtype, which for a number would be FLOAT.
+    power, root = (op.constant(exponent, op.dtype(wide)) for exponent in (float(ord), 1 / ord))
+    powers = op.Pow(op.Abs(wide), power)
+    return op.cast(op.Pow(reduce(op, "ReduceSum", powers, dim, keepdim), root), narrow)
 
 
 @lowering(aten.norm.Scalar)
