@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import pytest
@@ -246,7 +247,7 @@ class OneApart(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rest = x[:, 1:]
-        return rest.sum(1) if rest.shape[1] == 1 else rest.amax(1)
+        return -rest.sum(1) if rest.shape[1] == 1 else rest.amax(1)
 
 
 @pytest.mark.parametrize(
@@ -283,3 +284,55 @@ def test_a_bound_of_the_model_is_named_as_a_declaration() -> None:
 
     with pytest.raises(DynamicShapeError, match=r"Declare s = Dim\('s', max=512\)"):
         export(Table(), (torch.randn(2, 8),), dynamic_shapes=({1: Dim("s", max=600)},))
+
+
+NUMBERS_OF_SIZES = {
+    "int of a product": lambda x: x[:, : int(x.shape[1] * 0.3)],
+    "int of a quotient": lambda x: x * int(x.shape[1] // 3),
+    "int of a root": lambda x: x * int(x.shape[1] ** 0.5),
+    "int of a rounded number": lambda x: x * int(round(x.shape[1] * 0.3)),  # noqa: RUF046 - as models have it
+    "int of the upper whole number": lambda x: x * int(math.ceil(x.shape[1] / 3)),  # noqa: RUF046 - as models have it
+    "int of the larger one": lambda x: x * int(max(x.shape[1], 45)),
+    "int of two sizes": lambda x: x * int(x.shape[1] / x.shape[0]),
+    "a quotient": lambda x: x * (x.shape[1] / 3),
+    "float of a quotient": lambda x: x * float(x.shape[1] / 3),
+    "resized": lambda x: torch.nn.functional.interpolate(x[:, None], size=int(x.shape[1] * 1.5)),
+    "as_tensor": lambda x: x[..., : torch.ceil(torch.as_tensor(8 * x.shape[1] / 16)).long()],
+    "as_tensor of several": lambda x: x * torch.as_tensor([x.shape[1], 2.5]).sum(),
+    "as_tensor of a dtype": lambda x: x * torch.as_tensor(x.shape[1] // 2, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS_OF_SIZES)
+@pytest.mark.parametrize("declared", ["s", Dim("s", max=600), Dim.DYNAMIC], ids=["name", "Dim", "DYNAMIC"])
+def test_numbers_made_of_sizes_follow_them(case: str, declared: object) -> None:
+    model = FunctionModule(NUMBERS_OF_SIZES[case])
+    program = export(model, (torch.randn(2, 40),), dynamic_shapes=({1: declared},))
+    for size in (40, 50, 43, 91, 12):
+        x = torch.randn(2, size)
+        torch.testing.assert_close(program(x), model(x))
+
+
+def test_what_torch_takes_for_granted_of_the_smaller_size_is_tried() -> None:
+    """A slice asks whether it is all of the dimension, which changes nothing."""
+    model = FunctionModule(lambda x: x[:, : min(x.shape[1], 45)])
+    program = export(model, (torch.randn(2, 40),), dynamic_shapes=({1: "s"},))
+    for size in (40, 45, 46, 91, 12):
+        x = torch.randn(2, size)
+        torch.testing.assert_close(program(x), model(x))
+
+
+@pytest.mark.parametrize("declared", ["s", Dim("s", max=600), Dim.DYNAMIC], ids=["name", "Dim", "DYNAMIC"])
+def test_a_size_that_becomes_a_number_of_the_example_is_refused(declared: object) -> None:
+    model = FunctionModule(lambda x: x * torch.FloatTensor([x.shape[1] / 2.0]))
+    with pytest.raises(DynamicShapeError, match=r"fixed by .*test_size_questions\.py:\d+: .*FloatTensor"):
+        export(model, (torch.randn(2, 40),), dynamic_shapes=({1: declared},))
+
+
+def test_conditions_of_what_dynamo_captured_are_kept() -> None:
+    """Dynamo counts the arguments where torch.export names them."""
+    model = FunctionModule(lambda x: x * int(x.shape[1] * 0.5) if x.shape[1] > 10 else x)
+    program = export(model, (torch.randn(2, 40),), dynamic_shapes=({1: "s"},))
+    torch.testing.assert_close(program(torch.ones(2, 20)), torch.full((2, 20), 10.0))
+    with pytest.raises(InvalidArgumentError, match="captured for s >= 11"):
+        program(torch.ones(2, 9))

@@ -114,3 +114,14 @@ def test_conv_module_with_another_padding_mode(mode: str) -> None:
         module.weight.detach(),
         module.bias.detach(),
     )
+
+
+@pytest.mark.parametrize("opset", [9, 18, 26])
+def test_groups_of_a_dynamic_number(opset: int) -> None:
+    """As filters that are the same for all channels have them."""
+
+    def smoothed(x: torch.Tensor) -> torch.Tensor:
+        kernel = torch.arange(-1.0, 2.0).repeat(x.shape[1], 1, 1)
+        return F.conv1d(x, kernel, padding=1, groups=x.shape[1])
+
+    check(smoothed, torch.randn(2, 4, 9), opset=opset, others=[(torch.randn(3, 7, 5),), (torch.randn(1, 5, 6),)])

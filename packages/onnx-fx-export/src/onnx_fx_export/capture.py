@@ -30,11 +30,19 @@ from onnx_fx_export.examples import (
     separated,
     variable_numbers,
 )
+from onnx_fx_export.fixed_sizes import equations_that_fix
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.repeated_blocks import RepeatedBlocks
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
 from onnx_fx_export.size_questions import CONDITIONS, SizeQuestion, conditions_for_small_sizes, noted_questions
-from onnx_fx_export.small_sizes import LEAST_SIZES, keeps_declared_minimums, least_sizes, with_larger_minimums
+from onnx_fx_export.small_sizes import (
+    LEAST_SIZES,
+    TRIED_SIZES,
+    keeps_declared_minimums,
+    least_sizes,
+    sizes_tried,
+    with_larger_minimums,
+)
 from onnx_fx_export.torch_private import (
     dynamic_associative_scan,
     not_the_users,
@@ -197,15 +205,23 @@ def _tried(
     for strict, blocks in [*([(False, repeated_blocks)] if repeated_blocks else ()), (False, False), (True, False)]:
         calls: list[SymbolicFunctionCall] = []
         try:
-            return _exported(request, example, specs, declared, strict, blocks, calls)
+            program = _exported(request, example, specs, declared, strict, blocks, calls)
+            # Dynamo keeps sizes that int() makes of others variable.
+            if not any(specs) or not (equations := equations_that_fix(program, specs)):
+                return program
+            first = first or DynamicShapeError.fixed(equations)
+            if calls:
+                break
         except NotRepeatableError as error:
             warnings.warn(f"Repeated blocks are captured one by one: {error}.", stacklevel=2)
         except Exception as error:
             first = first or error
             # Dynamo would record the forward of a Function and lose what its symbolic method says.
-            if _is_dimension_error(error) or calls:
+            if calls or (_is_dimension_error(error) and not _FIXED_BY_FUNCTION.search(str(error))):
                 break
     assert first is not None
+    if isinstance(first, DynamicShapeError):
+        raise first
     raise _translated(first) from first
 
 
@@ -244,8 +260,14 @@ def _exported(
         conditions = conditions_for_small_sizes(program, request.model, example, specs, questions)
         program.graph_module.meta[CONDITIONS] = conditions
         program.graph_module.meta[LEAST_SIZES] = least_sizes(program, request.model, example, specs)
+    if any(specs) and not request.has_dynamic_numbers:
+        program.graph_module.meta[TRIED_SIZES] = sizes_tried(program, request.model, example, specs)
     restore(program.graph_module)
     return program
+
+
+# What int() and its like leave in the message of torch.
+_FIXED_BY_FUNCTION = re.compile(r"generated guard .*(\b(trunc|ceil|floor|round|max|min)\(|//|/).* == \d")
 
 
 def _is_dimension_error(error: Exception) -> bool:

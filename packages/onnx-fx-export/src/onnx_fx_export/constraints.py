@@ -22,7 +22,7 @@ from onnx_fx_export.expressions import evaluated, names_in, parsed, size, solved
 from onnx_fx_export.naming import renamed_text
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.size_questions import CONDITIONS
-from onnx_fx_export.small_sizes import LEAST_SIZES, MOST_LEFT_OUT
+from onnx_fx_export.small_sizes import LEAST_SIZES, TRIED_SIZES, larger_sizes
 from onnx_fx_export.torch_private import guard_texts
 from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
 from onnxops_decomp.inference import Dims
@@ -30,10 +30,9 @@ from onnxops_decomp.inference import Dims
 __all__ = ["METADATA_KEY", "SizeConstraints"]
 
 METADATA_KEY = "onnxops.size_constraints"
-# Stands for any large size; a prime, so that no division by a small number comes out even.
-_LARGE = 1009
 
 _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
+_COUNTED = "flat_args"
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
 
@@ -58,6 +57,7 @@ class SizeConstraints:
         assumptions: Iterable[Any],
         numbers: Collection[str] = (),
         declared: Iterable[str] = (),
+        leaves: Sequence[str] = (),
     ) -> SizeConstraints:
         """Collect the conditions of a captured program.
 
@@ -68,14 +68,21 @@ class SizeConstraints:
             assumptions: Further facts, as SymPy relations in the model's symbols.
             numbers: Symbols that are numbers themselves and not sizes.
             declared: Conditions that the user states.
+            leaves: What the arguments are called by the structure, in order; Dynamo only counts them.
         """
         right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
         texts = [text for text in guard_texts(program) if not (right_for_one and is_about_one(text))]
-        guards = [guard for text in texts if (guard := _translated(text, inputs)) is not None]
+        guards = [guard for text in texts if (guard := _translated(text, inputs, leaves)) is not None]
         names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
         least = {names[symbol]: size for symbol, size in program.graph_module.meta.get(LEAST_SIZES, {}).items()}
         conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
-        conditions.extend(text for text in guards if not _is_about_small_sizes(text, least))
+        tried = [
+            {names[symbol]: size for symbol, size in point.items() if symbol in names}
+            for point in program.graph_module.meta.get(TRIED_SIZES, ())
+        ]
+        conditions.extend(
+            text for text in guards if not _is_about_small_sizes(text, least) and not _is_refuted(text, tried)
+        )
         for fact in program.graph_module.meta.get(CONDITIONS, ()):
             conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
         conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
@@ -135,13 +142,19 @@ def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:
     """Tell whether a condition on a dimension whose least size is known holds for all but the smallest."""
     tree = parsed(text)
     names = set() if tree is None else set(names_in(tree))
-    larger = (*range(MOST_LEFT_OUT + 1, 2 * MOST_LEFT_OUT + 4), _LARGE)
     return (
         tree is not None
         and len(names) == 1
         and names <= least.keys()
-        and all(_holds(tree, dict.fromkeys(names, size)) for size in larger)
+        and all(_holds(tree, dict.fromkeys(names, size)) for size in larger_sizes())
     )
+
+
+def _is_refuted(text: str, tried: Iterable[Mapping[str, int]]) -> bool:
+    """Tell whether a condition with functions in it does not hold where the program is right all the same."""
+    tree = parsed(text)
+    calls = tree is not None and any(isinstance(node, ast.Call) for node in ast.walk(tree))
+    return calls and tree is not None and not all(_holds(tree, sizes) for sizes in tried)
 
 
 def _ranges(
@@ -184,6 +197,8 @@ def _least(text: str) -> tuple[sympy.Symbol, sympy.Expr] | None:
     """Return the dimension of which a condition says that it is a sum of others or more, and that sum."""
     tree = parsed(text)
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or not isinstance(tree.ops[0], ast.LtE | ast.GtE):
+        return None
+    if any(isinstance(node, ast.Call) for node in ast.walk(tree)):
         return None
     sides = [symbolic(part) for part in (tree.left, tree.comparators[0])]
     difference = sympy.expand(sides[0] - sides[1] if isinstance(tree.ops[0], ast.LtE) else sides[1] - sides[0])
@@ -228,13 +243,15 @@ def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[
             raise InvalidArgumentError(f"{where}, not {text} = {wanted}.")
 
 
-def _translated(text: str, inputs: Mapping[str, Dims]) -> str | None:
+def _translated(text: str, inputs: Mapping[str, Dims], leaves: Sequence[str]) -> str | None:
     """Write a guard over sizes of arguments in the names of dimensions; None if an argument is no input."""
     unknown = False
 
     def replaced(match: re.Match[str]) -> str:
         nonlocal unknown
         keys = [next(part for part in found if part) for found in _KEY.findall(match[1])]
+        if keys[0] == _COUNTED:
+            keys = [leaves[int(keys[1])]]
         # What a parameter collects is called ``more_0`` in a captured program.
         dims = inputs.get(".".join(keys)) or inputs.get(".".join(["_".join(keys[:2]), *keys[2:]])) or ()
         dim = dims[int(match[2])] if int(match[2]) < len(dims) else None
@@ -255,6 +272,8 @@ def _relation(fact: Any) -> str | None:
 def _says_something(text: str) -> bool:
     """Tell whether a text is a condition that can be checked, and not one that holds for all sizes."""
     tree = parsed(text)
+    if isinstance(tree, ast.BoolOp) or tree is None:
+        return tree is not None
     if not isinstance(tree, ast.Compare):
         return False
     symbols = {name: dimension_symbol(name) for name in names_in(tree)}

@@ -370,6 +370,7 @@ class _Converter:
             self.lowering.assumptions,
             frozenset(self.numbers.values()),
             declared_minimums(dim for dims in self.names.dims for dim in dims.values()),
+            self.names.inputs,
         )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,22 +31,53 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_STRUCTURE = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.Load)
+# As torch writes them, without the modules that they are in.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "ceil": math.ceil,
+    "float": float,
+    "floor": math.floor,
+    "max": max,
+    "min": min,
+    "round": round,
+    "sqrt": math.sqrt,
+    "sym_float": float,
+    "trunc": math.trunc,
+}
+_MODULE = re.compile(r"\b(?:math|torch)\.")
+_STRUCTURE = (
+    ast.BinOp,
+    ast.BoolOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.Name,
+    ast.Constant,
+    ast.Load,
+    ast.And,
+    ast.Or,
+    ast.Not,
+)
 
 
 def parsed(text: str) -> ast.expr | None:
     """Return the syntax tree of an expression or comparison; None if the text has anything else in it."""
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = ast.parse(_MODULE.sub("", text), mode="eval").body
     except SyntaxError:
         return None
-    known = all(isinstance(node, _STRUCTURE) or type(node) in _OPERATORS for node in ast.walk(tree))
-    return tree if known else None
+    return tree if all(map(_is_known, ast.walk(tree))) else None
+
+
+def _is_known(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
+    return isinstance(node, _STRUCTURE) or type(node) in _OPERATORS
 
 
 def names_in(tree: ast.expr) -> set[str]:
     """Return the names that an expression uses."""
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions}
 
 
 def evaluated(node: ast.AST, values: Mapping[str, Any]) -> Any:
@@ -56,9 +89,17 @@ def evaluated(node: ast.AST, values: Mapping[str, Any]) -> Any:
 
     Raises:
         KeyError: If a name has no value.
+        TypeError: If a function or a condition gets a symbol.
         ZeroDivisionError: If the expression divides by zero.
     """
     match node:
+        case ast.Call(func=ast.Name(id=name)):
+            return _FUNCTIONS[name](*(evaluated(argument, values) for argument in node.args))
+        case ast.BoolOp():
+            parts = (evaluated(part, values) for part in node.values)
+            return all(parts) if isinstance(node.op, ast.And) else any(parts)
+        case ast.UnaryOp(op=ast.Not()):
+            return not evaluated(node.operand, values)
         case ast.Constant():
             return node.value
         case ast.Name():

@@ -223,7 +223,7 @@ class Sizes:
         Where others follow from them, as the total of two lengths does, these become smaller by the same amount.
         """
         at_one = {symbol: 1 if symbol in ones else hint for symbol, hint in self.hints.items()}
-        guards = [self._final(guard) for guard in self.guards]
+        guards = self.final_guards()
         others = [symbol for symbol in self.hints if symbol not in ones]
         shifts = {1 - self.hints[symbol] for symbol in ones}
         for count in range(_MOST_FOLLOWING + 1):
@@ -232,6 +232,10 @@ class Sizes:
                 if min(sizes.values()) >= 1 and not any(guard.xreplace(sizes) == sympy.false for guard in guards):
                     return sizes
         return None
+
+    def final_guards(self) -> list[sympy.Basic]:
+        """Return what capture took for granted, over the symbols that it kept."""
+        return [self._final(guard) for guard in self.guards]
 
     def _final(self, expression: sympy.Basic) -> sympy.Basic:
         """Return an expression over the symbols that capture kept."""

@@ -1,8 +1,9 @@
-"""The least sizes that a captured program is right for, where torch took more for granted than it had to.
+"""The sizes that a captured program is right for, where torch took more for granted than it had to.
 
 torch takes every size for 2 or more. Where code computes with sizes, as a shift by one place does with ``length - 1``,
 this makes 3 the least length, though nothing in the graph depends on it. Here both the model and the graph run at the
-sizes left out, and those at which they agree are left in.
+sizes left out, and those at which they agree are left in. The same goes for what is taken for granted of sizes that
+``min``, ``max`` or ``int`` give.
 """
 
 from __future__ import annotations
@@ -21,18 +22,49 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.examples import Example
 from onnx_fx_export.size_questions import Sizes
 from onnx_fx_export.torch_private import is_without_data
-from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives
+from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
 
-__all__ = ["LEAST_SIZES", "MOST_LEFT_OUT", "keeps_declared_minimums", "least_sizes", "with_larger_minimums"]
+__all__ = [
+    "LEAST_SIZES",
+    "TRIED_SIZES",
+    "keeps_declared_minimums",
+    "larger_sizes",
+    "least_sizes",
+    "sizes_tried",
+    "with_larger_minimums",
+]
 
 # Key in the ``meta`` of a captured graph: the least size by symbol.
 LEAST_SIZES = "onnx_fx_export.least_sizes"
+# Key in the ``meta`` of a captured graph: sizes by symbol that contradict what was taken for granted, and are right.
+TRIED_SIZES = "onnx_fx_export.tried_sizes"
 # Larger sizes are not left out by torch's assumption alone.
 MOST_LEFT_OUT = 3
+# SymPy functions that are operators of Python.
+_ARITHMETIC = (
+    "And",
+    "Not",
+    "Or",
+    "FloorDiv",
+    "FloatTrueDiv",
+    "IntTrueDiv",
+    "Mod",
+    "ModularIndexing",
+    "PythonMod",
+    "ToFloat",
+)
 # What torch takes for the least size by itself.
 _ASSUMED = 2
 
+# Stands for any large size; a prime, so that no division by a small number comes out even.
+_LARGE = 1009
+
 _SUGGESTION = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
+
+
+def larger_sizes() -> Sequence[int]:
+    """Return sizes that stand for all those that are not small."""
+    return (*range(MOST_LEFT_OUT + 1, 2 * MOST_LEFT_OUT + 4), _LARGE)
 
 
 def with_larger_minimums(declared: Any, message: str) -> Any:
@@ -80,20 +112,63 @@ def least_sizes(
         UserWarning: If the model takes smaller sizes than the program.
     """
     sizes = Sizes.of(program, specs)
-    lower = {as_plain(key): found.lower for key, found in program.range_constraints.items() if key.is_Symbol}
-    bounds = {symbol: int(least) for symbol, least in lower.items() if symbol in sizes.hints and least.is_Integer}
-    left_out = {symbol: least for symbol, least in bounds.items() if _ASSUMED < least <= MOST_LEFT_OUT + 1}
+    left_out = _left_out(program, sizes, _of_one_name(program, specs))
     if not left_out or any(map(is_without_data, (*model.parameters(), *model.buffers()))):
         return {}
     trial = _Trial(program, model, example, sizes)
     result: dict[sympy.Symbol, int] = {}
-    for symbol, least in left_out.items():
-        while least > max(1, sizes.smallest[symbol]) and trial.agrees({symbol: least - 1}):
+    for symbols, least in left_out.items():
+        lowest = max(1, *(sizes.smallest[symbol] for symbol in symbols))
+        while least > lowest and trial.agrees(dict.fromkeys(symbols, least - 1)):
             least -= 1
-        result[symbol] = least
-    if len(result) > 1 and not trial.agrees(result):
+        result.update(dict.fromkeys(symbols, least))
+    if len(left_out) > 1 and not trial.agrees(result):
         return {}
     return {str(symbol): least for symbol, least in result.items()}
+
+
+def sizes_tried(
+    program: torch.export.ExportedProgram, model: torch.nn.Module, example: Example, specs: Sequence[Mapping[int, Any]]
+) -> list[dict[str, int]]:
+    """Return sizes that contradict what was taken for granted of ``min``, ``max`` or ``int``, and are right.
+
+    Args:
+        program: What was captured.
+        model: The model.
+        example: The example arguments.
+        specs: Declared dimensions of each of their leaves.
+    """
+    sizes = Sizes.of(program, specs)
+    guards = [guard for guard in dict.fromkeys(sizes.final_guards()) if _calls_function(guard)]
+    if not guards or any(map(is_without_data, (*model.parameters(), *model.buffers()))):
+        return []
+    trial = _Trial(program, model, example, sizes, warns=False)
+    result = []
+    for guard in guards:
+        for symbols in _of_one_name(program, specs):
+            hint = sizes.hints[symbols[0]]
+            others = {symbol: sizes.hints[symbol] for symbol in guard.free_symbols & sizes.hints.keys()}
+            point = next(
+                (
+                    dict.fromkeys(symbols, size)
+                    for size in (2 * hint + 1, 4 * hint + 3, hint + 1, 3)
+                    if _is_false(guard, {**others, **dict.fromkeys(symbols, size)})
+                ),
+                None,
+            )
+            if guard.free_symbols & {*symbols} and point is not None and trial.agrees(point):
+                result.append({str(symbol): size for symbol, size in {**others, **point}.items()})
+    return result
+
+
+def _calls_function(guard: sympy.Basic) -> bool:
+    """Tell whether a condition has more than arithmetic in it."""
+    functions = guard.atoms(sympy.core.function.Application)
+    return any(type(function).__name__ not in _ARITHMETIC for function in functions)
+
+
+def _is_false(guard: sympy.Basic, sizes: Mapping[sympy.Symbol, int]) -> bool:
+    return bool(guard.xreplace({symbol: sympy.Integer(size) for symbol, size in sizes.items()}) == sympy.false)
 
 
 def keeps_declared_minimums(program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> bool:
@@ -106,6 +181,57 @@ def keeps_declared_minimums(program: torch.export.ExportedProgram, specs: Sequen
     )
 
 
+def _of_one_name(
+    program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]
+) -> list[tuple[sympy.Symbol, ...]]:
+    """Return the symbols of the dimensions, those that the user gives one name together."""
+    found: dict[Any, dict[sympy.Symbol, None]] = {}
+    for value, spec in zip(user_values(program), specs, strict=False):
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            symbol = plain(size)
+            if symbol.is_Symbol:
+                dim = spec.get(axis)
+                name = dim if isinstance(dim, str) else getattr(dim, "__name__", symbol)
+                found.setdefault(name, {}).setdefault(symbol)
+    return [tuple(symbols) for symbols in found.values()]
+
+
+def _left_out(
+    program: torch.export.ExportedProgram, sizes: Sizes, dimensions: Sequence[tuple[sympy.Symbol, ...]]
+) -> dict[tuple[sympy.Symbol, ...], int]:
+    """Return the least size of each dimension for which all holds that capture took for granted of it.
+
+    Left out are dimensions of which nothing was taken for granted but that they are 2 or more, and those that cannot
+    have some larger sizes either.
+    """
+    lower = {as_plain(key): found.lower for key, found in program.range_constraints.items() if key.is_Symbol}
+    result = {}
+    for symbols in dimensions:
+        guards = [
+            guard
+            for guard in sizes.final_guards()
+            if guard.free_symbols and guard.free_symbols <= {*symbols} and _holds_for_larger(guard)
+        ]
+        bounds = [lower[symbol] for symbol in symbols if symbol in lower]
+        least = max([_ASSUMED, *(int(bound) for bound in bounds if bound.is_Integer)])
+        failing = [
+            size
+            for size in range(1, MOST_LEFT_OUT + 1)
+            if _ASSUMED <= size < least or any(_fails(guard, size) for guard in guards)
+        ]
+        if failing and least <= MOST_LEFT_OUT + 1:
+            result[symbols] = max(failing) + 1
+    return result
+
+
+def _fails(guard: sympy.Basic, size: int) -> bool:
+    return _is_false(guard, dict.fromkeys(guard.free_symbols, size))
+
+
+def _holds_for_larger(guard: sympy.Basic) -> bool:
+    return not any(_fails(guard, size) for size in larger_sizes())
+
+
 @dataclasses.dataclass(frozen=True)
 class _Trial:
     """Runs a model and what was captured of it at sizes near those of the example."""
@@ -114,6 +240,7 @@ class _Trial:
     model: torch.nn.Module
     example: Example
     sizes: Sizes
+    warns: bool = True
 
     def agrees(self, small: Mapping[sympy.Symbol, int]) -> bool:
         """Tell whether both give the same where some sizes are small.
@@ -132,7 +259,7 @@ class _Trial:
             right = gives(self.program, call, expected)
         except Exception:
             right = False
-        if not right:
+        if not right and self.warns:
             warnings.warn(
                 f"The model takes size {min(small.values())} of a dynamic dimension, and its capture is right for "
                 "larger sizes only; the exported model's program refuses smaller ones. Export it once more for them, "

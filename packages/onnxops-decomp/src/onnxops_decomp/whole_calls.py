@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from onnxops_decomp.definitions import corrcoef, cov, gaussian_nll_loss
 
@@ -217,6 +218,19 @@ _AROUND: dict[Any, tuple[Callable[..., Any], Callable[..., Args]]] = {
 }
 
 
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _tensor_of(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+    """Return a tensor of numbers; ``torch.as_tensor`` itself takes sizes among them for those of the example."""
+    if not any(isinstance(leaf, _SYMBOLIC) for leaf in pytree.tree_leaves(data)):
+        return torch.as_tensor(data, dtype=dtype, device=device)
+    if isinstance(data, list | tuple):
+        return torch.stack([_tensor_of(entry, dtype, device) for entry in data])
+    kinds = {torch.SymInt: torch.int64, torch.SymBool: torch.bool}
+    return torch.scalar_tensor(data, dtype=dtype or kinds.get(type(data), torch.get_default_dtype()), device=device)
+
+
 class WholeCalls(TorchFunctionMode):
     """Sends the calls that have to stay whole through the stand-in operators."""
 
@@ -224,6 +238,8 @@ class WholeCalls(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if func is torch.as_tensor:
+            return _tensor_of(*args, **kwargs)
         if func is torch.nn.functional.gaussian_nll_loss:
             return gaussian_nll_loss(*args, **kwargs)
         if func in _AROUND:

@@ -14,6 +14,7 @@ from onnxops_decomp.lowerings.windows import batched, gathered_windows, has_wind
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.sizes import Size
 
 aten = torch.ops.aten
 
@@ -38,10 +39,11 @@ def _convolved(
     strides: list[int],
     pads: list[int],
     dilations: list[int],
-    groups: int,
+    groups: Size,
 ) -> ir.Value:
     """Convolve a batch; ``pads`` are begins, then ends."""
-    if not has_window_operators(op.dtype(input)):
+    # The attribute of ONNX Conv is a number, and channels of a dynamic count may be groups.
+    if not has_window_operators(op.dtype(input)) or not isinstance(groups, int):
         return _convolution_by_product(op, input, weight, bias, strides, pads, dilations, groups)
     return op.Conv(
         input,
@@ -62,7 +64,7 @@ def _convolution_by_product(
     strides: list[int],
     pads: list[int],
     dilations: list[int],
-    groups: int,
+    groups: Size,
 ) -> ir.Value:
     """Convolve as a product of windows and kernels."""
     kernel, spatial = _kernel_sizes(op, weight), len(strides)
