@@ -192,3 +192,13 @@ def test_a_written_value_that_has_one_element_in_the_example_may_have_more() -> 
     example[1, 2] = 5
 
     exported(doubled_where_positive, (example,), (A[:, :4],), (-B,), dynamic_axes={"x": {0: "n", 1: "m"}})
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+@pytest.mark.parametrize("kind", [torch.nn.Dropout, torch.nn.Dropout2d, torch.nn.AlphaDropout])
+def test_dropout_in_place(kind: type[torch.nn.Module], scripted: bool) -> None:
+    """Its operand is called ``self`` in place, and ``input`` else."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 1), kind(0.5, inplace=True), torch.nn.ReLU(inplace=True)).eval()
+    x = torch.randn(2, 3, 4, 5)
+    callee = torch.jit.script(model) if scripted else model
+    exported(callee, (x,), (torch.randn(3, 3, 6, 5),), dynamic_axes={"input": {0: "batch", 2: "height"}})

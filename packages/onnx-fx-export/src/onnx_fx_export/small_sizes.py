@@ -100,7 +100,7 @@ def _is_small_change(dim: Any, least: int, most: str | None) -> bool:
 def least_sizes(
     program: torch.export.ExportedProgram, model: torch.nn.Module, example: Example, specs: Sequence[Mapping[int, Any]]
 ) -> dict[str, int]:
-    """Return for each symbol of which small sizes were left out the least size that the program is right for.
+    """Return for each symbol of which small sizes were left out needlessly the least size that is right.
 
     Args:
         program: What was captured.
@@ -117,12 +117,13 @@ def least_sizes(
         return {}
     trial = _Trial(program, model, example, sizes)
     result: dict[sympy.Symbol, int] = {}
-    for symbols, least in left_out.items():
-        lowest = max(1, *(sizes.smallest[symbol] for symbol in symbols))
+    for symbols, assumed in left_out.items():
+        least, lowest = assumed, max(1, *(sizes.smallest[symbol] for symbol in symbols))
         while least > lowest and trial.agrees(dict.fromkeys(symbols, least - 1)):
             least -= 1
-        result.update(dict.fromkeys(symbols, least))
-    if len(left_out) > 1 and not trial.agrees(result):
+        if least < assumed:
+            result.update(dict.fromkeys(symbols, least))
+    if len(left_out) > 1 and result and not trial.agrees(result):
         return {}
     return {str(symbol): least for symbol, least in result.items()}
 

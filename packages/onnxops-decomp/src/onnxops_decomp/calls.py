@@ -33,15 +33,19 @@ def functional_overload(overload: torch._ops.OpOverload) -> torch._ops.OpOverloa
     if not schema.is_mutable:
         return overload
     namespace, name = schema.name.split("::")
-    wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+    wanted = _signature([argument for argument in schema.arguments if not argument.is_out])
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
     if packet is None:
         return overload
     for candidate in (getattr(packet, overload_name) for overload_name in packet.overloads()):
-        found = [(a.name, str(a.type)) for a in candidate._schema.arguments]
-        if not candidate._schema.is_mutable and found == wanted:
+        if not candidate._schema.is_mutable and _signature(candidate._schema.arguments) == wanted:
             return candidate  # type: ignore[no-any-return]
     return overload
+
+
+def _signature(arguments: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return names and types; what is written is called ``self`` where the other form has ``input``."""
+    return [(a.name if index else "", str(a.type)) for index, a in enumerate(arguments)]
 
 
 def find_lowering(
