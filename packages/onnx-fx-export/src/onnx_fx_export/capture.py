@@ -38,10 +38,10 @@ from onnx_fx_export.size_questions import CONDITIONS, SizeQuestion, conditions_f
 from onnx_fx_export.small_sizes import (
     LEAST_SIZES,
     TRIED_SIZES,
-    keeps_declared_minimums,
+    as_hints,
     least_sizes,
     sizes_tried,
-    with_larger_minimums,
+    takes_declared_sizes,
 )
 from onnx_fx_export.torch_private import (
     dynamic_associative_scan,
@@ -184,13 +184,15 @@ def _captured(
     try:
         return _tried(request, example, specs, declared, repeated_blocks)
     except DynamicShapeError as error:
-        larger = with_larger_minimums(declared, str(error.__cause__))
-        if larger is None:
+        hints = as_hints(declared)
+        if hints is None:
             raise
-        program = _tried(request, example, specs, larger, repeated_blocks)
-        if not keeps_declared_minimums(program, specs):
-            raise
-        return program
+        # torch wants to prove that the model takes each size of a Dim; what it takes for granted can be tried as well.
+        with contextlib.suppress(CaptureError, DynamicShapeError):
+            program = _tried(request, example, specs, hints, repeated_blocks)
+            if takes_declared_sizes(program, specs):
+                return program
+        raise error from error.__cause__
 
 
 def _tried(
@@ -217,7 +219,7 @@ def _tried(
         except Exception as error:
             first = first or error
             # Dynamo would record the forward of a Function and lose what its symbolic method says.
-            if calls or (_is_dimension_error(error) and not _FIXED_BY_FUNCTION.search(str(error))):
+            if _is_dimension_error(error) or calls:
                 break
     assert first is not None
     if isinstance(first, DynamicShapeError):
@@ -264,10 +266,6 @@ def _exported(
         program.graph_module.meta[TRIED_SIZES] = sizes_tried(program, request.model, example, specs)
     restore(program.graph_module)
     return program
-
-
-# What int() and its like leave in the message of torch.
-_FIXED_BY_FUNCTION = re.compile(r"generated guard .*(\b(trunc|ceil|floor|round|max|min)\(|//|/).* == \d")
 
 
 def _is_dimension_error(error: Exception) -> bool:

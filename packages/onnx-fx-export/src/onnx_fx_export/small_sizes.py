@@ -9,9 +9,8 @@ sizes left out, and those at which they agree are left in. The same goes for wha
 from __future__ import annotations
 
 import dataclasses
-import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -27,11 +26,11 @@ from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, us
 __all__ = [
     "LEAST_SIZES",
     "TRIED_SIZES",
-    "keeps_declared_minimums",
+    "as_hints",
     "larger_sizes",
     "least_sizes",
     "sizes_tried",
-    "with_larger_minimums",
+    "takes_declared_sizes",
 ]
 
 # Key in the ``meta`` of a captured graph: the least size by symbol.
@@ -59,7 +58,8 @@ _ASSUMED = 2
 # Stands for any large size; a prime, so that no division by a small number comes out even.
 _LARGE = 1009
 
-_SUGGESTION = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
+# A size from here on is as good as none.
+_UNBOUNDED = 1 << 20
 
 
 def larger_sizes() -> Sequence[int]:
@@ -67,34 +67,27 @@ def larger_sizes() -> Sequence[int]:
     return (*range(MOST_LEFT_OUT + 1, 2 * MOST_LEFT_OUT + 4), _LARGE)
 
 
-def with_larger_minimums(declared: Any, message: str) -> Any:
-    """Return declared dimensions with the least sizes that torch asks for.
+def as_hints(declared: Any) -> Any:
+    """Return declared dimensions without the promise that torch can prove the model right for each of their sizes.
 
     Args:
         declared: Dimensions as torch.export takes them.
-        message: What torch says of them. Anything but larger minimums that follow from its assumption is no matter of
-            small sizes.
 
     Returns:
-        The dimensions, or None if torch asks for something else.
+        The same with a hint for each ``Dim``; None if there is none, or one is derived from another.
     """
-    lines = [line.strip() for line in message.partition("Suggested fixes:\n")[2].partition("\n\n")[0].splitlines()]
-    found = [match for line in lines if (match := _SUGGESTION.fullmatch(line))]
-    wanted = {match[1]: (int(match[2] or 0), match[3]) for match in found}
-    leaves = [leaf for leaf in pytree.tree_leaves(declared) if hasattr(leaf, "__name__")]
-    # The sizes of a derived dimension refer to the declaration that would be replaced.
-    if not found or len(found) < len(lines) or any(hasattr(leaf, "root") for leaf in leaves):
+    leaves = [leaf for leaf in pytree.tree_leaves(declared) if isinstance(leaf, Dim)]
+    if not leaves or any(hasattr(leaf, "root") for leaf in leaves):
         return None
-    dims = {leaf.__name__: leaf for leaf in leaves}
-    if not all(name in dims and _is_small_change(dims[name], *bounds) for name, bounds in wanted.items()):
-        return None
-    larger = {name: Dim(name, min=bounds[0], max=dims[name].max) for name, bounds in wanted.items()}
-    return pytree.tree_map(lambda leaf: larger.get(getattr(leaf, "__name__", ""), leaf), declared)
+    return pytree.tree_map(lambda leaf: _as_hint(leaf) if isinstance(leaf, Dim) else leaf, declared)
 
 
-def _is_small_change(dim: Any, least: int, most: str | None) -> bool:
-    unbounded = most is None and not isinstance(dim.max, int)
-    return _ASSUMED < least <= MOST_LEFT_OUT + 1 and (unbounded or str(dim.max) == most)
+def _as_hint(dim: Any) -> Any:
+    return Dim.DYNAMIC(min=dim.min or None, max=dim.max if _is_bounded(dim) else None)
+
+
+def _is_bounded(dim: Any) -> bool:
+    return isinstance(dim.max, int) and dim.max < _UNBOUNDED
 
 
 def least_sizes(
@@ -172,21 +165,51 @@ def _is_false(guard: sympy.Basic, sizes: Mapping[sympy.Symbol, int]) -> bool:
     return bool(guard.xreplace({symbol: sympy.Integer(size) for symbol, size in sizes.items()}) == sympy.false)
 
 
-def keeps_declared_minimums(program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> bool:
-    """Tell whether a program captured with larger minimums is right for those that the user gave."""
-    least = program.graph_module.meta[LEAST_SIZES]
-    declared = Sizes.of(program, specs).smallest
-    lower = {str(key): found.lower for key, found in program.range_constraints.items()}
-    return all(
-        least.get(str(symbol), lower.get(str(symbol), 0)) <= given for symbol, given in declared.items() if given
-    )
+def takes_declared_sizes(program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> bool:
+    """Tell whether a program captured with hints is right for the sizes that the user declared.
+
+    Sizes that are smaller than the user asked for, and that the program is known not to take, do not count.
+    """
+    sizes, meta = Sizes.of(program, specs), program.graph_module.meta
+    known: Mapping[str, int] = meta.get(LEAST_SIZES, {})
+    tried = [{sympy.Symbol(name, integer=True): size for name, size in point.items()} for point in meta[TRIED_SIZES]]
+    guards: list[sympy.Basic] = [
+        guard
+        for guard in dict.fromkeys(sizes.final_guards())
+        if not (_calls_function(guard) and any(_is_false(guard, point) for point in tried))
+    ]
+    for symbols, dim in _of_one_name(program, specs).items():
+        least = max(known.get(str(symbol), _ASSUMED) for symbol in symbols)
+        small = all(str(symbol) in known for symbol in symbols)
+        own = [
+            guard
+            for guard in guards
+            if guard.free_symbols & {*symbols}
+            and not (small and guard.free_symbols <= {*symbols} and _holds_for_larger(guard))
+        ]
+        if getattr(dim, "min", 0) and least > max(_ASSUMED, dim.min):
+            return False
+        for size in _declared_sizes(dim, least):
+            point = {**sizes.hints, **dict.fromkeys(symbols, size)}
+            if any(_is_false(guard, point) for guard in own):
+                return False
+    return True
+
+
+def _declared_sizes(dim: Any, least: int) -> Iterator[int]:
+    """Yield sizes of a declared dimension, of a wide range those that stand for the others."""
+    highest = dim.max if hasattr(dim, "max") and _is_bounded(dim) else _UNBOUNDED - 1
+    lowest = max(least, getattr(dim, "min", 0) or 0)
+    some = (power + step for power in (2**n for n in range(8, 17)) for step in (-1, 0, 1))
+    yield from (size for size in (*range(lowest, 256), *some, _LARGE, highest) if lowest <= size <= highest)
 
 
 def _of_one_name(
     program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]
-) -> list[tuple[sympy.Symbol, ...]]:
-    """Return the symbols of the dimensions, those that the user gives one name together."""
+) -> dict[tuple[sympy.Symbol, ...], Any]:
+    """Return the symbols of the dimensions, those that the user gives one name together, and what is declared."""
     found: dict[Any, dict[sympy.Symbol, None]] = {}
+    declared: dict[Any, Any] = {}
     for value, spec in zip(user_values(program), specs, strict=False):
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             symbol = plain(size)
@@ -194,11 +217,12 @@ def _of_one_name(
                 dim = spec.get(axis)
                 name = dim if isinstance(dim, str) else getattr(dim, "__name__", symbol)
                 found.setdefault(name, {}).setdefault(symbol)
-    return [tuple(symbols) for symbols in found.values()]
+                declared[name] = dim
+    return {tuple(symbols): declared[name] for name, symbols in found.items()}
 
 
 def _left_out(
-    program: torch.export.ExportedProgram, sizes: Sizes, dimensions: Sequence[tuple[sympy.Symbol, ...]]
+    program: torch.export.ExportedProgram, sizes: Sizes, dimensions: Iterable[tuple[sympy.Symbol, ...]]
 ) -> dict[tuple[sympy.Symbol, ...], int]:
     """Return the least size of each dimension for which all holds that capture took for granted of it.
 
