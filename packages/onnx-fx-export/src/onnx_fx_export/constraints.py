@@ -71,7 +71,7 @@ class SizeConstraints:
             leaves: What the arguments are called by the structure, in order; Dynamo only counts them.
         """
         right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
-        texts = [text for text in guard_texts(program) if not (right_for_one and is_about_one(text))]
+        texts = [text for text in dict.fromkeys(guard_texts(program)) if not (right_for_one and is_about_one(text))]
         guards = [guard for text in texts if (guard := _translated(text, inputs, leaves)) is not None]
         names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
         least = {names[symbol]: size for symbol, size in program.graph_module.meta.get(LEAST_SIZES, {}).items()}

@@ -209,7 +209,7 @@ class Sizes:
                 if not isinstance(size, torch.SymInt):
                     continue
                 replaced = replaced or {as_plain(s): as_plain(e) for s, e in replacements_of(size).items()}
-                guards = guards or [as_plain(guard) for guard in guards_of(size)]
+                guards = guards or [as_plain(guard) for guard in dict.fromkeys(guards_of(size))]
                 symbol = plain(size)
                 if symbol.is_Symbol:
                     hints[symbol] = hint_of(size)
