@@ -49,6 +49,8 @@ def _roi_align(
     sampling_ratio: int,
     aligned: bool,
 ) -> torch.Tensor:
+    if 0 in input.shape[2:]:
+        raise RuntimeError("the kernels of torchvision and of ONNX Runtime read beyond an image without pixels")
     result = torch.zeros(len(rois), input.shape[1], pooled_height, pooled_width)
     for index, (batch, *corners) in enumerate(rois.tolist()):
         left, top, right, bottom = (corner * spatial_scale - (0.5 if aligned else 0.0) for corner in corners)
