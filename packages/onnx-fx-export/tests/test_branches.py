@@ -49,7 +49,15 @@ REWRITES = {
             z *= 3
         return z
         """,
-        "z = torch.cond(bool(z.max() > 1), lambda z: z * 3, lambda z: z.clone(), (z,))",
+        "z = torch.cond(z.max() > 1, lambda z: z * 3, lambda z: z.clone(), (z,))",
+    ),
+    "not": (
+        """
+        if not (x > 0).any():
+            return x + y
+        return x - 1
+        """,
+        "return torch.cond(torch.logical_not((x > 0).any()), lambda x, y: x + y, lambda x, y: x - 1, (x, y))",
     ),
     "an expression": (
         """
@@ -80,9 +88,9 @@ def test_the_rewrite_is_spelled_out_and_can_be_exported(name: str, tmp_path: Pat
     assert f"\n  {rewrite}\n" in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     before = "z = x + 1\n" if "z = x + 1" in body else ""
-    text = rewrite.replace("bool(z.max() > 1)", "z.max() > 1")
-    after = "" if text.startswith("return") else "\nreturn z" if text.startswith("z =") else ""
-    written = function_of(before + (text if after or text.startswith("return") else f"return {text}") + after, tmp_path)
+    after = "" if rewrite.startswith("return") else "\nreturn z" if rewrite.startswith("z =") else ""
+    returned = rewrite if after or rewrite.startswith("return") else f"return {rewrite}"
+    written = function_of(before + returned + after, tmp_path)
     program = export(written, (torch.ones(2), torch.ones(2)), dynamic_shapes=({0: "n"}, {0: "n"}))
     for x, y in ((torch.ones(3), -torch.ones(3)), (-torch.ones(3), torch.ones(3)), (torch.ones(4), torch.ones(4) * 2)):
         torch.testing.assert_close(program(x, y), function(x, y))
@@ -93,6 +101,8 @@ def test_the_rewrite_is_spelled_out_and_can_be_exported(name: str, tmp_path: Pat
     [
         "if x.sum() > 0:\n    z = x + 1\n    w = z\nelse:\n    w = x\nreturn w",
         "if x.sum() > 0:\n    z = x\nelse:\n    w = y\nreturn x",
+        "if not x.any():\n    x = None\nreturn x",
+        "if x.sum() == 0:\n    x[0] = 1\nreturn x",
         "return x",
     ],
 )

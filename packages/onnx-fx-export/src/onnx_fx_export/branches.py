@@ -21,7 +21,7 @@ def cond_for(file: str, line: int) -> str:
 
     Returns:
         Code with one ``torch.cond``; empty if there is no ``if`` at the line, or its branches do more than compute one
-        result.
+        result, or something that is no tensor.
     """
     functions = [node for node in _nodes(file) if isinstance(node, ast.FunctionDef | ast.Lambda)]
     # The innermost one comes last.
@@ -88,14 +88,19 @@ def _result(block: _Statements) -> tuple[str, ast.expr | None]:
     if len(block) != 1:
         return "", None
     (statement,) = block
-    if isinstance(statement, ast.Return) and statement.value is not None:
-        return "", statement.value
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        return ast.unparse(statement.targets[0]), statement.value
+    if isinstance(statement, ast.Return):
+        return "", _tensor(statement.value)
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id, _tensor(statement.value)
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
         left = ast.Name(statement.target.id, ast.Load())
         return statement.target.id, ast.BinOp(left, statement.op, statement.value)
     return "", None
+
+
+def _tensor(value: ast.expr | None) -> ast.expr | None:
+    """Return an expression that may be a tensor, as branches have to give; None for a constant."""
+    return None if isinstance(value, ast.Constant) else value
 
 
 def _call(test: ast.expr, when_true: ast.expr, when_false: ast.expr, function: ast.FunctionDef | ast.Lambda) -> str:
@@ -109,7 +114,18 @@ def _call(test: ast.expr, when_true: ast.expr, when_false: ast.expr, function: a
     head = f"lambda {parameters}:" if names else "lambda:"
     branches = [f"{head} {_fresh(part, names)}" for part in (when_true, when_false)]
     operands = f"({parameters},)" if len(names) == 1 else f"({parameters})"
-    return f"torch.cond({ast.unparse(test)}, {branches[0]}, {branches[1]}, {operands})"
+    return f"torch.cond({_condition(test)}, {branches[0]}, {branches[1]}, {operands})"
+
+
+def _condition(test: ast.expr) -> str:
+    """Return a condition as a tensor; ``not`` and ``bool`` ask for the truth at once."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return f"torch.logical_not({ast.unparse(operand)})"
+        case ast.Call(func=ast.Name(id="bool"), args=[argument]):
+            return ast.unparse(argument)
+        case _:
+            return ast.unparse(test)
 
 
 def _fresh(result: ast.expr, names: Sequence[str]) -> str:
