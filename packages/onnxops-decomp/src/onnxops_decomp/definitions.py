@@ -28,10 +28,15 @@ def cov(
     weight = math.prod(weights[1:], start=weights[0]) if weights else None
     total: Any = rows.shape[1] if weight is None else weight.sum()
     average = (rows if weight is None else rows * weight).sum(1) / total
+    if isinstance(total, torch.SymInt):
+        # A size counts as 2 or more, so that the bound below would go; nothing holds for a number in a tensor.
+        dtype = self.dtype.to_real() if self.is_floating_point() or self.is_complex() else torch.get_default_dtype()
+        count: Any = total
+        total = torch.scalar_tensor(count, dtype=dtype, device=self.device)
     factor = total - correction
     if weight is not None and aweights is not None and correction != 0:
         factor = total - correction * (weight * aweights).sum() / total
-    factor = factor.clamp(min=0) if isinstance(factor, torch.Tensor) else torch.sym_max(factor, 0)
+    factor = factor.clamp(min=0) if isinstance(factor, torch.Tensor) else max(factor, 0)
     centered = rows - average.unsqueeze(1)
     product = centered @ (centered if weight is None else centered * weight).t().conj()
     return torch.true_divide(product, factor).squeeze()
