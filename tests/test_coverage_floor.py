@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tools import coverage_floor
+from tools.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,6 +25,12 @@ def reports(tmp_path: Path) -> Path:
 
 def floors(root: Path, text: str) -> None:
     (root / coverage_floor.FLOORS).write_text(text)
+
+
+def test_every_package_of_this_repository_has_a_floor() -> None:
+    written = tomllib.loads((ROOT / coverage_floor.FLOORS).read_text())
+
+    assert list(written) == [package.name for package in Workspace(ROOT)]
 
 
 def test_coverage_at_its_floor_passes(reports: Path, tmp_path: Path) -> None:
