@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export import InvalidArgumentError, constraints, export
 from onnx_fx_export.arguments import FunctionModule
 from onnx_fx_export.constraints import METADATA_KEY
 
@@ -202,3 +202,12 @@ def test_a_guard_on_further_arguments_is_checked_in_captured_programs() -> None:
     torch.testing.assert_close(program(*other), function(*other))
     with pytest.raises(InvalidArgumentError, match="captured for"):
         program(torch.ones(2), torch.randn(3), torch.randn(3))
+
+
+def test_a_condition_that_cannot_be_read_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch writes tomorrow is not dropped without a word."""
+    unread = "something_new(L['input'].size()[0]) > 2"
+    monkeypatch.setattr(constraints, "guard_texts", lambda program: [unread, "L['input'].size()[0] != 7"])
+    with pytest.warns(UserWarning, match=r"cannot check them:\n  something_new"):
+        program = export(torch.nn.ReLU(), (torch.ones(3, 2),), dynamic_shapes=[{0: "batch"}])
+    assert program.constraints.conditions == ("batch != 7",)

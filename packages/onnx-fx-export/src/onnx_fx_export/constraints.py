@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -72,7 +73,9 @@ class SizeConstraints:
         """
         right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
         texts = [text for text in dict.fromkeys(guard_texts(program)) if not (right_for_one and is_about_one(text))]
-        guards = [guard for text in texts if (guard := _translated(text, inputs, leaves)) is not None]
+        translated = {text: _translated(text, inputs, leaves) for text in texts}
+        guards = [guard for guard in translated.values() if guard is not None and parsed(guard) is not None]
+        _warn_of_unread([text for text, guard in translated.items() if guard is None or parsed(guard) is None])
         names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
         least = {names[symbol]: size for symbol, size in program.graph_module.meta.get(LEAST_SIZES, {}).items()}
         conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
@@ -136,6 +139,16 @@ class SizeConstraints:
                     f"The model was captured for {text}, but is called with {known}. Export it with an example of "
                     "such sizes, or without code that depends on them."
                 )
+
+
+def _warn_of_unread(texts: Sequence[str]) -> None:
+    """Tell of conditions that cannot be written as such of the model, instead of dropping them without a word."""
+    if texts:
+        listed = "\n".join(f"  {text}" for text in texts)
+        warnings.warn(
+            f"The model is right where these conditions hold, and its program cannot check them:\n{listed}",
+            stacklevel=2,
+        )
 
 
 def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:
