@@ -122,6 +122,36 @@ def test_squeeze_without_an_axis_asks_about_every_dynamic_one() -> None:
             program(torch.randn(shape))
 
 
+@pytest.mark.parametrize(
+    ("index", "least"),
+    [(slice(2), 2), (slice(-2, None), 2), (slice(3), 3), (slice(1), 1), (slice(1, None), 1), (slice(None, -2), 2)],
+)
+@pytest.mark.parametrize("dim", ["rows", Dim.DYNAMIC])
+def test_what_a_slice_leaves_is_not_taken_for_granted(index: slice, least: int, dim) -> None:
+    """``x[:2]`` of one row is one row, and torch says that it has two."""
+
+    def filled(x):
+        x = x * 1
+        x[index] = 1
+        return x, x[index] + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = exported(FunctionModule(filled), torch.randn(6, 3), dims=[{0: dim}])
+    for rows in range(9):
+        x = torch.randn(rows, 3)
+        if rows >= least:
+            torch.testing.assert_close(tuple(program(x)), filled(x))
+        else:
+            with pytest.raises(InvalidArgumentError, match=f">= {least}"):
+                program(x)
+
+
+def test_a_slice_that_needs_two_is_told_of_with_its_line() -> None:
+    with pytest.warns(UserWarning, match=rf"{APART}, at\n  .*test_size_questions.py:\d+\n"):
+        exported(FunctionModule(lambda x: x[:2] + 1), torch.randn(6, 3), dims=[{0: "rows"}])
+
+
 @pytest.mark.parametrize("model", [SameBothWays(), CausalUnlessOne()])
 def test_a_branch_that_computes_the_same_is_left_alone(model) -> None:
     with warnings.catch_warnings():

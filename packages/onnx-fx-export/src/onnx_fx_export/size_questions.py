@@ -139,6 +139,22 @@ def _squeezed(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
                 yield SizeQuestion(sympy.Ne(plain(shape[axis]), 1), source_line(node) or str(node))
 
 
+def _sliced(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
+    """Yield what torch takes for granted of the sizes that slices leave: ``x[:2]`` has 2 rows if ``x`` has 2 or more.
+
+    The operators after it are exported for the sizes that torch says.
+    """
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
+        axis = node.args[1] if len(node.args) > 1 else 0
+        size = node.args[0].meta["val"].shape[axis]
+        for bound in node.args[2:4] if isinstance(size, torch.SymInt) else ():
+            number = plain(bound.meta["val"] if isinstance(bound, torch.fx.Node) else bound or 0)
+            for needed in (number, -number) if number != sys.maxsize else ():
+                relation = sympy.Ge(plain(size), needed)
+                if isinstance(relation, sympy.Rel):
+                    yield SizeQuestion(relation, source_line(node) or str(node))
+
+
 def conditions_for_small_sizes(
     program: torch.export.ExportedProgram,
     model: torch.nn.Module,
@@ -163,14 +179,14 @@ def conditions_for_small_sizes(
     """
     sizes = Sizes.of(program, specs)
     asked = sizes.decisive(questions)
-    squeezed = sizes.decisive(_squeezed(program))
+    assumed = sizes.decisive((*_squeezed(program), *_sliced(program)))
     at_one = [question for question in asked if not question.holds(sizes.smallest, 1)]
     if at_one and _agrees_at_one(program, model, example, sizes, at_one):
         at_zero = [question for question in asked if not question.holds(sizes.smallest, 0)]
         symbols = {symbol for question in at_zero for symbol in question.relation.free_symbols}
         asked = [SizeQuestion(sympy.Ge(symbol, 1), "") for symbol in sorted(symbols, key=str)]
         at_one = []
-    at_one += squeezed
+    at_one += [question for question in assumed if not question.holds(sizes.smallest, 1)]
     if at_one:
         places = "\n".join(dict.fromkeys(f"  {question.place}" for question in at_one))
         warnings.warn(
@@ -179,7 +195,7 @@ def conditions_for_small_sizes(
             "occur, else export the model once more for it.",
             stacklevel=7,  # the caller of export
         )
-    return [question.relation for question in (*asked, *squeezed)]
+    return [question.relation for question in (*asked, *assumed)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,8 +290,8 @@ def _agrees_at_one(
         chosen = [*single, *([together] if together is not None and together not in single else [])]
         if not all(chosen):
             return False
-        calls = (call_at(program, example, wanted) for wanted in chosen if wanted)
-        return all(gives(program, call, eager(model, call)) for call in calls)
+        calls = ((call_at(program, example, wanted), wanted) for wanted in chosen if wanted)
+        return all(gives(program, call, wanted, eager(model, call)) for call, wanted in calls)
     except Exception:
         # Where the model raises, whatever it is, the captured program is not right.
         return False

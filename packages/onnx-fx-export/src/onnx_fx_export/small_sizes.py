@@ -281,7 +281,7 @@ class _Trial:
             # The model itself does not take such sizes.
             return False
         try:
-            right = gives(self.program, call, expected)
+            right = gives(self.program, call, wanted, expected)
         except Exception:
             right = False
         if not right and self.warns:

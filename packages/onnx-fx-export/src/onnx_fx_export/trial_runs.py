@@ -75,25 +75,62 @@ def eager(model: torch.nn.Module, call: Example) -> list[torch.Tensor]:
                 buffer.copy_(buffers[name])
 
 
-def gives(program: torch.export.ExportedProgram, call: Example, expected: Sequence[torch.Tensor]) -> bool:
-    """Tell whether a captured graph gives these results for a call.
+def gives(
+    program: torch.export.ExportedProgram,
+    call: Example,
+    sizes: Mapping[sympy.Symbol, sympy.Integer],
+    expected: Sequence[torch.Tensor],
+) -> bool:
+    """Tell whether a captured graph gives these results for a call, and each of its values has the shape noted.
+
+    Operators are exported for the shapes that were noted of their operands.
+
+    Args:
+        program: What was captured.
+        call: The arguments.
+        sizes: Their sizes by symbol.
+        expected: The results.
 
     Raises:
         Exception: Whatever the graph raises.
     """
     with torch.no_grad():
-        actual = _tensors(_run(program, copy.deepcopy(call)))
+        actual = _tensors(_run(program, copy.deepcopy(call), sizes))
     return len(expected) == len(actual) and all(map(_close, actual, expected))
 
 
-def _run(program: torch.export.ExportedProgram, call: Example) -> list[Any]:
+class _NotedShapes(torch.fx.Interpreter):
+    """Runs a graph as long as values have the shapes that were noted at capture."""
+
+    def __init__(self, module: torch.fx.GraphModule, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> None:
+        super().__init__(module)
+        self.sizes = sizes
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run a node.
+
+        Raises:
+            ValueError: If its result has another shape than noted.
+        """
+        result = super().run_node(n)
+        for found, noted in zip(pytree.tree_leaves(result), pytree.tree_leaves(n.meta.get("val")), strict=False):
+            if isinstance(found, torch.Tensor) and isinstance(noted, torch.Tensor):
+                shape = [plain(size).xreplace(self.sizes) for size in noted.shape]
+                if any(size.is_Integer and size != actual for size, actual in zip(shape, found.shape, strict=True)):
+                    raise ValueError(f"{n} has shape {found.shape}, not {shape}")
+        return result
+
+
+def _run(
+    program: torch.export.ExportedProgram, call: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]
+) -> list[Any]:
     """Run a captured graph without its guards."""
     user = iter(pytree.tree_leaves(call))
     own = {**program.constants, **program.state_dict}
     specs = program.graph_signature.input_specs
     values = [next(user) if spec.kind is InputKind.USER_INPUT else own[str(spec.target)] for spec in specs]
     kept = [v.clone() if isinstance(v, torch.Tensor) and not isinstance(v, torch.nn.Parameter) else v for v in values]
-    results = torch.fx.Interpreter(program.graph_module).run(*kept)
+    results = _NotedShapes(program.graph_module, sizes).run(*kept)
     kinds = program.graph_signature.output_specs
     return [result for result, spec in zip(results, kinds, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
 
