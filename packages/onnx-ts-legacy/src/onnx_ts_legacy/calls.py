@@ -79,8 +79,11 @@ class OperatorCalls(Variables):
         fake, position = self._recorded_call(overload, args, kwargs)
         values = self._lower(overload, args, kwargs, fake)
         update_running_statistics(self._interpreter, overload, args)
-        view = None if position is None else (position, Call(overload, tuple(args), kwargs, position, None))
-        return self.wrapped(values, fake, view)
+        if position is None:
+            result = self.wrapped(values, fake, None)
+            self.sometimes_views.note(overload, args, kwargs, result)
+            return result
+        return self.wrapped(values, fake, (position, Call(overload, tuple(args), kwargs, position, None)))
 
     def _split_by_numbers(self, tensor: Tensor) -> tuple[torch._ops.OpOverload, Any]:
         """Return the form of ``tensor_split`` that takes the contents of a tensor as numbers."""
@@ -134,8 +137,8 @@ class OperatorCalls(Variables):
     def _recorded_call(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None]:
         if overload in _JOINS and isinstance(args[0], SequenceState):
             return self._joined_form(args[0].element, args[1] if len(args) > 1 else 0, _JOINS[overload]), None
-        fake_args = [self._fake(arg) for arg in args]
-        fake_kwargs = {name: self._fake(arg) for name, arg in kwargs.items()}
+        fake_args = [self.form(arg) for arg in args]
+        fake_kwargs = {name: self.form(arg) for name, arg in kwargs.items()}
         return self.metadata.call(SHAPES.get(overload) or definition(overload) or overload, fake_args, fake_kwargs)
 
     def _joined_form(self, element: Any, dim: int, new_axis: int) -> Any:
@@ -145,7 +148,8 @@ class OperatorCalls(Variables):
         sizes[axis : axis + 1 - new_axis] = [self.metadata.unknown_size()]
         return self.metadata.empty(element.dtype, sizes)
 
-    def _fake(self, arg: Any) -> Any:
+    def form(self, arg: Any) -> Any:
+        """Return the form of an argument, or what stands for a number that only the runtime knows."""
         if isinstance(arg, Tensor):
             return arg.fake
         if isinstance(arg, RuntimeFloat):
@@ -153,7 +157,7 @@ class OperatorCalls(Variables):
         if isinstance(arg, RuntimeBool):
             return True
         if isinstance(arg, list | tuple):
-            return [self._fake(item) for item in arg]
+            return [self.form(item) for item in arg]
         if isinstance(arg, SequenceState):
             return [arg.element]
         if isinstance(arg, VectorState):
@@ -202,8 +206,8 @@ class OperatorCalls(Variables):
     def _decomposed(
         self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any], values: list[Any], keyword: dict[str, Any]
     ) -> Any:
-        fake_args = [self._fake(arg) for arg in args]
-        fake_kwargs = {name: self._fake(arg) for name, arg in kwargs.items()}
+        fake_args = [self.form(arg) for arg in args]
+        fake_kwargs = {name: self.form(arg) for name, arg in kwargs.items()}
         return lower_by_pieces(self._interpreter, overload, (fake_args, fake_kwargs), (values, keyword))
 
     def check(self, result: Any, fake: Any, name: str) -> None:

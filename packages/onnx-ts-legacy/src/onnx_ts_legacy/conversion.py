@@ -30,6 +30,7 @@ from onnx_ts_legacy.quantized import convert_quantized, is_quantized_call, obser
 from onnx_ts_legacy.quantized_values import QUANTIZED_DTYPES
 from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
 from onnx_ts_legacy.sequences import PIECES, list_of_pieces
+from onnx_ts_legacy.sometimes_views import SometimesViews
 from onnx_ts_legacy.sources import module_path, source_line
 from onnx_ts_legacy.state import StateSlot
 from onnx_ts_legacy.tensor_forms import is_tensor
@@ -101,6 +102,7 @@ class Interpreter(OperatorCalls):
         self.heap = Heap()
         self.metadata = Metadata(op)
         self.scalars = Scalars(self)
+        self.sometimes_views = SometimesViews(self)
         self.decomposer = Decomposer()
         self.attributes = Attributes(self, root, prefix, slots or {})
         self.env: dict[int, Any] = {}

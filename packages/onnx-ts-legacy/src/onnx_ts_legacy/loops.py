@@ -108,7 +108,7 @@ class _Loop:
         op.input("condition", ir.DataType.BOOL, ())
         plans: list[Plan] = []
         fits = True
-        with interpreter.heap.branch() as changes, in_branch(interpreter, op):
+        with interpreter.heap.body() as changes, in_branch(interpreter, op):
             results = self._run_body(op)
             for plan, value in zip(self._plans, results[1:], strict=True):
                 new = joined(interpreter, plan, value, self._symbols)

@@ -22,7 +22,7 @@ from onnx_ts_legacy.tensor_forms import TensorForm, is_tensor
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.graph_lowering import SymbolNames
 
-__all__ = ["Metadata"]
+__all__ = ["Metadata", "viewed_argument"]
 
 # Values for symbols without an example, tried in this order until a call accepts one.
 _UNKNOWN = (2, 1, 0, 4, 8)
@@ -97,11 +97,11 @@ class Metadata:
 
     def constant(self, tensor: torch.Tensor) -> TensorForm:
         """Return the form of a tensor."""
-        return self._strided(tensor.dtype, tensor.shape, tensor.stride())
+        return self.strided(tensor.dtype, tensor.shape, tensor.stride())
 
     def empty(self, dtype: torch.dtype, sizes: Sequence[int | torch.SymInt]) -> TensorForm:
         """Return the form of a contiguous tensor."""
-        form = self._strided(dtype, sizes, _contiguous_strides(sizes))
+        form = self.strided(dtype, sizes, _contiguous_strides(sizes))
         self._contiguous[id(form)] = True, form
         return form
 
@@ -185,7 +185,8 @@ class Metadata:
             value.fake = private.plain_fake(self._mode, value.shape, value.stride(), value.dtype)
         return value.fake
 
-    def _strided(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> TensorForm:
+    def strided(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> TensorForm:
+        """Return the form of a tensor with these strides."""
         key = _form_key(dtype, (*sizes, *strides, 0))
         if key not in self._canonical:
             self._canonical[key] = TensorForm(dtype, sizes, strides)
@@ -223,7 +224,7 @@ class Metadata:
     def _by_rule(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None] | None:
         view = known_view(function, args, kwargs)
         if view is not None:
-            return self._strided(args[0].dtype, *view), 0
+            return self.strided(args[0].dtype, *view), 0
         form = known_form(function, args, kwargs, self._is_contiguous)
         return None if form is None else (self.empty(*form), None)
 
@@ -256,7 +257,7 @@ class Metadata:
             private.quiet_fake_tensors(),
         ):
             result = function(*fakes, **named)
-        return pytree.tree_map_only(torch.Tensor, self.canonical, result), _viewed(fakes, result)
+        return pytree.tree_map_only(torch.Tensor, self.canonical, result), viewed_argument(fakes, result)
 
     def _run_in_python(
         self, function: Callable[..., Any], args: Any, kwargs: Any, error: Exception
@@ -292,7 +293,10 @@ class Metadata:
         if isinstance(leaf, TensorForm):
             sizes = [_evaluated(size, values, unknown) for size in leaf.shape]
             with self._plain_mode:
-                return torch.empty(sizes, dtype=leaf.dtype)
+                if leaf.layout != torch.strided:
+                    return torch.empty(sizes, dtype=leaf.dtype)
+                strides = [_evaluated(stride, values, unknown) for stride in leaf.stride()]
+                return torch.empty_strided(sizes, strides, dtype=leaf.dtype)
         if isinstance(leaf, torch.SymInt):
             return _evaluated(leaf, values, unknown)
         return 1.0 if isinstance(leaf, torch.SymFloat) else leaf
@@ -377,7 +381,7 @@ class _Trials:
             plain = [self._metadata.plain(leaf, values, unknown) for leaf in self._leaves]
             args, kwargs = pytree.tree_unflatten(plain, self._structure)
             result = self._metadata.run_plain(self._function, args, kwargs)
-            self._viewed = _viewed(args, result)
+            self._viewed = viewed_argument(args, result)
             return values, result
         except Exception:
             return None
@@ -393,7 +397,26 @@ class _Trials:
         if len({leaf.dim() for leaf in found}) > 1:
             raise ScriptValueError("The rank of the result depends on sizes that only the runtime knows.")
         sizes = [self._size(trials, [leaf.shape[axis] for leaf in found]) for axis in range(found[0].dim())]
-        return self._metadata.empty(found[0].dtype, sizes)
+        strides = self._strides(trials, found)
+        if strides is None:
+            return self._metadata.empty(found[0].dtype, sizes)
+        return self._metadata.strided(found[0].dtype, sizes, strides)
+
+    def _strides(self, trials: list[tuple[dict[str, int], Any]], found: list[torch.Tensor]) -> list[Any] | None:
+        """Return the strides of a view, each a number or one of what it shows; None if they are something else."""
+        if self._viewed is None or len(trials) < 2:
+            return None
+        (args, _) = pytree.tree_unflatten(self._leaves, self._structure)
+        strides: list[Any] = []
+        for axis in range(found[0].dim()):
+            now = [leaf.stride(axis) for leaf in found]
+            same = (
+                stride
+                for stride in (now[0], *args[self._viewed].stride())
+                if [_evaluated(stride, values, 2) for values, _ in trials] == now
+            )
+            strides.append(next(same, None))
+        return None if None in strides else strides
 
     def _size(self, trials: list[tuple[dict[str, int], Any]], found: list[int]) -> Any:
         if len(trials) > 1:
@@ -463,7 +486,7 @@ def _forget_fakes(values: Any) -> None:
             leaf.fake = None
 
 
-def _viewed(args: Sequence[Any], result: Any) -> int | None:
+def viewed_argument(args: Sequence[Any], result: Any) -> int | None:
     """Return the position of the tensor whose memory the result shows, or None."""
     first = result[0] if isinstance(result, list | tuple) and result else result
     if not isinstance(first, torch.Tensor):

@@ -57,6 +57,7 @@ _CONJUGATIONS = frozenset(("conj", "_conj", "adjoint", "mH"))
 def node_value(interpreter: Interpreter, node: Storage | View) -> ir.Value:
     """Return the ONNX value of what ``node`` holds now."""
     if isinstance(node, Storage):
+        interpreter.sometimes_views.read(node)
         return interpreter.content_value(node.state)
     parent = node_value(interpreter, node.parent)
     if node.cached is not None and node.cached[0] is parent and interpreter.is_visible(node.cached[2]):
@@ -88,7 +89,9 @@ def assign(interpreter: Interpreter, target: Tensor, value: ir.Value) -> None:
         parent = node_value(interpreter, node.parent)
         value = _put_back(interpreter, node, parent, value)
         node = node.parent
+    before = node.state
     interpreter.heap.write(node, Content(value))
+    interpreter.sometimes_views.written(node, before)
     for other in node.aliases:
         interpreter.heap.write(other, Content(None, _STALE))
 

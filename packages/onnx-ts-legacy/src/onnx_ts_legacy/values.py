@@ -62,10 +62,15 @@ Changes = dict[Mutable, Any]
 
 
 class Heap:
-    """Writes the contents of mutable objects, and takes writes back at the end of a branch."""
+    """Writes the contents of mutable objects, and takes writes back at the end of a branch.
+
+    Attributes:
+        repeated: Numbers of the branches being run that are bodies of loops.
+    """
 
     def __init__(self) -> None:
         self._frames: list[tuple[int, Changes]] = []
+        self.repeated: list[int] = []
         self._count = 0
         self._watched: list[set[Mutable]] = []
 
@@ -91,6 +96,16 @@ class Heap:
             yield written
         finally:
             self._watched.pop()
+
+    @contextmanager
+    def body(self) -> Iterator[Changes]:
+        """Run the body of a loop, which is a branch that may follow itself."""
+        with self.branch() as changes:
+            self.repeated.append(self.frame)
+            try:
+                yield changes
+            finally:
+                self.repeated.pop()
 
     @contextmanager
     def branch(self) -> Iterator[Changes]:

@@ -16,6 +16,7 @@ from onnx_ts_legacy.metadata import Metadata
 from onnx_ts_legacy.mutation import node_value
 from onnx_ts_legacy.prims import ProgramRaisesError
 from onnx_ts_legacy.scalars import Scalars
+from onnx_ts_legacy.sometimes_views import SometimesViews
 from onnx_ts_legacy.state import StateSlot, program_value
 from onnx_ts_legacy.tensor_forms import TensorForm
 from onnx_ts_legacy.values import (
@@ -48,6 +49,7 @@ class Variables:
         heap: What writes the contents of mutable objects.
         metadata: Source of dtypes and sizes.
         scalars: What moves numbers between program and model.
+        sometimes_views: What follows copies that are views at some sizes.
         attributes: Attributes of modules.
         state_values: Variables of the state inputs by name.
         cases: For symbols that tell the forms of a tensor apart, the tensor and the number that each form has.
@@ -58,6 +60,7 @@ class Variables:
     heap: Heap
     metadata: Metadata
     scalars: Scalars
+    sometimes_views: SometimesViews
     attributes: Attributes
     state_values: dict[str, Any]
     cases: dict[str, tuple[Tensor, tuple[Any, ...]]]
