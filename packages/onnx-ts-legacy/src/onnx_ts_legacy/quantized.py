@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from onnx_ts_legacy.dtypes import dtype_of_code
+from onnx_ts_legacy.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.prims import PRIM_HANDLERS
 from onnx_ts_legacy.quantized_modules import convert_module_call
 from onnx_ts_legacy.quantized_recurrent import convert_recurrent, is_recurrent
 from onnx_ts_legacy.quantized_values import Quantized, as_float, constant_array, dequantize, number, quantize
-from onnx_ts_legacy.values import ListRef, Tensor
+from onnx_ts_legacy.values import ListRef, Tensor, is_runtime
 from onnxops_decomp.errors import UnsupportedOperatorError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def is_quantized_call(kind: str, args: Sequence[Any]) -> bool:
     """Tell whether a call makes or takes quantized tensors."""
     if kind.startswith(("quantized::", "aten::quantized_")) or kind in _MAKERS:
         return True
-    return any(_holds_quantized(arg) for arg in args) and kind.startswith("aten::")
+    return any(_holds_quantized(arg) for arg in args) and (kind.startswith("aten::") or kind in _QUESTIONS)
 
 
 def _holds_quantized(arg: Any) -> bool:
@@ -69,12 +70,15 @@ def convert_quantized(interpreter: Interpreter, node: Any, args: Sequence[Any]) 
     """
     kind = str(node.kind())
     if kind == "aten::quantize_per_tensor":
-        return quantize(interpreter, args[0], dtype_of_code(args[3]), number(args[1]), int(number(args[2])))
+        scale, zero_point = (number(_read_number(interpreter, node, index)) for index in (1, 2))
+        return quantize(interpreter, args[0], dtype_of_code(args[3]), scale, int(zero_point))
     if kind == "aten::quantize_per_channel":
         scale, zero_point = (constant_array(interpreter, arg) for arg in args[1:3])
         return quantize(interpreter, args[0], dtype_of_code(args[4]), scale, zero_point, args[3])
     if is_recurrent(kind):
         return convert_recurrent(interpreter, kind, args)
+    if kind in _FORM_QUESTIONS:
+        return PRIM_HANDLERS[kind](interpreter, node, [dequantize(interpreter, args[0]), *args[1:]])
     query = _QUERIES.get(kind)
     if query is not None:
         return query(interpreter, args[0])
@@ -95,6 +99,18 @@ def convert_quantized(interpreter: Interpreter, node: Any, args: Sequence[Any]) 
     return _map(result, lambda t: quantize(interpreter, t, like.dtype, like.scale, like.zero_point, like.axis))
 
 
+_NUMBERS_OF_TENSORS = ("aten::Float", "aten::Int", "aten::FloatImplicit", "aten::IntImplicit", "aten::item")
+
+
+def _read_number(interpreter: Interpreter, node: Any, index: int) -> Any:
+    """Return an argument; what a scripted module reads from a tensor that does not change is known."""
+    variable = node.inputsAt(index)
+    value = interpreter.env[variable.unique()]
+    if is_runtime(value) and variable.node().kind() in _NUMBERS_OF_TENSORS:
+        value = interpreter.env[variable.node().inputsAt(0).unique()]
+    return constant_array(interpreter, value).item() if isinstance(value, Tensor) else value
+
+
 def _map(result: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(result, tuple):
         return tuple(_map(item, function) for item in result)
@@ -105,6 +121,10 @@ def _map(result: Any, function: Callable[[Tensor], Any]) -> Any:
     return function(result) if isinstance(result, Tensor) else result
 
 
+# What a program asks of any tensor; the sizes of a quantized one are those of its floats.
+_FORM_QUESTIONS = frozenset(
+    ("aten::size", "aten::sym_size", "aten::dim", "aten::ndimension", "aten::numel", "prim::shape", "prim::ndim")
+)
 _QUERIES: dict[str, Callable[[Interpreter, Any], Any]] = {
     "aten::dequantize": dequantize,
     "aten::q_scale": lambda interpreter, q: q.scale,
@@ -112,7 +132,12 @@ _QUERIES: dict[str, Callable[[Interpreter, Any], Any]] = {
     "aten::int_repr": lambda interpreter, q: interpreter.fresh(
         q.value, interpreter.metadata.empty(torch.uint8 if q.dtype == torch.quint8 else torch.int8, q.form.shape)
     ),
+    "aten::is_floating_point": lambda interpreter, q: False,
+    "aten::is_complex": lambda interpreter, q: False,
+    "prim::is_quantized": lambda interpreter, q: True,
+    "prim::dtype": lambda interpreter, q: scalar_type_code(q.dtype),
 }
+_QUESTIONS = _FORM_QUESTIONS | _QUERIES.keys()
 
 
 # ---- fake quantization

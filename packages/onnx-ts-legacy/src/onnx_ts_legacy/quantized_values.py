@@ -46,6 +46,12 @@ class Quantized:
     axis: int | None = None
 
 
+_UNKNOWN = (
+    "The scale and zero point of a quantized tensor have to be constants: numbers, or buffers that the model does not "
+    "change and uses as they are."
+)
+
+
 def number(value: Any) -> Any:
     """Return a scale or zero point.
 
@@ -54,7 +60,7 @@ def number(value: Any) -> Any:
     """
     if isinstance(value, int | float):
         return value
-    raise ScriptValueError("The scale and zero point of a quantized tensor have to be constants.")
+    raise ScriptValueError(_UNKNOWN)
 
 
 def constant_array(interpreter: Interpreter, tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -66,7 +72,7 @@ def constant_array(interpreter: Interpreter, tensor: Tensor) -> np.ndarray[Any, 
     value = interpreter.value(tensor)
     source = value.const_value
     if source is None:
-        raise ScriptValueError("The scale and zero point of a quantized tensor have to be constants.")
+        raise ScriptValueError(_UNKNOWN)
     return np.asarray(source.numpy())
 
 

@@ -147,10 +147,11 @@ class SometimesViews:
         if sizes is None:
             return
         changed, seen = lines[0], f"is read{lines[1]}" if read is not None else "the model returns"
+        where = sizes or "at the sizes of the example"
         text = (
-            f"{copies} gives a copy in the model, but a view in torch, {sizes or 'at the sizes of the example'}. What is "
-            f"written{changed} changes what {seen} there, and not in the model. Call clone() on the result if a copy "
-            "is meant; write to the tensor itself if not."
+            f"{copies} gives a copy in the model, but a view in torch, {where}. What is written{changed} changes what "
+            f"{seen} there, and not in the model. Call clone() on the result if a copy is meant; write to the tensor "
+            "itself if not."
         )
         if not sizes:
             raise ScriptValueError(text)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxops_decomp._version import __version__
 from onnxops_decomp.builder import OpBuilder
-from onnxops_decomp.passes import KeepPaddingApart
+from onnxops_decomp.passes import KeepFloatWeights, KeepPaddingApart
 
 __all__ = ["build_model", "ir_version_for"]
 
@@ -53,4 +53,5 @@ def build_model(
         functions=functions,
     )
     KeepPaddingApart()(model)
+    KeepFloatWeights()(model)
     return model

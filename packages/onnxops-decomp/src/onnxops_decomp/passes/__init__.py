@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from onnxops_decomp.passes.batch_normalization import FoldBatchNormalization
 from onnxops_decomp.passes.derived import DerivedTensor
+from onnxops_decomp.passes.float_weights import KeepFloatWeights
 from onnxops_decomp.passes.padding import KeepPaddingApart
 
-__all__ = ["DerivedTensor", "FoldBatchNormalization", "KeepPaddingApart"]
+__all__ = ["DerivedTensor", "FoldBatchNormalization", "KeepFloatWeights", "KeepPaddingApart"]

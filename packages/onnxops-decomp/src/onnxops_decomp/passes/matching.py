@@ -12,6 +12,7 @@ import onnx_ir as ir
 __all__ = [
     "constant",
     "dims",
+    "hand_through",
     "operand",
     "other_operand",
     "producer",
@@ -106,6 +107,19 @@ def replace_outputs(old: ir.Node, new: ir.Node, outputs: Mapping[int, ir.Value])
         ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
         output.name = None
         result.name = name
+
+
+def hand_through(node: ir.Node, op_type: str) -> None:
+    """Put a Sum or Max of one operand, which is that operand, in front of the first operand of a node."""
+    value, graph = node.inputs[0], node.graph
+    assert value is not None
+    assert graph is not None
+    between = ir.node(op_type, [value], name=f"{node.name}_apart")
+    between.metadata_props.update(node.metadata_props)
+    kept = between.outputs[0]
+    kept.name, kept.type, kept.shape = f"{value.name}.{node.name}", value.type, value.shape
+    graph.insert_before(node, between)
+    node.replace_input_with(0, kept)
 
 
 def sweep(node: ir.Node) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.passes.matching import operand, producer, sole_user
+from onnxops_decomp.passes.matching import hand_through, operand, producer, sole_user
 
 __all__ = ["KeepPaddingApart"]
 
@@ -35,7 +35,7 @@ class KeepPaddingApart(ir.passes.InPlacePass):
                     if opset >= _AXES_OPSET:
                         _name_axes(pad, in_function=graph is not model.graph)
                     else:
-                        _separate(node)
+                        hand_through(node, "Sum" if _is_floating(node) else "Max")
                     modified = True
         return ir.passes.PassResult(model, modified)
 
@@ -80,16 +80,6 @@ def _name_axes(pad: ir.Node, *, in_function: bool) -> None:
     pad.replace_input_with(_AXES, axes)
 
 
-def _separate(pool: ir.Node) -> None:
-    """Put a Sum or Max of one operand, which is that operand, in front of a pooling."""
-    padded = pool.inputs[0]
-    graph = pool.graph
-    assert padded is not None
-    assert graph is not None
-    floating = padded.dtype is None or padded.dtype.is_floating_point()
-    between = ir.node("Sum" if floating else "Max", [padded], name=f"{pool.name}_apart")
-    between.metadata_props.update(pool.metadata_props)
-    kept = between.outputs[0]
-    kept.name, kept.type, kept.shape = f"{padded.name}.apart", padded.type, padded.shape
-    graph.insert_before(pool, between)
-    pool.replace_input_with(0, kept)
+def _is_floating(pool: ir.Node) -> bool:
+    value = operand(pool, 0)
+    return value is None or value.dtype is None or value.dtype.is_floating_point()
