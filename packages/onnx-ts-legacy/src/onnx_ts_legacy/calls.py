@@ -66,6 +66,8 @@ class OperatorCalls(Variables):
             return args[0]
         if overload is aten.tensor_split.tensor_indices_or_sections:
             overload, args[1] = self._split_by_numbers(args[1])
+        if overload is aten.narrow.Tensor:
+            overload, args[2] = aten.narrow.default, self.scalars.of_tensor(args[2])
         if overload._schema.is_mutable:
             return self._call_in_place(overload, args, kwargs)
         cell = CELLS.get(overload) or PACKING.get(overload)
@@ -282,8 +284,15 @@ class OperatorCalls(Variables):
         value = self.op.cast(self.value(source), to_ir(fake.dtype))
         if str(tuple(source.fake.shape)) != str(tuple(fake.shape)):
             cast = self.fresh(value, self.metadata.empty(fake.dtype, source.fake.shape))
-            value = self.value(self.call(aten.expand.default, [cast, self.sizes(target)], {}))
+            value = self._expanded(cast, target)
         assign(self._interpreter, target, value)
+
+    def _expanded(self, source: Tensor, target: Tensor) -> ir.Value:
+        """Return a tensor expanded to the sizes of another one."""
+        if all(isinstance(size, int) or size.node.expr.is_Symbol for size in target.fake.shape):
+            return self.value(self.call(aten.expand.default, [source, self.sizes(target)], {}))
+        # What torch says of a part of a dimension, such as n - 1, does not hold where that is empty.
+        return self.op.Expand(self.value(source), self.op.Shape(self.value(target)))
 
 
 _NUMBER_FUNCTIONS = {
@@ -343,6 +352,9 @@ def _without_codes(
     overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a call with dtypes, layouts and memory formats in place of TorchScript's integers."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Poison):
+            raise value.error()
     converters = argument_converters(overload)
     given = [converters[i](a) if i in converters and a is not None else a for i, a in enumerate(args)]
     if not converters or not kwargs:

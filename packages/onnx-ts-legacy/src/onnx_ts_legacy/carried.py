@@ -153,7 +153,7 @@ class Carried(Plan):
         interpreter.heap.write(target, Content(self._value(self.take(interpreter, None, values))))
 
     def joined_state(self, interpreter: Interpreter, target: Mutable, symbols: int) -> Plan:
-        return self
+        return Stale(target.state) if isinstance(target.state.number, Poison) else self
 
     def _value(self, tensor: Tensor) -> ir.Value:
         value = tensor.storage.state.value
@@ -161,23 +161,42 @@ class Carried(Plan):
         return value  # type: ignore[no-any-return]
 
 
+class Stale(Plan):
+    """Contents of a memory that is written through another one in the body, so that they must not be read."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+
+    def enter(self, interpreter: Interpreter) -> Any:
+        return self.content
+
+    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+        return []
+
+    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
+        return self.content
+
+    def joined_state(self, interpreter: Interpreter, target: Mutable, symbols: int) -> Plan:
+        return self
+
+
 class Sequence(Plan):
     """Contents of a list that changes its length."""
 
-    def __init__(self, element: Any) -> None:
-        self.element = element
+    def __init__(self, element: Any, shown: tuple[Storage, ...]) -> None:
+        self.element, self.shown = element, shown
 
     def enter(self, interpreter: Interpreter) -> Any:
         require_in_body(interpreter)
         value = interpreter.op.input("carried", None, None)
-        return sequence_state(interpreter, value, self.element)
+        return sequence_state(interpreter, value, self.element, self.shown)
 
     def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
         holder = ListRef(interpreter.heap, value)
         return [own_sequence(interpreter, holder, self.element).value]
 
     def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
-        return sequence_state(interpreter, next(values), self.element)
+        return sequence_state(interpreter, next(values), self.element, self.shown)
 
 
 class Vector(Plan):
@@ -295,12 +314,12 @@ def plan_of_state(interpreter: Interpreter, target: Mutable, before: Any) -> Pla
         raise ControlFlowError("The shape of a tensor that is older than a loop is changed in place in it.")
     if isinstance(target, ObjectRef):
         return Object({}, dict)
-    return _state_plan(before)
+    return _state_plan(interpreter, before)
 
 
-def _state_plan(state: Any) -> Plan:
+def _state_plan(interpreter: Interpreter, state: Any) -> Plan:
     if isinstance(state, SequenceState):
-        return Sequence(state.element)
+        return Sequence(state.element, _older(interpreter, [state.memory]))
     if isinstance(state, VectorState):
         return Vector(state.dtype)
     make = dict if isinstance(state, dict) else _tuple
@@ -379,7 +398,7 @@ def _widened(interpreter: Interpreter, before: Any, after: Any, symbols: int) ->
         start = Group({key: Same(item) for key, item in enumerate(before)}, _tuple)
         return _wider_group(interpreter, start, after, symbols)
     if isinstance(before, ListRef) and isinstance(after, ListRef):
-        return NewList(joined(interpreter, _state_plan(before.state), after.state, symbols))
+        return NewList(joined(interpreter, _state_plan(interpreter, before.state), after.state, symbols))
     if isinstance(before, DictRef) and isinstance(after, DictRef):
         raise ControlFlowError("A loop replaces a dict by another one; change the entries of one dict instead.")
     kinds = " and ".join(type(x).__name__ for x in (before, after))
@@ -394,7 +413,7 @@ def _tensor_plan(interpreter: Interpreter, tensors: list[Tensor], symbols: int) 
         kinds = ", ".join(f"{form.dtype} of rank {form.dim()}" for form in forms)
         raise ControlFlowError(f"A tensor changes its dtype or rank from one iteration to the next: {kinds}.") from None
     sizes = tuple(size if interpreter.metadata.is_older(size, symbols) else None for size in form.shape)
-    aliases = tuple(t.storage for t in tensors if t.storage.frame < interpreter.heap.frame)
+    aliases = _older(interpreter, [tensor.storage for tensor in tensors])
     return Carried(form.dtype, sizes, is_complex(interpreter.value(tensors[0])), aliases)
 
 
@@ -412,10 +431,8 @@ def _wider_tensor(interpreter: Interpreter, plan: Carried, value: Any, symbols: 
         for size, now in zip(plan.sizes, fake.shape, strict=True)
     )
     same = all((a is None) == (b is None) for a, b in zip(sizes, plan.sizes, strict=True))
-    aliases = plan.aliases
-    if value.storage.frame < interpreter.heap.frame and value.storage not in aliases:
-        aliases = (*aliases, value.storage)
-    return plan if same and aliases is plan.aliases else Carried(plan.dtype, sizes, plan.complex, aliases)
+    aliases = tuple(dict.fromkeys((*plan.aliases, *_older(interpreter, [value.storage]))))
+    return plan if same and len(aliases) == len(plan.aliases) else Carried(plan.dtype, sizes, plan.complex, aliases)
 
 
 def _wider_group(interpreter: Interpreter, plan: Group, value: Any, symbols: int) -> Plan:
@@ -446,7 +463,19 @@ def _as_list_plan(interpreter: Interpreter, plan: Group, value: Any, symbols: in
         forms.extend(item.fake for item in value if isinstance(item, Tensor))
         if not all(isinstance(item, Tensor) for item in value):
             raise ControlFlowError("A list of other things than tensors or numbers changes its length in a loop.")
-    return Sequence(_outer(interpreter, common_form(interpreter, forms), symbols))
+    tensors = [item for item in known if isinstance(item, Tensor)]
+    shown = _older(interpreter, [*(item.storage for item in tensors), *_memories(value)])
+    return Sequence(_outer(interpreter, common_form(interpreter, forms), symbols), shown)
+
+
+def _memories(state: SequenceState | tuple[Tensor, ...]) -> list[Storage]:
+    return [state.memory] if isinstance(state, SequenceState) else [item.storage for item in state]
+
+
+def _older(interpreter: Interpreter, storages: list[Storage]) -> tuple[Storage, ...]:
+    """Return the memories older than the body that others may be the same as."""
+    shown = dict.fromkeys(other for storage in storages for other in storage.shown)
+    return tuple(filter(interpreter.heap.is_older, shown))
 
 
 def _outer(interpreter: Interpreter, form: Any, symbols: int) -> Any:
@@ -461,7 +490,8 @@ def _wider_sequence(interpreter: Interpreter, plan: Sequence, value: Any, symbol
     else:
         forms = [plan.element, *(item.fake for item in value)]
     sizes = tuple(zip(*(form.shape for form in forms), strict=True))
+    shown = tuple(dict.fromkeys((*plan.shown, *_older(interpreter, _memories(value)))))
     wanted = [s[0] if all(isinstance(x, int) and x == s[0] for x in s) else None for s in sizes]
     if all((w is None) == (not isinstance(s, int)) for w, s in zip(wanted, plan.element.shape, strict=True)):
-        return plan
-    return Sequence(_outer(interpreter, common_form(interpreter, forms), symbols))
+        return plan if len(shown) == len(plan.shown) else Sequence(plan.element, shown)
+    return Sequence(_outer(interpreter, common_form(interpreter, forms), symbols), shown)

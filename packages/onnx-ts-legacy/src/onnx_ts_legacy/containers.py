@@ -14,7 +14,6 @@ from onnx_ts_legacy.sequences import (
     as_sequence,
     erased,
     extended,
-    position,
     sequence_at,
     sequence_insert,
     sequence_length,
@@ -145,11 +144,7 @@ def _set_item(interpreter: Interpreter, target: Any, index: Any, item: Any) -> A
     if _is_dynamic(target, index):
         # Inserted before it is erased: a negative index still counts from the same end then.
         state = as_sequence(interpreter, target)
-        op = interpreter.op
-        place = position(interpreter, index)
-        length = position(interpreter, sequence_length(interpreter, state))
-        place = op.Where(op.Less(place, 0), op.Add(place, length), place)
-        index = interpreter.metadata.runtime_int(place)
+        index = interpreter.scalars.from_start(index, sequence_length(interpreter, state))
         _delete(interpreter, target, index)
         sequence_insert(interpreter, target, index, item)
         return target
@@ -283,8 +278,8 @@ def _reduced(name: str) -> Handler:
         items = target.items
         if isinstance(other, ListRef):
             raise ScriptValueError(f"{name} of two lists has no ONNX form.")
-        result = items[0]
-        for item in items[1:]:
+        result = _checked(items[0])
+        for item in map(_checked, items[1:]):
             runtime = is_runtime(result) or is_runtime(item)
             result = interpreter.scalars.binary(name, result, item) if runtime else _REDUCTIONS[name](result, item)
         return result

@@ -31,7 +31,7 @@ from onnx_ts_legacy.quantized_values import QUANTIZED_DTYPES
 from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
 from onnx_ts_legacy.sequences import PIECES, list_of_pieces
 from onnx_ts_legacy.sometimes_views import SometimesViews
-from onnx_ts_legacy.sources import module_path, source_line
+from onnx_ts_legacy.sources import located, module_path, source_line
 from onnx_ts_legacy.state import StateSlot
 from onnx_ts_legacy.tensor_forms import is_tensor
 from onnx_ts_legacy.values import (
@@ -138,7 +138,7 @@ class Interpreter(OperatorCalls):
         except (LoweringError, ScriptValueError) as error:
             result = self._failed(node, args, error)
         except DynamicDimensionError as error:
-            raise DynamicDimensionError(_located(str(error), node)) from error
+            raise DynamicDimensionError(located(str(error), node)) from error
         finally:
             self.node = outer
         count = node.outputsSize()
@@ -422,11 +422,6 @@ class Interpreter(OperatorCalls):
         """
         if self.op.opset < lowest:
             raise UnsupportedOpsetError(types, self.op.opset, lowest=lowest, reason=what)
-
-
-def _located(text: str, node: Any) -> str:
-    source = source_line(node)
-    return f"{text} ({node.kind()} at {source})" if source and " at " not in text else text
 
 
 @functools.cache

@@ -16,10 +16,12 @@ from onnx_ts_legacy.capture import Captured
 from onnx_ts_legacy.conversion import Failure, Interpreter
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, UnsupportedOperatorsError
+from onnx_ts_legacy.graph_parts import node_inputs
 from onnx_ts_legacy.module_functions import ModuleClass, outline_modules
 from onnx_ts_legacy.optional_outputs import optional_output
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import registry
+from onnx_ts_legacy.sources import located
 from onnx_ts_legacy.state import StateSlot, interface_value
 from onnx_ts_legacy.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
 from onnxops_decomp.builder import OpBuilder
@@ -219,12 +221,16 @@ class _Conversion:
     # ---- outputs
 
     def _close(self, results: Sequence[Any], changed: Mapping[str, Any]) -> None:
-        found: list[tuple[str, Any]] = []
-        for index, result in enumerate(results):
-            found.extend(self._flat(str(index) if len(results) > 1 else "", result))
-        names = self._output_names([name for name, _ in found])
-        for name, (_, result) in zip(names, found, strict=True):
-            self._outputs.append((name, self._output_value(result)))
+        found: list[tuple[str, Any, Any]] = []
+        for index, (result, variable) in enumerate(zip(results, self._captured.graph.outputs(), strict=False)):
+            flat = self._flat(str(index) if len(results) > 1 else "", result)
+            found.extend((name, value, _giver(variable, name)) for name, value in flat)
+        names = self._output_names([name for name, _, _ in found])
+        for name, (_, result, node) in zip(names, found, strict=True):
+            try:
+                self._outputs.append((name, self._output_value(result)))
+            except ScriptValueError as error:
+                raise ScriptValueError(located(f"Output {name!r} cannot be given: {error}", node)) from error
         for variable in self._inputs:
             if variable.storage.is_changed and self._options.state == "io":
                 name = f"{variable.storage.origin}_out"
@@ -243,14 +249,14 @@ class _Conversion:
         if isinstance(result, Maybe):
             return optional_output(self.interpreter, result)
         if isinstance(result, Tensor):
-            return self.interpreter.any_value(result)
+            value = self.interpreter.value(result)
+            self.interpreter.check(value, result.fake, "An output")
+            return value
         return self.interpreter.scalars.to_output(result)
 
     def _flat(self, name: str, value: Any) -> list[tuple[str, Any]]:
         if value is None:
             return []
-        if isinstance(value, Poison):
-            raise value.error()
         if isinstance(value, ListRef) and isinstance(value.state, SequenceState | VectorState):
             return [(name, value)]
         items: Any = None
@@ -318,6 +324,14 @@ class _Conversion:
             dim = value.shape[axis]
             if isinstance(dim, int) or dim.value is None or str(dim.value).startswith("u"):
                 value.shape[axis] = text
+
+
+def _giver(variable: Any, path: str) -> Any:
+    """Return the node that gives an output, also where the graph gives a tuple of several."""
+    node, place = variable.node(), path.partition("_")[0]
+    if node.kind() == "prim::TupleConstruct" and place.isdigit():
+        return node_inputs(node)[int(place)].node()
+    return node
 
 
 def _named_axes(name: str, axes: Mapping[int, str] | Sequence[int], rank: int) -> dict[int, str]:

@@ -7,6 +7,7 @@ carried, with the dimensions that stay the same; a list that grows becomes a seq
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from onnx_ts_legacy.control_flow import abandon, in_branch
 from onnx_ts_legacy.errors import ControlFlowError
 from onnx_ts_legacy.foresight import first_objects, first_plans
 from onnx_ts_legacy.prims import ProgramRaisesError
-from onnx_ts_legacy.values import Mutable
+from onnx_ts_legacy.values import Mutable, Tensor
 from onnxops_decomp.builder import OpBuilder
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class _Loop:
         self._symbols = interpreter.metadata.symbol_count()
         self._plans = first_plans(interpreter, block, carried)
         self._objects = first_objects(interpreter, block)
+        self._same: set[tuple[int, int]] = _same_memory(carried)
 
     def convert(self) -> list[Any]:
         failures = len(self._interpreter.failures)
@@ -115,6 +117,9 @@ class _Loop:
                 fits &= new is plan
                 plans.append(new)
             fits &= self._join_objects(interpreter.heap.pending())
+            same = _same_memory(results[1:])
+            fits &= same <= self._same
+            self._same |= same
             self._plans = plans
             outputs = self._outputs(results[1:]) if fits else None
             again = interpreter.scalars.to_value(interpreter.scalars.truth(results[0])) if fits else None
@@ -126,7 +131,7 @@ class _Loop:
         iteration = interpreter.metadata.runtime_int(op.scope.inputs[0])
         for target, plan in self._objects.items():
             plan.enter_state(interpreter, target)
-        inputs = [plan.enter(interpreter) for plan in self._plans]
+        inputs = self._linked([plan.enter(interpreter) for plan in self._plans])
         try:
             return interpreter.run_block(self._block, [iteration, *inputs])
         except ProgramRaisesError as error:
@@ -181,4 +186,20 @@ class _Loop:
         interpreter = self._interpreter
         for target, plan in self._objects.items():
             plan.take_state(interpreter, target, values)
-        return [plan.take(interpreter, value, values) for plan, value in zip(self._plans, self._initial, strict=True)]
+        pairs = zip(self._plans, self._initial, strict=True)
+        return self._linked([plan.take(interpreter, value, values) for plan, value in pairs])
+
+    def _linked(self, variables: list[Any]) -> list[Any]:
+        """Note which variables may show one memory at the start of an iteration, or after the loop."""
+        for first, second in self._same:
+            a, b = variables[first], variables[second]
+            if isinstance(a, Tensor) and isinstance(b, Tensor):
+                a.storage.link(b.storage)
+        return variables
+
+
+def _same_memory(variables: Sequence[Any]) -> set[tuple[int, int]]:
+    """Return the pairs of variables, by their positions, that may show one memory."""
+    shown = {index: value.storage for index, value in enumerate(variables) if isinstance(value, Tensor)}
+    pairs = itertools.combinations(shown.items(), 2)
+    return {(i, j) for (i, a), (j, b) in pairs if a is b or a in b.aliases}

@@ -195,6 +195,8 @@ class Merge:
 
         def fill(value: ir.Value) -> None:
             result[0] = sequence_state(interpreter, value, described)
+            for side, state in enumerate(states):
+                self._link(result[0].memory, state.memory, side)
 
         self._add(states[0].value, states[1].value, None, fill)
         return result
@@ -277,18 +279,19 @@ class Merge:
         else:
             merged = self._output_tensor(left, right, forms, is_complex(left))
         for side, tensor in enumerate((a, b)):
-            self._link(merged.storage, tensor, side)
+            with self._sides[side]():
+                storage = tensor.storage
+            self._link(merged.storage, storage, side)
         return merged
 
-    def _link(self, merged: Storage, tensor: Tensor, side: int) -> None:
+    def _link(self, merged: Storage, storage: Storage, side: int) -> None:
         """Note with which memories a merged one is the same on some path."""
-        with self._sides[side]():
-            storage = tensor.storage
-        for other in self._shared.setdefault((side, storage), []):
-            merged.link(other)
-        self._shared[side, storage].append(merged)
-        if storage.frame <= self._interpreter.heap.frame:
-            merged.link(storage)
+        for shown in storage.shown:
+            for other in self._shared.setdefault((side, shown), []):
+                merged.link(other)
+            self._shared[side, shown].append(merged)
+            if shown.frame <= self._interpreter.heap.frame:
+                merged.link(shown)
 
     def _joined_forms(self, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
         by_rank: dict[int, list[Any]] = {}

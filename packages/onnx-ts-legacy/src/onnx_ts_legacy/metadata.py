@@ -350,7 +350,7 @@ class _Trials:
             names = self._metadata.declared_names
             advice = " Dimensions that are always equal need one name in dynamic_axes." if len(names) > 1 else ""
             raise DynamicDimensionError(
-                f"The program does not work for other sizes of {', '.join(names)}: {text}{advice}"
+                f"The program does not work for other sizes of {', '.join(names)}: {text}.{advice}"
             ) from error
         raise ScriptValueError(f"torch refuses this call: {text}") from error
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.sources import source_line
 from onnx_ts_legacy.values import Content, Poison, Storage, Tensor, View
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ VIEWS_IN_PLACE: dict[str, torch._ops.OpOverload] = {
     "aten::detach_": aten.detach.default,
 }
 
-_STALE = Poison(
-    "A tensor is read that was changed through another variable on some paths of the program only, depending on a "
-    "condition that the runtime knows; clone it before it is changed."
+_STALE = (
+    "A tensor is read that was changed through another variable{place}, which shows the same memory on some paths of "
+    "the program only, depending on a condition that the runtime knows; clone it before it is changed."
 )
 
 _RESHAPES = frozenset(
@@ -92,8 +93,10 @@ def assign(interpreter: Interpreter, target: Tensor, value: ir.Value) -> None:
     before = node.state
     interpreter.heap.write(node, Content(value))
     interpreter.sometimes_views.written(node, before)
+    source = source_line(interpreter.node) if interpreter.node is not None and node.aliases else ""
+    stale = Poison(_STALE.format(place=f" at {source}" if source else ""))
     for other in node.aliases:
-        interpreter.heap.write(other, Content(None, _STALE))
+        interpreter.heap.write(other, Content(None, stale))
 
 
 def _put_back(interpreter: Interpreter, view: View, parent: ir.Value, value: ir.Value) -> ir.Value:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
@@ -89,11 +88,7 @@ def _part(interpreter: Interpreter, vector: Tensor, start: Any, end: Any = None,
 
 def _place(interpreter: Interpreter, vector: Tensor, index: Any) -> Any:
     """Return an index counted from the start."""
-    if isinstance(index, int):
-        return index if index >= 0 else interpreter.size(vector, 0) + index
-    op = interpreter.op
-    place, length = (interpreter.scalars.to_value(n, ir.DataType.INT64) for n in (index, interpreter.size(vector, 0)))
-    return interpreter.scalars.runtime(op.Where(op.Less(place, 0), op.Add(place, length), place))
+    return interpreter.scalars.from_start(index, interpreter.size(vector, 0))
 
 
 def _number(interpreter: Interpreter, overload: torch._ops.OpOverload, *args: Any) -> Any:

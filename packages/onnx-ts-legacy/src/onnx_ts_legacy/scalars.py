@@ -205,6 +205,14 @@ class Scalars:
             return self.runtime(self.to_value(number, _INT64))
         return number if isinstance(number, torch.SymInt) else int(number)
 
+    def from_start(self, index: Any, length: Any) -> Any:
+        """Return the index of an item from the start, where it may count from the end."""
+        if isinstance(index, int):
+            return index if index >= 0 else index + length
+        op = self._interpreter.op
+        place, count = self.to_value(index, _INT64), self.to_value(length, _INT64)
+        return self.runtime(op.Where(op.Less(place, 0), op.Add(place, count), place))
+
     def as_float(self, number: Any) -> Any:
         """Return ``float(number)``."""
         if isinstance(number, Tensor):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
-from onnx_ts_legacy.values import ListRef, SequenceState, Tensor, VectorState
+from onnx_ts_legacy.values import ListRef, Pieces, SequenceState, Storage, Tensor, VectorState
 from onnxops_decomp.dtypes import to_ir
 
 if TYPE_CHECKING:
@@ -58,15 +59,33 @@ def as_sequence(interpreter: Interpreter, target: ListRef, element: Any = None) 
         outputs = op.emit_custom("", "SequenceConstruct", values, {}, [to_ir(described.dtype)])
     else:
         outputs = op.emit_custom("", "SequenceEmpty", [], {"dtype": int(to_ir(described.dtype))}, [None])
-    return sequence_state(interpreter, outputs[0], described)
+    return sequence_state(interpreter, outputs[0], described, [item.storage for item in items])
 
 
-def sequence_state(interpreter: Interpreter, value: ir.Value, element: Any) -> SequenceState:
-    """Return contents that ``value`` holds, its ONNX type set."""
+def sequence_state(
+    interpreter: Interpreter,
+    value: ir.Value,
+    element: Any,
+    shown: Iterable[Storage] = (),
+    pieces: Pieces | None = None,
+) -> SequenceState:
+    """Return contents that ``value`` holds, its ONNX type set.
+
+    Args:
+        interpreter: The conversion.
+        value: The sequence.
+        element: Form that describes the elements.
+        shown: Memories of the elements.
+        pieces: How the list was made, if it was by cutting a tensor.
+    """
     interpreter.require_opset(11, "a list whose length only the runtime knows")
     value.type = ir.SequenceType(ir.TensorType(to_ir(element.dtype)))
     value.shape = None
-    return SequenceState(value, element)
+    memory = Storage(interpreter.heap, None, interpreter.metadata.empty(torch.bool, []), number=True)
+    for storage in shown:
+        for other in storage.shown:
+            memory.link(other)
+    return SequenceState(value, element, memory, pieces)
 
 
 def own_sequence(interpreter: Interpreter, target: ListRef, element: Any) -> SequenceState:
@@ -89,7 +108,7 @@ def own_sequence(interpreter: Interpreter, target: ListRef, element: Any) -> Seq
     longer = op.emit_custom("", "SequenceInsert", [state.value, op.constant([0], dtype)], {}, [dtype])[0]
     sequence_state(interpreter, longer, state.element)
     same = op.emit_custom("", "SequenceErase", [longer], {}, [dtype])[0]
-    return sequence_state(interpreter, same, state.element)
+    return sequence_state(interpreter, same, state.element, [state.memory])
 
 
 def require_in_body(interpreter: Interpreter) -> None:
@@ -123,12 +142,29 @@ def position(interpreter: Interpreter, index: Any) -> ir.Value:
 
 def sequence_at(interpreter: Interpreter, target: ListRef, index: Any) -> Tensor:
     state = as_sequence(interpreter, target)
+    if state.pieces is not None:
+        return _piece(interpreter, state.pieces, index)
     outputs = interpreter.op.emit_custom(
         "", "SequenceAt", [state.value, position(interpreter, index)], {}, [to_ir(state.element.dtype)]
     )
     fake = state.element
     sizes = [s if isinstance(s, int) else interpreter.metadata.unknown_size() for s in fake.shape]
-    return interpreter.fresh(outputs[0], interpreter.metadata.empty(fake.dtype, sizes))
+    item = interpreter.fresh(outputs[0], interpreter.metadata.empty(fake.dtype, sizes))
+    for storage in state.memory.shown:
+        item.storage.link(storage)
+    return item
+
+
+def _piece(interpreter: Interpreter, pieces: Pieces, index: Any) -> Tensor:
+    """Return a piece of a tensor as the view that it is."""
+    tensor, size, dim = pieces.tensor, pieces.size, pieces.dim
+    if size is None:
+        selected: Tensor = interpreter.call(aten.select.int, [tensor, dim, index], {})
+        return selected
+    count = (interpreter.size(tensor, dim) + size - 1) // size
+    start = interpreter.scalars.from_start(index, count) * size
+    piece: Tensor = interpreter.call(aten.slice.Tensor, [tensor, dim, start, start + size], {})
+    return piece
 
 
 def sequence_insert(interpreter: Interpreter, target: ListRef, index: Any, item: Any) -> None:
@@ -140,7 +176,8 @@ def sequence_insert(interpreter: Interpreter, target: ListRef, index: Any, item:
         inputs.append(position(interpreter, index))
     element = common_form(interpreter, [state.element, item.fake])
     outputs = interpreter.op.emit_custom("", "SequenceInsert", inputs, {}, [to_ir(element.dtype)])
-    interpreter.heap.write(target, sequence_state(interpreter, outputs[0], element))
+    shown = [state.memory, item.storage]
+    interpreter.heap.write(target, sequence_state(interpreter, outputs[0], element, shown))
 
 
 def sequence_length(interpreter: Interpreter, state: SequenceState) -> torch.SymInt:
@@ -154,7 +191,7 @@ def erased(interpreter: Interpreter, state: SequenceState, index: Any) -> Sequen
     """Return a sequence without one of its elements."""
     inputs = [state.value, position(interpreter, index)]
     outputs = interpreter.op.emit_custom("", "SequenceErase", inputs, {}, [to_ir(state.element.dtype)])
-    return sequence_state(interpreter, outputs[0], state.element)
+    return sequence_state(interpreter, outputs[0], state.element, [state.memory])
 
 
 def extended(interpreter: Interpreter, state: SequenceState, other: SequenceState, places: Tensor) -> SequenceState:
@@ -174,7 +211,7 @@ def extended(interpreter: Interpreter, state: SequenceState, other: SequenceStat
     graph = body.graph([body.Identity(again), longer], name=op.context.names.new("body"))
     count = op.Reshape(op.Shape(interpreter.value(places)), op.constant([], ir.DataType.INT64))
     value = op.emit_custom("", "Loop", [count, None, state.value], {"body": graph}, [dtype])[0]
-    return sequence_state(interpreter, value, element)
+    return sequence_state(interpreter, value, element, [state.memory, other.memory])
 
 
 def sliced(interpreter: Interpreter, state: SequenceState, start: Any, end: Any, step: int) -> SequenceState:
@@ -190,16 +227,16 @@ def sliced(interpreter: Interpreter, state: SequenceState, start: Any, end: Any,
     return extended(interpreter, empty, state, places)
 
 
-def _pieces(interpreter: Interpreter, tensor: Tensor, sizes: Any, dim: int, *, kept: bool) -> SequenceState:
+def _pieces(interpreter: Interpreter, tensor: Tensor, sizes: Any, dim: int) -> SequenceState:
     """Return the pieces of a tensor whose number only the runtime knows.
 
     Args:
         interpreter: The conversion.
         tensor: The tensor.
-        sizes: Size of all pieces but the last, or a vector with the size of each.
+        sizes: Size of all pieces but the last, or a vector with the size of each; None if they lose the dimension.
         dim: Dimension that is cut.
-        kept: Whether the pieces have that dimension too; pieces of size 1 may lose it.
     """
+    kept = sizes is not None
     interpreter.require_opset(11, "pieces of a tensor whose number only the runtime knows")
     fake = tensor.fake
     axis = range(fake.dim())[dim]
@@ -209,7 +246,10 @@ def _pieces(interpreter: Interpreter, tensor: Tensor, sizes: Any, dim: int, *, k
     outputs = interpreter.op.emit_custom("", "SplitToSequence", inputs, attributes, [to_ir(fake.dtype)])
     rest = list(fake.shape)
     rest[axis : axis + 1] = [interpreter.metadata.unknown_size()] if kept else []
-    return sequence_state(interpreter, outputs[0], interpreter.metadata.empty(fake.dtype, rest))
+    # The variable may become another view in place; the pieces stay those of this one.
+    cut = None if isinstance(sizes, Tensor) else Pieces(Tensor(interpreter.heap, tensor.node, fake), sizes, axis)
+    element = interpreter.metadata.empty(fake.dtype, rest)
+    return sequence_state(interpreter, outputs[0], element, [tensor.storage], cut)
 
 
 def list_of_pieces(interpreter: Interpreter, overload: torch._ops.OpOverload, args: list[Any]) -> ListRef | None:
@@ -224,11 +264,11 @@ def list_of_pieces(interpreter: Interpreter, overload: torch._ops.OpOverload, ar
     if isinstance(sizes, ListRef):
         if not isinstance(sizes.state, VectorState):
             return None
-        return ListRef(interpreter.heap, _pieces(interpreter, tensor, sizes.state.tensor, dim, kept=True))
+        return ListRef(interpreter.heap, _pieces(interpreter, tensor, sizes.state.tensor, dim))
     if not isinstance(tensor.fake.shape[dim], torch.SymInt):
         return None
-    kept = overload is aten.split.Tensor
-    return ListRef(interpreter.heap, _pieces(interpreter, tensor, sizes, dim, kept=kept))
+    size = sizes if overload is aten.split.Tensor else None
+    return ListRef(interpreter.heap, _pieces(interpreter, tensor, size, dim))
 
 
 # They give a list of pieces of a tensor.

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["line_of_exception", "module_path", "source_line", "user_frame"]
+__all__ = ["line_of_exception", "located", "module_path", "source_line", "user_frame"]
 
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -21,6 +21,7 @@ _LIBRARY = re.compile(
     r"[/\\]site-packages[/\\](torch|numpy)[/\\]|[/\\](onnxops_core|onnx_ts_legacy)[/\\]|"
     + "|".join(map(re.escape, (os.path.dirname(torch.__file__) + os.sep, warnings.__file__)))
 )
+_PLACE = re.compile(r" at \S+:\d+")
 # Scripted programs name the modules that a node lies in with their classes, and calls that are none.
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
 _NO_MODULES = ("SELF", "UNKNOWN_INSTANCE")
@@ -51,6 +52,12 @@ def source_line(node: Any) -> str:
         return ""
     own = next((match for match in found if not _LIBRARY.search(match["file"])), found[0])
     return f"{own['file']}:{own['line']}"
+
+
+def located(text: str, node: Any) -> str:
+    """Return a message with the line of a node, unless it names one."""
+    source = source_line(node)
+    return f"{text} ({node.kind()} at {source})" if source and not _PLACE.search(text) else text
 
 
 def line_of_exception(error: BaseException) -> str:

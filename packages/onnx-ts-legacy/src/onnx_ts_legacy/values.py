@@ -29,6 +29,7 @@ __all__ = [
     "Maybe",
     "Mutable",
     "ObjectRef",
+    "Pieces",
     "Poison",
     "RuntimeBool",
     "RuntimeFloat",
@@ -78,6 +79,10 @@ class Heap:
     def frame(self) -> int:
         """Number of the innermost branch that is being run; 0 outside of all."""
         return self._frames[-1][0] if self._frames else 0
+
+    def is_older(self, target: Mutable) -> bool:
+        """Tell whether an object was there before the innermost branch; those of abandoned branches were not."""
+        return target.frame != self.frame and target.frame in (0, *(number for number, _ in self._frames))
 
     def write(self, target: Mutable, state: Any) -> None:
         """Replace the contents of ``target``."""
@@ -187,6 +192,11 @@ class Storage(Mutable):
             other.aliases.add(self)
 
     @property
+    def shown(self) -> list[Storage]:
+        """This memory and those that it may be the same as."""
+        return [self, *self.aliases]
+
+    @property
     def is_changed(self) -> bool:
         """Whether something was written to it."""
         return self.state is not self.start
@@ -282,16 +292,47 @@ class Tensor(Mutable):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Pieces:
+    """How a tensor was cut to a list.
+
+    Attributes:
+        tensor: What was cut.
+        size: Size of all pieces but the last; None if each lost the dimension.
+        dim: Dimension that was cut.
+    """
+
+    tensor: Tensor
+    size: Any
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class SequenceState:
     """Contents of a list whose length only the runtime knows.
 
     Attributes:
-        value: An ONNX sequence.
+        sequence: An ONNX sequence, which holds copies of the elements.
         element: Form that describes every element.
+        memory: Stands for the memories of the elements: one that is linked with all of them.
+        pieces: How the list was made, if it was by cutting a tensor.
     """
 
-    value: ir.Value
+    sequence: ir.Value
     element: Any
+    memory: Storage
+    pieces: Pieces | None = None
+
+    @property
+    def value(self) -> ir.Value:
+        """The sequence.
+
+        Raises:
+            ScriptValueError: If an element was changed in place since it was made.
+        """
+        number = self.memory.state.number
+        if isinstance(number, Poison):
+            raise number.error()
+        return self.sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

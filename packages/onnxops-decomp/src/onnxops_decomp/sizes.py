@@ -6,6 +6,7 @@ A runtime size is a 0-d INT64 value. Behind it stands a vector of one element, b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +28,14 @@ INT64_MAX = np.iinfo(np.int64).max
 
 _DIM_KEY = "onnxops_decomp.dim"
 _KEEPS_ORDER = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
+
+
+@functools.cache
+def _of_tensor(size: sympy.Expr) -> sympy.Expr:
+    """Return the size of a tensor for all sizes of the inputs: n - 1 holds for what is left of n, unless n is 0."""
+    if not isinstance(size, sympy.Add) or size.xreplace(dict.fromkeys(size.free_symbols, sympy.S.Zero)) >= 0:
+        return size
+    return sympy.Max(size, 0, evaluate=False)
 
 
 class SizeOperations:
@@ -55,7 +64,7 @@ class SizeOperations:
             return dim
         expression = op.context.expressions.get(dim.value) if dim.value is not None else None
         if expression is not None and is_computable(op, expression):
-            return self.size_of_expression(expression, dim)
+            return self.size_of_expression(_of_tensor(expression), dim)
         return self.as_size(op.Shape(value, start=axis, end=axis + 1), dim)
 
     def size_of_expression(self, expression: sympy.Expr, dim: ir.SymbolicDim = UNKNOWN) -> Size:

@@ -21,7 +21,7 @@ from onnxops_decomp.lowerings.indexing import (
 from onnxops_decomp.lowerings.joining import broadcast_sizes
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.shapes import axis_in, flattened, unsqueeze_at
-from onnxops_decomp.lowerings.slicing import take_slice
+from onnxops_decomp.lowerings.slicing import from_start, take_slice
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -355,8 +355,7 @@ def select_scatter(op: OpBuilder, self: ir.Value, src: ir.Value, dim: int, index
     if isinstance(size, int) and isinstance(index, int):
         mask = op.constant(np.arange(size) == index % size)
     else:
-        index = op.size_add(size, index) if isinstance(index, int) and index < 0 else index
-        mask = op.Equal(op.Range(0, size, 1), index)
+        mask = op.Equal(op.Range(0, size, 1), from_start(op, index, size))
     mask = unsqueeze_at(op, mask, range(1, rank - axis))
     return op.Where(mask, op.Unsqueeze(_like(op, src, self), [axis]), self)
 
@@ -381,14 +380,19 @@ def slice_scatter(
         begin = min(begin, size)
     length = op.size(src, axis)
     if isinstance(step, int) and step == 1:
-        before = take_slice(op, self, axis, 0, begin)
+        before = [] if begin == 0 else [take_slice(op, self, axis, 0, begin)]
+        if not isinstance(begin, int):
+            # Where it starts may count from the end, or lie outside; how long it is follows from that.
+            begin, length = op.size(before[0], axis), op.Shape(src, start=axis, end=axis + 1)
         after = take_slice(op, self, axis, op.size_add(begin, length), None)
-        kept = [part for part in (before, src, after) if (dims_of(part) or (1,))[axis] != 0]
+        kept = [part for part in (*before, src, after) if (dims_of(part) or (1,))[axis] != 0]
         if same_dim(op.dim(size), op.dim(length)):
             return src
         return op.Concat(*kept, axis=axis)
     if isinstance(length, int) and length == 0:
         return self
+    if not isinstance(begin, int):
+        begin = op.Max(from_start(op, begin, size), 0)
     return _stepped_scatter(op, self, src, axis, begin, step)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["split_at", "take_slice"]
+__all__ = ["from_start", "split_at", "take_slice"]
 
 aten = torch.ops.aten
 
@@ -89,20 +89,24 @@ def select(op: OpBuilder, self: ir.Value, dim: int, index: Size) -> ir.Value:
     return op.Gather(self, index, axis=axis)
 
 
+def from_start(op: OpBuilder, index: Size, size: Size) -> Size:
+    """Return the index of an item from the start, where it may count from the end."""
+    if isinstance(index, int):
+        return index if index >= 0 else op.size_add(size, index)
+    return op.Where(op.Less(index, 0), op.Add(index, size), index)
+
+
 @lowering(aten.narrow.default, aten.narrow_copy.default)
 def narrow(op: OpBuilder, self: ir.Value, dim: int, start: Size, length: Size) -> ir.Value:
     axis = axis_in(op.rank(self), dim)
-    if isinstance(start, int) and start < 0:
-        start = op.size_add(op.size(self, axis), start)
+    start = from_start(op, start, op.size(self, axis))
     return take_slice(op, self, axis, start, op.size_add(start, length))
 
 
 @lowering(aten.narrow.Tensor)
 def narrow_tensor(op: OpBuilder, self: ir.Value, dim: int, start: ir.Value, length: Size) -> ir.Value:
     axis = axis_in(op.rank(self), dim)
-    begin = op.cast(start, ir.DataType.INT64)
-    size = op.size(self, axis)
-    begin = op.Where(op.Less(begin, 0), op.Add(begin, size), begin)
+    begin = from_start(op, op.cast(start, ir.DataType.INT64), op.size(self, axis))
     return take_slice(op, self, axis, begin, op.size_add(begin, length))
 
 
