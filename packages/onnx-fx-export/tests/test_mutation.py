@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import onnx_fx_export
-from onnx_fx_export import DynamicShapeError, export
+from onnx_fx_export import DynamicShapeError, MutationError, export
 from onnx_fx_export.arguments import FunctionModule
 
 
@@ -211,3 +211,40 @@ def test_a_written_input_that_another_one_sees_is_refused(view) -> None:
     program = export(function, args, state="io")
     expected = function(*(value.clone() for value in args))
     torch.testing.assert_close(program(*args), expected)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.expand(2, 3, 4).masked_fill_(y > 0, 9),
+        lambda y: y.expand(2, 3, 4).fill_(9),
+        lambda y: y.t().unsqueeze(0).expand(2, -1, -1).zero_(),
+        lambda y: y.unfold(1, 2, 1).zero_(),
+    ],
+)
+def test_writes_to_memory_that_a_view_repeats_are_refused(write) -> None:
+    """torch's functionalization loses them, or does not take them."""
+
+    def read_later(x):
+        y = x * 1
+        write(y)
+        return y + 1
+
+    with pytest.raises(MutationError, match=r"share memory(.|\n)*test_mutation.py:\d+\n.*clone\(\)"):
+        export(FunctionModule(read_later), (torch.randn(3, 4),))
+
+
+def test_an_expanded_tensor_that_alone_is_read_later_is_written() -> None:
+    function = FunctionModule(lambda x: (x * 1).expand(2, 3, 4).masked_fill_(x > 0, 9) + 1)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(export(function, (torch.randn(3, 4),))(x), function(x))
+
+
+def test_a_part_of_an_expanded_tensor_is_written() -> None:
+    def function(x):
+        y = x * 1
+        y.expand(2, 3, 4)[0].mul_(2)
+        return y
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(export(FunctionModule(function), (torch.randn(3, 4),))(x), function(x))

@@ -63,7 +63,7 @@ class DynamicShapeError(OnnxExporterError):
 
 
 class MutationError(OnnxExporterError):
-    """The model changes a buffer or an input, and the export does not say what to do about it."""
+    """The model changes a buffer or an input without a word of the export, or writes to memory that a view repeats."""
 
 
 class RuntimeSupportError(OnnxExporterError):

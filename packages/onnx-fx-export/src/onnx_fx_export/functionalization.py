@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.export.graph_signature import InputKind
 
-from onnx_fx_export.errors import DynamicShapeError
+from onnx_fx_export.errors import DynamicShapeError, MutationError
 from onnx_fx_export.origin import source_line
 from onnxops_decomp.mutation import written_arguments
 
@@ -23,10 +23,18 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
 
     Raises:
         DynamicShapeError: If torch fixes a dynamic dimension on the way, as it does for writes to some kinds of views.
+        MutationError: If elements of a view that is written to share memory, as after ``expand`` or ``unfold``.
     """
     before = dict(_dynamic_axes(program))
-    with _selected_parts(program.graph_module):
-        result: torch.export.ExportedProgram = program.run_decompositions({})
+    if repeated := [node for node in program.graph.nodes if any(map(_repeats_memory, written_arguments(node)))]:
+        raise _overlapping(repeated)
+    try:
+        with _selected_parts(program.graph_module):
+            result: torch.export.ExportedProgram = program.run_decompositions({})
+    except RuntimeError as error:
+        if "internal overlap" not in str(error):
+            raise
+        raise _overlapping([node for node in program.graph.nodes if written_arguments(node)]) from error
     after = dict(_dynamic_axes(result))
     if fixed := [
         f"dimension {axis} of {name}" for name, axes in before.items() for axis in axes - after.get(name, set())
@@ -40,6 +48,22 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
             ]
         )
     return result
+
+
+def _repeats_memory(node: torch.fx.Node) -> bool:
+    """Tell whether a tensor was expanded: torch's functionalization loses what is written to it."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return any(stride == 0 and size != 1 for stride, size in zip(value.stride(), value.shape, strict=True))
+
+
+def _overlapping(writes: Sequence[torch.fx.Node]) -> MutationError:
+    places = "".join(f"\n  {place}" for node in writes if (place := source_line(node)))
+    return MutationError(
+        "The model writes to a view in which elements share memory, as expand and unfold give them, and reads that "
+        f"memory through another one later:{places}\nWrite to view.clone(), or to what the view was taken of."
+    )
 
 
 def _dynamic_axes(program: torch.export.ExportedProgram) -> Iterator[tuple[str, set[int]]]:
