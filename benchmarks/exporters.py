@@ -13,17 +13,15 @@ import contextlib
 import copy
 import gc
 import io
-import logging
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import onnx
 import onnxruntime
 import torch
-from figures import Figure, Plot, command
+from figures import Figure, Plot, by_torch, command, quiet
 
 import onnx_fx_export
 
@@ -105,26 +103,22 @@ def doubled(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([value, value]) for name, value in inputs.items()}
 
 
-def export_theirs(model: torch.nn.Module, args: tuple[torch.Tensor, ...], **options: Any) -> onnx.ModelProto | None:
-    """Export with torch.onnx; return None if it cannot."""
-    file = io.BytesIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
-        torch.onnx.export(model, args, file, verbose=False, **options)
-        return onnx.load_model_from_string(file.getvalue())
+def export_dynamo(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int) -> Any:
+    """Export with torch.onnx as it is now; return None if it cannot."""
+    shapes = dynamic_batch(inputs)
+    with contextlib.suppress(Exception):
+        return by_torch(model, (), kwargs=inputs, dynamo=True, opset_version=opset, dynamic_shapes=shapes)
     return None
 
 
-def export_dynamo(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int) -> onnx.ModelProto | None:
-    """Export with torch.onnx as it is now."""
-    shapes = dynamic_batch(inputs)
-    return export_theirs(model, (), kwargs=inputs, dynamo=True, opset_version=opset, dynamic_shapes=shapes)
-
-
-def export_legacy(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int) -> onnx.ModelProto | None:
-    """Export with the TorchScript exporter of torch.onnx, at the newest opset that it has."""
-    axes = {name: {0: "batch"} for name in inputs}
-    args, opset = tuple(inputs.values()), min(opset, LEGACY_OPSET)
-    return export_theirs(model, args, dynamo=False, opset_version=opset, input_names=list(inputs), dynamic_axes=axes)
+def export_legacy(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset: int) -> bytes | None:
+    """Export with the TorchScript exporter of torch.onnx, which always writes a file; return None if it cannot."""
+    axes, file = {name: {0: "batch"} for name in inputs}, io.BytesIO()
+    options = {"opset_version": min(opset, LEGACY_OPSET), "input_names": list(inputs), "dynamic_axes": axes}
+    with contextlib.suppress(Exception):
+        by_torch(model, tuple(inputs.values()), file, dynamo=False, **options)
+        return file.getvalue()
+    return None
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:
@@ -175,8 +169,12 @@ def measure(name: str, opset: int, repeats: int) -> dict[str, Any]:
             seconds, made[side] = timed(action)
             if turn:  # the first turn imports and warms up
                 times[side].append(seconds)
-    program = made["ours"]
-    protos = {"ours": program.model_proto, "dynamo": made["dynamo"], "legacy": made["legacy"]}
+    program, dynamo, legacy = made["ours"], made["dynamo"], made["legacy"]
+    protos = {
+        "ours": program.model_proto,
+        "dynamo": dynamo and dynamo.model_proto,
+        "legacy": legacy and onnx.load_model_from_string(legacy),
+    }
     present = {side: proto for side, proto in protos.items() if proto is not None}
     feeds = {key: value.numpy() for key, value in inputs.items()}
     latency = dict(zip(present, sessions_latency(list(present.values()), feeds), strict=True))
@@ -207,16 +205,13 @@ COLUMNS = {
 }
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     """Measure all models and print the table."""
-    parser = command(__doc__)
+    parser = command(__doc__, MODELS)
     parser.add_argument("--opset", type=int, default=23)
-    parser.add_argument("--only", nargs="*", choices=sorted(MODELS), default=list(MODELS))
     parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args(argv)
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
+    options = parser.parse_args()
+    quiet()
     Figure(
         title="Export beside torch.onnx",
         caption=f"Whole exports at opset {options.opset} (the legacy exporter: {LEGACY_OPSET}, its newest) over "

@@ -1,16 +1,21 @@
-"""What a benchmark hands over: a table and a plot of it as JSON, and how it takes the time. See README.md here."""
+"""What benchmarks share: the figure they hand over, their command line, clock and memory gauge. See README.md here."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import gc
+import io
 import json
+import logging
 import statistics
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Cell = str | int | float | None
 
@@ -69,11 +74,72 @@ def _text(cell: Cell) -> str:
     return "fails" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
-def command(description: str | None) -> argparse.ArgumentParser:
-    """Return the parser of a benchmark's command line: `--json FILE` for the figure."""
+def command(
+    description: str | None, names: Iterable[str] = (), default: Sequence[str] | None = None
+) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's command line.
+
+    Args:
+        description: What `--help` shows.
+        names: What is measured one by one, if the command line can choose with `--only NAME ...`.
+        default: Those measured without `--only`. Default: all.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the figure here")
+    if choices := list(names):
+        parser.add_argument(
+            "--only", nargs="*", choices=choices, default=default or choices, help="measure these alone"
+        )
     return parser
+
+
+def quiet() -> None:
+    """Keep away from the table what exporters warn of and log, and compute on one thread."""
+    import torch  # not every benchmark needs it
+
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+
+
+def by_torch(model: Any, args: tuple[Any, ...], file: Any = None, **options: Any) -> Any:
+    """Call `torch.onnx.export` without what it prints, and return what it returns."""
+    import torch
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        return torch.onnx.export(model, args, file, verbose=False, **options)
+
+
+class Peak:
+    """Samples the memory of this process while it is entered, on Linux.
+
+    Attributes:
+        own: By how many bytes its own memory (RssAnon) grew at most.
+        resident: By how many all resident pages did (VmRSS), mapped files included, which the system can drop.
+    """
+
+    def __enter__(self) -> Peak:
+        self.own = self.resident = 0
+        self._start, self._stop = self._read(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @staticmethod
+    def _read() -> tuple[int, int]:
+        fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        own, resident = (int(fields[key].split()[0]) << 10 for key in ("RssAnon", "VmRSS"))
+        return own, resident
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.002):
+            own, resident = self._read()
+            self.own = max(self.own, own - self._start[0])
+            self.resident = max(self.resident, resident - self._start[1])
 
 
 def take_turns(

@@ -8,17 +8,14 @@ those of this process alone.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
-import logging
 import time
-import warnings
 from functools import partial
 from typing import Any
 
 import torch
-from figures import Figure, Plot, command, over, take_turns
+from figures import Figure, Plot, by_torch, command, over, quiet, take_turns
 
 import onnx_fx_export
 
@@ -42,16 +39,14 @@ def dynamic(inputs: Inputs) -> dict[str, dict[int, Any]]:
 
 def export_theirs(model: torch.nn.Module, inputs: Inputs, opset: int) -> None:
     """Export with torch.onnx."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        shapes = dynamic(inputs)
-        torch.onnx.export(model, (), kwargs=inputs, dynamic_shapes=shapes, opset_version=opset, dynamo=True)
+    by_torch(model, (), kwargs=inputs, dynamic_shapes=dynamic(inputs), opset_version=opset, dynamo=True)
 
 
 def export_legacy(model: torch.nn.Module, inputs: Inputs, opset: int) -> None:
     """Export with the TorchScript exporter of torch.onnx."""
     axes = {name: {0: "batch", 1: "length"} for name in inputs}
-    options = {"opset_version": opset, "input_names": list(inputs), "dynamic_axes": axes}
-    torch.onnx.export(model, tuple(inputs.values()), io.BytesIO(), dynamo=False, **options)
+    args = tuple(inputs.values())
+    by_torch(model, args, io.BytesIO(), dynamo=False, opset_version=opset, input_names=list(inputs), dynamic_axes=axes)
 
 
 def measure(depth: int, opset: int, rounds: int) -> dict[str, Any]:
@@ -86,16 +81,14 @@ COLUMNS = {
 }
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     """Measure all depths and print the table."""
     parser = command(__doc__)
     parser.add_argument("--depths", nargs="*", type=int, default=[8, 16, 32, 64])
     parser.add_argument("--opset", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=1)
-    options = parser.parse_args(argv)
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
+    options = parser.parse_args()
+    quiet()
     measure(2, options.opset, 1)
     Figure(
         title="Growth with depth",

@@ -9,13 +9,11 @@ four bits, for one row and for many: without the target ONNX Runtime computes th
 
 from __future__ import annotations
 
-import logging
-import warnings
 from typing import Any
 
 import torch
 from exporters import MODELS, Example, doubled, dynamic_batch, sessions_latency
-from figures import Cell, Figure, command
+from figures import Cell, Figure, command, quiet
 from torch import Tensor, nn
 
 import onnx_fx_export
@@ -99,14 +97,10 @@ COLUMNS = {
 }
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     """Measure and print the table."""
-    parser = command(__doc__)
-    parser.add_argument("--only", nargs="*", choices=sorted(MODELS), default=["bert", "llama"])
-    options = parser.parse_args(argv)
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
+    options = command(__doc__, MODELS, default=["bert", "llama"]).parse_args()
+    quiet()
     networks = [
         network(name, opset, dtype)
         for name in options.only

@@ -9,16 +9,12 @@ difference in repetitions is the cost of one, whatever an export costs besides.
 
 from __future__ import annotations
 
-import contextlib
 import io
-import logging
 import time
-import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from figures import Cell, Figure, Plot, command, over, take_turns
+from figures import Cell, Figure, Plot, by_torch, command, over, quiet, take_turns
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -61,15 +57,11 @@ def exports(name: str, times: int, opset: int) -> dict[str, Callable[[], object]
     program = torch.export.export(model, (x,))
     traced = torch.jit.trace(model, x)
 
-    def theirs(captured: Any, **options: Any) -> None:
-        with contextlib.redirect_stdout(io.StringIO()):
-            torch.onnx.export(captured, (x,), io.BytesIO(), opset_version=opset, verbose=False, **options)
-
     return {
         "fx": lambda: onnx_fx_export.export(program, opset_version=opset).save(io.BytesIO()),
-        "dynamo": lambda: theirs(program, dynamo=True),
+        "dynamo": lambda: by_torch(program, (x,), io.BytesIO(), dynamo=True, opset_version=opset),
         "ts": lambda: onnx_ts_legacy.export(traced, (x,), io.BytesIO(), opset_version=opset),
-        "legacy": lambda: theirs(traced, dynamo=False),
+        "legacy": lambda: by_torch(traced, (x,), io.BytesIO(), dynamo=False, opset_version=opset),
     }
 
 
@@ -85,16 +77,13 @@ def measure(name: str, opset: int, rounds: int) -> dict[str, Cell]:
     return {**row, **cost, "fx_ratio": over(cost["fx"], cost["dynamo"]), "ts_ratio": over(cost["ts"], cost["legacy"])}
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     """Measure all operators and print the table."""
-    parser = command(__doc__)
+    parser = command(__doc__, OPERATORS)
     parser.add_argument("--opset", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", default=list(OPERATORS), choices=list(OPERATORS))
-    options = parser.parse_args(argv)
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
+    options = parser.parse_args()
+    quiet()
     Figure(
         title="Lowering beside torch.onnx",
         caption=f"Microseconds of processor time that one more call of an operator adds to the export of a captured "

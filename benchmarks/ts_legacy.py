@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import logging
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,7 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from figures import Figure, Plot, command, over, take_turns
+from figures import Figure, Plot, by_torch, command, over, quiet, take_turns
 from torch import Tensor, nn
 
 import onnx_ts_legacy
@@ -163,15 +161,8 @@ def _ours(case: Case, opset: int) -> bytes:
 
 def _theirs(case: Case, opset: int) -> bytes:
     file = io.BytesIO()
-    torch.onnx.export(
-        case.model,
-        case.example,
-        file,
-        dynamo=False,
-        opset_version=opset,
-        input_names=list(case.axes),
-        dynamic_axes=case.axes,
-    )
+    options = {"opset_version": opset, "input_names": list(case.axes), "dynamic_axes": case.axes}
+    by_torch(case.model, case.example, file, dynamo=False, **options)
     return file.getvalue()
 
 
@@ -221,15 +212,13 @@ def measure(name: str, opset: int, repeat: int) -> dict[str, Any]:
     return {**row, "ratio": over(row["ours"], row["theirs"])}
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Measure all models and print the table."""
-    parser = command(__doc__)
+    parser = command(__doc__, CASES)
     parser.add_argument("--opset", type=int, default=17)
     parser.add_argument("--repeat", type=int, default=30)
-    parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
-    options = parser.parse_args(arguments)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    options = parser.parse_args()
+    quiet()
     Figure(
         title="TorchScript export beside torch.onnx's legacy exporter",
         caption=f"At opset {options.opset}: whether the model agrees with eager PyTorch at other sizes too, seconds of "

@@ -10,13 +10,12 @@ the mapped file, which the system can drop at any time).
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import onnx
-from figures import Figure, command
+from figures import Figure, Peak, command
 from onnx import TensorProto, helper
 
 import onnx_verify
@@ -64,31 +63,6 @@ def build(folder: Path, layers: int, broken: bool) -> Path:
     return path
 
 
-class Peak:
-    """Samples the resident memory of this process while it is entered."""
-
-    def __enter__(self) -> Peak:
-        self.start, self.peak, self._stop = self._read(), (0, 0), threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    @staticmethod
-    def _read() -> tuple[int, int]:
-        fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        return tuple(int(fields[key].split()[0]) << 10 for key in ("RssAnon", "VmRSS"))  # type: ignore[return-value]
-
-    def _watch(self) -> None:
-        while not self._stop.is_set():
-            now = self._read()
-            self.peak = tuple(max(a, b - c) for a, b, c in zip(self.peak, now, self.start, strict=True))  # type: ignore[assignment]
-            time.sleep(0.002)
-
-
 def main() -> None:
     """Build, search, and report the peak."""
     parser = command(__doc__)
@@ -108,8 +82,8 @@ def main() -> None:
     row = {
         "model": f"{layers * 4 * WIDTH * WIDTH >> 20} MiB, {5 * layers} nodes",
         "limit": options.limit_mib,
-        "own": peak.peak[0] >> 20,
-        "resident": peak.peak[1] >> 20,
+        "own": peak.own >> 20,
+        "resident": peak.resident >> 20,
         "seconds": seconds,
         "found": "yes" if found == f"relu{layers // 2}" else "no",
     }

@@ -16,6 +16,12 @@ from tools.release import artifacts
 from tools.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
+LISTS = {
+    ".github/CODEOWNERS": "/packages/onnx-something/",
+    "README.md": "| [`onnx-something`](packages/onnx-something) | Does something |",
+    "coverage-floor.toml": "onnx-something = 0.0",
+    "docs/index.md": "packages/onnx-something",
+}
 
 
 @pytest.fixture
@@ -24,6 +30,9 @@ def repository(tmp_path: Path) -> Path:
     (root / "packages").mkdir(parents=True)
     shutil.copy(ROOT / "pyproject.toml", root)
     shutil.copy(ROOT / "LICENSE", root)
+    for file in LISTS:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, root / file)
     return root
 
 
@@ -56,6 +65,19 @@ def test_a_new_package_is_known_to_the_type_checker_and_the_import_contracts(rep
     before["importlinter"].pop("root_packages")
     assert after["importlinter"] == before["importlinter"]
     assert after["ruff"] == before["ruff"]
+
+
+def test_a_new_package_is_listed_and_has_its_pages(repository: Path) -> None:
+    new_package.create(repository, "onnx-something", "Does something.")
+
+    for file, line in LISTS.items():
+        before, after = (path.read_text().splitlines() for path in (ROOT / file, repository / file))
+        assert line in after
+        assert [each for each in after if each != line] == before
+    for folder in ("packages", "reference"):
+        sibling = (ROOT / f"docs/{folder}/onnx-verify.md").read_text()
+        expected = sibling.replace("onnx-verify", "onnx-something").replace("onnx_verify", "onnx_something")
+        assert (repository / f"docs/{folder}/onnx-something.md").read_text() == expected
 
 
 @pytest.mark.parametrize("name", ["something", "onnx_something", "Onnx-Something", "onnx-", "../onnx-x"])

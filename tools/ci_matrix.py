@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from tools.commands import run
+from tools.commands import ToolError, run
 from tools.workspace import Workspace
 
 # A file here can change the outcome of any package's tests.
@@ -21,7 +21,6 @@ UNTESTED_FOLDERS = {"changelog.d"}
 UNTESTED_SUFFIXES = {".md"}
 # How a test names a file or folder of the repository that it reads outside of its package.
 OUTSIDE = re.compile(r'parents\[3\]((?: / "[^"]+")+)')
-NO_COMMIT = "0" * 40
 
 
 def affected(workspace: Workspace, changed: Iterable[str]) -> list[str]:
@@ -81,8 +80,10 @@ def importing(workspace: Workspace, module: str) -> set[str]:
 
 
 def changed_since(root: Path, base: str) -> list[str] | None:
-    """The paths that differ from `base`; None when there is no such commit, as for a first push."""
-    if base in ("", NO_COMMIT):
+    """The paths that differ from `base`; None when there is no such commit, as for a first or a forced push."""
+    try:
+        run(["git", "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}"], cwd=root)
+    except ToolError:
         return None
     return run(["git", "diff", "--name-only", "--no-renames", f"{base}...HEAD"], cwd=root).splitlines()
 

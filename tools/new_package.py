@@ -12,12 +12,12 @@ from string import Template
 
 from tools.commands import ToolError
 
-TEMPLATE = Path(__file__).parent / "template"
+TEMPLATE = Path(__file__).parent / "template"  # laid out like the repository
 NAME = re.compile(r"onnx[a-z0-9]*(-[a-z0-9]+)+")
 
 
 def create(root: Path, name: str, summary: str) -> Path:
-    """Writes `packages/<name>` and enters it where the root configuration lists the packages.
+    """Writes `packages/<name>` and its pages, and enters it wherever the packages are listed.
 
     Args:
         root: The repository.
@@ -34,13 +34,17 @@ def create(root: Path, name: str, summary: str) -> Path:
         raise ToolError(f"{target} exists already")
     words = {"name": name, "import_name": name.replace("-", "_"), "summary": summary.strip().rstrip(".")}
     for source in sorted(TEMPLATE.rglob("*.in")):
-        place = str(source.relative_to(TEMPLATE).with_suffix("")).replace("import_name", words["import_name"])
-        file = target / place
+        place = str(source.relative_to(TEMPLATE).with_suffix(""))
+        file = root / place.replace("distribution", name).replace("import_name", words["import_name"])
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(Template(source.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
     shutil.copyfile(root / "LICENSE", target / "LICENSE")
     enter(root / "pyproject.toml", "root_packages", words["import_name"])
     enter(root / "pyproject.toml", "mypy_path", f"packages/{name}/src")
+    append(root / ".github/CODEOWNERS", r"/packages/\S+", f"/packages/{name}/")
+    append(root / "README.md", r"\| \[`.*\]\(packages/.*", f"| [`{name}`](packages/{name}) | {words['summary']} |")
+    append(root / "coverage-floor.toml", r"onnx\S+ = .*", f"{name} = 0.0")
+    append(root / "docs/index.md", r"packages/\S+", f"packages/{name}")
     return target
 
 
@@ -55,6 +59,16 @@ def enter(file: Path, key: str, value: str) -> None:
     file.write_text(text[: match.start()] + f"{key} = [\n{lines}]" + text[match.end() :], encoding="utf-8")
 
 
+def append(file: Path, listed: str, line: str) -> None:
+    """Adds a line behind the last one that the pattern `listed` describes."""
+    text = file.read_text(encoding="utf-8")
+    lines = list(re.finditer(rf"^{listed}$", text, re.MULTILINE))
+    if not lines:
+        raise ToolError(f"{file} has no line like {listed}")
+    end = lines[-1].end()
+    file.write_text(f"{text[:end]}\n{line}{text[end:]}", encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
     """Runs the command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="nox -s new-package --", description=__doc__)
@@ -66,7 +80,7 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     except ToolError as error:
         print(f"new-package: {error}", file=sys.stderr)
         return 1
-    print(f"wrote {target}; add it to the import contracts in pyproject.toml and to README.md")
+    print(f"wrote {target}; give it its place in the import contracts of pyproject.toml")
     return 0
 
 

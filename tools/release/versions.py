@@ -26,7 +26,11 @@ def bump(distribution: Distribution, part: str) -> Version:
         ToolError: The build backend refuses the version, for example because it is not higher.
     """
     if part != CURRENT:
-        run([sys.executable, "-m", "hatchling", "version", part], cwd=distribution.path)
+        try:
+            run([sys.executable, "-m", "hatchling", "version", part], cwd=distribution.path)
+        except ToolError as error:
+            reason = str(error).strip().splitlines()[-1]  # the lines before it are the backend's own stack
+            raise ToolError(f"{distribution.version} cannot become {part}: {reason}") from None
     return distribution.version
 
 
