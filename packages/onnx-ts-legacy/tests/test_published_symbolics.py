@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ts_models import agree, exported
 
 import onnx_ts_legacy
-from onnx_ts_legacy import errors, register_custom_op_symbolic
+from onnx_ts_legacy import errors, register_custom_op_symbolic, symbolic_opset11
 from onnx_ts_legacy import symbolic_helper as sym_help
 from onnx_ts_legacy.symbolic_helper import _unimplemented, parse_args, quantized_args
 from onnx_ts_legacy.symbolic_opset9 import _cast_Long, select, squeeze, unsqueeze
@@ -412,6 +412,14 @@ def test_a_symbolic_that_returns_nothing_is_refused() -> None:
 
     with pytest.raises(onnx_ts_legacy.errors.OnnxExporterError, match="returns None"):
         onnx_ts_legacy.export(Nothing.apply, (torch.randn(2, 3),))
+
+
+def test_a_function_of_the_opset_modules_takes_none_for_what_is_left_out() -> None:
+    def squeezed(g, self, dim=None):
+        return symbolic_opset11.squeeze(g, self, dim)
+
+    register_custom_op_symbolic("aten::squeeze", squeezed, 9)
+    exported(lambda x: torch.squeeze(x) * 2, (torch.randn(1, 3),), opset=13)
 
 
 def test_names_of_dtypes_are_those_of_torch() -> None:

@@ -223,13 +223,74 @@ def dtype_that_depends_on_data(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x + 1
     if bool(x.sum() > 0):
         y = y.long()
-    return x, y
+    return y, x
 
 
 @pytest.mark.parametrize("program", [rank_that_depends_on_data, dtype_that_depends_on_data], ids=lambda p: p.name)
 def test_an_output_without_one_rank_and_dtype_is_refused_with_its_line(program: torch.jit.ScriptFunction) -> None:
-    with pytest.raises(OnnxExporterError, match=r"'output(_1)?' cannot be given: .*test_shared_memory\.py:\d+"):
+    with pytest.raises(OnnxExporterError, match=r"'output(_0)?' cannot be given: .*test_shared_memory\.py:\d+"):
         onnx_ts_legacy.export(program, (n(5, 2),), input_names=["x"], dynamic_axes=AXES)
+
+
+@torch.jit.script
+def values_of_a_higher_rank(x: Tensor) -> Tensor:
+    y = x[:, 0] + 1
+    if bool(x.sum() > 100):
+        y.add_(x[:, :1])
+    return y
+
+
+@torch.jit.script
+def indexed_values_of_a_higher_rank(x: Tensor) -> Tensor:
+    y = x[:, 0] + 1
+    if bool(x.sum() > 100):
+        y[torch.tensor([0, -1])] = x
+    return y
+
+
+@pytest.mark.parametrize("program", [values_of_a_higher_rank, indexed_values_of_a_higher_rank], ids=lambda p: p.name)
+def test_a_write_of_a_higher_rank_is_refused_with_its_line(program: torch.jit.ScriptFunction) -> None:
+    with pytest.raises(
+        OnnxExporterError, match=r"of rank 2 (is|are) written to .* of rank 1[^`]*test_shared_memory\.py:\d+"
+    ):
+        onnx_ts_legacy.export(program, (n(5, 2),), input_names=["x"], dynamic_axes=AXES)
+
+
+@torch.jit.script
+def list_of_other_ranks(x: Tensor) -> Tensor:
+    items = list(x.unbind(0))
+    for _ in range(x.size(0)):
+        items = list(x.split(1, 0))
+    return items[0]
+
+
+def test_a_list_whose_elements_change_their_rank_in_a_loop_is_refused() -> None:
+    with pytest.raises(OnnxExporterError, match=r"tensors of a list change their dtype or rank"):
+        onnx_ts_legacy.export(list_of_other_ranks, (n(5, 2),), input_names=["x"], dynamic_axes=AXES)
+
+
+def first_large(x: Tensor, k: int) -> Tensor:
+    for i in range(k):
+        if bool(x.sum() > i):
+            return x + i
+    return x
+
+
+@torch.jit.script
+def returned_early_twice(x: Tensor) -> Tensor:
+    y = first_large(x * 2, int(x.argmax()))
+    return first_large(y // 2, int(y.argmax())) * y
+
+
+def test_a_value_that_is_not_there_yet_has_other_sizes() -> None:
+    exported(
+        returned_early_twice,
+        (n(5, 2),),
+        (n(1, 3),),
+        (n(3, 4),),
+        input_names=["x"],
+        dynamic_axes={"x": {0: "n", 1: "m"}},
+    )
 
 
 @torch.jit.script

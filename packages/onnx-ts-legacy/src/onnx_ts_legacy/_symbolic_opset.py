@@ -171,6 +171,9 @@ def _converting_overload(
             converted = [_converted(g, str(argument.type), arg) for argument, arg in zip(arguments, args, strict=False)]
         with contextlib.suppress(UnsupportedOperatorError):
             return _overload(packet, converted), converted
+    if args and args[-1] is None:
+        # An optional argument of torch.onnx's function that the operator does not have.
+        return _converting_overload(g, packet, args[:-1])
     raise UnsupportedOperatorError("no overload takes these arguments", operator=f"aten::{packet.__name__}")
 
 

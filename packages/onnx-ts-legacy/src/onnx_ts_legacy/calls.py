@@ -281,6 +281,8 @@ class OperatorCalls(Variables):
         fake = target.fake
         if not isinstance(source, Tensor):
             source = self.number_tensor(source)
+        if source.fake.dim() > fake.dim():
+            raise ScriptValueError(f"A tensor of rank {source.fake.dim()} is written to one of rank {fake.dim()}.")
         value = self.op.cast(self.value(source), to_ir(fake.dtype))
         if str(tuple(source.fake.shape)) != str(tuple(fake.shape)):
             cast = self.fresh(value, self.metadata.empty(fake.dtype, source.fake.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import torch
 from onnx_ts_legacy.errors import ControlFlowError, ScriptValueError
 from onnx_ts_legacy.number_lists import as_vector, kind_of_numbers
 from onnx_ts_legacy.sequences import common_form, own_sequence, require_in_body, sequence_state
+from onnx_ts_legacy.state import unnamed
 from onnx_ts_legacy.values import (
     Content,
     DictRef,
@@ -109,16 +111,30 @@ class Number(Plan):
         return interpreter.scalars.runtime(value)
 
 
+@dataclasses.dataclass(eq=False)
 class Carried(Plan):
-    """A tensor; ``sizes`` are None where they change from one iteration to the next."""
+    """A tensor.
 
-    def __init__(self, dtype: torch.dtype, sizes: tuple[Any, ...], complex: bool, aliases: tuple[Storage, ...]) -> None:
-        self.dtype, self.sizes, self.complex, self.aliases = dtype, sizes, complex, aliases
+    Attributes:
+        dtype: Its dtype.
+        sizes: Its sizes, None where they change from one iteration to the next.
+        complex: Whether it is complex.
+        aliases: Memories older than the loop that it may show.
+        filled: Whether zeros of other sizes stand for it where it has no value, and nothing reads it.
+    """
+
+    dtype: torch.dtype
+    sizes: tuple[Any, ...]
+    complex: bool
+    aliases: tuple[Storage, ...]
+    filled: bool = False
 
     def _form(self, interpreter: Interpreter) -> tuple[Any, tuple[Any, ...]]:
         metadata = interpreter.metadata
         fake = metadata.empty(self.dtype, [metadata.unknown_size() if size is None else size for size in self.sizes])
         dims = metadata.symbols.dims(fake)
+        if self.filled:
+            dims = unnamed(dims)
         return fake, ((*dims, 2) if self.complex else dims)
 
     def _variable(self, interpreter: Interpreter, value: ir.Value, fake: Any) -> Tensor:
@@ -342,7 +358,7 @@ def joined(interpreter: Interpreter, plan: Plan, value: Any, symbols: int) -> Pl
         inner = joined(interpreter, plan.value, presence(value)[1], symbols)
         return plan if inner is plan.value else Optional(inner)
     if isinstance(value, Uninitialized):
-        return plan
+        return _filled(plan)
     if value is None or isinstance(value, Maybe):
         inner = joined(interpreter, plan, presence(value)[1], symbols)
         return Optional(inner)
@@ -365,6 +381,16 @@ def joined(interpreter: Interpreter, plan: Plan, value: Any, symbols: int) -> Pl
     raise ControlFlowError("A variable of a loop changes its type.")
 
 
+def _filled(plan: Plan) -> Plan:
+    """Return the plan for a variable that has no value in some iterations."""
+    if isinstance(plan, Carried) and not plan.filled:
+        return dataclasses.replace(plan, filled=True)
+    if isinstance(plan, Group):
+        items = {key: _filled(item) for key, item in plan.items.items()}
+        return plan if all(items[key] is plan.items[key] for key in items) else Group(items, plan.make)
+    return plan
+
+
 def _unchanged(before: Any, after: Any) -> bool:
     if before is after:
         return True
@@ -380,7 +406,7 @@ def _widened(interpreter: Interpreter, before: Any, after: Any, symbols: int) ->
     if isinstance(after, Uninitialized):
         before, after = after, before
     if isinstance(before, Uninitialized) and isinstance(after, Tensor):
-        return _tensor_plan(interpreter, [after], symbols)
+        return _filled(_tensor_plan(interpreter, [after], symbols))
     if isinstance(before, Uninitialized) and isinstance(after, _NUMBERS):
         dtype = interpreter.scalars.to_value(after).dtype
         assert dtype is not None
@@ -432,7 +458,8 @@ def _wider_tensor(interpreter: Interpreter, plan: Carried, value: Any, symbols: 
     )
     same = all((a is None) == (b is None) for a, b in zip(sizes, plan.sizes, strict=True))
     aliases = tuple(dict.fromkeys((*plan.aliases, *_older(interpreter, [value.storage]))))
-    return plan if same and len(aliases) == len(plan.aliases) else Carried(plan.dtype, sizes, plan.complex, aliases)
+    fits = same and len(aliases) == len(plan.aliases)
+    return plan if fits else dataclasses.replace(plan, sizes=sizes, aliases=aliases)
 
 
 def _wider_group(interpreter: Interpreter, plan: Group, value: Any, symbols: int) -> Plan:
@@ -489,6 +516,8 @@ def _wider_sequence(interpreter: Interpreter, plan: Sequence, value: Any, symbol
         forms = [plan.element, value.element]
     else:
         forms = [plan.element, *(item.fake for item in value)]
+    if len({(form.dtype, form.dim()) for form in forms}) > 1:
+        raise ControlFlowError("The tensors of a list change their dtype or rank from one iteration to the next.")
     sizes = tuple(zip(*(form.shape for form in forms), strict=True))
     shown = tuple(dict.fromkeys((*plan.shown, *_older(interpreter, _memories(value)))))
     wanted = [s[0] if all(isinstance(x, int) and x == s[0] for x in s) else None for s in sizes]

@@ -57,6 +57,8 @@ __all__ = ["Failure", "Interpreter"]
 
 
 _NUMBERS = (bool, int, float, complex)
+# What reads none of its operands.
+_HOLDERS = frozenset(("prim::TupleConstruct", "prim::ListConstruct"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +169,7 @@ class Interpreter(OperatorCalls):
             return observed_fake_quantize(self, node, args)
         handler = PRIM_HANDLERS.get(kind)
         # Values of prim:: nodes, such as lists, may hold what was not converted.
-        read = args[:1] if kind.startswith("prim::") else args
+        read = () if kind in _HOLDERS else args[:1] if kind.startswith("prim::") else args
         if handler is not None and (kind in TEXT_SINKS or not any(isinstance(arg, Poison) for arg in read)):
             if kind.startswith("prim::"):
                 return handler(self, node, args)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.tensor_forms import TensorForm, is_tensor
 
 __all__ = ["known_form", "known_view"]
@@ -141,6 +142,16 @@ def _linear(x: TensorForm, weight: TensorForm, bias: TensorForm | None = None) -
     return (x.dtype, (*x.shape[:-1], weight.shape[0])) if fits else None
 
 
+def _written(x: TensorForm, indices: Sequence[TensorForm | None], values: TensorForm, *_: Any) -> Form | None:
+    used = [index for index in indices if index is not None]
+    if any(index.dtype == torch.bool for index in used):
+        return x.dtype, tuple(x.shape)
+    rank = max((index.dim() for index in used), default=0) + x.dim() - len(used)
+    if values.dim() > rank:
+        raise ScriptValueError(f"Values of rank {values.dim()} are written to places of rank {rank}.")
+    return x.dtype, tuple(x.shape)
+
+
 def _summed(x: TensorForm, *, dtype: torch.dtype | None = None) -> Form | None:
     floating = x.dtype.is_floating_point or x.dtype.is_complex
     return (x.dtype if floating else torch.int64) if dtype is None else dtype, ()
@@ -159,7 +170,7 @@ _RULES: dict[Any, Callable[..., Form | None]] = {
     aten.select_scatter.default: _like,
     aten.slice_scatter.default: _like,
     aten.diagonal_scatter.default: _like,
-    aten.index_put.default: _like,
+    aten.index_put.default: _written,
     aten.sum.default: _summed,
 }
 

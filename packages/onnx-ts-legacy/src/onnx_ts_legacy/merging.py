@@ -13,7 +13,7 @@ import torch
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.number_lists import as_vector, kind_of_numbers
 from onnx_ts_legacy.sequences import common_form, own_sequence, sequence_state
-from onnx_ts_legacy.state import unranked
+from onnx_ts_legacy.state import unnamed, unranked
 from onnx_ts_legacy.values import (
     Content,
     DictRef,
@@ -239,7 +239,8 @@ class Merge:
             filler = self._filler(given)
         pair = (given, filler) if side == 0 else (filler, given)
         if isinstance(value, Tensor):
-            return self._output_tensor(*pair, [self._outer_form(form) for form in forms], is_complex(given))
+            merged = [self._outer_form(form) for form in forms]
+            return self._output_tensor(*pair, merged, is_complex(given), filled=True)
         return self._output_number(*pair)
 
     def _optional(self, a: Any, b: Any) -> Any:
@@ -305,10 +306,15 @@ class Merge:
             joined.sort(key=lambda form: form.dim())
         return joined
 
-    def _output_tensor(self, a: ir.Value, b: ir.Value, forms: Sequence[Any], complex: bool) -> Tensor:
+    def _output_tensor(
+        self, a: ir.Value, b: ir.Value, forms: Sequence[Any], complex: bool, *, filled: bool = False
+    ) -> Tensor:
+        """Return the variable for two values; one of them is only a filler, of other sizes, if it is ``filled``."""
         interpreter = self._interpreter
         merged = interpreter.fresh(None, *forms)
         dims = interpreter.metadata.symbols.dims(forms[0]) if len(forms) == 1 else None
+        if dims is not None and filled:
+            dims = unnamed(dims)
         if dims is not None and complex:
             dims = (*dims, 2)
         a, b = (self._unshaped(value, side, dims) for side, value in enumerate((a, b)))

@@ -265,7 +265,7 @@ def list_of_pieces(interpreter: Interpreter, overload: torch._ops.OpOverload, ar
         if not isinstance(sizes.state, VectorState):
             return None
         return ListRef(interpreter.heap, _pieces(interpreter, tensor, sizes.state.tensor, dim))
-    if not isinstance(tensor.fake.shape[dim], torch.SymInt):
+    if not -tensor.fake.dim() <= dim < tensor.fake.dim() or isinstance(tensor.fake.shape[dim], int):
         return None
     size = sizes if overload is aten.split.Tensor else None
     return ListRef(interpreter.heap, _pieces(interpreter, tensor, size, dim))

@@ -7,6 +7,7 @@ empty tensor; inside, it has the rank that it has in the program.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["Form", "StateSlot", "interface_value", "program_value", "unranked"]
+__all__ = ["Form", "StateSlot", "interface_value", "program_value", "unnamed", "unranked"]
 
 Form = tuple[torch.dtype, tuple[int | None, ...]]
 
@@ -100,6 +101,11 @@ def program_value(interpreter: Interpreter, slot: StateSlot, value: ir.Value) ->
     full = op.Not(op.Equal(op.Size(value), 0))
     first = [axis < len(empty) for axis in range(len(slot.interface))]
     return _reshaped(op, value, op.Or(first, full))
+
+
+def unnamed(dims: Sequence[Any]) -> tuple[Any, ...]:
+    """Return dimensions without the names of dynamic ones: what has such a name is taken to be of one size."""
+    return tuple(dim if isinstance(dim, int) else ir.SymbolicDim(None) for dim in dims)
 
 
 def unranked(op: OpBuilder, value: ir.Value) -> ir.Value:

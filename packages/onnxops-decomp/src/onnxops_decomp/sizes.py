@@ -33,9 +33,8 @@ _KEEPS_ORDER = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 @functools.cache
 def _of_tensor(size: sympy.Expr) -> sympy.Expr:
     """Return the size of a tensor for all sizes of the inputs: n - 1 holds for what is left of n, unless n is 0."""
-    if not isinstance(size, sympy.Add) or size.xreplace(dict.fromkeys(size.free_symbols, sympy.S.Zero)) >= 0:
-        return size
-    return sympy.Max(size, 0, evaluate=False)
+    smallest = size.xreplace(dict.fromkeys(size.free_symbols, sympy.S.Zero))
+    return sympy.Max(size, 0, evaluate=False) if smallest.is_negative else size
 
 
 class SizeOperations:
