@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import onnx_fx_export
-from onnx_fx_export import DynamicShapeError, MutationError, export
+from onnx_fx_export import CaptureError, DynamicShapeError, MutationError, export
 from onnx_fx_export.arguments import FunctionModule
 
 
@@ -248,3 +248,14 @@ def test_a_part_of_an_expanded_tensor_is_written() -> None:
 
     x = torch.randn(3, 4)
     torch.testing.assert_close(export(FunctionModule(function), (torch.randn(3, 4),))(x), function(x))
+
+
+def test_what_torch_cannot_functionalize_is_told_of_with_its_line() -> None:
+    def function(x, classes):
+        y = x * 1
+        y[0][0] = 2
+        return y, torch.nn.functional.one_hot(classes).sum(-1)
+
+    line = function.__code__.co_firstlineno + 3
+    with pytest.raises(CaptureError, match=rf"size from the values(.|\n)*test_mutation.py:{line}:\n  .*one_hot"):
+        export(FunctionModule(function), (torch.randn(2, 3), torch.tensor([0, 2])))

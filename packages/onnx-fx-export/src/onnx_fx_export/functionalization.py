@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch.export.graph_signature import InputKind
 
+from onnx_fx_export.capture_errors import capture_error
 from onnx_fx_export.errors import DynamicShapeError, MutationError
 from onnx_fx_export.origin import source_line
 from onnxops_decomp.mutation import written_arguments
@@ -24,6 +26,7 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
     Raises:
         DynamicShapeError: If torch fixes a dynamic dimension on the way, as it does for writes to some kinds of views.
         MutationError: If elements of a view that is written to share memory, as after ``expand`` or ``unfold``.
+        CaptureError: If torch cannot do it for another reason, as for a size that data decides.
     """
     before = dict(_dynamic_axes(program))
     if repeated := [node for node in program.graph.nodes if any(map(_repeats_memory, written_arguments(node)))]:
@@ -31,10 +34,10 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
     try:
         with _selected_parts(program.graph_module):
             result: torch.export.ExportedProgram = program.run_decompositions({})
-    except RuntimeError as error:
-        if "internal overlap" not in str(error):
-            raise
-        raise _overlapping([node for node in program.graph.nodes if written_arguments(node)]) from error
+    except Exception as error:
+        if "internal overlap" in str(error):
+            raise _overlapping([node for node in program.graph.nodes if written_arguments(node)]) from error
+        raise capture_error(error, _place(program, error)) from error
     after = dict(_dynamic_axes(result))
     if fixed := [
         f"dimension {axis} of {name}" for name, axes in before.items() for axis in axes - after.get(name, set())
@@ -64,6 +67,12 @@ def _overlapping(writes: Sequence[torch.fx.Node]) -> MutationError:
         "The model writes to a view in which elements share memory, as expand and unfold give them, and reads that "
         f"memory through another one later:{places}\nWrite to view.clone(), or to what the view was taken of."
     )
+
+
+def _place(program: torch.export.ExportedProgram, error: Exception) -> str:
+    """Return the line of the call that torch was at."""
+    name = re.search(r"While executing %(\w+)", str(error))
+    return next((source_line(node) for node in program.graph.nodes if name and node.name == name[1]), "")
 
 
 def _dynamic_axes(program: torch.export.ExportedProgram) -> Iterator[tuple[str, set[int]]]:
