@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from onnx_ts_legacy.values import Tensor
+from onnx_ts_legacy.values import Tensor, is_runtime
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
@@ -35,7 +35,8 @@ def update_running_statistics(interpreter: Interpreter, overload: torch._ops.OpO
         observed_variance = interpreter.call(aten.mean.dim, [of_instances, [0]], {})
     else:
         observed_variance = interpreter.call(aten.var.correction, [x, axes], {"correction": 1})
+    rest = interpreter.scalars.binary("sub", 1, momentum) if is_runtime(momentum) else 1 - momentum
     for target, observed in ((mean, observed_mean), (variance, observed_variance)):
-        kept = interpreter.call(aten.mul.Scalar, [target, 1 - momentum], {})
+        kept = interpreter.call(aten.mul.Scalar, [target, rest], {})
         added = interpreter.call(aten.mul.Scalar, [observed, momentum], {})
         interpreter.write(target, interpreter.call(aten.add.Tensor, [kept, added], {}))
