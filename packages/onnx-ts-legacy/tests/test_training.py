@@ -62,9 +62,9 @@ def test_dropout_drops_as_often_and_scales_as_torch_does(
 
 
 NORMALIZING = {
-    "exponential average": dict(momentum=0.3, eps=1e-2),
-    "without affine": dict(affine=False),
-    "cumulative average": dict(momentum=None),
+    "exponential average": {"momentum": 0.3, "eps": 1e-2},
+    "without affine": {"affine": False},
+    "cumulative average": {"momentum": None},
 }
 
 

@@ -397,10 +397,13 @@ def slice_scatter(
 
 
 def _stepped_scatter(op: OpBuilder, self: ir.Value, src: ir.Value, axis: int, begin: Size, step: Size) -> ir.Value:
-    """Read each position of the slice from ``src`` by a map of positions, every other one from ``self``."""
-    offset = op.Sub(op.Range(0, op.size(self, axis), 1), begin)
+    """Pick each position of the slice from ``src``, which may be empty, and every other one from ``self`` behind it."""
+    places = op.Range(0, op.size(self, axis), 1)
+    offset = op.Sub(places, begin)
     position = op.floor_div(offset, op.vector([step]))
-    inside = op.And(op.GreaterOrEqual(offset, 0), op.Less(position, op.size(src, axis)))
+    length = op.size(src, axis)
+    inside = op.And(op.GreaterOrEqual(offset, 0), op.Less(position, length))
     mask = op.And(inside, op.Equal(op.Mod(offset, step), 0))
-    spread = op.Gather(src, op.Where(mask, position, 0), axis=axis)
-    return op.Where(unsqueeze_at(op, mask, range(1, op.rank(self) - axis)), spread, self)
+    picked = op.Gather(op.Concat(src, self, axis=axis), op.Where(mask, position, op.Add(places, length)), axis=axis)
+    op.set_dims(picked, dims_of(self) or ())
+    return picked
