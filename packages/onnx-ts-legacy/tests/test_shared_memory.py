@@ -78,7 +78,26 @@ def all_but_one_row(x: Tensor) -> Tensor:
     return y
 
 
+@torch.jit.script
+def tensor_itself(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x + 1
+    itself, view = y.contiguous(), y.detach()
+    y.unsqueeze_(0)
+    return y, itself, view
+
+
+@torch.jit.script
+def popped_where_nothing_is_left(x: Tensor) -> Tensor:
+    items = [x, x * 2]
+    if x.size(0) > 100:
+        items.pop()
+        items.pop()
+        items.pop()
+    return items[0]
+
+
 AGREEING = {
+    "tensor itself": tensor_itself,
     "row of unbind": row_of_unbind,
     "pieces of split": pieces_of_split,
     "rows written in a loop": rows_written_in_a_loop,
@@ -254,6 +273,11 @@ def test_a_write_of_a_higher_rank_is_refused_with_its_line(program: torch.jit.Sc
         OnnxExporterError, match=r"of rank 2 (is|are) written to .* of rank 1[^`]*test_shared_memory\.py:\d+"
     ):
         onnx_ts_legacy.export(program, (n(5, 2),), input_names=["x"], dynamic_axes=AXES)
+
+
+def test_an_item_that_a_list_does_not_have_is_told_of() -> None:
+    with pytest.raises(OnnxExporterError, match=r"reads item -1 of 0 items.[^`]*test_shared_memory\.py:\d+"):
+        onnx_ts_legacy.export(popped_where_nothing_is_left, (n(5, 2),), input_names=["x"], dynamic_axes=AXES)
 
 
 @torch.jit.script

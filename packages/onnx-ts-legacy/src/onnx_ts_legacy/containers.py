@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,8 +73,15 @@ def _get_item(interpreter: Interpreter, target: Any, index: Any) -> Any:
     items = target.items if isinstance(target, ListRef) else target
     if isinstance(index, torch.SymInt):
         return _pick(interpreter, target, index)
-    try:
+    with _existing(index, items):
         return _checked(items[index])
+
+
+@contextmanager
+def _existing(index: Any, items: Any) -> Iterator[None]:
+    """Tell of an index that a list or tuple does not have."""
+    try:
+        yield
     except IndexError:
         raise ScriptValueError(f"The program reads item {index} of {len(items)} items.") from None
 
@@ -120,7 +128,8 @@ def _pop(interpreter: Interpreter, target: ListRef, index: Any = -1) -> Any:
         _delete(interpreter, target, index)
         return taken
     items = list(target.items)
-    taken = items.pop(index)
+    with _existing(index, items):
+        taken = items.pop(index)
     interpreter.heap.write(target, tuple(items))
     return taken
 
@@ -133,7 +142,8 @@ def _delete(interpreter: Interpreter, target: Any, index: Any) -> None:
         interpreter.heap.write(target, erased(interpreter, as_sequence(interpreter, target), index))
         return
     items = list(target.items)
-    del items[index]
+    with _existing(index, items):
+        del items[index]
     interpreter.heap.write(target, tuple(items))
 
 
@@ -149,7 +159,8 @@ def _set_item(interpreter: Interpreter, target: Any, index: Any, item: Any) -> A
         sequence_insert(interpreter, target, index, item)
         return target
     items = list(target.items)
-    items[index] = item
+    with _existing(index, items):
+        items[index] = item
     interpreter.heap.write(target, tuple(items))
     return target
 
