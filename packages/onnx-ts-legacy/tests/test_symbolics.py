@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import onnx
 import pytest
@@ -405,3 +406,21 @@ def test_operators_that_can_be_converted_are_so_with_a_fallback_too(kind: Operat
     program = exported(model, (X,), (torch.randn(5, 3),), operator_export_type=kind, dynamic_axes=AXES)
 
     assert all(node.domain == "" for node in program.model.graph)
+
+
+class AddedInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.add_(1)
+
+
+@pytest.mark.parametrize("part", [slice(None), 0])
+def test_a_function_that_changes_its_argument_is_refused(part: Any) -> None:
+    def model(x: Tensor) -> Tensor:
+        y = x.clone()
+        AddedInPlace.apply(y[part])
+        return y * 2
+
+    with pytest.raises(OnnxExporterError, match=r"AddedInPlace(.|\n)*changes its argument in place"):
+        onnx_ts_legacy.export(model, (X,))

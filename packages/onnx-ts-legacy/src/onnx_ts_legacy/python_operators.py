@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnx_ts_legacy.graph_context import GraphContext, run_symbolic
+from onnx_ts_legacy.values import Tensor
 from onnxops_decomp.errors import UnsupportedOperatorError
 
 if TYPE_CHECKING:
@@ -76,7 +77,15 @@ def _inlined(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     # The numbers of variables repeat across such graphs.
     outer, interpreter.env = interpreter.env, {}
     try:
-        results = interpreter.run_block(node.g("Subgraph"), args)
+        with interpreter.heap.watching() as written:
+            results = interpreter.run_block(node.g("Subgraph"), args)
     finally:
         interpreter.env = outer
+    if any(isinstance(arg, Tensor) and arg.storage in written for arg in args):
+        # The trace holds such a write a second time, around the call.
+        raise UnsupportedOperatorError(
+            "its forward changes its argument in place, which a trace does not record as it is; let it return a new "
+            "tensor, or give it a symbolic method",
+            operator=f"prim::PythonOp {node.pyname()}",
+        )
     return results[0] if len(results) == 1 else tuple(results)
