@@ -96,3 +96,36 @@ def test_autograd_functions_work_as_before_afterwards() -> None:
     x = torch.tensor([1.0, -1.0], requires_grad=True)
     Clamp.apply(x, 0.0).sum().backward()
     assert x.grad.tolist() == [1.0, 0.0]
+
+
+class AddsInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, number):
+        x.view(-1).add_(number)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def symbolic(g, x, number):
+        return g.op("Add", x, g.op("Constant", value_t=torch.tensor(number)))
+
+
+class ChangesSilently(AddsInPlace):
+    @staticmethod
+    def forward(ctx, x, number):
+        return x.add_(number) * 2
+
+
+def test_what_a_function_changes_in_place_is_read_later() -> None:
+    def function(x):
+        y = x * 2
+        z = y[1:]
+        return AddsInPlace.apply(y, 3.0) * 2, y + 1, z
+
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(export(function, (torch.randn(4, 3),), dynamic_shapes=({0: "n"},))(x), function(x))
+
+
+def test_a_change_that_symbolic_cannot_tell_of_is_refused() -> None:
+    with pytest.raises(onnx_fx_export.MutationError, match=r"ChangesSilently\.forward changes its argument in place"):
+        export(lambda x: ChangesSilently.apply(x * 1, 3.0), (torch.randn(4, 3),))

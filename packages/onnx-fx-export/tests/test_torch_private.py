@@ -2,7 +2,7 @@
 
 import torch
 
-from onnx_fx_export.torch_private import guard_texts
+from onnx_fx_export.torch_private import Writes, fake_like, guard_texts
 
 
 def test_guards_are_texts_over_input_sizes() -> None:
@@ -12,3 +12,11 @@ def test_guards_are_texts_over_input_sizes() -> None:
 
     program = torch.export.export(Model(), (torch.ones(8),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     assert "L['x'].size()[0] > 5" in guard_texts(program)
+
+
+def test_writes_are_noted_of_tensors_without_data_and_their_views() -> None:
+    written, read = fake_like([torch.ones(2, 3), torch.ones(2, 3)])
+    with Writes() as writes:
+        written.view(-1).add_(read.view(-1))
+    assert writes.reached(written)
+    assert not writes.reached(read)

@@ -18,6 +18,8 @@ import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.errors import MutationError
+from onnx_fx_export.torch_private import Writes
 from onnxops_decomp import LoweringError, OpBuilder
 from onnxops_decomp.graph_lowering import GraphLowering
 
@@ -37,12 +39,14 @@ class SymbolicFunctionCall:
         args: Arguments of the call; tensors stand for those that the operator is given, in order.
         positions: Where among the flat arguments the tensors are.
         single: Whether ``forward`` returns one tensor and no tuple.
+        changed: For each operand that ``forward`` changes in place which result is that operand, None if none is.
     """
 
     function: type[torch.autograd.Function]
     args: tuple[Any, ...]
     positions: tuple[int, ...]
     single: bool = True
+    changed: dict[int, int | None] = dataclasses.field(default_factory=dict)
     key: int = dataclasses.field(default_factory=lambda: next(_COUNTER))
 
     def filled(self, operands: Sequence[Any]) -> tuple[Any, ...]:
@@ -58,11 +62,17 @@ class SymbolicFunctionCall:
         args = self.filled(operands)
         own_context = self.function.setup_context is torch.autograd.Function.setup_context
         function: Any = self.function
-        result = function.forward(_ForwardContext(), *args) if own_context else function.forward(*args)
+        with Writes() as writes:
+            result = function.forward(_ForwardContext(), *args) if own_context else function.forward(*args)
         self.single = isinstance(result, torch.Tensor)
         results = [result] if self.single else list(result)
         if not all(isinstance(part, torch.Tensor) for part in results):
             raise TypeError(f"{self.function.__qualname__}.forward returns something that is no tensor.")
+        self.changed = {
+            index: next((place for place, part in enumerate(results) if part is operand), None)
+            for index, operand in enumerate(operands)
+            if writes.reached(operand)
+        }
         # The operator may not hand its operands through.
         return [part.clone() if any(part is operand for operand in operands) else part for part in results]
 
@@ -114,7 +124,15 @@ def recorded_calls(calls: list[SymbolicFunctionCall]) -> Iterator[None]:
         call = SymbolicFunctionCall(cls, args, positions)
         _CALLS[call.key] = call
         calls.append(call)
-        results = operator()([leaves[position] for position in positions], call.key)
+        operands = [leaves[position] for position in positions]
+        results = operator()(operands, call.key)
+        for index, place in call.changed.items():
+            if place is None:
+                raise MutationError(
+                    f"{cls.__qualname__}.forward changes its argument in place and does not return it, so that its "
+                    "symbolic method cannot say what becomes of it. Let forward return it, or compute on a clone."
+                )
+            results[place] = operands[index].copy_(results[place])
         return results[0] if call.single else tuple(results)
 
     base.apply = classmethod(apply)

@@ -213,7 +213,7 @@ def _tried(
             if is_dimension_error(error) or calls:
                 break
     assert first is not None
-    if isinstance(first, DynamicShapeError):
+    if isinstance(first, OnnxExporterError):
         raise first
     raise capture_error(first) from first
 

@@ -63,7 +63,7 @@ class DynamicShapeError(OnnxExporterError):
 
 
 class MutationError(OnnxExporterError):
-    """The model changes a buffer or an input without a word of the export, or writes to memory that a view repeats."""
+    """The model changes something in place in a way that the export does not, or cannot, tell of."""
 
 
 class RuntimeSupportError(OnnxExporterError):

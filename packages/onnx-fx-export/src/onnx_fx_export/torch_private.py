@@ -24,13 +24,14 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 import onnxops_core
 import onnxops_decomp
 
 __all__ = [
     "ACCESS",
+    "Writes",
     "dynamic_associative_scan",
     "fake_like",
     "flattened_subclass",
@@ -91,6 +92,27 @@ def records_modes(graph_module: torch.fx.GraphModule) -> bool:
     targets = {node.target for module in modules for node in module.graph.nodes if node.op == "call_function"}
     autocast = torch.ops.higher_order.wrap_with_autocast in targets
     return autocast or any(getattr(target, "__module__", "") == "torch._functorch.predispatch" for target in targets)
+
+
+class Writes(TorchDispatchMode):
+    """Notes the memory that operators write to meanwhile, also of tensors without data (``TorchDispatchMode``)."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and note the operands that its schema says are written."""
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[index] if index < len(args) else (kwargs or {}).get(argument.name)
+                tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+                self._storages.update(tensor.untyped_storage()._cdata for tensor in tensors)
+        return func(*args, **(kwargs or {}))
+
+    def reached(self, tensor: torch.Tensor) -> bool:
+        """Tell whether the memory of a tensor was written to (``UntypedStorage._cdata``)."""
+        return tensor.untyped_storage()._cdata in self._storages
 
 
 @contextlib.contextmanager
