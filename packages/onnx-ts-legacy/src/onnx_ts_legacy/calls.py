@@ -76,6 +76,8 @@ class OperatorCalls(Variables):
         number = self._number_result(overload, args)
         if number is not None:
             return number
+        if overload in _DROPOUTS and len(args) == 3 and (args[2] is False or args[1] == 0):
+            return args[0]
         args = [frozen(arg) for arg in args]
         kwargs = {name: frozen(arg) for name, arg in kwargs.items()}
         fake, position = self._recorded_call(overload, args, kwargs)
@@ -309,7 +311,16 @@ _NUMBER_FUNCTIONS = {
     "aten::neg": "neg",
 }
 # What gives out the tensor itself, not another view of its memory, where nothing is to be done.
-_RETURNING_SELF = frozenset(("aten::contiguous",))
+_RETURNING_SELF = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("to", "type_as", "cpu", "contiguous", "flatten", "atleast_1d", "atleast_2d", "atleast_3d", "sum_to_size"),
+        *("real", "conj", "resolve_conj", "resolve_neg", "positive", "lift_fresh"),
+    )
+)
+_DROPOUTS = frozenset(
+    getattr(aten, name).default for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+)
 _JOINS = {aten.cat.default: 0, aten.stack.default: 1}
 
 
