@@ -265,7 +265,6 @@ PROGRAMS = [
     *(numbers, growing, appended, concatenated, list_in_if, list_read_in_loop, item_set),
 ]
 LOWEST = {
-    **dict.fromkeys(("by_size", "changed_unless_left"), 9),
     **dict.fromkeys(("numbers", "growing"), 10),
     "item_set": 11,
     **dict.fromkeys(("appended", "concatenated", "list_in_if", "list_read_in_loop"), 13),
