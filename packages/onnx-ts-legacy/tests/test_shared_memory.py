@@ -87,6 +87,24 @@ def tensor_itself(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @torch.jit.script
+def tensor_of_its_own_dtype(x: Tensor) -> list[Tensor]:
+    y = x + 1
+    same = [y.float(), y.type_as(x), y.flatten(1), y.cpu(), torch.real(y), torch.positive(y), torch.atleast_2d(y)]
+    y.t_()
+    y.mul_(2)
+    return same
+
+
+@torch.jit.script
+def dropout_of_an_evaluated_model(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x - 1
+    z = torch.nn.functional.dropout(y, 0.5, False)
+    z.relu_()
+    z.t_()
+    return y, z
+
+
+@torch.jit.script
 def popped_where_nothing_is_left(x: Tensor) -> Tensor:
     items = [x, x * 2]
     if x.size(0) > 100:
@@ -98,6 +116,8 @@ def popped_where_nothing_is_left(x: Tensor) -> Tensor:
 
 AGREEING = {
     "tensor itself": tensor_itself,
+    "tensor of its own dtype": tensor_of_its_own_dtype,
+    "dropout of an evaluated model": dropout_of_an_evaluated_model,
     "row of unbind": row_of_unbind,
     "pieces of split": pieces_of_split,
     "rows written in a loop": rows_written_in_a_loop,
