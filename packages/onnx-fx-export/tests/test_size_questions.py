@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 
@@ -145,6 +146,59 @@ def test_what_a_slice_leaves_is_not_taken_for_granted(index: slice, least: int, 
         else:
             with pytest.raises(InvalidArgumentError, match=f">= {least}"):
                 program(x)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda y: y.mT.reshape(-1),
+        lambda y: y.t().contiguous(),
+        lambda y: y.t().flatten(),
+        lambda y: y[:, 1:].ravel(),
+        lambda y: y[:, :-4].reshape(-1),
+    ],
+)
+def test_a_copy_that_is_a_view_at_some_sizes_is_not_taken_for_one(copied) -> None:
+    """What is written to it then reaches the tensor that it was taken of."""
+
+    def read_later(x):
+        y = x * 1
+        copied(y).add_(1)
+        return y + 0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = exported(FunctionModule(read_later), torch.randn(7, 8), dims=[{0: "rows", 1: "columns"}])
+    taken = 0
+    for rows, columns in itertools.product((1, 2, 3, 6), range(1, 8)):
+        x = torch.randn(rows, columns)
+        try:
+            torch.testing.assert_close(program(x), read_later(x))
+            taken += 1
+        except InvalidArgumentError:
+            continue
+    assert taken >= 6
+
+
+def test_a_copy_that_is_a_view_at_size_one_is_told_of_with_its_line() -> None:
+    def read_later(x):
+        y = x * 1
+        y.mT.reshape(-1).add_(1)
+        return y + 0
+
+    line = read_later.__code__.co_firstlineno + 2
+    with pytest.warns(UserWarning, match=rf"{APART}, at\n  .*test_size_questions.py:{line}\n"):
+        exported(FunctionModule(read_later), torch.randn(7, 8), dims=[{0: "rows", 1: "columns"}])
+
+
+def test_a_copy_that_alone_is_read_later_may_be_a_view() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        function = FunctionModule(lambda x: (x * 1).mT.reshape(-1).add_(1))
+        program = exported(function, torch.randn(7, 8), dims=[{0: "rows", 1: "columns"}])
+    for shape in ((1, 4), (3, 1), (1, 1), (5, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x), function(x))
 
 
 def test_a_slice_that_needs_two_is_told_of_with_its_line() -> None:

@@ -24,6 +24,7 @@ from onnx_fx_export.examples import Example
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import guards_of, hint_of, is_without_data, not_the_users, replacements_of
 from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
+from onnxops_decomp.mutation import shared_writes
 
 __all__ = ["CONDITIONS", "SizeQuestion", "Sizes", "conditions_for_small_sizes", "noted_questions"]
 
@@ -41,6 +42,16 @@ _RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
 _LARGE = 1009
 # A comparison of more sizes than this keeps its condition without a look at each combination.
 _MOST_SYMBOLS = 4
+# Operators that copy only if no view serves.
+_COPIES = (
+    torch.ops.aten.contiguous.default,
+    torch.ops.aten.flatten.using_ints,
+    torch.ops.aten.ravel.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.reshape_as.default,
+)
+# Sizes below are tried where a copy may be a view.
+_SMALL = 17
 # So many sizes may follow from one that becomes 1.
 _MOST_FOLLOWING = 2
 
@@ -155,6 +166,37 @@ def _sliced(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
                     yield SizeQuestion(relation, source_line(node) or str(node))
 
 
+def _copied(program: torch.export.ExportedProgram, sizes: Sizes) -> Iterator[SizeQuestion]:
+    """Yield the sizes at which what was captured as a copy is a view, where one of both is written and the other read.
+
+    A part of a tensor becomes a view of it where some size is 1, as ``length - 1`` is at length 2.
+    """
+    shared = {node for nodes in shared_writes(program.graph) for node in nodes}
+    for node in program.graph.nodes:
+        if node in shared and node.target in _COPIES and not _is_view(node, sizes.hints):
+            for symbol, size in itertools.product(sizes.hints, range(1, _SMALL)):
+                if _is_view(node, {**sizes.hints, symbol: size}):
+                    yield SizeQuestion(sympy.Ne(symbol, size), source_line(node) or str(node))
+
+
+def _is_view(node: torch.fx.Node, sizes: Mapping[sympy.Symbol, int]) -> bool:
+    """Tell whether a call that copies only if it has to gives a view where dynamic dimensions have these sizes."""
+    source, result = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    at = {symbol: sympy.Integer(size) for symbol, size in sizes.items()}
+    numbers = [[plain(n).xreplace(at) for n in part] for part in (source.shape, source.stride(), result.shape)]
+    if not all(number.is_Integer for part in numbers for number in part):
+        return False
+    shape, stride, wanted = ([int(number) for number in part] for part in numbers)
+    tensor = torch.empty_strided(shape, stride, device="meta")
+    if node.target is torch.ops.aten.contiguous.default:
+        return tensor.is_contiguous()
+    try:
+        tensor.view(wanted)
+    except RuntimeError:
+        return False
+    return True
+
+
 def conditions_for_small_sizes(
     program: torch.export.ExportedProgram,
     model: torch.nn.Module,
@@ -179,7 +221,7 @@ def conditions_for_small_sizes(
     """
     sizes = Sizes.of(program, specs)
     asked = sizes.decisive(questions)
-    assumed = sizes.decisive((*_squeezed(program), *_sliced(program)))
+    assumed = [*sizes.decisive((*_squeezed(program), *_sliced(program))), *_copied(program, sizes)]
     at_one = [question for question in asked if not question.holds(sizes.smallest, 1)]
     if at_one and _agrees_at_one(program, model, example, sizes, at_one):
         at_zero = [question for question in asked if not question.holds(sizes.smallest, 0)]

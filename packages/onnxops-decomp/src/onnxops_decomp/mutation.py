@@ -12,7 +12,7 @@ import torch
 
 from onnxops_decomp.torch_private import is_composite
 
-__all__ = ["needs_functionalization", "written_arguments", "written_roots"]
+__all__ = ["needs_functionalization", "shared_writes", "written_arguments", "written_roots"]
 
 # Operators that write to an argument without saying so in their schema: position of the argument that, when true,
 # makes them update the running statistics.
@@ -140,34 +140,38 @@ def needs_functionalization(graph_module: torch.fx.GraphModule) -> bool:
     for name, child in graph_module.named_modules():
         if name and isinstance(child, torch.fx.GraphModule) and any(map(_writes, child.graph.nodes)):
             return True
-    nodes = list(graph_module.graph.nodes)
+    return any(True for _ in shared_writes(graph_module.graph))
+
+
+def shared_writes(graph: torch.fx.Graph) -> Iterator[set[torch.fx.Node]]:
+    """Yield, for each write to memory that is read later under another name, the nodes that may stand for that memory.
+
+    Nodes that come after the write are not among them.
+    """
+    nodes = list(graph.nodes)
     if not any(map(_writes, nodes)):
-        return False
+        return
     order = {node: position for position, node in enumerate(nodes)}
     group: dict[torch.fx.Node, set[torch.fx.Node]] = {}
     same: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in nodes:
         group[node] = {node}
-        if _writes_silently(node):
-            return True
         written = written_arguments(node)
         for operand in written:
             root = same.get(operand, operand)
             others = [other for other in group[root] if same.get(other, other) is not root]
             # Inputs and attributes are read once more when the model is called again.
-            if any(other.op != "call_function" for other in others):
-                return True
-            if any(order[user] > order[node] for other in others for user in other.users):
-                return True
-        if len(written) > 1 or (written and not _returns_itself(node)):
-            return True
+            again = any(other.op != "call_function" for other in others)
+            if again or any(order[user] > order[node] for other in others for user in other.users):
+                yield set(group[root])
+        if _writes_silently(node) or len(written) > 1 or (written and not _returns_itself(node)):
+            yield {member for operand in node.all_input_nodes for member in group[operand]}
         for operand in _aliased_operands(node):
             group[operand] |= group[node]
             for member in list(group[operand]):
                 group[member] = group[operand]
         if written:
             same[node] = same.get(written[0], written[0])
-    return False
 
 
 def _returns_itself(node: torch.fx.Node) -> bool:
