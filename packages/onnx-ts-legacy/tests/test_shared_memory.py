@@ -295,6 +295,30 @@ def test_a_write_of_a_higher_rank_is_refused_with_its_line(program: torch.jit.Sc
         onnx_ts_legacy.export(program, (n(5, 2),), input_names=["x"], dynamic_axes=AXES)
 
 
+@torch.jit.script
+def values_of_another_size(x: Tensor) -> Tensor:
+    y = torch.zeros(4, 3, 2)
+    if bool(x.sum() > 100):
+        y[:, torch.tensor([0, -1])] = torch.ones(3, 2)
+    return y + x.sum()
+
+
+@torch.jit.script
+def values_of_another_size_for_places_apart(x: Tensor) -> Tensor:
+    y = torch.zeros(4, 3, 2)
+    if bool(x.sum() > 100):
+        y[torch.tensor([0, -1]), :, torch.tensor([0, 1])] = torch.ones(2, 2)
+    return y + x.sum()
+
+
+@pytest.mark.parametrize("program", [values_of_another_size, values_of_another_size_for_places_apart])
+def test_a_write_of_another_size_is_refused_with_its_line(program: torch.jit.ScriptFunction) -> None:
+    with pytest.raises(
+        OnnxExporterError, match=r"Values of size \d are written to places of size \d.[^`]*test_shared_memory\.py:\d+"
+    ):
+        onnx_ts_legacy.export(program, (n(5, 2),), input_names=["x"], dynamic_axes=AXES)
+
+
 def test_an_item_that_a_list_does_not_have_is_told_of() -> None:
     with pytest.raises(OnnxExporterError, match=r"reads item -1 of 0 items.[^`]*test_shared_memory\.py:\d+"):
         onnx_ts_legacy.export(popped_where_nothing_is_left, (n(5, 2),), input_names=["x"], dynamic_axes=AXES)

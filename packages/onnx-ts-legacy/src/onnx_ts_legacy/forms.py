@@ -149,7 +149,21 @@ def _written(x: TensorForm, indices: Sequence[TensorForm | None], values: Tensor
     rank = max((index.dim() for index in used), default=0) + x.dim() - len(used)
     if values.dim() > rank:
         raise ScriptValueError(f"Values of rank {values.dim()} are written to places of rank {rank}.")
+    for given, place in zip(reversed(values.shape), reversed(_places(x, indices)), strict=False):
+        if isinstance(given, int) and isinstance(place, int) and given not in (1, place):
+            raise ScriptValueError(f"Values of size {given} are written to places of size {place}.")
     return x.dtype, tuple(x.shape)
+
+
+def _places(x: TensorForm, indices: Sequence[TensorForm | None]) -> list[Any]:
+    """Return the sizes of what integer indices choose, None for one that is not known."""
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    tensors = [tuple(index.shape) for index in indices if index is not None]
+    chosen = _broadcast(tensors) or (None,) * max(map(len, tensors), default=0)
+    kept = [size for axis, size in enumerate(x.shape) if axis not in axes]
+    # Indices with other dimensions between them put what they choose in front.
+    place = axes[0] if axes and axes == list(range(axes[0], axes[-1] + 1)) else 0
+    return [*kept[:place], *chosen, *kept[place:]]
 
 
 def _summed(x: TensorForm, *, dtype: torch.dtype | None = None) -> Form | None:
