@@ -243,7 +243,19 @@ def returned_from_loop(x: Tensor) -> tuple[Tensor, int]:
     return x * n, n
 
 
+@torch.jit.script
+def size_read_in_branches(x: Tensor) -> int:
+    y = (x * 1.5)[: int(x.sum().abs()) % 3]
+    y[1:, 1] *= 0.5
+    last = 0
+    for i in range(x.size(0)):
+        if len(y) != 1:
+            last = i + len(y)
+    return last
+
+
 PROGRAMS = [
+    size_read_in_branches,
     nested_loops,
     dict_in_loop,
     tuple_in_loop,
@@ -265,7 +277,7 @@ PROGRAMS = [
     *(numbers, growing, appended, concatenated, list_in_if, list_read_in_loop, item_set),
 ]
 LOWEST = {
-    **dict.fromkeys(("numbers", "growing"), 10),
+    **dict.fromkeys(("numbers", "growing", "size_read_in_branches"), 10),
     "item_set": 11,
     **dict.fromkeys(("appended", "concatenated", "list_in_if", "list_read_in_loop"), 13),
 }

@@ -29,6 +29,7 @@ from onnx_ts_legacy.values import (
     RuntimeFloat,
     Storage,
     Tensor,
+    View,
 )
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import to_ir
@@ -195,11 +196,15 @@ class Variables:
         unknown = [symbol for symbol in expression.free_symbols if symbol.name not in context.symbols]
         if not unknown:
             return size
-        source = partial(axis_size, self.value(tensor), axis)
+        source = partial(self._read_size, tensor.node, axis, self.value(tensor), self.op.scope)
         if expression.is_Symbol:
             context.symbols[str(expression)] = source
             return size
         return self.metadata.runtime_int(source(self.op.newest))
+
+    def _read_size(self, node: Storage | View, axis: int, value: ir.Value, scope: Any, op: OpBuilder) -> ir.Value:
+        """Write a size of a tensor, which was ``value`` in the graph of ``scope``; other graphs compute it anew."""
+        return axis_size(value if self.is_visible(scope) else node_value(self._interpreter, node), axis, op)
 
     def sizes(self, tensor: Tensor) -> list[Any]:
         """Return ``tensor.size()``."""
