@@ -95,6 +95,11 @@ def test_a_random_program_agrees_or_is_told_of(block: int) -> None:
             raise AssertionError(f"Seed {seed}:\n{RandomProgram(seed).source}") from error
 
 
+@pytest.mark.parametrize("seed", [10617, 10999])
+def test_a_program_with_a_refused_write_or_a_late_size_agrees_or_is_told_of(seed: int) -> None:
+    check(seed)
+
+
 def test_a_seed_makes_one_program() -> None:
     assert RandomProgram(3).source == RandomProgram(3).source
     assert RandomProgram(3).source != RandomProgram(4).source

@@ -82,6 +82,9 @@ class Merge:
         if isinstance(target, Storage):
             return self._content(target, a, b)
         if isinstance(target, Tensor):
+            if isinstance(a, Poison) or isinstance(b, Poison):
+                poison = a if isinstance(a, Poison) else b
+                return lambda: heap.write(target, poison)
             if a[0] is b[0]:
                 possible = {id(form) for form in (*a[1], *b[1])}
                 forms = tuple(form for form in target.state[1] if id(form) in possible)
