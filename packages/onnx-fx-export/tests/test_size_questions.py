@@ -420,3 +420,15 @@ def test_conditions_of_what_dynamo_captured_are_kept() -> None:
     torch.testing.assert_close(program(torch.ones(2, 20)), torch.full((2, 20), 10.0))
     with pytest.raises(InvalidArgumentError, match="captured for s >= 11"):
         program(torch.ones(2, 9))
+
+
+@pytest.mark.parametrize("layer", [torch.nn.LSTM, torch.nn.GRU])
+@pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3)])
+def test_recurrent_networks_refuse_nothing_to_read(layer, shape) -> None:
+    """ONNX Runtime ends the process there."""
+    model = layer(3, 4, batch_first=True)
+    program = exported(model, torch.randn(2, 5, 3), dims=[{0: "batch", 1: "length"}])
+    x = torch.randn(1, 1, 3)
+    torch.testing.assert_close(program(x)[0], model(x)[0])
+    with pytest.raises(InvalidArgumentError, match=">= 1"):
+        program(torch.randn(shape))

@@ -166,6 +166,15 @@ def _sliced(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
                     yield SizeQuestion(relation, source_line(node) or str(node))
 
 
+def _recurrent(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
+    """Yield that recurrent networks have sequences to read: ONNX Runtime ends the process where they have none."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and str(node.target).endswith((".lstm.input", ".gru.input")):
+            for size in node.args[0].meta["val"].shape:
+                if isinstance(size, torch.SymInt):
+                    yield SizeQuestion(sympy.Ge(plain(size), 1), source_line(node) or str(node))
+
+
 def _copied(program: torch.export.ExportedProgram, sizes: Sizes) -> Iterator[SizeQuestion]:
     """Yield the sizes at which what was captured as a copy is a view, where one of both is written and the other read.
 
@@ -221,7 +230,10 @@ def conditions_for_small_sizes(
     """
     sizes = Sizes.of(program, specs)
     asked = sizes.decisive(questions)
-    assumed = [*sizes.decisive((*_squeezed(program), *_sliced(program))), *_copied(program, sizes)]
+    assumed = [
+        *sizes.decisive((*_squeezed(program), *_sliced(program), *_recurrent(program))),
+        *_copied(program, sizes),
+    ]
     at_one = [question for question in asked if not question.holds(sizes.smallest, 1)]
     if at_one and _agrees_at_one(program, model, example, sizes, at_one):
         at_zero = [question for question in asked if not question.holds(sizes.smallest, 0)]
