@@ -110,21 +110,15 @@ def unnamed(dims: Sequence[Any]) -> tuple[Any, ...]:
 
 def unranked(op: OpBuilder, value: ir.Value) -> ir.Value:
     """Return the same tensor without a rank that shape inference could find."""
-    shape = _emitted(op, "Shape", value)
-    rank = _emitted(op, "Shape", shape)
-    # Repeated once, which inference does not know.
-    return _emitted(op, "Reshape", value, _emitted(op, "Tile", shape, _emitted(op, "Div", rank, rank)))
-
-
-def _emitted(op: OpBuilder, name: str, *operands: ir.Value) -> ir.Value:
-    """Write a node without asking what its shape is."""
-    dtype = ir.DataType.INT64 if name == "Shape" else operands[0].dtype
-    return op.emit_custom("", name, operands, {}, [dtype])[0]
+    shape = op.emit_custom("", "Shape", [value], {}, [ir.DataType.INT64])[0]
+    return _reshaped(op, value, op.emit_custom("", "Equal", [shape, shape], {}, [ir.DataType.BOOL])[0])
 
 
 def _reshaped(op: OpBuilder, value: ir.Value, kept: ir.Value) -> ir.Value:
     """Reshape to the dimensions of ``value`` that ``kept`` says; a first size of 0 is copied as such."""
-    return _emitted(op, "Reshape", value, op.newest.Compress(_emitted(op, "Shape", value), kept))
+    shape = op.emit_custom("", "Shape", [value], {}, [ir.DataType.INT64])[0]
+    chosen = op.newest.Compress(shape, kept)
+    return op.emit_custom("", "Reshape", [value, chosen], {}, [value.dtype])[0]
 
 
 def interface_value(interpreter: Interpreter, slot: StateSlot, variable: Any) -> ir.Value:
