@@ -62,8 +62,8 @@ def agree(given: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     return True
 
 
-def check(seed: int) -> None:
-    """Export a program at a random opset and compare it."""
+def check(seed: int) -> bool:
+    """Export a program at a random opset; tell whether it was compared, or refused or warned of instead."""
     choice = random.Random(seed * 31 + 7)
     program = RandomProgram(seed, choice.choice([5, 8, 12]))
     opset = choice.choice([*range(7, 27), *[11, 13, 16, 17, 18, 20, 23] * 3])
@@ -79,20 +79,21 @@ def check(seed: int) -> None:
         except OnnxExporterError as error:
             # torch's tracer has no lines of its own failures.
             if place in str(error) or isinstance(error, CaptureError):
-                return
-            raise
+                return False
+            raise AssertionError(f"Seed {seed}:\n{program.source}") from error
     onnx.checker.check_model(result.model_proto, full_check=True)
-    if not any(place in f"{warning.filename} {warning.message}" for warning in told):
-        assert not difference(result.model_proto, result.input_names, [model, function])
+    if any(place in f"{warning.filename} {warning.message}" for warning in told):
+        return False
+    different = difference(result.model_proto, result.input_names, [model, function])
+    assert not different, f"Seed {seed} {different}:\n{program.source}"
+    return True
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_random_program_agrees_or_is_told_of(block: int) -> None:
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        try:
-            check(seed)
-        except Exception as error:
-            raise AssertionError(f"Seed {seed}:\n{RandomProgram(seed).source}") from error
+    compared = sum(map(check, range(block * BLOCK, (block + 1) * BLOCK)))
+    # Refusing everything would be no proof.
+    assert compared > BLOCK // 4
 
 
 @pytest.mark.parametrize("seed", [10617, 10999])

@@ -177,20 +177,8 @@ class Carried(Plan):
         return value  # type: ignore[no-any-return]
 
 
-class Stale(Plan):
+class Stale(Same):
     """Contents of a memory that is written through another one in the body, so that they must not be read."""
-
-    def __init__(self, content: Content) -> None:
-        self.content = content
-
-    def enter(self, interpreter: Interpreter) -> Any:
-        return self.content
-
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
-        return []
-
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
-        return self.content
 
     def joined_state(self, interpreter: Interpreter, target: Mutable, symbols: int) -> Plan:
         return self
