@@ -16,6 +16,7 @@ from onnx_ts_legacy.frozen_values import FrozenValues, changing_place, told_froz
 from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
 from onnx_ts_legacy.sources import line_of_exception, source_line
 from onnxops_core.export_state import onnx_export, unfused_layers
+from onnxops_decomp.exporting.naming import in_signature_order
 
 __all__ = ["Captured", "ExampleInput", "capture", "split_arguments"]
 
@@ -205,7 +206,9 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
 
 
 def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
-    names = _leaf_names(model, args, kwargs)
+    signature = _signature(model)
+    kwargs = in_signature_order(signature, kwargs)
+    names = _leaf_names(model, signature, args, kwargs)
     leaves, structure = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     weights: list[tuple[str, torch.Tensor]] = []
@@ -332,17 +335,20 @@ def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in tensors]
 
 
-def _leaf_names(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+def _signature(model: Any) -> inspect.Signature:
+    """Return the signature of a model; builtins that have none take whatever they are given."""
+    try:
+        return inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    except (TypeError, ValueError):
+        return inspect.signature(lambda *args, **kwargs: None)
+
+
+def _leaf_names(model: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """Return a name for each tensor among the arguments, after the parameter that it belongs to.
 
     Raises:
         ArgumentsError: If the arguments do not fit the signature.
     """
-    function = model.forward if isinstance(model, torch.nn.Module) else model
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        signature = inspect.signature(lambda *args, **kwargs: None)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
