@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 import torch
 
-from onnx_fx_export import SaveError, export, saving, weights
+from onnx_fx_export import SaveError, export
+from onnxops_decomp.exporting import saving, weights
 
 
 def run(path: Path, x: torch.Tensor) -> torch.Tensor:
@@ -50,7 +51,7 @@ def test_a_session_of_a_large_model_reads_a_file_that_goes_with_it(model, monkey
     program = export(model, (torch.randn(2, 64),))
     x = torch.randn(2, 64)
     expected = program(x)
-    monkeypatch.setattr("onnx_fx_export.program.MAX_SINGLE_FILE_BYTES", 1)
+    monkeypatch.setattr("onnxops_decomp.exporting.running.MAX_SINGLE_FILE_BYTES", 1)
     paths: list[str] = []
 
     def initializer(path: str):
@@ -75,12 +76,14 @@ def test_a_save_that_fails_leaves_what_was_there(model, external, broken, tmp_pa
         raise OSError(28, "No space left on device")
 
     if broken == "replace":
-        monkeypatch.setattr("onnx_fx_export.saving.os.replace", full)
+        monkeypatch.setattr("onnxops_decomp.exporting.saving.os.replace", full)
     elif external:
         for tensor in program.model.graph.initializers.values():
             monkeypatch.setattr(type(tensor.const_value), "tofile", full)
     else:
-        monkeypatch.setattr("onnx_fx_export.saving.write_model", lambda model, file: (file.write(b"half"), full()))
+        monkeypatch.setattr(
+            "onnxops_decomp.exporting.saving.write_model", lambda model, file: (file.write(b"half"), full())
+        )
     with pytest.raises(SaveError, match="No space left"):
         program.save(path, external_data=external)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

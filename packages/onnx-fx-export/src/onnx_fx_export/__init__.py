@@ -23,8 +23,8 @@ from onnx_fx_export.preview import (
     OnnxRegistry,
     dynamo_export,
 )
-from onnx_fx_export.program import ONNXProgram
 from onnx_fx_export.unallocated import enable_fake_mode
+from onnxops_decomp.exporting.program import ONNXProgram
 
 __all__ = [
     "CaptureError",

@@ -18,7 +18,6 @@ from onnx_fx_export.capture_errors import capture_error, is_dimension_error
 from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.examples import (
-    Example,
     enlarged,
     has_special_sizes,
     named_keywords,
@@ -43,6 +42,7 @@ from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_
 from onnx_fx_export.torchvision_boxes import any_number_of_boxes
 from onnx_fx_export.unallocated import allocated_on_paper
 from onnxops_core.export_state import onnx_export
+from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.whole_calls import WholeCalls, restore
 
 __all__ = ["CaptureRequest", "capture"]

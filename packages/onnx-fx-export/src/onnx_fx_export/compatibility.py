@@ -11,8 +11,8 @@ import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.export import export
-from onnx_fx_export.program import ONNXProgram
 from onnxops_decomp import builtin_table
+from onnxops_decomp.exporting.program import ONNXProgram
 from onnxops_decomp.lowerings.registry import operator_name
 
 __all__ = ["replace_torch_onnx"]

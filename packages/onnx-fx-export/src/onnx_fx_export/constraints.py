@@ -8,137 +8,70 @@ are checked whenever the program runs itself.
 from __future__ import annotations
 
 import ast
-import json
 import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import onnx_ir as ir
 import sympy
 import torch
 
-from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.expressions import evaluated, names_in, parsed, size, solved, symbolic
-from onnx_fx_export.naming import renamed_text
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.size_questions import CONDITIONS
 from onnx_fx_export.small_sizes import LEAST_SIZES, TRIED_SIZES, larger_sizes
 from onnx_fx_export.torch_private import guard_texts
+from onnxops_decomp.exporting.constraints import METADATA_KEY, SizeConstraints, holds
+from onnxops_decomp.exporting.dimensions import renamed_text
+from onnxops_decomp.exporting.size_expressions import evaluated, names_in, parsed, symbolic
 from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
 from onnxops_decomp.inference import Dims
 
-__all__ = ["METADATA_KEY", "SizeConstraints"]
-
-METADATA_KEY = "onnxops.size_constraints"
+__all__ = ["METADATA_KEY", "size_constraints"]
 
 _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
 _COUNTED = "flat_args"
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
 
-class SizeConstraints:
-    """Conditions on the sizes of a model's inputs.
+def size_constraints(
+    program: torch.export.ExportedProgram,
+    symbols: SymbolNames,
+    inputs: Mapping[str, Dims],
+    assumptions: Iterable[Any],
+    numbers: Collection[str] = (),
+    declared: Iterable[str] = (),
+    leaves: Sequence[str] = (),
+) -> SizeConstraints:
+    """Collect the conditions of a captured program.
 
-    Attributes:
-        conditions: Python comparisons over the names of dimensions, such as ``batch >= 2`` or ``3*length % 4 == 0``.
+    Args:
+        program: The program.
+        symbols: Names of its symbols.
+        inputs: For each input by its structural name, what its dimensions are called.
+        assumptions: Further facts, as SymPy relations in the model's symbols.
+        numbers: Symbols that are numbers themselves and not sizes.
+        declared: Conditions that the user states.
+        leaves: What the arguments are called by the structure, in order; Dynamo only counts them.
     """
-
-    def __init__(self, conditions: Iterable[str]) -> None:
-        trees = {ast.unparse(tree): tree for text in conditions if (tree := parsed(text)) is not None}
-        self.conditions = tuple(trees)
-        self._parsed = list(trees.items())
-
-    @classmethod
-    def of(
-        cls,
-        program: torch.export.ExportedProgram,
-        symbols: SymbolNames,
-        inputs: Mapping[str, Dims],
-        assumptions: Iterable[Any],
-        numbers: Collection[str] = (),
-        declared: Iterable[str] = (),
-        leaves: Sequence[str] = (),
-    ) -> SizeConstraints:
-        """Collect the conditions of a captured program.
-
-        Args:
-            program: The program.
-            symbols: Names of its symbols.
-            inputs: For each input by its structural name, what its dimensions are called.
-            assumptions: Further facts, as SymPy relations in the model's symbols.
-            numbers: Symbols that are numbers themselves and not sizes.
-            declared: Conditions that the user states.
-            leaves: What the arguments are called by the structure, in order; Dynamo only counts them.
-        """
-        right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
-        texts = [text for text in dict.fromkeys(guard_texts(program)) if not (right_for_one and is_about_one(text))]
-        translated = {text: _translated(text, inputs, leaves) for text in texts}
-        guards = [guard for guard in translated.values() if guard is not None and parsed(guard) is not None]
-        _warn_of_unread([text for text, guard in translated.items() if guard is None or parsed(guard) is None])
-        names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
-        least = {names[symbol]: size for symbol, size in program.graph_module.meta.get(LEAST_SIZES, {}).items()}
-        conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
-        tried = [
-            {names[symbol]: size for symbol, size in point.items() if symbol in names}
-            for point in program.graph_module.meta.get(TRIED_SIZES, ())
-        ]
-        conditions.extend(
-            text for text in guards if not _is_about_small_sizes(text, least) and not _is_refuted(text, tried)
-        )
-        for fact in program.graph_module.meta.get(CONDITIONS, ()):
-            conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
-        conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
-        return cls(text for text in conditions if _says_something(text))
-
-    def renamed(self, names: Mapping[str, str]) -> SizeConstraints:
-        """Return the same conditions over dimensions of other names."""
-        return SizeConstraints(renamed_text(text, names) for text in self.conditions)
-
-    def record(self, model: ir.Model) -> None:
-        """Write the conditions into the model's metadata."""
-        if self.conditions:
-            model.metadata_props[METADATA_KEY] = json.dumps(list(self.conditions))
-
-    def check(
-        self, graph: ir.Graph, shapes: Mapping[str, Sequence[int]], numbers: Mapping[str, int] | None = None
-    ) -> None:
-        """Hold the shapes of a call against the declared ones and the conditions.
-
-        Args:
-            graph: The model's graph, whose inputs say what dimensions are called.
-            shapes: Shape of each input by name.
-            numbers: Inputs that are numbers, by their symbols.
-
-        Raises:
-            InvalidArgumentError: If a size differs from a static one, two dimensions of one name differ, or a
-                condition does not hold.
-        """
-        sizes = dict(numbers or {})
-        expressions: list[tuple[str, int, str]] = []
-        for value in graph.inputs:
-            shape = shapes.get(str(value.name))
-            if shape is None or value.shape is None:
-                continue
-            if len(shape) != len(value.shape):
-                raise InvalidArgumentError(f"Input {value.name} has rank {len(shape)}, the model takes {value.shape}.")
-            for axis, (present, dim) in enumerate(zip(shape, value.shape.dims, strict=True)):
-                name = None if isinstance(dim, int) else dim.value
-                wanted = dim if isinstance(dim, int) else sizes.setdefault(name, present) if name else present
-                where = f"Input {value.name} has size {present} along axis {axis}"
-                if wanted != present:
-                    named = f"{name} = {wanted}" if name else wanted
-                    raise InvalidArgumentError(f"{where}, not {named}.")
-                if name and not name.isidentifier():
-                    expressions.append((name, present, where))
-        _check_expressions(expressions, sizes)
-        for text, tree in self._parsed:
-            if not _holds(tree, sizes):
-                known = ", ".join(f"{name} = {value}" for name, value in sizes.items() if name.isidentifier())
-                raise InvalidArgumentError(
-                    f"The model was captured for {text}, but is called with {known}. Export it with an example of "
-                    "such sizes, or without code that depends on them."
-                )
+    right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
+    texts = [text for text in dict.fromkeys(guard_texts(program)) if not (right_for_one and is_about_one(text))]
+    translated = {text: _translated(text, inputs, leaves) for text in texts}
+    guards = [guard for guard in translated.values() if guard is not None and parsed(guard) is not None]
+    _warn_of_unread([text for text, guard in translated.items() if guard is None or parsed(guard) is None])
+    names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
+    least = {names[symbol]: size for symbol, size in program.graph_module.meta.get(LEAST_SIZES, {}).items()}
+    conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
+    tried = [
+        {names[symbol]: size for symbol, size in point.items() if symbol in names}
+        for point in program.graph_module.meta.get(TRIED_SIZES, ())
+    ]
+    conditions.extend(
+        text for text in guards if not _is_about_small_sizes(text, least) and not _is_refuted(text, tried)
+    )
+    for fact in program.graph_module.meta.get(CONDITIONS, ()):
+        conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
+    conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
+    return SizeConstraints(text for text in conditions if _says_something(text))
 
 
 def _warn_of_unread(texts: Sequence[str]) -> None:
@@ -159,7 +92,7 @@ def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:
         tree is not None
         and len(names) == 1
         and names <= least.keys()
-        and all(_holds(tree, dict.fromkeys(names, size)) for size in larger_sizes())
+        and all(holds(tree, dict.fromkeys(names, size)) for size in larger_sizes())
     )
 
 
@@ -167,7 +100,7 @@ def _is_refuted(text: str, tried: Iterable[Mapping[str, int]]) -> bool:
     """Tell whether a condition with functions in it does not hold where the program is right all the same."""
     tree = parsed(text)
     calls = tree is not None and any(isinstance(node, ast.Call) for node in ast.walk(tree))
-    return calls and tree is not None and not all(_holds(tree, sizes) for sizes in tried)
+    return calls and tree is not None and not all(holds(tree, sizes) for sizes in tried)
 
 
 def _ranges(
@@ -234,28 +167,6 @@ def _follows(key: sympy.Expr, ranges: Mapping[sympy.Expr, Any]) -> bool:
     return bool(ranges[key].lower == lower and ranges[key].upper == upper)
 
 
-def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[str, int]) -> None:
-    """Hold sizes that are expressions in others against those, which may follow from them.
-
-    Args:
-        expressions: For each size its text, its value, and where it is.
-        sizes: Sizes that are known; receives those that follow.
-
-    Raises:
-        InvalidArgumentError: If a size is not what its expression gives.
-    """
-    expressions = list(expressions)
-    for text, present, where in expressions:
-        if (found := solved(text, present, sizes)) is not None:
-            name, value = found
-            if value is None:
-                raise InvalidArgumentError(f"{where}, which is {text} for no {name}.")
-            sizes[name] = value
-    for text, present, where in expressions:
-        if (wanted := size(text, sizes)) is not None and wanted != present:
-            raise InvalidArgumentError(f"{where}, not {text} = {wanted}.")
-
-
 def _translated(text: str, inputs: Mapping[str, Dims], leaves: Sequence[str]) -> str | None:
     """Write a guard over sizes of arguments in the names of dimensions; None if an argument is no input."""
     unknown = False
@@ -296,11 +207,3 @@ def _says_something(text: str) -> bool:
         return True
     same = sympy.expand(left - right) == 0
     return not (same and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq))
-
-
-def _holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
-    """Evaluate a condition; one that needs a size the call does not give holds."""
-    try:
-        return bool(evaluated(node, sizes))
-    except (KeyError, ZeroDivisionError):
-        return True

@@ -12,11 +12,10 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from onnx_fx_export._version import __version__
-from onnx_fx_export.constraints import SizeConstraints
+from onnx_fx_export.constraints import size_constraints
 from onnx_fx_export.dimension_names import declared_minimums, name_sizes
 from onnx_fx_export.dynamic_shapes import NUMBER
 from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
-from onnx_fx_export.finish import finish
 from onnx_fx_export.functionalization import functionalized
 from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.higher_order import HANDLERS
@@ -25,11 +24,17 @@ from onnx_fx_export.observers import settled
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.regions import ModuleClasses, module_regions
 from onnx_fx_export.size_sources import define_symbol
-from onnx_fx_export.tensor_subclasses import ACCESS, inner_tensor, inner_tensors, reads_a_subclass_whole
-from onnx_fx_export.torch_private import is_without_data, records_modes
+from onnx_fx_export.tensor_subclasses import ACCESS, inner_tensor, reads_a_subclass_whole
+from onnx_fx_export.torch_private import records_modes
 from onnx_fx_export.weights import WeightStore
 from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir
+from onnxops_decomp.exporting.call_structure import CallStructure
+from onnxops_decomp.exporting.constraints import SizeConstraints
+from onnxops_decomp.exporting.finish import finish
+from onnxops_decomp.exporting.interface import Interface
+from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.tensor_subclasses import inner_tensors
 from onnxops_decomp.folding import MAX_ELEMENTS
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.inference import Dims
@@ -37,8 +42,9 @@ from onnxops_decomp.model import build_model
 from onnxops_decomp.mutation import needs_functionalization, written_roots
 from onnxops_decomp.scope import ModelContext, axis_size
 from onnxops_decomp.targets import TARGETS
+from onnxops_decomp.torch_private import is_without_data
 
-__all__ = ["Conversion", "ModelNames", "convert"]
+__all__ = ["ModelNames", "convert"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,39 +64,6 @@ class ModelNames:
     dims: Sequence[Mapping[int, Any]]
     input_overrides: Sequence[str] = ()
     output_overrides: Sequence[str] = ()
-
-
-@dataclasses.dataclass
-class Conversion:
-    """A converted program.
-
-    Attributes:
-        model: The ONNX model.
-        input_positions: For each model input that is a user input, its place among the flat user inputs.
-        constants: Value of each flat user input that is part of the model, by its place.
-        numbers: For each model input that is a number in torch, its symbol in the conditions.
-        outputs: For each flat user output, the name of the model output that holds it, or its constant value.
-        state: Names of the state inputs, each with the name of the output that holds its next value.
-        initial_state: First value of each state input.
-        constraints: What the model is right for.
-        complex_outputs: Names of the outputs that hold complex numbers as pairs along a last dimension.
-        number_outputs: Names of the outputs that are Python numbers in torch.
-        program: What was lowered: the captured program, or what functionalization made of it.
-        target: The runtime that the model is made for, if it uses operators of its own.
-    """
-
-    model: ir.Model
-    input_positions: list[int]
-    constants: dict[int, Any]
-    numbers: dict[str, str]
-    outputs: list[Any]
-    state: dict[str, str]
-    initial_state: dict[str, torch.Tensor]
-    constraints: SizeConstraints
-    complex_outputs: frozenset[str]
-    number_outputs: frozenset[str]
-    program: torch.export.ExportedProgram | None
-    target: str | None = None
 
 
 class _Converter:
@@ -311,11 +284,13 @@ class _Converter:
             result.append(output)
         return result
 
-    def run(self, optimize: bool) -> Conversion:
+    def run(self, optimize: bool, captured: torch.export.ExportedProgram, structure: CallStructure) -> ONNXProgram:
         """Convert the program.
 
         Args:
             optimize: Whether the finishing passes fuse nodes.
+            captured: The program as torch.export captured it.
+            structure: Structure of its arguments and of its result.
 
         Raises:
             ConversionError: If some operators cannot be converted.
@@ -346,24 +321,29 @@ class _Converter:
             finish(model, self.op.context.target)
         constraints = self.constraints()
         constraints.record(model)
-        return Conversion(
-            model,
+        interface = Interface(
+            structure,
             self.input_positions,
             self.constants,
-            self.numbers,
             user,
-            self.state,
-            self.initial_state,
-            constraints,
-            complex_outputs,
+            self.numbers,
             frozenset(self.number_outputs),
-            self.program,
-            self.op.context.target,
+            complex_outputs,
+        )
+        return ONNXProgram(
+            model,
+            interface,
+            state=self.state,
+            initial_state=self.initial_state,
+            constraints=constraints,
+            exported_program=captured,
+            lowered_program=self.program,
+            target=self.op.context.target,
         )
 
     def constraints(self) -> SizeConstraints:
         """Return what capture and decompositions found out about sizes."""
-        return SizeConstraints.of(
+        return size_constraints(
             self.program,
             self.symbols,
             self.input_dims,
@@ -408,12 +388,13 @@ def convert(
     opset: int,
     table: LoweringTable,
     names: ModelNames,
+    structure: CallStructure,
     state: str = "error",
     optimize: bool = True,
     functions: ModuleClasses = False,
     widen_bfloat16: bool = False,
     target: str | None = None,
-) -> Conversion:
+) -> ONNXProgram:
     """Convert a captured program to an ONNX model at ``opset``.
 
     Args:
@@ -421,6 +402,7 @@ def convert(
         opset: Opset of the model.
         table: Lowerings to use.
         names: Names at the model's boundary.
+        structure: Structure of the arguments and of the result.
         state: ``"error"`` to refuse programs that mutate buffers or inputs, ``"io"`` to make each of those an input
             and an output.
         optimize: Whether the finishing passes fuse nodes.
@@ -440,4 +422,5 @@ def convert(
             f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {opset} is asked for: give a higher "
             "opset_version, or leave out export_modules_as_functions."
         )
-    return _Converter(program, opset, table, names, state, functions, widen_bfloat16, target).run(optimize)
+    converter = _Converter(program, opset, table, names, state, functions, widen_bfloat16, target)
+    return converter.run(optimize, program, structure)

@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from onnx_fx_export.dynamic_shapes import axes_by_number
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.expressions import names_in, parsed, symbolic
+from onnxops_decomp.exporting.size_expressions import names_in, parsed, symbolic
 from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
 
 __all__ = ["declared_minimums", "declared_text", "name_output_axes", "name_sizes"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from onnx_fx_export.origin import source_line
 from onnxops_core.errors import OnnxExporterError
 from onnxops_decomp.errors import UnsupportedOperatorError, UnsupportedOpsetError
+from onnxops_decomp.exporting.errors import InvalidArgumentError, RuntimeSupportError, SaveError, VerificationError
 from onnxops_decomp.graph_lowering import Failure
 
 __all__ = [
@@ -23,10 +24,6 @@ __all__ = [
     "UnsupportedOpsetError",
     "VerificationError",
 ]
-
-
-class InvalidArgumentError(OnnxExporterError, ValueError):
-    """An argument of the exporter, or of the model's call, does not fit."""
 
 
 class CaptureError(OnnxExporterError):
@@ -64,18 +61,6 @@ class DynamicShapeError(OnnxExporterError):
 
 class MutationError(OnnxExporterError):
     """The model changes something in place in a way that the export does not, or cannot, tell of."""
-
-
-class RuntimeSupportError(OnnxExporterError):
-    """ONNX Runtime cannot run the exported model."""
-
-
-class SaveError(OnnxExporterError, OSError):
-    """The model could not be written; nothing was left behind."""
-
-
-class VerificationError(OnnxExporterError):
-    """The exported model does not agree with PyTorch."""
 
 
 class ConversionError(OnnxExporterError):

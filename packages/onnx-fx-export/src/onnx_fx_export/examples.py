@@ -15,21 +15,18 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.dynamic_shapes import NUMBER
 from onnx_fx_export.errors import InvalidArgumentError
+from onnxops_decomp.exporting.other_sizes import Example, resampled
 
 __all__ = [
-    "Example",
     "enlarged",
     "has_special_sizes",
     "inferred_dimensions",
     "named_keywords",
     "of_size_one",
-    "resampled",
     "separated",
     "several_examples",
     "variable_numbers",
 ]
-
-Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 # Sizes that torch.export takes for constants.
 _SPECIAL_SIZES = (0, 1)
@@ -151,17 +148,6 @@ def _resized(example: Example, specs: Sequence[Mapping[int, Any]], size_for: Cal
                 leaves[index] = resampled(leaves[index], axis, min(size, getattr(dim, "max", None) or size))
     result: Example = pytree.tree_unflatten(leaves, structure)
     return result
-
-
-def resampled(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """Return a tensor with that many entries along an axis, its own ones in their order: what is sorted stays so."""
-    present = tensor.shape[axis]
-    if size == present:
-        return tensor
-    if present == 0:
-        return tensor.new_zeros([*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]])
-    positions = torch.arange(size, device=tensor.device) * present // size
-    return tensor.detach().index_select(axis, positions)
 
 
 @contextlib.contextmanager

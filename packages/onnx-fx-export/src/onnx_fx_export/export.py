@@ -15,13 +15,13 @@ from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.arguments import example_call, with_own_description
 from onnx_fx_export.errors import CaptureError, ConversionError, InvalidArgumentError
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.program import ONNXProgram
 from onnx_fx_export.record import ExportRecord, recorded
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.request import ExportRequest
 from onnx_fx_export.torchscript_options import TorchScriptOptions, in_mode, set_custom_opsets
-from onnx_fx_export.verification import Verified, verify_program
 from onnxops_decomp import LoweringTable, builtin_table
+from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.verification import Verified, verify_program
 
 __all__ = ["DEFAULT_OPSET", "export", "unconvertible_ops"]
 

@@ -14,10 +14,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.fingerprint import marks_of, nodes_key, operand_key
-from onnx_fx_export.finish.functions import constants_to_nodes
 from onnx_fx_export.origin import module_path, origin_of
 from onnx_fx_export.size_sources import define_symbol
 from onnxops_decomp import LoweringError, OpBuilder
+from onnxops_decomp.exporting.finish.functions import constants_to_nodes
 from onnxops_decomp.graph_lowering import GraphLowering, NodeHandler, RegionHandler
 from onnxops_decomp.inference import Dims, dims_of
 from onnxops_decomp.scope import ModelContext, axis_size

@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.dynamic_shapes import bound_arguments
 from onnx_fx_export.export import DEFAULT_OPSET, export
-from onnx_fx_export.program import ONNXProgram
-from onnx_fx_export.saving import replaced_file
 from onnx_fx_export.unallocated import FakeContext
 from onnxops_decomp import LoweringTable, builtin_table
+from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.saving import replaced_file
 
 __all__ = ["ExportOptions", "ExportOutput", "ExportOutputSerializer", "OnnxRegistry", "dynamo_export"]
 
@@ -116,7 +116,9 @@ class ExportOutput(ONNXProgram):
     @classmethod
     def of(cls, program: ONNXProgram) -> ExportOutput:
         """Return the same program with these methods."""
-        return cls(program._conversion, program.exported_program, program._structure, program.timings)
+        output = cls.__new__(cls)
+        vars(output).update(vars(program))
+        return output
 
     def save(
         self,
@@ -156,7 +158,7 @@ class ExportOutput(ONNXProgram):
     def adapt_torch_outputs_to_onnx(self, outputs: Any) -> list[torch.Tensor]:
         """Return what the torch model returned as the model's outputs, in order."""
         leaves = pytree.tree_leaves(outputs)
-        named = dict(zip(self._conversion.outputs, leaves, strict=True))
+        named = dict(zip(self._interface.outputs, leaves, strict=True))
         return [named[name] for name in self.output_names if name in named]
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from onnx_fx_export.errors import OnnxExporterError, SaveError
-from onnx_fx_export.program import ONNXProgram
 from onnx_fx_export.report import Page, write_report
 from onnx_fx_export.request import Captured
-from onnx_fx_export.saving import replaced_file, write_text
-from onnx_fx_export.verification import Verified
+from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.saving import replaced_file, write_text
+from onnxops_decomp.exporting.verification import Verified
 
 __all__ = ["ExportRecord", "recorded"]
 

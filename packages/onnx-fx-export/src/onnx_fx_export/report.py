@@ -14,9 +14,9 @@ import torch
 from onnx_fx_export._version import __version__
 from onnx_fx_export.errors import ConversionError, OnnxExporterError
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.program import ONNXProgram
-from onnx_fx_export.saving import write_text
-from onnx_fx_export.verification import Verified
+from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.saving import write_text
+from onnxops_decomp.exporting.verification import Verified
 
 __all__ = ["Page", "report_html", "write_report"]
 

@@ -11,19 +11,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.arguments import FunctionModule, parameter_names
-from onnx_fx_export.call_structure import CallStructure
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
 from onnx_fx_export.dimension_names import name_output_axes
 from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError, MutationError
-from onnx_fx_export.finish.rewriting import rewrite_with_onnxscript
 from onnx_fx_export.naming import input_paths, output_paths
-from onnx_fx_export.program import ONNXProgram
 from onnx_fx_export.regions import ModuleClasses
-from onnx_fx_export.torch_private import is_without_data
+from onnx_fx_export.rewriting import rewrite_with_onnxscript
 from onnx_fx_export.torchscript import export_through_torchscript
 from onnxops_decomp import LoweringTable
+from onnxops_decomp.exporting.call_structure import CallStructure
+from onnxops_decomp.exporting.program import ONNXProgram
 from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET
+from onnxops_decomp.torch_private import is_without_data
 
 __all__ = ["Captured", "ExportRequest"]
 
@@ -117,15 +117,15 @@ class ExportRequest:
             input_overrides=self.input_names,
             output_overrides=self.output_names,
         )
-        conversion = convert(
-            program, self.opset, table, names, self.state, bool(optimize), functions, self.widen_bfloat16, self.target
-        )
+        result = convert(
+            program, self.opset, table, names, CallStructure.of(program, parameters), self.state, bool(optimize),
+            functions, self.widen_bfloat16, self.target,
+        )  # fmt: skip
         if optimize == "onnxscript":
-            rewrite_with_onnxscript(conversion.model)
+            rewrite_with_onnxscript(result.model)
         elif isinstance(optimize, str):
             raise InvalidArgumentError(f'optimize is True, False or "onnxscript", not {optimize!r}.')
-        name_output_axes(conversion.model, captured.output_axes)
-        result = ONNXProgram(conversion, program, CallStructure.of(program, parameters))
+        name_output_axes(result.model, captured.output_axes)
         if not isinstance(self.model, torch.export.ExportedProgram):
             _check_example(result, self.args, self.kwargs or {})
         return result

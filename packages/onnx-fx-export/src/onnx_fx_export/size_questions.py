@@ -20,11 +20,12 @@ from typing import Any
 import sympy
 import torch
 
-from onnx_fx_export.examples import Example
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.torch_private import guards_of, hint_of, is_without_data, not_the_users, replacements_of
+from onnx_fx_export.torch_private import guards_of, hint_of, not_the_users, replacements_of
 from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
+from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.mutation import shared_writes
+from onnxops_decomp.torch_private import is_without_data
 
 __all__ = ["CONDITIONS", "SizeQuestion", "Sizes", "conditions_for_small_sizes", "noted_questions"]
 

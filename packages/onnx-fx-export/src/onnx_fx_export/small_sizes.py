@@ -18,10 +18,10 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.examples import Example
 from onnx_fx_export.size_questions import Sizes
-from onnx_fx_export.torch_private import is_without_data
 from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
+from onnxops_decomp.exporting.other_sizes import Example
+from onnxops_decomp.torch_private import is_without_data
 
 __all__ = [
     "LEAST_SIZES",

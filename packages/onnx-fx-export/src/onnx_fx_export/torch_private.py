@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops import scan
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import onnxops_core
 import onnxops_decomp
@@ -34,11 +34,9 @@ __all__ = [
     "Writes",
     "dynamic_associative_scan",
     "fake_like",
-    "flattened_subclass",
     "guard_texts",
     "guards_of",
     "hint_of",
-    "is_without_data",
     "not_the_users",
     "records_modes",
     "replacements_of",
@@ -68,22 +66,6 @@ def replacements_of(size: torch.SymInt) -> dict[Any, Any]:
 def guards_of(size: torch.SymInt) -> list[Any]:
     """Return what was taken for granted of the sizes while a size was captured (``ShapeEnv.guards``)."""
     return [guard.expr for guard in size.node.shape_env.guards]
-
-
-def is_without_data(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor has a shape and no contents (``FakeTensor``, or on the meta device)."""
-    return tensor.is_meta or isinstance(tensor, FakeTensor)
-
-
-def flattened_subclass(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return by attribute the tensors that a subclass is made of; nothing for any other tensor.
-
-    The protocol is that of ``torch.utils._python_dispatch.is_traceable_wrapper_subclass``.
-    """
-    if not is_traceable_wrapper_subclass(tensor):
-        return {}
-    names, _ = tensor.__tensor_flatten__()
-    return {name: getattr(tensor, name) for name in names}
 
 
 def records_modes(graph_module: torch.fx.GraphModule) -> bool:

@@ -11,13 +11,17 @@ from typing import Any
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 __all__ = [
     "fake_mode_of",
+    "flattened_subclass",
     "grad_mode_switch",
     "is_composite",
+    "is_without_data",
     "recorded_guards",
     "table_decomposition",
     "trace",
@@ -101,3 +105,19 @@ def is_composite(overload: torch._ops.OpOverload) -> bool:
     except RuntimeError:
         # Operators of TorchScript alone, such as aten::stride, are not in the dispatcher.
         return False
+
+
+def is_without_data(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor has a shape and no contents (``FakeTensor``, or on the meta device)."""
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
+
+
+def flattened_subclass(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return by attribute the tensors that a subclass is made of; nothing for any other tensor.
+
+    The protocol is that of ``torch.utils._python_dispatch.is_traceable_wrapper_subclass``.
+    """
+    if not is_traceable_wrapper_subclass(tensor):
+        return {}
+    names, _ = tensor.__tensor_flatten__()
+    return {name: getattr(tensor, name) for name in names}

@@ -7,11 +7,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnx_fx_export.weights import StreamedTensor
+from onnxops_decomp.exporting.weights import StreamedTensor
 
 __all__ = ["DeduplicateInitializers", "FoldWeightTransposes", "restore_duplicates"]
 
-_MERGED = "onnx_fx_export.merged"
+_MERGED = "onnxops.merged"
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _SAMPLE = 16
 # A weight is compared with no more others than this, so that the pass stays linear whatever the weights are.

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.errors import OnnxExporterError, VerificationError
-from onnx_fx_export.examples import Example
-from onnx_fx_export.other_sizes import other_sizes
+from onnxops_core.errors import OnnxExporterError
 from onnxops_core.export_state import unfused_layers
+from onnxops_decomp.exporting.errors import VerificationError
+from onnxops_decomp.exporting.other_sizes import Example, other_sizes
 
 if TYPE_CHECKING:
-    from onnx_fx_export.program import ONNXProgram
+    from onnxops_decomp.exporting.program import ONNXProgram
 
 __all__ = ["Verified", "verify_program"]
 
@@ -98,7 +98,7 @@ def _compare(program: ONNXProgram, call: Example, expected: list[torch.Tensor], 
     try:
         import onnx_verify
     except ImportError as error:
-        raise OnnxExporterError("verify=True needs onnx-verify: pip install onnx-fx-export[verify].") from error
+        raise OnnxExporterError("Verifying needs onnx-verify: pip install onnx-verify[torch].") from error
 
     try:
         outputs = program.run(program.flat_inputs(*call[0], **call[1]))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnx_fx_export.finish.attention import FoldAttentionHeads, FoldRepeatedHeads
-from onnx_fx_export.finish.functions import HoistWeightTransposes, as_model
-from onnx_fx_export.finish.normalization import FuseRMSNormalization
-from onnx_fx_export.finish.products import FuseGemm
-from onnx_fx_export.finish.rotary import FuseRotaryEmbedding
-from onnx_fx_export.finish.weights import DeduplicateInitializers, FoldWeightTransposes
+from onnxops_decomp.exporting.finish.attention import FoldAttentionHeads, FoldRepeatedHeads
+from onnxops_decomp.exporting.finish.functions import HoistWeightTransposes, as_model
+from onnxops_decomp.exporting.finish.normalization import FuseRMSNormalization
+from onnxops_decomp.exporting.finish.products import FuseGemm
+from onnxops_decomp.exporting.finish.rotary import FuseRotaryEmbedding
+from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, FoldWeightTransposes
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.targets import target_passes
 

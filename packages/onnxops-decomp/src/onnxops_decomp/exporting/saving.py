@@ -11,11 +11,11 @@ from typing import IO
 
 import onnx_ir as ir
 
-from onnx_fx_export.errors import SaveError
-from onnx_fx_export.weights import has_data
+from onnxops_decomp.exporting.errors import SaveError
+from onnxops_decomp.exporting.weights import has_data
 from onnxops_decomp.streaming import write_model
 
-__all__ = ["MAX_SINGLE_FILE_BYTES", "check_data", "replaced_file", "save_model", "write_text"]
+__all__ = ["MAX_SINGLE_FILE_BYTES", "check_data", "replaced_file", "save_model", "weight_bytes", "write_text"]
 
 MAX_SINGLE_FILE_BYTES = 1 << 30
 _EXTERNAL_THRESHOLD_BYTES = 1024
@@ -29,7 +29,7 @@ def save_model(
     keep_initializers_as_inputs: bool = False,
     external_data: bool | None = None,
 ) -> None:
-    """Write ``model`` to ``destination``; see :meth:`onnx_fx_export.ONNXProgram.save`.
+    """Write ``model`` to ``destination``; see :meth:`ONNXProgram.save`.
 
     The files are written to a folder beside the destination and moved into place when they are complete.
 
@@ -42,8 +42,7 @@ def save_model(
         _write_to(model, destination, include_initializers, keep_initializers_as_inputs, external_data)
         return
     path = Path(destination)
-    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-    external = size >= MAX_SINGLE_FILE_BYTES if external_data is None else external_data
+    external = weight_bytes(model) >= MAX_SINGLE_FILE_BYTES if external_data is None else external_data
     try:
         with (
             tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder,
@@ -80,6 +79,11 @@ def _write_to(
             write_model(model, file)
     except OSError as error:
         raise SaveError(f"The model cannot be written: {error.strerror or error}.") from error
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Return how many bytes the weights have."""
+    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
 
 
 def check_data(model: ir.Model) -> None:

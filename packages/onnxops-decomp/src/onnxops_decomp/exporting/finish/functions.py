@@ -50,7 +50,7 @@ class HoistWeightTransposes(ir.passes.InPlacePass):
     """Moves the transposition of a weight out of the function that it is passed to.
 
     Where a function uses an input as one and the same Transpose of it, and all its calls pass weights, the calls
-    transpose instead. In the main graph :class:`~onnx_fx_export.finish.weights.FoldWeightTransposes` then stores the
+    transpose instead. In the main graph FoldWeightTransposes then stores the
     weight the way it is read. Functions inside functions come first, so that one walk over all of them is enough.
     """
 

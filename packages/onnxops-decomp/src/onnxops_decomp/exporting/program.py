@@ -1,33 +1,27 @@
-"""The result of an export."""
+"""The result of an export, whichever exporter made it."""
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import torch
-from torch.utils import _pytree as pytree
 
-from onnx_fx_export.call_structure import CallStructure
-from onnx_fx_export.convert import Conversion
-from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError, RuntimeSupportError
-from onnx_fx_export.finish import finish
-from onnx_fx_export.finish.functions import inline_functions
-from onnx_fx_export.finish.weights import restore_duplicates
-from onnx_fx_export.naming import rename_dimensions
-from onnx_fx_export.runtime_support import refused_node
-from onnx_fx_export.saving import MAX_SINGLE_FILE_BYTES, check_data, save_model
-from onnx_fx_export.verification import verify_program
-from onnx_fx_export.weight_loading import apply_weights, load_state_dict
+from onnxops_core.errors import OnnxExporterError
+from onnxops_decomp.exporting.constraints import SizeConstraints
+from onnxops_decomp.exporting.dimensions import rename_dimensions
+from onnxops_decomp.exporting.errors import InvalidArgumentError
+from onnxops_decomp.exporting.finish import finish
+from onnxops_decomp.exporting.finish.functions import inline_functions
+from onnxops_decomp.exporting.finish.weights import restore_duplicates
+from onnxops_decomp.exporting.interface import Interface
+from onnxops_decomp.exporting.running import Session, run_proto, run_reference
+from onnxops_decomp.exporting.saving import check_data, save_model
+from onnxops_decomp.exporting.verification import verify_program
+from onnxops_decomp.exporting.weight_loading import apply_weights, load_state_dict
 
 __all__ = ["ONNXProgram"]
 
@@ -48,22 +42,26 @@ class ONNXProgram:
 
     def __init__(
         self,
-        conversion: Conversion,
-        exported_program: torch.export.ExportedProgram | None,
-        structure: CallStructure,
-        timings: dict[str, float] | None = None,
+        model: ir.Model,
+        interface: Interface,
+        *,
+        state: Mapping[str, str] | None = None,
+        initial_state: Mapping[str, torch.Tensor] | None = None,
+        constraints: SizeConstraints | None = None,
+        exported_program: torch.export.ExportedProgram | None = None,
+        lowered_program: torch.export.ExportedProgram | None = None,
+        target: str | None = None,
     ) -> None:
-        self.model = conversion.model
+        self.model = model
         self.exported_program = exported_program
-        self.initial_state = dict(conversion.initial_state)
-        self.state = dict(conversion.state)
-        self.constraints = conversion.constraints
-        self.timings = dict(timings or {})
-        self.lowered_program = conversion.program
-        self._conversion = dataclasses.replace(conversion, program=None)
-        self._structure = structure
-        self._session: Any = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.initial_state = dict(initial_state or {})
+        self.state = dict(state or {})
+        self.constraints = constraints or SizeConstraints(())
+        self.timings: dict[str, float] = {}
+        self.lowered_program = lowered_program
+        self._interface = interface
+        self._target = target
+        self._session: Session | None = None
 
     @property
     def model_proto(self) -> onnx.ModelProto:
@@ -119,7 +117,7 @@ class ONNXProgram:
 
     def optimize(self) -> None:
         """Run the finishing passes again, after a change of the model; an export has run them already."""
-        finish(self.model, self._conversion.target)
+        finish(self.model, self._target)
         self._session = None
 
     def inline_functions(self) -> None:
@@ -129,7 +127,7 @@ class ONNXProgram:
         """
         restore_duplicates(self.model)
         inline_functions(self.model)
-        finish(self.model, self._conversion.target)
+        finish(self.model, self._target)
         self._session = None
 
     def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:
@@ -175,29 +173,10 @@ class ONNXProgram:
             session_arguments: Passed on to it.
 
         Raises:
-            OnnxExporterError: If ONNX Runtime is not installed.
+            MissingRuntimeError: If ONNX Runtime is not installed.
             RuntimeSupportError: If it has no kernel for some node.
         """
-        make: Any = initializer or _runtime().InferenceSession
-        if initializer is None:
-            session_arguments.setdefault("providers", ["CPUExecutionProvider"])
-        size = sum(v.const_value.nbytes for v in self.model.graph.initializers.values() if v.const_value is not None)
-        if size < MAX_SINGLE_FILE_BYTES:
-            self._session = self._made(make, self.model_proto.SerializeToString(), session_arguments)
-            return
-        self._folder = tempfile.TemporaryDirectory(prefix="onnx_fx_export_")
-        path = Path(self._folder.name) / "model.onnx"
-        self.save(path)
-        self._session = self._made(make, str(path), session_arguments)
-
-    def _made(self, make: Callable[..., Any], source: str | bytes, arguments: Mapping[str, Any]) -> Any:
-        """Make a session; a node that the runtime has no kernel for is told of as the user knows it."""
-        try:
-            return make(source, **arguments)
-        except Exception as error:  # ONNX Runtime's errors have no common base but this
-            if (refusal := refused_node(self.model, str(error))) is None:
-                raise
-            raise RuntimeSupportError(refusal) from error
+        self._session = Session(self.model, initializer, session_arguments)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model in ONNX Runtime.
@@ -218,22 +197,11 @@ class ONNXProgram:
 
     def structured(self, outputs: Mapping[str, torch.Tensor]) -> Any:
         """Return named outputs in the structure that the torch model returns."""
-        numbers = self._conversion.number_outputs
-        found = {name: value.item() if name in numbers else value for name, value in outputs.items()}
-        leaves = [found[e] if isinstance(e, str) and e in found else e for e in self._conversion.outputs]
-        return pytree.tree_unflatten(leaves, self._structure.outputs)
+        return self._interface.structured(outputs)
 
     def flat_inputs(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """Return the model's inputs by name for a call in torch's form; state inputs get their initial values."""
-        leaves = self._structure.leaves(args, kwargs)
-        for position, constant in self._conversion.constants.items():
-            if not _is_same(leaves[position], constant):
-                raise InvalidArgumentError(
-                    f"The model was exported for {constant!r} where this call has {leaves[position]!r}. Declare the "
-                    "number dynamic, or export again."
-                )
-        feeds = {name: leaves[position] for name, position in self._positions().items()}
-        return {**feeds, **self.initial_state}
+        return {**self._interface.feeds(self._user_inputs(), args, kwargs), **self.initial_state}
 
     def call_with(
         self, inputs: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -248,16 +216,10 @@ class ONNXProgram:
         Raises:
             InvalidArgumentError: If the call has another structure than the exported one.
         """
-        leaves, positions = self._structure.leaves(args, kwargs), self._positions()
-        for name, value in inputs.items():
-            leaves[positions[name]] = value
-        call: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, self._structure.inputs)
-        return call
+        return self._interface.call_with(self._user_inputs(), inputs, args, kwargs)
 
-    def _positions(self) -> dict[str, int]:
-        """Return the place of each input among the leaves of a call."""
-        names = [name for name in self.input_names if name not in self.initial_state]
-        return dict(zip(names, self._conversion.input_positions, strict=True))
+    def _user_inputs(self) -> list[str]:
+        return [name for name in self.input_names if name not in self.initial_state]
 
     def run(self, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Run the model on named inputs and return its outputs by name, state outputs included.
@@ -268,15 +230,13 @@ class ONNXProgram:
         self.check_sizes(inputs)
         if self._session is None:
             self.initialize_inference_session()
-        wanted = {value.name for value in self._session.get_inputs()}
-        declared = [value for value in self.model.graph.inputs if value.name in wanted and value.name in inputs]
-        feeds = {str(value.name): _to_ort(_fitting(value, inputs[str(value.name)])) for value in declared}
-        values = self._session.run_with_ort_values(None, feeds)
-        return self._with_complex(dict(zip(self.output_names, map(_from_ort, values), strict=True)))
+        assert self._session is not None
+        values = self._session.run(self.model.graph.inputs, inputs)
+        return self._with_complex(dict(zip(self.output_names, values, strict=True)))
 
     def _with_complex(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the outputs with those complex that hold pairs."""
-        pairs = self._conversion.complex_outputs
+        pairs = self._interface.complex_outputs
         return {name: torch.view_as_complex(value) if name in pairs else value for name, value in outputs.items()}
 
     def check_sizes(self, inputs: Mapping[str, Any]) -> None:
@@ -287,7 +247,7 @@ class ONNXProgram:
         """
         tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
         shapes = {name: (*t.shape, 2) if t.is_complex() else tuple(t.shape) for name, t in tensors.items()}
-        numbers = {symbol: inputs[name] for name, symbol in self._conversion.numbers.items() if name in inputs}
+        numbers = {symbol: inputs[name] for name, symbol in self._interface.numbers.items() if name in inputs}
         self.constraints.check(self.model.graph, shapes, {s: int(n) for s, n in numbers.items() if type(n) is int})
 
     def verify(self, *args: Any, **kwargs: Any) -> None:
@@ -331,10 +291,7 @@ class ONNXProgram:
         proto.graph.output.extend(values[name] for name in inside)
         found = dict(inputs)
         if inside:
-            session = _runtime().InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-            wanted = {value.name for value in session.get_inputs()}
-            fed = {name: _to_ort(value) for name, value in feeds.items() if name in wanted}
-            found.update(zip(inside, map(_from_ort, session.run_with_ort_values(None, fed)), strict=True))
+            found.update(zip(inside, run_proto(proto, feeds), strict=True))
         return [found[name] for name in value_names]
 
     def call_reference(self, *args: Any, **kwargs: Any) -> Any:
@@ -350,96 +307,12 @@ class ONNXProgram:
         Raises:
             InvalidArgumentError: If the arguments do not fit the exported ones.
         """
-        from onnx.reference import ReferenceEvaluator
-
         feeds = self.flat_inputs(*args, **kwargs)
         self.check_sizes(feeds)
-        wanted = set(self.input_names)
-        arrays = {name: _to_numpy(value) for name, value in feeds.items() if name in wanted}
-        results = ReferenceEvaluator(self.model_proto).run(None, arrays)
-        outputs = {name: _from_numpy(value) for name, value in zip(self.output_names, results, strict=True)}
+        outputs = dict(zip(self.output_names, run_reference(self.model_proto, feeds), strict=True))
         return self.structured(self._with_complex(outputs))
 
     def release(self) -> None:
         """Give the session and the captured program back to memory."""
         self._session = None
         self.exported_program = self.lowered_program = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
-
-
-def _is_same(value: Any, constant: Any) -> bool:
-    if isinstance(value, torch.Tensor) or isinstance(constant, torch.Tensor):
-        return value is constant
-    if type(value) is float and type(constant) is float:
-        # NaN is itself here, and the two zeros are two numbers.
-        return repr(value) == repr(constant)
-    return value is constant or (type(value) is type(constant) and bool(value == constant))
-
-
-def _runtime() -> Any:
-    """Return the module of ONNX Runtime.
-
-    Raises:
-        OnnxExporterError: If it is not installed.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise OnnxExporterError("Running the model needs ONNX Runtime: pip install onnxruntime.") from error
-    return onnxruntime
-
-
-def _to_numpy(value: Any) -> npt.NDArray[Any]:
-    tensor = value.detach() if isinstance(value, torch.Tensor) else _number(value)
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    return ir.tensor_adapters.TorchTensor(tensor.cpu().contiguous()).numpy()
-
-
-def _from_numpy(array: npt.NDArray[Any]) -> torch.Tensor:
-    dtype = ir.tensor_adapters.to_torch_dtype(ir.DataType.from_numpy(array.dtype))
-    return torch.from_numpy(np.array(array).reshape(-1).view(np.uint8)).view(dtype).reshape(array.shape)
-
-
-def _to_ort(value: Any) -> Any:
-    onnxruntime, array = _runtime(), _to_numpy(value)
-    if array.dtype.kind == "V" or array.dtype.name in ("bfloat16",) or "float8" in array.dtype.name:
-        carrier = np.uint16 if array.dtype.itemsize == 2 else np.uint8
-        onnx_type = int(ir.tensor_adapters.from_torch_dtype(value.dtype))
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(carrier), onnx_type)
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-
-
-def _fitting(declared: ir.Value, given: Any) -> torch.Tensor:
-    """Return what is given for an input as a tensor; an int counts as a float where the model takes one.
-
-    Raises:
-        InvalidArgumentError: If it has another dtype than the input, or is none that a tensor can be made of.
-    """
-    assert declared.dtype is not None
-    wanted = ir.tensor_adapters.to_torch_dtype(declared.dtype)
-    if type(given) is int and wanted.is_floating_point:
-        given = float(given)
-    try:
-        tensor = given if isinstance(given, torch.Tensor) else _number(given)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"Input {declared.name} is {given!r}, the model takes a tensor.") from error
-    if (tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype) != wanted:
-        raise InvalidArgumentError(f"Input {declared.name} is {tensor.dtype}, the model takes {wanted}.")
-    return tensor
-
-
-def _number(value: Any) -> torch.Tensor:
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
-
-
-def _from_ort(value: Any) -> torch.Tensor:
-    dtype = ir.tensor_adapters.to_torch_dtype(ir.DataType(value.element_type()))
-    if dtype is not torch.bfloat16 and dtype.itemsize > 1:
-        return torch.from_numpy(np.array(value.numpy()))
-    # NumPy has no such element type; the bytes are read where they lie.
-    result = torch.empty(value.shape(), dtype=dtype)
-    ctypes.memmove(result.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
-    return result

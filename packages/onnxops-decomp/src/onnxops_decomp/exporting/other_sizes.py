@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.examples import Example, resampled
-from onnx_fx_export.expressions import size
+from onnxops_decomp.exporting.errors import InvalidArgumentError
+from onnxops_decomp.exporting.size_expressions import size
 
 if TYPE_CHECKING:
-    from onnx_fx_export.program import ONNXProgram
+    from onnxops_decomp.exporting.program import ONNXProgram
 
-__all__ = ["other_sizes"]
+__all__ = ["Example", "other_sizes", "resampled"]
+
+Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def other_sizes(
@@ -89,3 +90,14 @@ def _dimensions(program: ONNXProgram, name: str) -> dict[int, str]:
     shape = next(value.shape for value in program.model.graph.inputs if value.name == name)
     dims = () if shape is None else shape.dims
     return {axis: str(dim.value) for axis, dim in enumerate(dims) if not isinstance(dim, int)}
+
+
+def resampled(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """Return a tensor with that many entries along an axis, its own ones in their order: what is sorted stays so."""
+    present = tensor.shape[axis]
+    if size == present:
+        return tensor
+    if present == 0:
+        return tensor.new_zeros([*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]])
+    positions = torch.arange(size, device=tensor.device) * present // size
+    return tensor.detach().index_select(axis, positions)

@@ -10,10 +10,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
-from onnx_fx_export.finish.weights import DeduplicateInitializers, restore_duplicates
-from onnx_fx_export.tensor_subclasses import with_inner_tensors
-from onnx_fx_export.weights import TIED, StreamedTensor
+from onnxops_core.errors import OnnxExporterError
+from onnxops_decomp.exporting.errors import InvalidArgumentError
+from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, restore_duplicates
+from onnxops_decomp.exporting.tensor_subclasses import with_inner_tensors
+from onnxops_decomp.exporting.weights import TIED, StreamedTensor
 from onnxops_decomp.passes import DerivedTensor
 
 __all__ = ["apply_weights", "load_state_dict"]
