@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnx_verify
 from onnx_verify import Backend, LoadedModel, load_model
-from onnx_verify.runtimes import OnnxRuntime
+from onnx_verify.running.runtimes import OnnxRuntime
 
 WIDTH = 64
 

@@ -40,7 +40,7 @@ def test_the_ratio_holds_when_noise_slows_whole_rounds_down(monkeypatch):
 
         return function
 
-    monkeypatch.setattr("onnx_verify.bench.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr("onnx_verify.comparing.bench.time", SimpleNamespace(perf_counter=lambda: clock[0]))
     models = {"short": takes("short", 0.01), "long": takes("long", 0.03)}
     report = benchmark(models, (np.ones(1),), rounds=20, memory=False)
     assert report.rows[1].ratio == pytest.approx(3)

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 
 import onnx_verify
 from onnx_verify import InputSet, Tolerance, compare, find_mismatch
-from onnx_verify._torch import to_numpy
-from onnx_verify.dtypes import onnx_dtype
+from onnx_verify.values.dtypes import onnx_dtype
+from onnx_verify.values.torch_tensors import to_numpy
 
 
 def test_a_model_agrees_with_an_independent_computation_at_several_batch_sizes():

@@ -11,7 +11,7 @@ from onnx.backend.test.loader import load_model_tests
 
 import onnx_verify
 from onnx_verify import compare, input_sets
-from onnx_verify.datafiles import read_expected, read_value
+from onnx_verify.inputs.datafiles import read_expected, read_value
 
 # ONNX Runtime has no kernels for the old opset of some of the others (PRelu 6, AveragePool 1).
 RUN_BY_ORT = ("test_Conv2d", "test_Softmax", "test_Embedding")

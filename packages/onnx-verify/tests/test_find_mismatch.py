@@ -16,9 +16,9 @@ from onnx import TensorProto, helper
 
 import onnx_verify
 from onnx_verify import Backend, OnnxBackend, Tolerance, find_mismatch
-from onnx_verify.model import LoadedModel, load_model
-from onnx_verify.slicing import Graph
-from onnx_verify.streaming import OnnxStream
+from onnx_verify.models.model import LoadedModel, load_model
+from onnx_verify.models.slicing import Graph
+from onnx_verify.running.streaming import OnnxStream
 
 
 def with_fault(model, name, index, amount=1.0):

@@ -6,7 +6,7 @@ import torch
 
 import onnx_verify
 from onnx_verify import InputSet
-from onnx_verify.fxstream import FxStream
+from onnx_verify.search.fxstream import FxStream
 
 
 class Net(torch.nn.Module):

@@ -87,4 +87,4 @@ def test_a_range_for_an_unknown_input_is_an_error():
 def test_every_element_type_is_generated(code):
     model = build([helper.make_node("Identity", ["x"], ["y"])], [info("x", ["n"], code)], [info("y", ["n"], code)])
     for each in generate_inputs(model):
-        assert onnx_verify.dtypes.onnx_dtype(each.args[0].dtype) == code
+        assert onnx_verify.values.dtypes.onnx_dtype(each.args[0].dtype) == code

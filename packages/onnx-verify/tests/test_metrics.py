@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onnx_verify import Tolerance, default_tolerance
-from onnx_verify.metrics import measure
+from onnx_verify.values.metrics import measure
 
 LOOSE = Tolerance(1e-3, 1e-3)
 
@@ -37,7 +37,7 @@ def test_chunks_do_not_change_the_result(monkeypatch):
     candidate = reference.copy()
     candidate[29, 3] += 1
     whole = measure(reference, candidate, LOOSE)
-    monkeypatch.setattr("onnx_verify.metrics._CHUNK", 10)
+    monkeypatch.setattr("onnx_verify.values.metrics._CHUNK", 10)
     parts = measure(reference, candidate, LOOSE)
     assert parts.worst_index == (29, 3)
     assert (parts.mismatches, parts.max_ulp, parts.histogram) == (

@@ -44,7 +44,7 @@ import onnx
 from models import clone, mlp, mlp_numpy, node_named, normal
 
 import onnx_verify
-from onnx_verify.report import render_report
+from onnx_verify.reporting.report import render_report
 
 sound = mlp()
 broken = clone(sound)

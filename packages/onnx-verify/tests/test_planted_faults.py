@@ -9,7 +9,7 @@ import realistic
 from models import normal
 
 from onnx_verify import ModelRunError, compare, find_mismatch, load_model
-from onnx_verify.slicing import Graph
+from onnx_verify.models.slicing import Graph
 
 INPUTS = {
     "cnn": [(normal(2, 3, 12, 12),), (normal(1, 3, 12, 12, seed=1),)],

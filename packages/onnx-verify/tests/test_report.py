@@ -15,7 +15,7 @@ from onnx_verify import compare, find_mismatch
 
 pytest.importorskip("jinja2")
 
-from onnx_verify.report import render_report, write_report
+from onnx_verify.reporting.report import render_report, write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

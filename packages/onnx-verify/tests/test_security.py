@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 import onnx_verify
 from onnx_verify import ModelLoadError, OnnxVerifyError, UnsafeModelError, compare, generate_inputs, load_model
-from onnx_verify.model import parse_model
+from onnx_verify.models.model import parse_model
 
 
 def external(location, dims=(4,), code=TensorProto.FLOAT, **entries):
@@ -283,7 +283,7 @@ sys.path.insert(0, sys.argv[1])
 resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 import realistic
 import onnx_verify
-from onnx_verify.model import parse_model
+from onnx_verify.models.model import parse_model
 onnx_verify.set_memory_limit(1 << 30)
 seed, count = int(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(seed)

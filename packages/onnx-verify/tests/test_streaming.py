@@ -7,7 +7,7 @@ from models import build, clone, info, mlp, node_named, normal
 from onnx import TensorProto, helper
 
 from onnx_verify import Backend, InputSet, compare, find_mismatch, load_model
-from onnx_verify.streaming import StreamedRuntime, bounded_runtime
+from onnx_verify.running.streaming import StreamedRuntime, bounded_runtime
 
 CASES = {
     "cnn": InputSet((normal(2, 3, 12, 12),)),

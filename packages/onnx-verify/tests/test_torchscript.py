@@ -11,7 +11,8 @@ import torch
 from standin_exporter import StandIn
 
 import onnx_verify
-from onnx_verify import _torch_graph, compare, torchscript
+from onnx_verify import compare, torchscript
+from onnx_verify import torch_graph as _torch_graph
 from onnx_verify.torchscript import GraphInfo, VerificationOptions, find_mismatch, verify_aten_graph
 
 
@@ -116,7 +117,7 @@ def test_a_repro_is_an_onnx_test_case_and_runs_alone(net, tmp_path):
     assert folder.name == "test_wrong_sigmoid"
     run = subprocess.run([sys.executable, "-I", folder / "repro.py"], capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stderr
-    reference = onnx_verify.datafiles.read_expected(folder)[0][0][1]
+    reference = onnx_verify.inputs.datafiles.read_expected(folder)[0][0][1]
     x = onnx_verify.input_sets(folder)[0].args[0]
     assert np.allclose(reference, 1 / (1 + np.exp(-x)), atol=1e-6)
     assert not compare(lambda x: reference, folder / "model.onnx", (x,))
@@ -198,7 +199,7 @@ def test_torch_still_has_what_graphs_are_cut_with():
 
 
 def test_plain_and_torch_flattening_agree():
-    from onnx_verify import _pytree
+    from onnx_verify.values import pytree as _pytree
 
     tree = ({"b": 1, "a": [2, None]}, (3, {"c": ()}), 4)
     assert _pytree.flatten(tree) == _pytree._flatten_plain(tree) == [1, 2, 3, 4]

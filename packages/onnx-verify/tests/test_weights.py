@@ -8,7 +8,7 @@ from models import build, info, normal
 from onnx import TensorProto, helper, numpy_helper
 
 from onnx_verify import Backend, compare, find_mismatch, load_model
-from onnx_verify.storage import save_model
+from onnx_verify.models.storage import save_model
 
 BIG = normal(2000)
 X = (normal(2000, seed=1),)
@@ -92,7 +92,7 @@ def test_every_element_type_survives(values, form, tmp_path):
 
 
 def test_a_large_model_is_saved_with_its_weights_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("onnx_verify.storage._SINGLE_FILE", 100)
+    monkeypatch.setattr("onnx_verify.models.storage._SINGLE_FILE", 100)
     model = build([helper.make_node("Add", ["x", "w"], ["y"])], [vector("x")], [vector("y")], {"w": BIG})
     save_model(load_model(model), tmp_path / "m.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
@@ -107,9 +107,9 @@ def test_a_disk_that_refuses_leaves_no_file(tmp_path, monkeypatch):
         raise OSError("full")
 
     model = build([helper.make_node("Add", ["x", "w"], ["y"])], [vector("x")], [vector("y")], {"w": BIG})
-    monkeypatch.setattr("onnx_verify.storage.os.replace", refuse)
+    monkeypatch.setattr("onnx_verify.models.storage.os.replace", refuse)
     for limit in (1 << 30, 100):
-        monkeypatch.setattr("onnx_verify.storage._SINGLE_FILE", limit)
+        monkeypatch.setattr("onnx_verify.models.storage._SINGLE_FILE", limit)
         with pytest.raises(onnx_verify.OnnxVerifyError, match="cannot be written: full"):
             save_model(load_model(model), tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

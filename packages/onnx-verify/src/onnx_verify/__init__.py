@@ -13,10 +13,10 @@ from onnx_verify._version import __version__
 
 if TYPE_CHECKING:
     from onnx_verify import torchscript
-    from onnx_verify._arena import set_memory_limit
-    from onnx_verify.bench import BenchmarkReport, benchmark
     from onnx_verify.checks import Expectations, Finding, check_model, summarize
-    from onnx_verify.comparison import compare
+    from onnx_verify.comparing.bench import BenchmarkReport, benchmark
+    from onnx_verify.comparing.comparison import compare
+    from onnx_verify.comparing.verdict import CaseReport, OutputReport, Verdict
     from onnx_verify.errors import (
         InputError,
         MismatchError,
@@ -27,23 +27,24 @@ if TYPE_CHECKING:
         SubgraphExportError,
         UnsafeModelError,
     )
-    from onnx_verify.find import find_mismatch
-    from onnx_verify.findings import MismatchReport, NodeLabel, NodeMismatch
-    from onnx_verify.generate import RandomInputs, generate_inputs
-    from onnx_verify.inputs import InputSet, input_sets
-    from onnx_verify.model import LoadedModel, load_model
-    from onnx_verify.report import write_report
-    from onnx_verify.runtimes import Backend, OnnxBackend, Runtime
-    from onnx_verify.search import SearchOptions
-    from onnx_verify.tolerance import Tolerance, default_tolerance
+    from onnx_verify.inputs.generate import RandomInputs, generate_inputs
+    from onnx_verify.inputs.reading import input_sets
+    from onnx_verify.inputs.sets import InputSet
+    from onnx_verify.models.model import LoadedModel, load_model
+    from onnx_verify.reporting.report import write_report
+    from onnx_verify.running.arena import set_memory_limit
+    from onnx_verify.running.runtimes import Backend, OnnxBackend, Runtime
+    from onnx_verify.search.find import find_mismatch
+    from onnx_verify.search.findings import MismatchReport, NodeLabel, NodeMismatch
+    from onnx_verify.search.steps import SearchOptions
     from onnx_verify.torchscript import GraphInfo, VerificationOptions, verify_aten_graph
-    from onnx_verify.verdict import CaseReport, OutputReport, Verdict
+    from onnx_verify.values.tolerance import Tolerance, default_tolerance
 
 _MODULES = {
-    "report": ("write_report",),
+    "reporting.report": ("write_report",),
     "torchscript": ("GraphInfo", "VerificationOptions", "verify_aten_graph"),
-    "_arena": ("set_memory_limit",),
-    "bench": (
+    "running.arena": ("set_memory_limit",),
+    "comparing.bench": (
         "BenchmarkReport",
         "benchmark",
     ),
@@ -53,7 +54,7 @@ _MODULES = {
         "check_model",
         "summarize",
     ),
-    "comparison": ("compare",),
+    "comparing.comparison": ("compare",),
     "errors": (
         "InputError",
         "MismatchError",
@@ -64,35 +65,33 @@ _MODULES = {
         "SubgraphExportError",
         "UnsafeModelError",
     ),
-    "find": ("find_mismatch",),
-    "findings": (
+    "search.find": ("find_mismatch",),
+    "search.findings": (
         "MismatchReport",
         "NodeLabel",
         "NodeMismatch",
     ),
-    "generate": (
+    "inputs.generate": (
         "RandomInputs",
         "generate_inputs",
     ),
-    "inputs": (
-        "InputSet",
-        "input_sets",
-    ),
-    "model": (
+    "inputs.reading": ("input_sets",),
+    "inputs.sets": ("InputSet",),
+    "models.model": (
         "LoadedModel",
         "load_model",
     ),
-    "runtimes": (
+    "running.runtimes": (
         "Backend",
         "OnnxBackend",
         "Runtime",
     ),
-    "search": ("SearchOptions",),
-    "tolerance": (
+    "search.steps": ("SearchOptions",),
+    "values.tolerance": (
         "Tolerance",
         "default_tolerance",
     ),
-    "verdict": (
+    "comparing.verdict": (
         "CaseReport",
         "OutputReport",
         "Verdict",

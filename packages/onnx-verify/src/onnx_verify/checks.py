@@ -12,12 +12,12 @@ import onnx
 from onnx import checker, helper, shape_inference
 
 from onnx_verify.errors import ModelRunError, OnnxVerifyError
-from onnx_verify.generate import RandomInputs, dimension_names, generate_inputs
-from onnx_verify.inputs import bind_feeds
-from onnx_verify.model import LoadedModel, ModelLike, all_nodes, load_model, subgraphs
-from onnx_verify.runtimes import Backend
-from onnx_verify.slicing import Graph, flatten_functions
-from onnx_verify.weights import weight_bytes
+from onnx_verify.inputs.generate import RandomInputs, dimension_names, generate_inputs
+from onnx_verify.inputs.sets import bind_feeds
+from onnx_verify.models.model import LoadedModel, ModelLike, all_nodes, load_model, subgraphs
+from onnx_verify.models.slicing import Graph, flatten_functions
+from onnx_verify.models.weights import weight_bytes
+from onnx_verify.running.runtimes import Backend
 
 LARGE_CONSTANT = 1 << 20
 

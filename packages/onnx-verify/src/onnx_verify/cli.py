@@ -14,21 +14,21 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from onnx_verify import _tables as tables
 from onnx_verify._version import __version__
-from onnx_verify.bench import benchmark
 from onnx_verify.checks import Expectations, check_model, summarize
-from onnx_verify.comparison import compare as compare_models
-from onnx_verify.comparison import compare_outputs, resolve_inputs
-from onnx_verify.datafiles import read_expected
+from onnx_verify.comparing.bench import benchmark
+from onnx_verify.comparing.comparison import compare as compare_models
+from onnx_verify.comparing.comparison import compare_outputs, resolve_inputs
+from onnx_verify.comparing.verdict import Verdict
 from onnx_verify.errors import InputError, OnnxVerifyError
-from onnx_verify.find import find_mismatch
-from onnx_verify.generate import RandomInputs
-from onnx_verify.model import load_model
-from onnx_verify.runtimes import Backend
-from onnx_verify.search import SearchOptions
-from onnx_verify.tolerance import Tolerance
-from onnx_verify.verdict import Verdict
+from onnx_verify.inputs.datafiles import read_expected
+from onnx_verify.inputs.generate import RandomInputs
+from onnx_verify.models.model import load_model
+from onnx_verify.reporting import tables as tables
+from onnx_verify.running.runtimes import Backend
+from onnx_verify.search.find import find_mismatch
+from onnx_verify.search.steps import SearchOptions
+from onnx_verify.values.tolerance import Tolerance
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -112,7 +112,7 @@ def _finish(ok: bool) -> None:
 
 def _write_report(result: Any, path: Path | None, command: list[str]) -> None:
     if path is not None:
-        from onnx_verify.report import write_report
+        from onnx_verify.reporting.report import write_report
 
         write_report(result, path, commands=[shlex.join(command)])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from onnx_verify.verdict import Verdict
+    from onnx_verify.comparing.verdict import Verdict
 
 
 class AssertOnnxClose(Protocol):
@@ -38,7 +38,7 @@ def onnx_close(
         OnnxVerifyError: if a side cannot be run, which is an error and no failure.
     """
     __tracebackhide__ = True
-    from onnx_verify.comparison import compare
+    from onnx_verify.comparing.comparison import compare
 
     verdict = compare(reference, candidate, inputs, tolerance, **options)
     if not verdict.ok:
@@ -49,8 +49,8 @@ def onnx_close(
 def _first_wrong_node(reference: Any, candidate: Any, inputs: Any, tolerance: Any) -> str:
     """Returns where the fault is, for two models whose nodes can be compared; nothing otherwise."""
     from onnx_verify.errors import OnnxVerifyError
-    from onnx_verify.find import find_mismatch
-    from onnx_verify.model import is_model_like
+    from onnx_verify.models.model import is_model_like
+    from onnx_verify.search.find import find_mismatch
 
     program = getattr(candidate, "exported_program", None)
     if not is_model_like(candidate) and program is None:

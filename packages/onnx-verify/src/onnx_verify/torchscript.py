@@ -17,17 +17,17 @@ from typing import Any
 
 import onnx
 
-from onnx_verify._torch import is_tensor, to_numpy
-from onnx_verify._torch_graph import Graph, capture, essential_nodes, node_kinds, run_graph, split
-from onnx_verify.comparison import compare_arrays
-from onnx_verify.datafiles import write_value
+from onnx_verify.comparing.comparison import compare_arrays
+from onnx_verify.comparing.verdict import OutputReport
 from onnx_verify.errors import MismatchError, OnnxVerifyError, SubgraphExportError
-from onnx_verify.findings import NodeLabel, NodeMismatch
-from onnx_verify.inputs import InputSet, as_array, bind_feeds
-from onnx_verify.model import LoadedModel, load_model
-from onnx_verify.runtimes import Backend, OnnxBackend, Outputs
-from onnx_verify.tolerance import Tolerance
-from onnx_verify.verdict import OutputReport
+from onnx_verify.inputs.datafiles import write_value
+from onnx_verify.inputs.sets import InputSet, as_array, bind_feeds
+from onnx_verify.models.model import LoadedModel, load_model
+from onnx_verify.running.runtimes import Backend, OnnxBackend, Outputs
+from onnx_verify.search.findings import NodeLabel, NodeMismatch
+from onnx_verify.torch_graph import Graph, capture, essential_nodes, node_kinds, run_graph, split
+from onnx_verify.values.tolerance import Tolerance
+from onnx_verify.values.torch_tensors import is_tensor, to_numpy
 
 ENTRY_POINT_GROUP = "onnx_verify.subgraph_exporters"
 DEFAULT_OPSET = 18

@@ -1,0 +1,1 @@
+"""Comparing two runtimes on the same inputs."""

@@ -1,0 +1,1 @@
+"""Model files: loading them safely, cutting them into pieces, writing them."""

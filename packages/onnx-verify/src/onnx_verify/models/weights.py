@@ -1,0 +1,220 @@
+"""Initializers that are read when they are needed, and never copied before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from onnx_verify.errors import ModelLoadError
+from onnx_verify.models.external_files import parse_offset, resolve_external
+from onnx_verify.values.dtypes import BITS4, is_known, numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import onnx_ir as ir
+
+Array = npt.NDArray[Any]
+
+
+class Weight(Protocol):
+    """One large initializer: its header, and its data on demand."""
+
+    @property
+    def code(self) -> int:
+        """ONNX element type."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions."""
+
+    def load(self) -> Array:
+        """Returns the values; a view of memory or of the file where that is possible."""
+
+
+def payload_size(name: str, code: int, dims: Iterable[int]) -> int:
+    """Returns the number of bytes that a tensor's raw data must have.
+
+    Raises:
+        ModelLoadError: if the element type is unknown, has no fixed size, or a dimension is negative.
+    """
+    if not is_known(code):
+        raise ModelLoadError(f"tensor {name!r} has the unknown element type {code}")
+    count = 1
+    for dim in dims:
+        if dim < 0:
+            raise ModelLoadError(f"tensor {name!r} has the negative dimension {dim}")
+        count *= dim
+    if code in BITS4:
+        return (count + 1) // 2
+    return count * numpy_dtype(code).itemsize
+
+
+@dataclass(frozen=True)
+class FileWeight:
+    """Values in an external data file, mapped into memory when loaded."""
+
+    path: Path
+    offset: int
+    code: int
+    shape: tuple[int, ...]
+
+    def load(self) -> Array:
+        """Maps the file, or reads it where the bytes are not aligned or are packed."""
+        size = payload_size(self.path.name, self.code, self.shape)
+        if size == 0:
+            return np.zeros(self.shape, numpy_dtype(self.code))
+        if self.code in BITS4:
+            raw = np.fromfile(self.path, np.uint8, size, offset=self.offset)
+            return unpack4(raw, self.code, self.shape)
+        raw = np.memmap(self.path, np.uint8, "r", self.offset, (size,))
+        values = raw.view(np.ndarray)
+        if self.offset % 64:
+            values = np.array(values)
+        return values.view(numpy_dtype(self.code)).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class BytesWeight:
+    """Values in little-endian raw bytes."""
+
+    data: bytes
+    code: int
+    shape: tuple[int, ...]
+
+    def load(self) -> Array:
+        """Returns a read-only view of the bytes."""
+        if self.code in BITS4:
+            return unpack4(np.frombuffer(self.data, np.uint8), self.code, self.shape)
+        return np.frombuffer(self.data, numpy_dtype(self.code)).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class ProtoWeight:
+    """Values inside a TensorProto that belongs to the caller."""
+
+    proto: onnx.TensorProto
+
+    @property
+    def code(self) -> int:
+        """ONNX element type."""
+        return int(self.proto.data_type)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions."""
+        return tuple(self.proto.dims)
+
+    def load(self) -> Array:
+        """Decodes the proto."""
+        return tensor_values(self.proto)
+
+
+@dataclass(frozen=True)
+class IrWeight:
+    """Values of an onnx_ir tensor."""
+
+    tensor: ir.TensorProtocol
+
+    @property
+    def code(self) -> int:
+        """ONNX element type."""
+        return int(self.tensor.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions."""
+        return tuple(self.tensor.shape.numpy())
+
+    def load(self) -> Array:
+        """Asks the tensor for its numpy values."""
+        return np.asarray(self.tensor.numpy())
+
+
+def weight_bytes(weight: Weight) -> int:
+    """Returns how many bytes a weight takes once loaded."""
+    count = 1
+    for dim in weight.shape:
+        count *= dim
+    return count * numpy_dtype(weight.code).itemsize
+
+
+def unpack4(raw: npt.NDArray[np.uint8], code: int, shape: tuple[int, ...]) -> Array:
+    """Unpacks two 4-bit elements per byte, low half first."""
+    count = int(np.prod(shape, dtype=np.int64))
+    nibbles = np.empty(raw.size * 2, np.uint8)
+    nibbles[0::2], nibbles[1::2] = raw & 0xF, raw >> 4
+    dtype = numpy_dtype(code)
+    if code == onnx.TensorProto.INT4:
+        signed = nibbles.astype(np.int8)
+        return np.where(signed > 7, signed - 16, signed)[:count].astype(dtype).reshape(shape)
+    if code == onnx.TensorProto.UINT4:
+        return nibbles[:count].astype(dtype).reshape(shape)
+    return nibbles[:count].view(dtype).reshape(shape)
+
+
+def check_payload(proto: onnx.TensorProto) -> None:
+    """Checks, without reading its data, that a TensorProto with inline data can hold what it claims.
+
+    Raises:
+        ModelLoadError: if it cannot.
+    """
+    expected = payload_size(proto.name, proto.data_type, proto.dims)
+    size = proto.ByteSize()
+    # Raw data takes its bytes; a typed field packs small numbers into one byte each, of up to 16 in memory.
+    room = size if proto.HasField("raw_data") else 16 * size
+    if expected > room and proto.data_type != onnx.TensorProto.STRING:
+        raise ModelLoadError(
+            f"tensor {proto.name!r} of shape {list(proto.dims)} needs {expected} bytes and has at most {size}"
+        )
+
+
+def tensor_values(proto: onnx.TensorProto) -> Array:
+    """Decodes a TensorProto with inline data.
+
+    Raises:
+        ModelLoadError: if its data does not fit its shape.
+    """
+    check_payload(proto)
+    try:
+        return np.asarray(numpy_helper.to_array(proto))
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise ModelLoadError(f"tensor {proto.name!r} cannot be decoded: {error}") from error
+
+
+def external_weight(proto: onnx.TensorProto, base: Path | None) -> FileWeight:
+    """Describes the external data of a TensorProto, after checking that a model may use it.
+
+    Raises:
+        UnsafeModelError: if the data lies outside the model's folder.
+        ModelLoadError: if the file is missing or too short, or the entry makes no sense.
+    """
+    entries = {entry.key: entry.value for entry in proto.external_data}
+    if base is None:
+        raise ModelLoadError(
+            f"tensor {proto.name!r} has external data ({entries.get('location')!r}), and a model in memory "
+            "has no folder; pass the model's path, or load its external data first"
+        )
+    if proto.data_type == onnx.TensorProto.STRING:
+        raise ModelLoadError(f"string tensor {proto.name!r} has external data, which ONNX does not allow")
+    path = resolve_external(base, entries.get("location", ""), proto.name)
+    expected = payload_size(proto.name, proto.data_type, proto.dims)
+    offset = parse_offset(entries.get("offset") or "0", "offset", proto.name)
+    length = parse_offset(entries.get("length") or str(expected), "length", proto.name)
+    if length != expected:
+        raise ModelLoadError(
+            f"tensor {proto.name!r} of shape {list(proto.dims)} needs {expected} bytes, its entry says {length}"
+        )
+    size = path.stat().st_size
+    if offset + expected > size:
+        raise ModelLoadError(
+            f"tensor {proto.name!r} needs bytes {offset} to {offset + expected} of {path}, which has {size}"
+        )
+    return FileWeight(path, offset, int(proto.data_type), tuple(proto.dims))

@@ -1,0 +1,1 @@
+"""Pages and tables for people, JSON for programs."""

@@ -1,0 +1,1 @@
+"""Runtimes, models with state, and the values inside a running model."""

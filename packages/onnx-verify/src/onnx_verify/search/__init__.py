@@ -1,0 +1,1 @@
+"""Finding the first node that is wrong."""
