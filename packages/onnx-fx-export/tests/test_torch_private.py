@@ -2,7 +2,7 @@
 
 import torch
 
-from onnx_fx_export.torch_private import Writes, fake_like, guard_texts
+from onnx_fx_export.torch_private import Writes, fake_like, guard_texts, is_decided_by_data
 
 
 def test_guards_are_texts_over_input_sizes() -> None:
@@ -20,3 +20,14 @@ def test_writes_are_noted_of_tensors_without_data_and_their_views() -> None:
         written.view(-1).add_(read.view(-1))
     assert writes.reached(written)
     assert not writes.reached(read)
+
+
+def test_symbols_of_sizes_that_data_decides_are_told_from_those_of_inputs() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x.nonzero()
+
+    program = torch.export.export(Model(), (torch.ones(8),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    sizes = [value.shape[0].node.expr for value in values if isinstance(value, torch.Tensor)]
+    assert [is_decided_by_data(size) for size in sizes] == [False, True]

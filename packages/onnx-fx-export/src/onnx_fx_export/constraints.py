@@ -19,7 +19,7 @@ import torch
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.size_questions import CONDITIONS
 from onnx_fx_export.small_sizes import LEAST_SIZES, TRIED_SIZES, larger_sizes
-from onnx_fx_export.torch_private import guard_texts
+from onnx_fx_export.torch_private import guard_texts, is_decided_by_data
 from onnxops_decomp.exporting.constraints import METADATA_KEY, SizeConstraints, holds
 from onnxops_decomp.exporting.dimensions import renamed_text
 from onnxops_decomp.exporting.size_expressions import evaluated, names_in, parsed, symbolic
@@ -120,7 +120,8 @@ def _ranges(
         known: Least sizes of dimensions by name, where these are not torch's.
     """
     ranges = program.range_constraints
-    bounds = [(symbols.renamed(key), found) for key, found in ranges.items() if not _follows(key, ranges)]
+    of_inputs = [(key, found) for key, found in ranges.items() if not is_decided_by_data(key)]
+    bounds = [(symbols.renamed(key), found) for key, found in of_inputs if not _follows(key, ranges)]
     named = {expression: found.lower for expression, found in bounds if expression.is_Symbol}
     least = [bound for text in guards if (bound := _least(text)) is not None]
     conditions = []

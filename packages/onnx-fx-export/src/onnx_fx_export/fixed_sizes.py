@@ -16,6 +16,7 @@ from torch.export import Dim
 
 from onnx_fx_export.size_questions import Sizes
 from onnx_fx_export.trial_runs import plain, user_values
+from onnxops_decomp.expressions import at_sizes
 
 __all__ = ["equations_that_fix"]
 
@@ -59,7 +60,7 @@ def _fixes(guard: sympy.Eq, symbol: sympy.Symbol, hints: Mapping[sympy.Symbol, i
     step = math.lcm(1, *(abs(int(number)) for number in guard.atoms(sympy.Integer) if number != 0))
 
     def fails(size: int) -> bool:
-        point = {other: sympy.Integer(size if other == symbol else number) for other, number in hints.items()}
-        return bool(guard.xreplace(point) == sympy.false)
+        point = {other: size if other == symbol else number for other, number in hints.items()}
+        return at_sizes(guard, point) in (sympy.false, None)
 
     return all(fails(hint + step * count) for count in _FAR) and any(fails(size) for size in near if size > 1)

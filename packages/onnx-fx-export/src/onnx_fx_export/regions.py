@@ -11,6 +11,7 @@ import torch
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.functions import Body, FunctionStore
 from onnx_fx_export.size_sources import define_new_symbols
+from onnxops_decomp.assertions import unneeded_nodes
 from onnxops_decomp.expressions import is_computable
 from onnxops_decomp.graph_lowering import GraphLowering, RegionHandler
 from onnxops_decomp.mutation import written_roots
@@ -61,7 +62,9 @@ def module_regions(
     if names is not None:
         _check_called(graph, names)
     written = written_roots(graph)
-    return {call.nodes[0]: _Region(call, names, written, store) for call in _calls(graph.nodes, 1, names)}
+    unneeded = unneeded_nodes(graph)
+    calls = _calls((node for node in graph.nodes if node not in unneeded), 1, names)
+    return {call.nodes[0]: _Region(call, names, written, store) for call in calls}
 
 
 def _qualified_name(kind: Any) -> str:

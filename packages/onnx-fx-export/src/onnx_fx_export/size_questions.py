@@ -24,6 +24,7 @@ from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import guards_of, hint_of, not_the_users, replacements_of
 from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
 from onnxops_decomp.exporting.other_sizes import Example
+from onnxops_decomp.expressions import at_sizes
 from onnxops_decomp.mutation import shared_writes
 from onnxops_decomp.torch_private import is_without_data
 
@@ -75,8 +76,8 @@ class SizeQuestion:
         if len(symbols) > _MOST_SYMBOLS:
             return False
         allowed = [[size for size in (*sizes, _LARGE) if size >= smallest.get(symbol, 0)] for symbol in symbols]
-        points = (dict(zip(symbols, map(sympy.Integer, point), strict=True)) for point in itertools.product(*allowed))
-        return all(bool(self.relation.xreplace(point)) for point in points)
+        points = (dict(zip(symbols, point, strict=True)) for point in itertools.product(*allowed))
+        return all(at_sizes(self.relation, point) == sympy.true for point in points)
 
 
 @contextlib.contextmanager
@@ -192,11 +193,10 @@ def _copied(program: torch.export.ExportedProgram, sizes: Sizes) -> Iterator[Siz
 def _is_view(node: torch.fx.Node, sizes: Mapping[sympy.Symbol, int]) -> bool:
     """Tell whether a call that copies only if it has to gives a view where dynamic dimensions have these sizes."""
     source, result = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    at = {symbol: sympy.Integer(size) for symbol, size in sizes.items()}
-    numbers = [[plain(n).xreplace(at) for n in part] for part in (source.shape, source.stride(), result.shape)]
-    if not all(number.is_Integer for part in numbers for number in part):
+    numbers = [[at_sizes(plain(n), sizes) for n in part] for part in (source.shape, source.stride(), result.shape)]
+    if not all(isinstance(number, sympy.Integer) for part in numbers for number in part):
         return False
-    shape, stride, wanted = ([int(number) for number in part] for part in numbers)
+    shape, stride, wanted = ([int(number) for number in part if number is not None] for part in numbers)
     tensor = torch.empty_strided(shape, stride, device="meta")
     if node.target is torch.ops.aten.contiguous.default:
         return tensor.is_contiguous()
@@ -300,7 +300,8 @@ class Sizes:
         for count in range(_MOST_FOLLOWING + 1):
             for following, shift in itertools.product(itertools.combinations(others, count), shifts):
                 sizes = {s: sympy.Integer(n + shift * (s in following)) for s, n in at_one.items()}
-                if min(sizes.values()) >= 1 and not any(guard.xreplace(sizes) == sympy.false for guard in guards):
+                taken = (at_sizes(guard, sizes) not in (sympy.false, None) for guard in guards)
+                if min(sizes.values()) >= 1 and all(taken):
                     return sizes
         return None
 

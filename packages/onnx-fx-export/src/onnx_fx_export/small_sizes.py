@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.size_questions import Sizes
 from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
 from onnxops_decomp.exporting.other_sizes import Example
+from onnxops_decomp.expressions import at_sizes
 from onnxops_decomp.torch_private import is_without_data
 
 __all__ = [
@@ -162,7 +163,8 @@ def _calls_function(guard: sympy.Basic) -> bool:
 
 
 def _is_false(guard: sympy.Basic, sizes: Mapping[sympy.Symbol, int]) -> bool:
-    return bool(guard.xreplace({symbol: sympy.Integer(size) for symbol, size in sizes.items()}) == sympy.false)
+    """Tell whether a condition does not hold at these sizes, or is undefined there."""
+    return at_sizes(guard, sizes) in (sympy.false, None)
 
 
 def takes_declared_sizes(program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> bool:

@@ -22,7 +22,7 @@ import torch
 from torch._higher_order_ops import scan
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import _config as symbolic_config
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,6 +37,7 @@ __all__ = [
     "guard_texts",
     "guards_of",
     "hint_of",
+    "is_decided_by_data",
     "not_the_users",
     "records_modes",
     "replacements_of",
@@ -56,6 +57,11 @@ def guard_texts(program: torch.export.ExportedProgram) -> list[str]:
 def hint_of(number: torch.SymBool | torch.SymInt) -> Any:
     """Return what a symbolic number is for the example, or None where data decides it (``SymNode.hint``)."""
     return number.node.hint if number.node.has_hint() else None
+
+
+def is_decided_by_data(expression: Any) -> bool:
+    """Tell whether an expression has a symbol in it that is no size of an input (``free_unbacked_symbols``)."""
+    return bool(free_unbacked_symbols(expression))
 
 
 def replacements_of(size: torch.SymInt) -> dict[Any, Any]:

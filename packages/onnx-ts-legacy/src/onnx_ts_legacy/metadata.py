@@ -20,6 +20,7 @@ from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
 from onnx_ts_legacy.forms import known_form, known_view
 from onnx_ts_legacy.tensor_forms import TensorForm, is_tensor
 from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.expressions import at_sizes
 from onnxops_decomp.graph_lowering import SymbolNames
 
 __all__ = ["Metadata", "viewed_argument"]
@@ -145,7 +146,7 @@ class Metadata:
         zeros = [{symbol: 0} for symbol in declared if symbol in relation.free_symbols]
         both = {symbol: 0 for found in zeros for symbol in found}
         same = sympy.true if result else sympy.false
-        return result if not zeros or all(relation.xreplace(v) == same for v in (*zeros, both)) else None
+        return result if not zeros or all(at_sizes(relation, v) == same for v in (*zeros, both)) else None
 
     def symbol_count(self) -> int:
         """Return how many symbols there are; later ones have higher numbers."""

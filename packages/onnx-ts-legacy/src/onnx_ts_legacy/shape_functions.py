@@ -51,6 +51,9 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.ctc_loss.IntList: _ctc_loss,
     aten.ctc_loss.Tensor: _ctc_loss,
     aten.linalg_lstsq.default: _lstsq,
+    # Their own kernels end in an internal assertion of torch where a size is symbolic.
+    aten._is_all_true.default: torch.all,
+    aten._is_any_true.default: torch.any,
     **{
         getattr(packet, overload): _spaced
         for packet in (aten.linspace, aten.logspace)

@@ -7,7 +7,7 @@ torch's modules has to be imported for them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -18,9 +18,17 @@ from onnxops_decomp.errors import LoweringError
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["emit_expression", "is_computable"]
+__all__ = ["at_sizes", "emit_expression", "is_computable"]
 
 _INT64, _DOUBLE, _BOOL = ir.DataType.INT64, ir.DataType.DOUBLE, ir.DataType.BOOL
+
+
+def at_sizes(expression: sympy.Basic, sizes: Mapping[sympy.Symbol, int]) -> sympy.Basic | None:
+    """Return what an expression is where symbols have these sizes; None where that is undefined, as x // 0 is."""
+    try:
+        return expression.xreplace({symbol: sympy.Integer(size) for symbol, size in sizes.items()})
+    except (ZeroDivisionError, AssertionError):  # torch's remainders assert that they are taken of no negative number
+        return None
 
 
 def is_computable(op: OpBuilder, expression: sympy.Basic) -> bool:

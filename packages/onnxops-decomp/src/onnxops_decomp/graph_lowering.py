@@ -9,7 +9,7 @@ import dataclasses
 import gc
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +20,7 @@ import sympy
 import torch
 
 from onnxops_core.native import find_native_op
+from onnxops_decomp.assertions import unneeded_nodes
 from onnxops_decomp.calls import apply_lowering, check_result, find_lowering
 from onnxops_decomp.decompose import Decomposer
 from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
@@ -161,6 +162,7 @@ class GraphLowering:
         self.failures: list[Failure] = []
         self.assumptions: list[sympy.Basic] = []
         self.regions: Mapping[torch.fx.Node, RegionHandler] = {}
+        self._unneeded: Set[torch.fx.Node] = frozenset()
         self._depth = 0
 
     def nested(self, op: OpBuilder | None = None) -> GraphLowering:
@@ -184,6 +186,7 @@ class GraphLowering:
         """
         placeholders = graph_module.graph.find_nodes(op="placeholder")
         self.env.update(zip(placeholders, inputs, strict=True))
+        self._unneeded = unneeded_nodes(graph_module.graph)
         with paused_collection():
             self.run_nodes(graph_module, graph_module.graph.nodes)
         return self.resolve(graph_module.graph.output_node().args[0])
@@ -192,7 +195,7 @@ class GraphLowering:
         """Lower some nodes of a graph, in order; what they use from outside has to have a value already."""
         done: set[torch.fx.Node] = set()
         for node in nodes:
-            if node in done or node.op in ("placeholder", "output"):
+            if node in done or node in self._unneeded or node.op in ("placeholder", "output"):
                 continue
             region = self.regions.get(node)
             if region is not None and (lowered := region(self, graph_module)):

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import sympy
 
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.expressions import emit_expression, is_computable
+from onnxops_decomp.expressions import at_sizes, emit_expression, is_computable
 from onnxops_decomp.inference import UNKNOWN, Dim, dims_of, same_dim
 
 if TYPE_CHECKING:
@@ -33,8 +33,11 @@ _KEEPS_ORDER = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 @functools.cache
 def _of_tensor(size: sympy.Expr) -> sympy.Expr:
     """Return the size of a tensor for all sizes of the inputs: n - 1 holds for what is left of n, unless n is 0."""
-    smallest = size.xreplace(dict.fromkeys(size.free_symbols, sympy.S.Zero))
-    return sympy.Max(size, 0, evaluate=False) if smallest.is_negative else size
+    symbols = size.free_symbols
+    # Where a size divides, it is not 0.
+    values = (at_sizes(size, dict.fromkeys(symbols, least)) for least in (0, 1))
+    smallest = next((value for value in values if value is not None), None)
+    return sympy.Max(size, 0, evaluate=False) if smallest is not None and smallest.is_negative else size
 
 
 class SizeOperations:

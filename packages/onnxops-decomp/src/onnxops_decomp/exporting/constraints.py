@@ -102,8 +102,10 @@ def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[
 
 
 def holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
-    """Evaluate a condition; one that needs a size the call does not give holds."""
+    """Evaluate a condition; one that needs a size the call does not give holds, one that divides by 0 does not."""
     try:
         return bool(evaluated(node, sizes))
-    except (KeyError, ZeroDivisionError):
+    except KeyError:
         return True
+    except ZeroDivisionError:
+        return False

@@ -234,8 +234,8 @@ def _test(op_type: str) -> Callable[..., ir.Value]:
     return test
 
 
-lowering(aten.any.default, aten.any.dim, aten.any.dims)(_test("ReduceMax"))
-lowering(aten.all.default, aten.all.dim, aten.all.dims)(_test("ReduceMin"))
+lowering(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)(_test("ReduceMax"))
+lowering(aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default)(_test("ReduceMin"))
 
 
 # ---- spread

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.assertions import ASSERTIONS
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.inference import Dim, dims_of
@@ -76,15 +77,7 @@ for _name in ("aten::requires_grad_", "aten::cpu", "aten::cuda", "aten::alias_co
     lowering(_name)(_unchanged)
 
 
-@lowering(
-    aten._assert_async.default,
-    aten._assert_async.msg,
-    aten._assert_scalar.default,
-    aten._assert_tensor_metadata.default,
-    aten._linalg_check_errors.default,
-    aten.sym_constrain_range.default,
-    aten.sym_constrain_range_for_size.default,
-)
+@lowering(*ASSERTIONS)
 def assertion(op: OpBuilder, *args: object, **kwargs: object) -> None:
     """An assertion: the exporter checks it at the boundary, the graph computes nothing for it."""
 
