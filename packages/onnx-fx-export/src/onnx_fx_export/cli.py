@@ -6,7 +6,6 @@ It needs the extra ``cli`` (typer and rich). Exit codes: 0 exported, 1 the expor
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
 import re
 import sys
@@ -25,6 +24,7 @@ from rich.text import Text
 from onnx_fx_export._version import __version__
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.export import DEFAULT_OPSET, export
+from onnxops_decomp.exporting.options import OPTIONS
 from onnxops_decomp.exporting.program import ONNXProgram
 
 __all__ = ["app", "load_source"]
@@ -67,7 +67,7 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
             f"of arguments of onnx_fx_export.export; it returned {type(made).__name__}."
         )
     options = dict(made[2]) if len(made) > 2 else {}
-    if unknown := options.keys() - inspect.signature(export).parameters.keys():
+    if unknown := options.keys() - OPTIONS.keys():
         raise InvalidArgumentError(f"{source} states {min(unknown)!r}, which is no argument of onnx_fx_export.export.")
     return made[0], tuple(made[1]), options
 

@@ -41,9 +41,6 @@ def replace_torch_onnx() -> Iterator[None]:
 
 
 def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNXProgram | Any:
-    unknown = arguments.keys() - inspect.signature(export).parameters.keys()
-    if unknown:
-        raise TypeError(f"torch.onnx.export has no argument {min(unknown)!r}.")
     if arguments.get("custom_translation_table"):
         arguments["custom_translation_table"] = _usable(arguments["custom_translation_table"])
     return export(model, args, f, **arguments)

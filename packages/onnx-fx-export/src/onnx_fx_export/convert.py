@@ -41,7 +41,6 @@ from onnxops_decomp.inference import Dims
 from onnxops_decomp.model import build_model
 from onnxops_decomp.mutation import needs_functionalization, written_roots
 from onnxops_decomp.scope import ModelContext, axis_size
-from onnxops_decomp.targets import TARGETS
 from onnxops_decomp.torch_private import is_without_data
 
 __all__ = ["ModelNames", "convert"]
@@ -284,7 +283,9 @@ class _Converter:
             result.append(output)
         return result
 
-    def run(self, optimize: bool, captured: torch.export.ExportedProgram, structure: CallStructure) -> ONNXProgram:
+    def run(
+        self, optimize: bool, folds_weights: bool, captured: torch.export.ExportedProgram, structure: CallStructure
+    ) -> ONNXProgram:
         """Convert the program.
 
         Args:
@@ -318,7 +319,7 @@ class _Converter:
             producer=("onnx-fx-export", __version__),
         )
         if optimize:
-            finish(model, self.op.context.target)
+            finish(model, self.op.context.target, folds_weights=folds_weights)
         constraints = self.constraints()
         constraints.record(model)
         interface = Interface(
@@ -394,6 +395,7 @@ def convert(
     functions: ModuleClasses = False,
     widen_bfloat16: bool = False,
     target: str | None = None,
+    folds_weights: bool = True,
 ) -> ONNXProgram:
     """Convert a captured program to an ONNX model at ``opset``.
 
@@ -409,18 +411,17 @@ def convert(
         functions: Classes of the modules that become functions, or True for all modules.
         widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
         target: The runtime whose own operators may be used.
+        folds_weights: Whether the finishing passes may compute other weights from those of the model.
 
     Raises:
         InvalidArgumentError: If the opset has no functions, or a class of ``functions`` is not called.
         MutationError: If the program mutates state and ``state`` is ``"error"``.
         ConversionError: If operators cannot be converted; it lists all of them.
     """
-    if target is not None and target not in TARGETS:
-        raise InvalidArgumentError(f"target is None or one of {', '.join(TARGETS)}, not {target!r}.")
     if functions and opset < LOWEST_OPSET:
         raise InvalidArgumentError(
             f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {opset} is asked for: give a higher "
             "opset_version, or leave out export_modules_as_functions."
         )
     converter = _Converter(program, opset, table, names, state, functions, widen_bfloat16, target)
-    return converter.run(optimize, program, structure)
+    return converter.run(optimize, folds_weights, program, structure)

@@ -15,6 +15,7 @@ __all__ = [
     "CaptureError",
     "ConversionError",
     "DynamicShapeError",
+    "FallbackError",
     "InvalidArgumentError",
     "MutationError",
     "OnnxExporterError",
@@ -61,6 +62,22 @@ class DynamicShapeError(OnnxExporterError):
 
 class MutationError(OnnxExporterError):
     """The model changes something in place in a way that the export does not, or cannot, tell of."""
+
+
+class FallbackError(OnnxExporterError):
+    """Neither the FX exporter nor, with ``fallback=True``, the TorchScript exporter could export the model.
+
+    Attributes:
+        fx: Why the FX exporter failed.
+        torchscript: Why the TorchScript exporter failed, or was not asked.
+    """
+
+    def __init__(self, fx: OnnxExporterError, torchscript: OnnxExporterError) -> None:
+        self.fx, self.torchscript = fx, torchscript
+        super().__init__(
+            f"Both exporters failed.\nThe FX exporter, {type(fx).__name__}: {fx}\n"
+            f"The TorchScript exporter (fallback=True), {type(torchscript).__name__}: {torchscript}"
+        )
 
 
 class ConversionError(OnnxExporterError):

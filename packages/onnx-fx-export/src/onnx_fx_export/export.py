@@ -7,7 +7,7 @@ import cProfile
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NoReturn
 
 import torch
 
@@ -18,8 +18,9 @@ from onnx_fx_export.origin import source_line
 from onnx_fx_export.record import ExportRecord, recorded
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.request import ExportRequest
-from onnx_fx_export.torchscript_options import TorchScriptOptions, in_mode, set_custom_opsets
 from onnxops_decomp import LoweringTable, builtin_table
+from onnxops_decomp.exporting.modes import in_mode
+from onnxops_decomp.exporting.options import ExportPath, check_options
 from onnxops_decomp.exporting.program import ONNXProgram
 from onnxops_decomp.exporting.verification import Verified, verify_program
 
@@ -63,6 +64,7 @@ def export(
     do_constant_folding: bool = True,
     custom_opsets: Mapping[str, int] | None = None,
     autograd_inlining: bool = True,
+    **unknown: NoReturn,
 ) -> ONNXProgram:
     """Export a PyTorch model to ONNX.
 
@@ -114,10 +116,12 @@ def export(
         artifacts_dir: Folder for these files; it is made if it is missing.
         progress: Called with the name of each stage as it begins.
         training: The mode that the model is in during the export; by default the one it is in.
-        operator_export_type: For the TorchScript exporter; here it can only be ``ONNX``.
-        do_constant_folding: For the TorchScript exporter. Here small constants are always folded, and False warns.
+        operator_export_type: For the TorchScript exporter; with this one it can only be ``ONNX``.
+        do_constant_folding: Whether batch normalization and transposes may go into weights. Constants that are no
+            weights are folded in any case.
         custom_opsets: Versions of the domains of custom operators, as far as the model uses them.
-        autograd_inlining: For the TorchScript exporter; here it can only be True.
+        autograd_inlining: For the TorchScript exporter; with this one it can only be True.
+        unknown: Nothing: any other argument is refused.
 
     Returns:
         The program; it runs itself in ONNX Runtime when called like the model.
@@ -130,25 +134,20 @@ def export(
         >>> program(torch.randn(4, 3)).shape
         torch.Size([4, 2])
     """
+    given = {name: value for name, value in locals().items() if name != "unknown"}
+    given["opset_version"] = opset = DEFAULT_OPSET if opset_version is None else opset_version
+    by_torchscript = not dynamo or isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction)
+    check_options(ExportPath.TORCHSCRIPT if by_torchscript else ExportPath.FX, given, unknown, InvalidArgumentError)
     args, own = with_own_description(model, args, {
         "kwargs": kwargs, "dynamic_shapes": dynamic_shapes, "input_names": input_names, "output_names": output_names,
     })  # fmt: skip
     positional, kwargs, dynamic_shapes = example_call(model, args, own["kwargs"], own["dynamic_shapes"])
-    opset = DEFAULT_OPSET if opset_version is None else opset_version
     request = ExportRequest(
         model, positional, kwargs, dynamic_shapes, dynamic_axes, own["input_names"] or (), own["output_names"] or (),
-        opset, state, widen_bfloat16, target,
+        opset, state, widen_bfloat16, target, do_constant_folding, custom_opsets or {},
     )  # fmt: skip
-    legacy = TorchScriptOptions(
-        training, operator_export_type, do_constant_folding, custom_opsets, autograd_inlining,
-        export_modules_as_functions, export_params, keep_initializers_as_inputs, opset_version, verify, bool(verbose),
-    )  # fmt: skip
-    if not dynamo or isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-        legacy.check_with_torchscript(custom_translation_table)
-        if target is not None:
-            raise InvalidArgumentError("onnx-ts-legacy makes no models for one runtime: leave out target.")
-        return request.through_torchscript(f, **legacy.arguments())
-    legacy.check_without_torchscript()
+    if by_torchscript:
+        return request.through_torchscript(given)
     record = ExportRecord(bool(verbose), progress, cProfile.Profile() if profile else None)
     writing = recorded(record, Path(artifacts_dir), page=report, captured=dump_exported_program)
     try:
@@ -158,7 +157,6 @@ def export(
             with record.stage("convert"), record.profiler or contextlib.nullcontext():
                 table = _table(custom_translation_table)
                 record.program = result = request.converted(captured, table, optimize, export_modules_as_functions)
-                set_custom_opsets(result.model, custom_opsets or {})
             if verify:
                 with record.stage("verify"):
                     record.verified = _verified(result, request)
@@ -169,10 +167,10 @@ def export(
                         keep_initializers_as_inputs=keep_initializers_as_inputs,
                     )  # fmt: skip
             result.timings = dict(record.seconds)
-    except (CaptureError, ConversionError):
+    except (CaptureError, ConversionError) as error:
         if not fallback:
             raise
-        return request.through_torchscript(f, **legacy.arguments())
+        return request.through_torchscript(given, error)
     return result
 
 

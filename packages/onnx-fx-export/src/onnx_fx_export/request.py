@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
@@ -14,15 +15,14 @@ from onnx_fx_export.arguments import FunctionModule, parameter_names
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
 from onnx_fx_export.dimension_names import name_output_axes
-from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError, MutationError
+from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError, MutationError, OnnxExporterError
 from onnx_fx_export.naming import input_paths, output_paths
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.rewriting import rewrite_with_onnxscript
-from onnx_fx_export.torchscript import export_through_torchscript
+from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.call_structure import CallStructure
 from onnxops_decomp.exporting.program import ONNXProgram
-from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET
 from onnxops_decomp.torch_private import is_without_data
 
 __all__ = ["Captured", "ExportRequest"]
@@ -38,11 +38,7 @@ _DROPOUTS = {
 
 @dataclasses.dataclass(frozen=True)
 class ExportRequest:
-    """What is to be exported, of all the arguments of :func:`export`.
-
-    Raises:
-        InvalidArgumentError: If ``state`` is no way to treat state.
-    """
+    """What is to be exported, of all the arguments of :func:`export`."""
 
     model: Any
     args: tuple[Any, ...]
@@ -55,29 +51,24 @@ class ExportRequest:
     state: str
     widen_bfloat16: bool
     target: str | None
+    folds_weights: bool
+    custom_opsets: Mapping[str, int]
 
-    def __post_init__(self) -> None:
-        if type(self.opset) is not int:
-            raise InvalidArgumentError(f"opset_version is a whole number, not {self.opset!r}.")
-        if not OLDEST_OPSET <= self.opset <= NEWEST_OPSET:
-            raise InvalidArgumentError(f"opset_version is {OLDEST_OPSET} to {NEWEST_OPSET}, not {self.opset}.")
-        if self.state not in ("error", "io"):
-            raise InvalidArgumentError(f'state is "error" or "io", not {self.state!r}.')
+    def through_torchscript(self, given: Mapping[str, Any], failure: OnnxExporterError | None = None) -> ONNXProgram:
+        """Export with onnx-ts-legacy, whose program has the same methods.
 
-    def through_torchscript(self, f: Any, **arguments: Any) -> ONNXProgram:
-        """Export with onnx-ts-legacy, whose program has the same methods."""
-        program: ONNXProgram = export_through_torchscript(
-            self.model,
-            self.args,
-            f,
-            self.dynamic_shapes,
-            [name.removeprefix("*") for name in parameter_names(self.model)],
-            kwargs=self.kwargs,
-            input_names=self.input_names or None,
-            output_names=self.output_names or None,
-            dynamic_axes=self.dynamic_axes,
-            state=self.state,
-            **arguments,
+        Args:
+            given: The options of the export by name.
+            failure: Why the FX exporter failed, if this is its fallback.
+        """
+        example = {"args": self.args, "kwargs": self.kwargs, "dynamic_shapes": self.dynamic_shapes}
+        names = {"input_names": self.input_names or None, "output_names": self.output_names or None}
+        options = {**given, **example, **names}
+        parameters = [name.removeprefix("*") for name in parameter_names(self.model)]
+        program: ONNXProgram = (
+            export_through_torchscript(options, parameters)
+            if failure is None
+            else fall_back(options, parameters, failure)
         )
         return program
 
@@ -119,13 +110,12 @@ class ExportRequest:
         )
         result = convert(
             program, self.opset, table, names, CallStructure.of(program, parameters), self.state, bool(optimize),
-            functions, self.widen_bfloat16, self.target,
+            functions, self.widen_bfloat16, self.target, self.folds_weights,
         )  # fmt: skip
         if optimize == "onnxscript":
             rewrite_with_onnxscript(result.model)
-        elif isinstance(optimize, str):
-            raise InvalidArgumentError(f'optimize is True, False or "onnxscript", not {optimize!r}.')
         name_output_axes(result.model, captured.output_axes)
+        _set_custom_opsets(result.model, self.custom_opsets)
         if not isinstance(self.model, torch.export.ExportedProgram):
             _check_example(result, self.args, self.kwargs or {})
         return result
@@ -170,6 +160,14 @@ def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
             "before the export if that is not meant.",
             stacklevel=4,
         )
+
+
+def _set_custom_opsets(model: ir.Model, custom_opsets: Mapping[str, int]) -> None:
+    """Declare versions of the domains of custom operators, as far as the model uses them."""
+    for domain, version in custom_opsets.items():
+        for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+            if domain in imports:
+                imports[domain] = version
 
 
 def _check_memory(inputs: Mapping[str, Any], written: Sequence[str]) -> None:

@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 import importlib
-import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.dimension_names import declared_text
-from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
+from onnx_fx_export.errors import FallbackError, InvalidArgumentError, OnnxExporterError
+from onnxops_decomp.exporting.options import ExportPath, asked_of_torchscript, refusal
 
-__all__ = ["export_through_torchscript"]
+__all__ = ["export_through_torchscript", "fall_back"]
+
+_PRESERVE = 1  # of torch.onnx.TrainingMode
 
 
-def export_through_torchscript(
-    model: Any, args: tuple[Any, ...], f: Any, dynamic_shapes: Any, parameters: Sequence[str], **arguments: Any
-) -> Any:
+def fall_back(given: Mapping[str, Any], parameters: Sequence[str], error: OnnxExporterError) -> Any:
+    """Export with onnx-ts-legacy what the FX exporter cannot.
+
+    Args:
+        given: The options of the export by name.
+        parameters: Names of the model's parameters.
+        error: Why the FX exporter failed.
+
+    Raises:
+        FallbackError: If the TorchScript exporter cannot take the options, or fails as well.
+
+    Warns:
+        UserWarning: That the model is one of the TorchScript exporter, and why.
+    """
+    text = refusal(ExportPath.FALLBACK, given)
+    if text is not None:
+        raise FallbackError(error, InvalidArgumentError(text)) from error
+    if given["training"] is None:
+        given = {**given, "training": _PRESERVE}
+    try:
+        program = export_through_torchscript(given, parameters)
+    except OnnxExporterError as other:
+        raise FallbackError(error, other) from error
+    warnings.warn(
+        f"The TorchScript exporter made the model (fallback=True), as the FX exporter failed: {error}",
+        stacklevel=4,  # the caller of export
+    )
+    return program
+
+
+def export_through_torchscript(given: Mapping[str, Any], parameters: Sequence[str]) -> Any:
     """Export with onnx-ts-legacy.
 
     Args:
-        model: A module, a function, or a scripted one.
-        args: Positional example arguments.
-        f: Where to save the model.
-        dynamic_shapes: Dynamic dimensions as torch.export takes them; None where ``dynamic_axes`` has them.
+        given: The options of the export by name.
         parameters: Names of the model's parameters.
-        arguments: What else the exporter is to know; what it does not take is left out.
 
     Raises:
         OnnxExporterError: If it is not installed, or fails as well.
@@ -34,12 +61,12 @@ def export_through_torchscript(
         legacy = importlib.import_module("onnx_ts_legacy")
     except ImportError as error:
         raise OnnxExporterError("The TorchScript exporter is missing: pip install onnx-ts-legacy.") from error
-    accepted = inspect.signature(legacy.export).parameters
-    options = {name: value for name, value in arguments.items() if name in accepted}
-    if dynamic_shapes is not None:
-        named = {**dict(zip(parameters, args, strict=False)), **(arguments["kwargs"] or {})}
-        options["dynamic_axes"] = _dynamic_axes(dynamic_shapes, named, arguments["input_names"])
-    return legacy.export(model, args, f, **options)
+    options = asked_of_torchscript(given)
+    declared = options.pop("dynamic_shapes", None)
+    if declared is not None:
+        named = {**dict(zip(parameters, given["args"], strict=False)), **(given["kwargs"] or {})}
+        options["dynamic_axes"] = _dynamic_axes(declared, named, given["input_names"])
+    return legacy.export(**options)
 
 
 def _dynamic_axes(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
-from typing import IO, Any, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import IO, Any, Literal, NoReturn
 
 import torch
 
@@ -18,20 +18,19 @@ from onnx_ts_legacy.module_functions import check_opset, module_classes
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
 from onnxops_core.export_state import unfused_layers
+from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
 
 __all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
-
-NEWEST_OPSET = 26
 
 
 def export(
     model: Any,
-    args: Any,
+    args: Any = (),
     f: str | os.PathLike[str] | IO[bytes] | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     export_params: bool = True,
-    verbose: bool = False,
+    verbose: bool | None = False,
     training: TrainingMode | Any = TrainingMode.EVAL,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
@@ -41,16 +40,34 @@ def export(
     dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
     keep_initializers_as_inputs: bool | None = None,
     custom_opsets: Mapping[str, int] | None = None,
-    export_modules_as_functions: bool | set[type[torch.nn.Module]] = False,
+    export_modules_as_functions: bool | Collection[type[torch.nn.Module]] = False,
     autograd_inlining: bool = True,
     state: Literal["error", "io"] = "error",
     verify: bool = False,
+    dynamic_shapes: Any = None,
+    custom_translation_table: Mapping[Any, Any] | None = None,
+    external_data: bool | None = None,
+    optimize: bool | Literal["onnxscript"] = True,
+    target: Literal["onnxruntime"] | None = None,
+    capture_repeated_blocks: bool | Collection[type[torch.nn.Module]] = False,
+    widen_bfloat16: bool = False,
+    dynamo: bool = False,
+    fallback: bool = False,
+    report: bool = False,
+    profile: bool = False,
+    dump_exported_program: bool = False,
+    artifacts_dir: str | os.PathLike[str] = ".",
+    progress: Callable[[str], None] | None = None,
+    **unknown: NoReturn,
 ) -> TSProgram:
     """Export a model through TorchScript.
 
+    It takes every argument of ``torch.onnx.export`` and of ``onnx_fx_export.export``; what TorchScript cannot do is
+    refused.
+
     Args:
         model: A scripted or traced program, which is taken as it is, or a module or function, which is traced.
-        args: Example arguments, a tuple or a single one; a dict at the end of the tuple holds keyword arguments.
+        args: Example arguments, a tuple, a list or a single one; a dict at the end holds keyword arguments.
         f: Where to save the model: a path or a file opened for writing bytes; None to keep it in memory only.
         kwargs: Further keyword arguments.
         export_params: Whether the weights are stored; without them they are inputs of the model.
@@ -67,11 +84,26 @@ def export(
         keep_initializers_as_inputs: Whether weights are listed as inputs, so that they can be overridden.
         custom_opsets: Versions of the domains that custom symbolics write to.
         export_modules_as_functions: Whether modules become functions of the model, which their weights are inputs of:
-            all of them, or those of the classes in a set. Needs opset 15.
+            all of them, or those of the given classes. Needs opset 15.
         autograd_inlining: Whether an ``autograd.Function`` without a symbolic is converted as what its forward does.
         state: What to do if the model changes its attributes or inputs: ``"error"``, or ``"io"`` to make the state
             inputs and outputs of the model.
         verify: Whether to compare the model with the original on the example inputs; needs ``onnx-verify``.
+        dynamic_shapes: Dynamic dimensions as torch.export takes them, in place of ``dynamic_axes``.
+        custom_translation_table: Refused: register a symbolic function.
+        external_data: Whether the weights are saved beside the model.
+        optimize: Whether groups of nodes are fused.
+        target: Refused: the model is for any runtime.
+        capture_repeated_blocks: Refused: TorchScript has no such blocks.
+        widen_bfloat16: Refused: operators compute in the dtypes of the model.
+        dynamo: True is refused: that is onnx-fx-export.
+        fallback: Changes nothing: this is what others fall back to.
+        report: Whether a page about the export is written.
+        profile: Whether it is measured where the time goes.
+        dump_exported_program: Refused: there is no program of torch.export.
+        artifacts_dir: Folder for these files.
+        progress: Called with the name of each stage as it begins.
+        unknown: Nothing: any other argument is refused.
 
     Returns:
         The program; its ``initial_state`` holds what the state inputs start with.
@@ -79,30 +111,13 @@ def export(
     Raises:
         OnnxExporterError: If the export fails; nothing is written then.
     """
-    if state not in ("error", "io"):
-        raise ArgumentsError(f"state is 'error' or 'io', got {state!r}.")
-    opset = _opset(opset_version)
-    if any((custom_opsets or {}).get(domain, opset) != opset for domain in ("", "ai.onnx")):
-        raise ArgumentsError(f"custom_opsets gives ONNX's own domain another version than opset_version={opset}.")
-    if export_modules_as_functions:
-        check_opset(opset)
-    options = Options(
-        opset_version=opset,
-        input_names=tuple(input_names or ()),
-        output_names=tuple(output_names or ()),
-        dynamic_axes=dict(dynamic_axes or {}),
-        state=state,
-        fallback=OperatorExportTypes(int(getattr(operator_export_type, "value", operator_export_type))),
-        custom_opsets=dict(custom_opsets or {}),
-        inlines_python=autograd_inlining,
-        export_params=export_params,
-        initializers_as_inputs=bool(keep_initializers_as_inputs),
-        folds_weights=do_constant_folding and int(getattr(training, "value", training) or 0) == TrainingMode.EVAL,
-        module_classes=module_classes(model, export_modules_as_functions),
-    )
+    given = {name: value for name, value in locals().items() if name != "unknown"}
+    given["opset_version"] = DEFAULT_OPSET if opset_version is None else opset_version
+    check_options(ExportPath.LEGACY, given, unknown, ArgumentsError)
+    options = _options(given)
     asked = running_export(
-        export_onnx_opset_version=opset,
-        training_mode=TrainingMode(int(getattr(training, "value", training) or 0)),
+        export_onnx_opset_version=options.opset_version,
+        training_mode=TrainingMode(number_of(training)),
         export_training=bool(getattr(model, "training", False)),
         operator_export_type=options.fallback,
         autograd_inlining=autograd_inlining,
@@ -118,6 +133,27 @@ def export(
     if f is not None:
         program.save(f)
     return program
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    """Return what the conversion is told of the arguments of an export."""
+    opset: int = given["opset_version"]
+    if given["export_modules_as_functions"]:
+        check_opset(opset)
+    return Options(
+        opset_version=opset,
+        input_names=tuple(given["input_names"] or ()),
+        output_names=tuple(given["output_names"] or ()),
+        dynamic_axes=dict(given["dynamic_axes"] or {}),
+        state=given["state"],
+        fallback=OperatorExportTypes(number_of(given["operator_export_type"])),
+        custom_opsets=dict(given["custom_opsets"] or {}),
+        inlines_python=given["autograd_inlining"],
+        export_params=given["export_params"],
+        initializers_as_inputs=bool(given["keep_initializers_as_inputs"]),
+        folds_weights=given["do_constant_folding"] and number_of(given["training"]) == TrainingMode.EVAL,
+        module_classes=module_classes(given["model"], given["export_modules_as_functions"]),
+    )
 
 
 def export_to_pretty_string(model: Any, args: Any, **options: Any) -> str:
@@ -139,19 +175,14 @@ def unconvertible_ops(
     Returns:
         The TorchScript graph, and the qualified names of the operators, one for each call.
     """
-    options = Options(opset_version=_opset(opset_version), state="io")
+    opset = DEFAULT_OPSET if opset_version is None else opset_version
+    check_options(ExportPath.LEGACY, {"opset_version": opset}, {}, ArgumentsError)
+    options = Options(opset_version=opset, state="io")
     with select_model_mode_for_export(model, training):
         captured = capture(model, args)
         with torch.no_grad():
             failures = convert_partly(captured, options)
     return captured.graph, [failure.operator for failure in failures]
-
-
-def _opset(version: int | None) -> int:
-    opset = DEFAULT_OPSET if version is None else version
-    if not 7 <= opset <= NEWEST_OPSET:
-        raise ArgumentsError(f"opset_version is 7 to {NEWEST_OPSET}, got {opset}.")
-    return opset
 
 
 def _verify(captured: Captured, model: Any, program: TSProgram) -> None:

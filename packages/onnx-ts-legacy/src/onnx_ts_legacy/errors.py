@@ -30,7 +30,7 @@ class TorchScriptExportError(OnnxExporterError):
     """Root of what this package raises."""
 
 
-class ArgumentsError(TorchScriptExportError):
+class ArgumentsError(TorchScriptExportError, ValueError, TypeError):
     """The arguments of the export, or those for the model, do not fit."""
 
 

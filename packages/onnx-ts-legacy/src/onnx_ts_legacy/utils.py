@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
 from typing import Any
 
 import onnx_ir as ir
-import torch
 
 from onnx_ts_legacy.enumerations import TrainingMode
+from onnxops_decomp.exporting.modes import in_mode
 
 __all__ = ["disable_log", "enable_log", "is_log_enabled", "pretty_model", "select_model_mode_for_export"]
 
@@ -59,25 +58,16 @@ def is_log_enabled() -> bool:
     return _log["enabled"]
 
 
-@contextlib.contextmanager
-def select_model_mode_for_export(model: Any, mode: TrainingMode | Any = TrainingMode.EVAL) -> Iterator[None]:
+def select_model_mode_for_export(
+    model: Any, mode: TrainingMode | Any = TrainingMode.EVAL
+) -> contextlib.AbstractContextManager[None]:
     """Put a module in the mode that it is exported in; each of its submodules gets its own mode back afterwards.
 
     Args:
         model: A module; anything else stays as it is.
-        mode: The mode; ``PRESERVE`` leaves every submodule as it is.
+        mode: The mode, evaluation for None; ``PRESERVE`` leaves every submodule as it is.
     """
-    chosen = TrainingMode(int(getattr(mode, "value", mode) if mode is not None else 0))
-    if not isinstance(model, torch.nn.Module) or chosen is TrainingMode.PRESERVE:
-        yield
-        return
-    before = [(module, module.training) for module in model.modules()]
-    model.train(chosen is TrainingMode.TRAINING)
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
+    return in_mode(model, TrainingMode.EVAL if mode is None else mode)
 
 
 def pretty_model(model: ir.Model) -> str:

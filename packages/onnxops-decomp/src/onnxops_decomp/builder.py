@@ -24,7 +24,7 @@ from onnxops_decomp.planning import (
     open_dtype,
     with_positive_axes,
 )
-from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET, OpSpec, first_opset, op_spec
+from onnxops_decomp.schemas import NEWEST_OPSET, OpSpec, check_opset, first_opset, op_spec
 from onnxops_decomp.scope import ModelContext, Scope, remove_unused
 from onnxops_decomp.simplify import simplified
 from onnxops_decomp.sizes import SizeOperations
@@ -75,8 +75,7 @@ class OpBuilder(SizeOperations):
         scope: Scope | None = None,
         dialect: int = NEWEST_OPSET,
     ) -> None:
-        if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
-            raise UnsupportedOpsetError("models", opset, lowest=OLDEST_OPSET, reason="supported are opsets 7 to 28")
+        check_opset(opset)
         self.opset = opset
         self.dialect = dialect
         self.context = context or ModelContext(opset)

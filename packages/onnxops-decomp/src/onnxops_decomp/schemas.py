@@ -9,10 +9,24 @@ from typing import Any, cast
 import onnx
 import onnx_ir as ir
 
-__all__ = ["NEWEST_OPSET", "OLDEST_OPSET", "Formal", "OpSpec", "first_opset", "op_spec"]
+from onnxops_decomp.errors import UnsupportedOpsetError
+
+__all__ = ["NEWEST_OPSET", "OLDEST_OPSET", "Formal", "OpSpec", "check_opset", "first_opset", "op_spec"]
 
 OLDEST_OPSET = 7
 NEWEST_OPSET = 28
+
+
+def check_opset(opset: int) -> None:
+    """Refuse a number that is no opset of a model.
+
+    Raises:
+        UnsupportedOpsetError: If it is none.
+    """
+    if type(opset) is not int or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+        reason = f"supported are opsets {OLDEST_OPSET} to {NEWEST_OPSET}"
+        raise UnsupportedOpsetError("models", opset, lowest=OLDEST_OPSET, reason=reason)
+
 
 _OPTION = onnx.defs.OpSchema.FormalParameterOption
 

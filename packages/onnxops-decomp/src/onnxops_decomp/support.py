@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from onnxops_decomp.lowerings.registry import LoweringTable, Operator, builtin_table, operator_name
+from onnxops_decomp.schemas import check_opset
 
 __all__ = ["Support", "lowerings", "why_not"]
 
@@ -54,10 +55,14 @@ def lowerings(opset: int, *, table: LoweringTable | None = None) -> dict[str, Su
         By qualified ATen name, the overloads that tests found right at this opset or at an older one. What is right
         at an opset is right at newer ones too: the builder rewrites a call only for opsets that lack its newest form.
 
+    Raises:
+        UnsupportedOpsetError: If there is no such opset.
+
     Example:
         >>> lowerings(18)["aten::add.Tensor"].lowest
         7
     """
+    check_opset(opset)
     given = builtin_table() if table is None else table
     supported = {name: support for name, support in _tested().items() if support.opsets[0] <= opset}
     for name in given.keys() - builtin_table().keys() | _replaced(given):
@@ -93,7 +98,11 @@ def why_not(
         'aten::nonzero needs ONNX NonZero, which opset 8 cannot express; the lowest opset that works is 9.'
         >>> why_not(torch.ops.aten.relu.default, 7) is None
         True
+
+    Raises:
+        UnsupportedOpsetError: If there is no such opset.
     """
+    check_opset(opset)
     given = builtin_table() if table is None else table
     if args is not None or kwargs is not None:
         return _why_not_call(_overload(operator), opset, tuple(args or ()), dict(kwargs or {}), given)

@@ -13,7 +13,7 @@ __all__ = [
 ]
 
 
-class InvalidArgumentError(OnnxExporterError, ValueError):
+class InvalidArgumentError(OnnxExporterError, ValueError, TypeError):
     """An argument of the exporter, or of the model's call, does not fit."""
 
 

@@ -32,13 +32,19 @@ PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
 )
 
 
-def finish(model: ir.Model, target: str | None = None) -> None:
+_OF_WEIGHTS = (FoldWeightTransposes, FoldBatchNormalization)
+
+
+def finish(model: ir.Model, target: str | None = None, *, folds_weights: bool = True) -> None:
     """Run all passes in order, those of the target last.
 
-    Weights come first; heads are folded once their keys and values have been.
+    Weights come first; heads are folded once their keys and values have been. Without ``folds_weights`` the weights
+    stay as the model has them.
     """
-    passes = (*PASSES, *(() if target is None else target_passes(target)))
-    HoistWeightTransposes()(model)
+    own = [each for each in PASSES if folds_weights or each not in _OF_WEIGHTS]
+    passes = (*own, *(() if target is None else target_passes(target)))
+    if folds_weights:
+        HoistWeightTransposes()(model)
     for each in passes:
         each()(model)
     for function in model.functions.values():
