@@ -220,7 +220,7 @@ def test_a_wrong_command_exits_with_2(name: str, folder: Path) -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     (["models:constant"], "models:constant is no function, but int"),
     (["models:misspelt"], "models:misspelt states 'opset', which is no argument"),
-    (["models:plain", "--opset", "99"], "opset_version is 7 to 28, not 99"),
+    (["models:plain", "--opset", "99"], "opset_version is a whole number, 7 to 28, not 99"),
 ])  # fmt: skip
 def test_commands_that_cannot_work_are_told_of_at_once(arguments: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text(FACTORY)

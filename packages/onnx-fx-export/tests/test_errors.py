@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import warnings
 from pathlib import Path
 
 import pytest
@@ -168,15 +167,6 @@ def test_packed_sequences_are_told_of_with_what_to_do_instead() -> None:
     for options in ({"dynamo": False}, {"fallback": True}):
         (result,) = export(model, args, dynamic_shapes=shapes, **options)(*other)
         torch.testing.assert_close(result, model(*other).detach())
-
-
-def test_constants_that_must_not_be_folded_are_told_of() -> None:
-    with pytest.warns(UserWarning, match="do_constant_folding=False changes nothing") as caught:
-        export(torch.nn.ReLU(), (torch.ones(2),), do_constant_folding=False)
-    assert [Path(warning.filename).name for warning in caught] == ["test_errors.py"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        export(torch.nn.ReLU(), (torch.ones(2),), do_constant_folding=True)
 
 
 def test_something_that_is_no_model_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import onnxops_decomp
-from onnxops_decomp import builtin_table, lowerings, why_not
+from onnxops_decomp import UnsupportedOpsetError, builtin_table, lowerings, why_not
 
 aten = torch.ops.aten
 
@@ -86,7 +86,11 @@ def test_a_misspelt_name_gets_suggestions() -> None:
 
 
 def test_an_opset_that_does_not_exist_is_refused() -> None:
-    assert "7 to 28" in (why_not(aten.relu.default, 6, (torch.ones(2),)) or "")
+    for opset in (6, 99, True, "17"):
+        with pytest.raises(UnsupportedOpsetError, match="7 to 28"):
+            lowerings(opset)
+    for call in ((), ((torch.ones(2),),)):
+        assert "7 to 28" in (why_not(aten.relu.default, 99, *call) or "")
 
 
 def test_importing_the_package_loads_neither_onnx_nor_sympy() -> None:

@@ -122,15 +122,20 @@ def export(
         operator_export_type=options.fallback,
         autograd_inlining=autograd_inlining,
     )
+    begin = progress or (lambda stage: None)
     with asked, select_model_mode_for_export(model, training):
+        begin("capture")
         captured = capture(model, args, kwargs)
+        begin("convert")
         with torch.no_grad():
             program = convert(captured, options)
         if verify:
+            begin("verify")
             _verify(captured, model, program)
     if verbose or is_log_enabled():
         print(pretty_model(program.model))
     if f is not None:
+        begin("save")
         program.save(f)
     return program
 

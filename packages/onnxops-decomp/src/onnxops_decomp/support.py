@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from onnxops_decomp.lowerings.registry import LoweringTable, Operator, builtin_table, operator_name
-from onnxops_decomp.schemas import check_opset
 
 __all__ = ["Support", "lowerings", "why_not"]
 
@@ -62,6 +61,8 @@ def lowerings(opset: int, *, table: LoweringTable | None = None) -> dict[str, Su
         >>> lowerings(18)["aten::add.Tensor"].lowest
         7
     """
+    from onnxops_decomp.schemas import check_opset
+
     check_opset(opset)
     given = builtin_table() if table is None else table
     supported = {name: support for name, support in _tested().items() if support.opsets[0] <= opset}
@@ -98,11 +99,14 @@ def why_not(
         'aten::nonzero needs ONNX NonZero, which opset 8 cannot express; the lowest opset that works is 9.'
         >>> why_not(torch.ops.aten.relu.default, 7) is None
         True
-
-    Raises:
-        UnsupportedOpsetError: If there is no such opset.
     """
-    check_opset(opset)
+    from onnxops_decomp.errors import LoweringError
+    from onnxops_decomp.schemas import check_opset
+
+    try:
+        check_opset(opset)
+    except LoweringError as error:
+        return str(error)
     given = builtin_table() if table is None else table
     if args is not None or kwargs is not None:
         return _why_not_call(_overload(operator), opset, tuple(args or ()), dict(kwargs or {}), given)

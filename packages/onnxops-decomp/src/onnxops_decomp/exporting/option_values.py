@@ -108,7 +108,7 @@ def _enumeration(name: str, count: int) -> Kind:
 
 FLAG = either(True, False)
 NAMES = Kind("a list of strings", _is_name_list).or_none()
-OPSET = Kind(f"a whole number from {OLDEST_OPSET} to {NEWEST_OPSET}", _is_opset).or_none()
+OPSET = Kind(f"a whole number, {OLDEST_OPSET} to {NEWEST_OPSET}", _is_opset).or_none()
 DESTINATION = Kind("a path or a file that is open for writing bytes", _is_destination).or_none()
 PATH = Kind("a path", lambda value: isinstance(value, str | os.PathLike))
 AXES = Kind("a dictionary with a list of axes, or their names by axis, for each name", _are_axes).or_none()

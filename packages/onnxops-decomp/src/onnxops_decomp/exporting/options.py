@@ -115,7 +115,7 @@ OPTIONS: Mapping[str, Option] = {
         FLAG, _by_torchscript("a model that TorchScript captures has no program of torch.export")
     ),
     "artifacts_dir": Option(kinds.PATH),
-    "progress": Option(kinds.CALLABLE, _by_torchscript("TorchScript has no stages")),
+    "progress": Option(kinds.CALLABLE),
     "training": Option(
         kinds.TRAINING,
         about="By default the model's own mode by the FX exporter and in a fallback, evaluation through TorchScript.",
