@@ -214,7 +214,7 @@ def test_a_buffer_that_the_model_changes_becomes_state_or_the_export_fails() -> 
 
     first, state = program(torch.ones(2))
     second, _ = program(torch.ones(2), count=state)
-    assert program.output_names == ["output", "count_out"]
+    assert program.output_names == ["output", "count.next"]
     assert first.tolist() == [1, 1]
     assert second.tolist() == [2, 2]
     assert model.count.tolist() == [0, 0]

@@ -14,8 +14,8 @@ import torch
 from ts_models import run
 
 import onnx_ts_legacy
-from onnx_ts_legacy import program as programs
 from onnx_ts_legacy.errors import SaveError
+from onnxops_decomp.exporting import saving
 
 X = torch.randn(2, 64)
 
@@ -23,7 +23,8 @@ X = torch.randn(2, 64)
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a file end at 1,000 bytes."""
-    monkeypatch.setattr(programs, "_LARGEST_FILE", 1000)
+    monkeypatch.setattr(saving, "MAX_SINGLE_FILE_BYTES", 1000)
+    monkeypatch.setattr(saving, "MAX_MESSAGE_BYTES", 1000)
 
 
 @pytest.mark.usefixtures("small_files")

@@ -35,6 +35,7 @@ from onnxops_decomp.exporting.finish import finish
 from onnxops_decomp.exporting.interface import Interface
 from onnxops_decomp.exporting.program import ONNXProgram
 from onnxops_decomp.exporting.tensor_subclasses import inner_tensors
+from onnxops_decomp.exporting.verification import Reference
 from onnxops_decomp.folding import MAX_ELEMENTS
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.inference import Dims
@@ -337,6 +338,7 @@ class _Converter:
             state=self.state,
             initial_state=self.initial_state,
             constraints=constraints,
+            reference=lambda: Reference(captured.module()),
             exported_program=captured,
             lowered_program=self.program,
             target=self.op.context.target,

@@ -22,7 +22,7 @@ from onnxops_decomp import LoweringTable, builtin_table
 from onnxops_decomp.exporting.modes import in_mode
 from onnxops_decomp.exporting.options import ExportPath, check_options
 from onnxops_decomp.exporting.program import ONNXProgram
-from onnxops_decomp.exporting.verification import Verified, verify_program
+from onnxops_decomp.exporting.verification import Reference, Verified, verify_program
 
 __all__ = ["DEFAULT_OPSET", "export", "unconvertible_ops"]
 
@@ -180,7 +180,7 @@ def _verified(result: ONNXProgram, request: ExportRequest) -> list[Verified]:
     if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs and model.example_inputs:
         args, kwargs = model.example_inputs
     smallest = shapes.smallest_declared(request.dynamic_shapes)
-    return verify_program(result, _reference(model), tuple(args), dict(kwargs or {}), smallest_size=smallest)
+    return verify_program(result, Reference(_reference(model)), tuple(args), dict(kwargs or {}), smallest_size=smallest)
 
 
 def _reference(model: Any) -> Callable[..., Any]:

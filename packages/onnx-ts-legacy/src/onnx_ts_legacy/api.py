@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import IO, Any, Literal, NoReturn
 
 import torch
 
 from onnx_ts_legacy._globals import DEFAULT_OPSET, running_export
-from onnx_ts_legacy.capture import Captured, capture
+from onnx_ts_legacy.capture import capture, split_arguments
 from onnx_ts_legacy.enumerations import OperatorExportTypes, TrainingMode
-from onnx_ts_legacy.errors import ArgumentsError, MissingRuntimeError, VerificationError
+from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.exporter import Options, convert, convert_partly
 from onnx_ts_legacy.module_functions import check_opset, module_classes
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
-from onnxops_core.export_state import unfused_layers
 from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
+from onnxops_decomp.exporting.verification import Reference, verify_program
 
 __all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
 
@@ -123,15 +123,16 @@ def export(
         autograd_inlining=autograd_inlining,
     )
     begin = progress or (lambda stage: None)
+    reference = Reference(model, partial(select_model_mode_for_export, mode=training))
     with asked, select_model_mode_for_export(model, training):
         begin("capture")
         captured = capture(model, args, kwargs)
         begin("convert")
         with torch.no_grad():
-            program = convert(captured, options)
+            program = convert(captured, options, reference)
         if verify:
             begin("verify")
-            _verify(captured, model, program)
+            verify_program(program, reference, *split_arguments(args, kwargs))
     if verbose or is_log_enabled():
         print(pretty_model(program.model))
     if f is not None:
@@ -188,26 +189,3 @@ def unconvertible_ops(
         with torch.no_grad():
             failures = convert_partly(captured, options)
     return captured.graph, [failure.operator for failure in failures]
-
-
-def _verify(captured: Captured, model: Any, program: TSProgram) -> None:
-    """Compare with a copy of the model, so that the state of the user's own stays as it is.
-
-    Raises:
-        VerificationError: If they disagree.
-        MissingRuntimeError: If onnx-verify is not installed.
-    """
-    try:
-        from onnx_verify import compare
-    except ImportError:
-        raise MissingRuntimeError("verify=True needs onnx-verify: pip install onnx-ts-legacy[verify].") from None
-    reference = copy.deepcopy(model) if program.state_outputs else model
-    count = len(program.output_names) - len(program.state_outputs)
-    with unfused_layers():
-        verdict = compare(
-            lambda *tensors: captured.reference(reference, *(torch.as_tensor(tensor) for tensor in tensors)),
-            lambda *tensors: program(*tensors)[:count],
-            tuple(captured.tensors()),
-        )
-    if not verdict:
-        raise VerificationError(f"The exported model does not compute what the original does.\n{verdict}")

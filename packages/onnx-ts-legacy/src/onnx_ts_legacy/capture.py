@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,9 +17,10 @@ from onnx_ts_legacy.frozen_values import FrozenValues, changing_place, told_froz
 from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
 from onnx_ts_legacy.sources import line_of_exception, source_line
 from onnxops_core.export_state import onnx_export, unfused_layers
+from onnxops_decomp.exporting.call_structure import CallStructure
 from onnxops_decomp.exporting.naming import in_signature_order
 
-__all__ = ["Captured", "ExampleInput", "capture", "split_arguments"]
+__all__ = ["Captured", "ExampleInput", "capture", "key_name", "split_arguments"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,9 @@ class Captured:
         output_names: Names of the flat outputs, where the structure of the result says them; else None.
         weights: Parameters and buffers that are the last inputs of the graph, with their names.
         rebound: Names of the buffers whose new values are the last outputs of the graph, with the lines that bind them.
-        reference: Given the model or a copy of it, calls it on the flat tensor inputs and returns its flat outputs.
+        structure: Structure of a call, and of the result of a traced model.
+        leaves: Leaves of the example call.
+        result: For each leaf of the result of a traced model its class, or None for None.
     """
 
     graph: Any
@@ -54,9 +58,11 @@ class Captured:
     prefix: str
     inputs: list[ExampleInput]
     output_names: list[str] | None
-    reference: Callable[..., list[torch.Tensor]]
+    structure: CallStructure
+    leaves: Sequence[Any]
     weights: list[tuple[str, torch.Tensor]] = dataclasses.field(default_factory=list)
     rebound: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    result: Sequence[Any] = ()
 
     def initial(self, name: str) -> Any:
         """Return what an attribute of the model holds."""
@@ -120,16 +126,19 @@ def _scripted(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cap
     # The graph is changed while it is prepared, and the model must not be.
     graph = model.graph.copy()
     private.inline_calls(graph)
-    structure = pytree.tree_structure([example.value for example in inputs])
-    leaves = pytree.tree_leaves([example.value for example in inputs])
+    structure, leaves = _scripted_structure(parameters, inputs)
+    return Captured(graph, model._c if is_module else None, "", inputs, None, structure, leaves)
 
-    def reference(program: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        given = iter(tensors)
-        filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        result = program(*pytree.tree_unflatten(filled, structure))
-        return [_as_tensor(leaf) for leaf in pytree.tree_leaves(result) if leaf is not None]
 
-    return Captured(graph, model._c if is_module else None, "", inputs, None, reference)
+def _scripted_structure(parameters: Sequence[Any], inputs: Sequence[ExampleInput]) -> tuple[CallStructure, list[Any]]:
+    """Return the structure of a call of a scripted program, and the leaves of the example."""
+    pairs = list(zip(parameters, inputs, strict=True))
+    args = tuple(example.value for parameter, example in pairs if not parameter.kwarg_only)
+    kwargs = {example.name: example.value for parameter, example in pairs if parameter.kwarg_only}
+    defaults = {parameter.name: parameter.default_value for parameter in parameters if parameter.has_default_value()}
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    names = tuple(parameter.name for parameter in parameters if not parameter.kwarg_only)
+    return CallStructure(structure, pytree.tree_structure(None), names, defaults), leaves
 
 
 def _bound(name: str, parameters: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ExampleInput]:
@@ -184,6 +193,8 @@ class _FlatModel(torch.nn.Module):
             self.training = model.training
         self._leaves, self._structure = leaves, structure
         self.result_paths: list[tuple[Any, ...]] = []
+        self.result: list[Any] = []
+        self.result_structure = structure
         self._at_end = at_end
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -191,7 +202,8 @@ class _FlatModel(torch.nn.Module):
         filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(filled, self._structure)
         result = (self.model if hasattr(self, "model") else self._hidden[0])(*args, **kwargs)
-        leaves, _ = pytree.tree_flatten_with_path(result)
+        leaves, self.result_structure = pytree.tree_flatten_with_path(result)
+        self.result = [leaf if leaf is None else type(leaf) for _, leaf in leaves]
         self.result_paths = [path for path, leaf in leaves if leaf is not None]
         self._at_end()
         return tuple(_as_tensor(leaf) for _, leaf in leaves if leaf is not None)
@@ -244,10 +256,12 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
-    def reference(program: Any, *given: torch.Tensor) -> list[torch.Tensor]:
-        return list(_FlatModel(program, leaves, structure)(*given))
-
-    return Captured(graph, root, "model", inputs, _names_of_paths(flat.result_paths), reference, weights, rebound)
+    parameters = signature.parameters.values()
+    named = itertools.takewhile(lambda parameter: parameter.kind <= parameter.POSITIONAL_OR_KEYWORD, parameters)
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    call = CallStructure(structure, flat.result_structure, tuple(each.name for each in named), defaults)
+    output_names = _names_of_paths(flat.result_paths)
+    return Captured(graph, root, "model", inputs, output_names, call, leaves, weights, rebound, flat.result)
 
 
 def _refuse_rebound(attributes: ModuleAttributes) -> None:
@@ -370,10 +384,11 @@ def nested_names(name: str, value: Any) -> list[str]:
     if isinstance(value, torch.Tensor):
         return [name]
     leaves, _ = pytree.tree_flatten_with_path(value)
-    return ["_".join([name, *map(_key, path)]) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return ["_".join([name, *map(key_name, path)]) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _key(entry: Any) -> str:
+def key_name(entry: Any) -> str:
+    """Return what one step of a path in a structure is called."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
             return str(getattr(entry, attribute))
@@ -385,4 +400,4 @@ def _names_of_paths(paths: Sequence[tuple[Any, ...]]) -> list[str] | None:
     keyed = [any(hasattr(entry, "key") or hasattr(entry, "name") for entry in path) for path in paths]
     if not any(keyed):
         return None
-    return ["_".join(map(_key, path)) for path in paths]
+    return ["_".join(map(key_name, path)) for path in paths]

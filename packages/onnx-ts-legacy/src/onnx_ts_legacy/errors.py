@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from onnxops_core.errors import OnnxExporterError
+from onnxops_decomp.exporting.errors import InvalidArgumentError, MissingRuntimeError, SaveError, VerificationError
 
 __all__ = [
     "ArgumentsError",
@@ -26,12 +27,12 @@ __all__ = [
 ]
 
 
+# Both exporters refuse arguments by one error.
+ArgumentsError = InvalidArgumentError
+
+
 class TorchScriptExportError(OnnxExporterError):
-    """Root of what this package raises."""
-
-
-class ArgumentsError(TorchScriptExportError, ValueError, TypeError):
-    """The arguments of the export, or those for the model, do not fit."""
+    """Root of what only this package raises."""
 
 
 class CaptureError(TorchScriptExportError):
@@ -80,18 +81,6 @@ class DynamicDimensionError(TorchScriptExportError):
 
 class StateError(TorchScriptExportError):
     """The model changes an attribute or an input, and the export was not told to keep that."""
-
-
-class MissingRuntimeError(TorchScriptExportError):
-    """A package that is needed to run or verify a model is not installed."""
-
-
-class SaveError(TorchScriptExportError):
-    """The model could not be written to its file."""
-
-
-class VerificationError(TorchScriptExportError):
-    """The exported model does not compute what the original does."""
 
 
 class OnnxExporterWarning(UserWarning):

@@ -10,22 +10,25 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy._version import __version__
 from onnx_ts_legacy.capture import Captured
 from onnx_ts_legacy.conversion import Failure, Interpreter
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, UnsupportedOperatorsError
-from onnx_ts_legacy.graph_parts import node_inputs
 from onnx_ts_legacy.module_functions import ModuleClass, outline_modules
 from onnx_ts_legacy.optional_outputs import optional_output
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import registry
+from onnx_ts_legacy.results import Result, results_of
 from onnx_ts_legacy.sources import located
 from onnx_ts_legacy.state import StateSlot, interface_value
 from onnx_ts_legacy.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
 from onnxops_decomp.builder import OpBuilder
-from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.dtypes import is_complex, to_ir
+from onnxops_decomp.exporting.interface import Interface
+from onnxops_decomp.exporting.verification import Reference
 from onnxops_decomp.graph_lowering import paused_collection
 from onnxops_decomp.model import build_model
 from onnxops_decomp.passes import FoldBatchNormalization
@@ -60,8 +63,13 @@ class Options:
         return registry.find(operator, self.opset_version)
 
 
-def convert(captured: Captured, options: Options) -> TSProgram:
+def convert(captured: Captured, options: Options, reference: Reference | None = None) -> TSProgram:
     """Convert a captured model.
+
+    Args:
+        captured: The model.
+        options: What was asked for.
+        reference: What the program is to be compared with later.
 
     Raises:
         OnnxExporterError: If it cannot be converted; which one says why.
@@ -73,7 +81,7 @@ def convert(captured: Captured, options: Options) -> TSProgram:
             changed = conversion.run()
         settled = _settled(conversion, captured, slots, changed, options)
         if settled:
-            return conversion.program()
+            return conversion.program(reference)
     raise StateError("The shapes of the model's state do not settle from one call to the next.")
 
 
@@ -132,7 +140,9 @@ class _Conversion:
         )
         self._inputs: list[Tensor] = []
         self._outputs: list[tuple[str, ir.Value]] = []
-        self._state_outputs: dict[str, str] = {}
+        self._state: dict[str, str] = {}
+        self._is_input: list[bool] = []  # of each leaf among the example inputs
+        self._interface: Interface
 
     def run(self) -> dict[str, Any]:
         """Convert the graph; return the attributes that it changes."""
@@ -180,6 +190,7 @@ class _Conversion:
     def _nested(self, value: Any) -> Any:
         heap = self.interpreter.heap
         if isinstance(value, torch.Tensor):
+            self._is_input.append(True)
             return self._tensor_input(next(self._remaining), value)
         if isinstance(value, list):
             return ListRef(heap, tuple(self._nested(item) for item in value))
@@ -187,6 +198,7 @@ class _Conversion:
             return tuple(self._nested(item) for item in value)
         if isinstance(value, dict):
             return DictRef(heap, {key: self._nested(item) for key, item in value.items()})
+        self._is_input.append(False)
         return value
 
     def _tensor_input(self, name: str, example: torch.Tensor) -> Tensor:
@@ -220,25 +232,45 @@ class _Conversion:
 
     # ---- outputs
 
-    def _close(self, results: Sequence[Any], changed: Mapping[str, Any]) -> None:
-        found: list[tuple[str, Any, Any]] = []
-        for index, (result, variable) in enumerate(zip(results, self._captured.graph.outputs(), strict=False)):
-            flat = self._flat(str(index) if len(results) > 1 else "", result)
-            found.extend((name, value, _giver(variable, name)) for name, value in flat)
-        names = self._output_names([name for name, _, _ in found])
-        for name, (_, result, node) in zip(names, found, strict=True):
+    def _close(self, values: Sequence[Any], changed: Mapping[str, Any]) -> None:
+        results, leaves, structure = results_of(self._captured, values)
+        names = self._output_names([result.path for result in results])
+        for name, result in zip(names, results, strict=True):
             try:
-                self._outputs.append((name, self._output_value(result)))
+                self._outputs.append((name, self._output_value(result.value)))
             except ScriptValueError as error:
-                raise ScriptValueError(located(f"Output {name!r} cannot be given: {error}", node)) from error
+                raise ScriptValueError(located(f"Output {name!r} cannot be given: {error}", result.node)) from error
+        self._interface = self._described(names, results, leaves, structure)
         for variable in self._inputs:
             if variable.storage.is_changed and self._options.state == "io":
-                name = f"{variable.storage.origin}_out"
-                self._outputs.append((name, self.interpreter.value(variable)))
+                self._add_state(str(variable.storage.origin), self.interpreter.value(variable))
         for path, slot in self._slots.items():
             if path in changed:
-                self._state_outputs[path] = f"{path}_out"
-                self._outputs.append((f"{path}_out", interface_value(self.interpreter, slot, changed[path])))
+                self._add_state(path, interface_value(self.interpreter, slot, changed[path]))
+
+    def _add_state(self, name: str, value: ir.Value) -> None:
+        self._state[name] = self.op.context.names.reserve(f"{name}.next")
+        self._outputs.append((self._state[name], value))
+
+    def _described(
+        self, names: Sequence[str], results: Sequence[Result], leaves: Sequence[Any], structure: pytree.TreeSpec
+    ) -> Interface:
+        """Return how a call becomes inputs, and how outputs become the result."""
+        captured = self._captured
+        tensors = [place for place, leaf in enumerate(captured.leaves) if isinstance(leaf, torch.Tensor)]
+        # A trace has no inputs but tensors.
+        places = tensors if captured.result else range(len(captured.leaves))
+        positions = [place for place, is_input in zip(places, self._is_input, strict=True) if is_input]
+        traced = [kind in (bool, int, float) for kind in captured.result if kind is not None]
+        numbers = traced or [not isinstance(result.value, Tensor | ListRef | Maybe) for result in results]
+        return Interface(
+            dataclasses.replace(captured.structure, outputs=structure),
+            positions,
+            {place: leaf for place, leaf in enumerate(captured.leaves) if place not in positions},
+            [names[leaf] if isinstance(leaf, int) else leaf for leaf in leaves],
+            number_outputs=frozenset(name for name, number in zip(names, numbers, strict=True) if number),
+            complex_outputs=frozenset(name for name, value in self._outputs if is_complex(value)),
+        )
 
     def _output_value(self, result: Any) -> ir.Value:
         if isinstance(result, Poison):
@@ -254,24 +286,6 @@ class _Conversion:
             return value
         return self.interpreter.scalars.to_output(result)
 
-    def _flat(self, name: str, value: Any) -> list[tuple[str, Any]]:
-        if value is None:
-            return []
-        if isinstance(value, ListRef) and isinstance(value.state, SequenceState | VectorState):
-            return [(name, value)]
-        items: Any = None
-        if isinstance(value, tuple):
-            items = enumerate(value)
-        elif isinstance(value, ListRef):
-            items = enumerate(value.items)
-        elif isinstance(value, DictRef):
-            items = value.items.items()
-        if items is None:
-            if isinstance(value, str):
-                raise ScriptValueError(f"The model returns the string {value!r}; ONNX models return tensors.")
-            return [(name, value)]
-        return [x for key, item in items for x in self._flat(f"{name}_{key}" if name else str(key), item)]
-
     def _output_names(self, paths: list[str]) -> list[str]:
         given = list(self._options.output_names)
         if len(given) > len(paths):
@@ -283,7 +297,7 @@ class _Conversion:
         reserve = self.op.context.names.reserve
         return [*given, *(reserve(name) for name in own[len(given) :])]
 
-    def program(self) -> TSProgram:
+    def program(self, reference: Reference | None) -> TSProgram:
         """Close the model."""
         interpreter = self.interpreter
         model = build_model(
@@ -303,7 +317,13 @@ class _Conversion:
         if self._options.module_classes:
             outline_modules(model, self._options.module_classes, interpreter.attributes.initializers)
         initial = {name: slot.initial_tensor() for name, slot in self._slots.items()}
-        return TSProgram(model, initial, self._state_outputs)
+        return TSProgram(
+            model,
+            self._interface,
+            state=self._state,
+            initial_state=initial,
+            reference=None if reference is None else lambda: reference,
+        )
 
     def _list_weights(self, graph: ir.Graph) -> None:
         """Make the weights inputs too, or inputs only, where that was asked for."""
@@ -324,14 +344,6 @@ class _Conversion:
             dim = value.shape[axis]
             if isinstance(dim, int) or dim.value is None or str(dim.value).startswith("u"):
                 value.shape[axis] = text
-
-
-def _giver(variable: Any, path: str) -> Any:
-    """Return the node that gives an output, also where the graph gives a tuple of several."""
-    node, place = variable.node(), path.partition("_")[0]
-    if node.kind() == "prim::TupleConstruct" and place.isdigit():
-        return node_inputs(node)[int(place)].node()
-    return node
 
 
 def _named_axes(name: str, axes: Mapping[int, str] | Sequence[int], rank: int) -> dict[int, str]:

@@ -7,12 +7,14 @@ from typing import Any
 
 import onnx
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture import Captured, ExampleInput
 from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.exporter import Options, convert
 from onnx_ts_legacy.graph_parts import block_inputs
+from onnxops_decomp.exporting.call_structure import CallStructure
 
 __all__ = ["export_graph"]
 
@@ -37,10 +39,8 @@ def export_graph(graph: Any, example_inputs: Sequence[Any], opset_version: int =
         raise ArgumentsError(f"The graph has {len(names)} inputs, got {len(example_inputs)} values.")
     private.inline_calls(copied)
     inputs = [ExampleInput(name, value) for name, value in zip(names, example_inputs, strict=True)]
-    captured = Captured(copied, None, "", inputs, None, _no_reference)
+    leaves, structure = pytree.tree_flatten((tuple(example_inputs), {}))
+    call = CallStructure(structure, pytree.tree_structure(None))
+    captured = Captured(copied, None, "", inputs, None, call, leaves)
     with torch.no_grad():
         return convert(captured, Options(opset_version)).model_proto
-
-
-def _no_reference(program: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    raise ArgumentsError("A bare graph has no model to compare with.")

@@ -37,13 +37,12 @@ class Interface:
     number_outputs: frozenset[str] = frozenset()
     complex_outputs: frozenset[str] = frozenset()
 
-    def feeds(self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the user inputs, whose names are given in order, of a call in torch's form.
+    def feeds(self, names: Sequence[str], leaves: Sequence[Any]) -> dict[str, Any]:
+        """Return the user inputs, whose names are given in order, of the leaves of a call.
 
         Raises:
-            InvalidArgumentError: If the call has another structure than the exported one, or another constant.
+            InvalidArgumentError: If the call has another constant than the exported one.
         """
-        leaves = self.structure.leaves(args, kwargs)
         for position, constant in self.constants.items():
             if not _is_same(leaves[position], constant):
                 raise InvalidArgumentError(
@@ -52,19 +51,12 @@ class Interface:
                 )
         return {name: leaves[position] for name, position in zip(names, self.input_positions, strict=True)}
 
-    def call_with(
-        self, names: Sequence[str], inputs: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call in which some user inputs are others.
-
-        Raises:
-            InvalidArgumentError: If the call has another structure than the exported one.
-        """
-        leaves = self.structure.leaves(args, kwargs)
-        positions = dict(zip(names, self.input_positions, strict=True))
-        for name, value in inputs.items():
-            leaves[positions[name]] = value
-        call: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, self.structure.inputs)
+    def call(self, names: Sequence[str], feeds: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the call in torch's form that gives these user inputs, whose names are given in order."""
+        leaves = dict(self.constants)
+        leaves.update({place: feeds[name] for name, place in zip(names, self.input_positions, strict=True)})
+        flat = [leaves[place] for place in range(self.structure.inputs.num_leaves)]
+        call: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(flat, self.structure.inputs)
         return call
 
     def structured(self, outputs: Mapping[str, torch.Tensor]) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import onnx
 import onnx_ir as ir
 import torch
+from torch.utils import _pytree as pytree
 
 from onnxops_core.errors import OnnxExporterError
 from onnxops_decomp.exporting.constraints import SizeConstraints
@@ -20,7 +21,7 @@ from onnxops_decomp.exporting.finish.weights import restore_duplicates
 from onnxops_decomp.exporting.interface import Interface
 from onnxops_decomp.exporting.running import Session, run_proto, run_reference
 from onnxops_decomp.exporting.saving import check_data, save_model
-from onnxops_decomp.exporting.verification import verify_program
+from onnxops_decomp.exporting.verification import Reference, verify_program
 from onnxops_decomp.exporting.weight_loading import apply_weights, load_state_dict
 
 __all__ = ["ONNXProgram"]
@@ -34,11 +35,16 @@ class ONNXProgram:
         exported_program: What torch.export captured, or None once released.
         lowered_program: What the nodes' metadata refers to: the captured program, functionalized where that was
             needed; None once released.
-        initial_state: First value of each state input (see ``state="io"`` of :func:`onnx_fx_export.export`).
-        state: Name of the output that holds the next value of each state input.
+        initial_state: First value of each state input (see ``state="io"`` of the exporters).
+        state: For each state input, and each input that the model changes in place, the name of the output that holds
+            its next value: ``<name>.next``. These outputs come last, in the order of the inputs.
+        answer: What a call returns: ``"structure"`` for the structure in which the torch model returns it, without
+            the state; ``"list"`` or ``"tuple"`` for all outputs in order.
         constraints: Sizes that the model is right for; calls outside them are refused.
         timings: Seconds spent in each stage of the export.
     """
+
+    answer: Literal["structure", "list", "tuple"] = "structure"
 
     def __init__(
         self,
@@ -48,6 +54,7 @@ class ONNXProgram:
         state: Mapping[str, str] | None = None,
         initial_state: Mapping[str, torch.Tensor] | None = None,
         constraints: SizeConstraints | None = None,
+        reference: Callable[[], Reference] | None = None,
         exported_program: torch.export.ExportedProgram | None = None,
         lowered_program: torch.export.ExportedProgram | None = None,
         target: str | None = None,
@@ -59,7 +66,7 @@ class ONNXProgram:
         self.constraints = constraints or SizeConstraints(())
         self.timings: dict[str, float] = {}
         self.lowered_program = lowered_program
-        self._interface = interface
+        self._interface, self._reference = interface, reference
         self._target = target
         self._session: Session | None = None
 
@@ -71,18 +78,23 @@ class ONNXProgram:
 
     @property
     def input_names(self) -> list[str]:
-        """Names of the model's inputs, in order."""
-        return [str(value.name) for value in self.model.graph.inputs]
+        """Names of the model's inputs, in order: those of the state last, and no weights."""
+        return [str(v.name) for v in self.model.graph.inputs if v.name not in self.model.graph.initializers]
 
     @property
     def output_names(self) -> list[str]:
-        """Names of the model's outputs, in order."""
+        """Names of the model's outputs, in order: those of the state last."""
         return [str(value.name) for value in self.model.graph.outputs]
+
+    @property
+    def state_outputs(self) -> dict[str, str]:
+        """The same as :attr:`state`."""
+        return self.state
 
     def __repr__(self) -> str:
         graph = self.model.graph
         return (
-            f"ONNXProgram(opset {graph.opset_imports['']}, {len(graph)} nodes, "
+            f"{type(self).__name__}(opset {graph.opset_imports['']}, {len(graph)} nodes, "
             f"inputs {self.input_names}, outputs {self.output_names})"
         )
 
@@ -182,26 +194,60 @@ class ONNXProgram:
         """Run the model in ONNX Runtime.
 
         Args:
-            args: What the torch model takes.
+            args: What the torch model takes. Unless :attr:`answer` is ``"structure"``, the inputs of the model in
+                order will do as well, those of the state included.
             kwargs: What the torch model takes by keyword. Each parameter may be given by position or by keyword, as
-                in torch, whichever way the example gave it.
+                in torch, whichever way the example gave it. What is no parameter may be an input of the model by its
+                name: state, or all inputs.
 
         Returns:
-            What the torch model returns, in the same structure. With ``state="io"``, state inputs start from
-            :attr:`initial_state`, and :attr:`initial_state` is left as it is: use :meth:`run` to carry state along.
+            What :attr:`answer` says. State inputs that the call leaves out start from :attr:`initial_state`, which is
+            left as it is.
 
         Raises:
             InvalidArgumentError: If the arguments have another structure than the exported ones.
         """
-        return self.structured(self.run(self.flat_inputs(*args, **kwargs)))
+        return self._answered(self.run(self.flat_inputs(*args, **kwargs)))
 
-    def structured(self, outputs: Mapping[str, torch.Tensor]) -> Any:
+    def _answered(self, outputs: Mapping[str, Any]) -> Any:
+        """Return named outputs in the form of a call's answer."""
+        if self.answer == "structure":
+            return self.structured(outputs)
+        values = [outputs[name] for name in self.output_names]
+        return values if self.answer == "list" else tuple(values)
+
+    def structured(self, outputs: Mapping[str, Any]) -> Any:
         """Return named outputs in the structure that the torch model returns."""
         return self._interface.structured(outputs)
 
-    def flat_inputs(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        """Return the model's inputs by name for a call in torch's form; state inputs get their initial values."""
-        return {**self._interface.feeds(self._user_inputs(), args, kwargs), **self.initial_state}
+    def flat_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the model's inputs by name for a call, as the program itself takes it.
+
+        Raises:
+            InvalidArgumentError: If the arguments have another structure than the exported ones.
+        """
+        user, structure = self._user_inputs(), self._interface.structure
+        own = structure.keywords()
+        named = {name: value for name, value in kwargs.items() if name in self.input_names and name not in own}
+        rest = {name: value for name, value in kwargs.items() if name not in named}
+        try:
+            leaves = structure.leaves(args, rest)
+            if clash := named.keys() & set(user):
+                raise InvalidArgumentError(f"The input {min(clash)} is given by its argument as well.")
+        except InvalidArgumentError:
+            feeds = self._by_input(args, kwargs)
+            if feeds is None:
+                raise
+            return {**self.initial_state, **feeds}
+        return {**self._interface.feeds(user, leaves), **self.initial_state, **named}
+
+    def _by_input(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what a call gives for inputs of the model, by name or in their order; None for another call."""
+        names = self.input_names
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        leaves = all(value is not None and pytree.tree_structure(value).is_leaf() for value in given.values())
+        fits = set(self._user_inputs()) <= given.keys() <= set(names) and len(given) == len(args) + len(kwargs)
+        return given if leaves and fits and not (args and self.answer == "structure") else None
 
     def call_with(
         self, inputs: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -216,17 +262,29 @@ class ONNXProgram:
         Raises:
             InvalidArgumentError: If the call has another structure than the exported one.
         """
-        return self._interface.call_with(self._user_inputs(), inputs, args, kwargs)
+        return self._interface.call(self._user_inputs(), {**self.flat_inputs(*args, **kwargs), **inputs})
 
     def _user_inputs(self) -> list[str]:
-        return [name for name in self.input_names if name not in self.initial_state]
+        names = [name for name in self.input_names if name not in self.initial_state]
+        return names[: len(self._interface.input_positions)]  # weights may follow
 
-    def run(self, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run the model on named inputs and return its outputs by name, state outputs included.
 
+        Args:
+            inputs: Inputs by name; those of the state may be left out.
+
+        Returns:
+            Tensors; a list of them for an output that is a sequence, None for an optional one that is absent.
+
         Raises:
-            InvalidArgumentError: If the sizes are none that the model is right for, or the dtypes others.
+            InvalidArgumentError: If the sizes are none that the model is right for, the dtypes others, or inputs are
+                missing or unknown.
         """
+        inputs = {**self.initial_state, **inputs}
+        known = {*self.input_names, *(str(value.name) for value in self.model.graph.inputs)}
+        if wrong := (inputs.keys() - known) | (set(self.input_names) - inputs.keys()):
+            raise InvalidArgumentError(f"The model takes the inputs {self.input_names}; check {sorted(wrong)}.")
         self.check_sizes(inputs)
         if self._session is None:
             self.initialize_inference_session()
@@ -234,7 +292,7 @@ class ONNXProgram:
         values = self._session.run(self.model.graph.inputs, inputs)
         return self._with_complex(dict(zip(self.output_names, values, strict=True)))
 
-    def _with_complex(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _with_complex(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs with those complex that hold pairs."""
         pairs = self._interface.complex_outputs
         return {name: torch.view_as_complex(value) if name in pairs else value for name, value in outputs.items()}
@@ -253,15 +311,21 @@ class ONNXProgram:
     def verify(self, *args: Any, **kwargs: Any) -> None:
         """Compare with PyTorch on the given arguments, or on others than those of the export.
 
+        What the FX exporter captured is held until :meth:`release`, and so is the model that TorchScript exported: it
+        is run in the mode of the export, from the state that it had then, and as a copy if it has any.
+
         Raises:
             VerificationError: If an output differs.
             InvalidArgumentError: If the sizes are none that the model is right for.
-            OnnxExporterError: If onnx-verify is not installed, or the captured program was released.
+            OnnxExporterError: If onnx-verify is not installed, or the original was released.
         """
-        if self.exported_program is None:
-            raise OnnxExporterError("The captured program was released; there is nothing to compare with.")
-        self.check_sizes(self.flat_inputs(*args, **kwargs))
-        verify_program(self, self.exported_program.module(), *self.call_with({}, args, kwargs))
+        if self._reference is None:
+            raise OnnxExporterError("The original was released; there is nothing to compare with.")
+        feeds = self.flat_inputs(*args, **kwargs)
+        if given := [name for name, value in self.initial_state.items() if feeds[name] is not value]:
+            raise InvalidArgumentError(f"The comparison starts from the state of the export: leave out {given}.")
+        self.check_sizes(feeds)
+        verify_program(self, self._reference(), *self.call_with({}, args, kwargs))
 
     def compute_values(
         self, value_names: Sequence[str], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -310,9 +374,9 @@ class ONNXProgram:
         feeds = self.flat_inputs(*args, **kwargs)
         self.check_sizes(feeds)
         outputs = dict(zip(self.output_names, run_reference(self.model_proto, feeds), strict=True))
-        return self.structured(self._with_complex(outputs))
+        return self._answered(self._with_complex(outputs))
 
     def release(self) -> None:
-        """Give the session and the captured program back to memory."""
-        self._session = None
+        """Give the session and the original back to memory: the captured program, or the user's model."""
+        self._session = self._reference = None
         self.exported_program = self.lowered_program = None

@@ -41,6 +41,7 @@ class Session:
         make, options = initializer or _runtime().InferenceSession, dict(arguments or {})
         if initializer is None:
             options.setdefault("providers", ["CPUExecutionProvider"])
+            options.setdefault("sess_options", _quiet())
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if weight_bytes(model) < MAX_SINGLE_FILE_BYTES:
             check_data(model)
@@ -69,7 +70,7 @@ class Session:
         wanted = {value.name for value in self._session.get_inputs()}
         given = {str(value.name): value for value in declared if value.name in wanted and value.name in inputs}
         feeds = {name: _to_ort(_fitting(value, inputs[name])) for name, value in given.items()}
-        return [_from_ort(value) for value in self._session.run_with_ort_values(None, feeds)]
+        return _outputs(self._session, feeds)
 
 
 def run_proto(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -81,7 +82,7 @@ def run_proto(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[torch.T
     session = _runtime().InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     wanted = {value.name for value in session.get_inputs()}
     feeds = {name: _to_ort(value) for name, value in inputs.items() if name in wanted}
-    return [_from_ort(value) for value in session.run_with_ort_values(None, feeds)]
+    return _outputs(session, feeds)
 
 
 def run_reference(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -91,6 +92,27 @@ def run_reference(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[tor
     wanted = {value.name for value in proto.graph.input}
     arrays = {name: _to_numpy(value) for name, value in inputs.items() if name in wanted}
     return [_from_numpy(np.asarray(value)) for value in ReferenceEvaluator(proto).run(None, arrays)]
+
+
+def _outputs(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
+    """Run a session; a sequence is a list of tensors, and an optional value that is absent None."""
+    if all(value.type.startswith("tensor") for value in session.get_outputs()):
+        return [_from_ort(value) for value in session.run_with_ort_values(None, feeds)]
+    arrays = {name: value.numpy() for name, value in feeds.items()}
+    return [_from_python(value) for value in session.run(None, arrays)]
+
+
+def _from_python(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_python(item) for item in value]
+    return None if value is None else _from_numpy(np.asarray(value))
+
+
+def _quiet() -> Any:
+    """Return options of a session that reports errors only."""
+    options = _runtime().SessionOptions()
+    options.log_severity_level = 3
+    return options
 
 
 def _runtime() -> Any:

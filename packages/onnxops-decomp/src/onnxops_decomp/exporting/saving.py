@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,9 +16,20 @@ from onnxops_decomp.exporting.errors import SaveError
 from onnxops_decomp.exporting.weights import has_data
 from onnxops_decomp.streaming import write_model
 
-__all__ = ["MAX_SINGLE_FILE_BYTES", "check_data", "replaced_file", "save_model", "weight_bytes", "write_text"]
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "MAX_SINGLE_FILE_BYTES",
+    "check_data",
+    "replaced_file",
+    "save_model",
+    "weight_bytes",
+    "write_text",
+]
 
+# Above this, weights go to a file of their own unless the caller says otherwise.
 MAX_SINGLE_FILE_BYTES = 1 << 30
+# A protobuf message ends at 2 GiB, and the weights are not all of it.
+MAX_MESSAGE_BYTES = 1_900_000_000
 _EXTERNAL_THRESHOLD_BYTES = 1024
 
 
@@ -43,6 +55,10 @@ def save_model(
         return
     path = Path(destination)
     external = weight_bytes(model) >= MAX_SINGLE_FILE_BYTES if external_data is None else external_data
+    if include_initializers and not external:
+        _check_size(model, "external_data=False")
+    if path.is_dir():
+        raise SaveError(f"The model cannot be written to {path}: it is a folder.")
     try:
         with (
             tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder,
@@ -71,14 +87,39 @@ def _write_to(
     keep_initializers_as_inputs: bool,
     external_data: bool | None,
 ) -> None:
-    """Write a model to an open file, in one piece."""
+    """Write a model to an open file, in one piece; a file that can be cut is as it was if that fails.
+
+    Raises:
+        SaveError: If the file takes no bytes, or not so many, or weights are to stand beside it.
+    """
     if external_data:
         raise SaveError("External data needs a path to stand beside; an open file has none.")
+    if isinstance(file, io.TextIOBase) or not hasattr(file, "write"):
+        raise SaveError(f"The model needs a path or a file opened for writing bytes, not {type(file).__name__}.")
+    if include_initializers:
+        _check_size(model, "an open file")
+    seekable = hasattr(file, "seekable") and file.seekable()
+    start = file.tell() if seekable else 0
     try:
         with _adjusted(model, include_initializers, keep_initializers_as_inputs):
             write_model(model, file)
     except OSError as error:
+        if seekable:
+            file.truncate(file.seek(start))
         raise SaveError(f"The model cannot be written: {error.strerror or error}.") from error
+
+
+def _check_size(model: ir.Model, what: str) -> None:
+    """Refuse weights that no single message can hold.
+
+    Raises:
+        SaveError: If there are so many.
+    """
+    if weight_bytes(model) > MAX_MESSAGE_BYTES:
+        raise SaveError(
+            f"The weights have {weight_bytes(model):,} bytes, and with {what} the model would be one protobuf message, "
+            "which ends at 2 GiB; give a path, and leave out external_data."
+        )
 
 
 def weight_bytes(model: ir.Model) -> int:

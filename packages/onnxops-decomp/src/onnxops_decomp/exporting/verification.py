@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +22,7 @@ from onnxops_decomp.exporting.other_sizes import Example, other_sizes
 if TYPE_CHECKING:
     from onnxops_decomp.exporting.program import ONNXProgram
 
-__all__ = ["Verified", "verify_program"]
+__all__ = ["Reference", "Verified", "verify_program"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +40,22 @@ class Verified:
     max_abs: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """What an exported program is compared with.
+
+    Attributes:
+        model: The model, or what was captured of it.
+        mode: Puts the model in the mode that it was exported in.
+    """
+
+    model: Callable[..., Any]
+    mode: Callable[[Any], AbstractContextManager[Any]] = contextlib.nullcontext
+
+
 def verify_program(
     program: ONNXProgram,
-    model: Callable[..., Any],
+    reference: Reference,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     *,
@@ -49,7 +65,7 @@ def verify_program(
 
     Args:
         program: The exported program.
-        model: What was exported, so that a mistake of the capture shows as well.
+        reference: What was exported, so that a mistake of the capture shows as well.
         args: Positional arguments; they are not changed.
         kwargs: Keyword arguments; they are not changed.
         smallest_size: If given, both also run at larger sizes of the dynamic dimensions and at this one, unless the
@@ -63,7 +79,7 @@ def verify_program(
         OnnxExporterError: If onnx-verify is not installed.
     """
     example = copy.deepcopy((args, kwargs))
-    verified = [_compare(program, example, _run_model(program, model, example), "")]
+    verified = [_compare(program, example, _run_model(program, reference, example), "")]
     if smallest_size is None:
         return verified
     for group in other_sizes(program, *example, smallest_size):
@@ -71,7 +87,7 @@ def verify_program(
         for sizes, call in group:
             where = " at " + ", ".join(f"{name} = {size}" for name, size in sizes.items())
             try:
-                expected = _run_model(program, model, call)
+                expected = _run_model(program, reference, call)
             except Exception as error:  # whatever a model raises at sizes that it is not made for
                 refusals.append(f"{where} ({type(error).__name__}: {error})")
                 continue
@@ -83,18 +99,49 @@ def verify_program(
     return verified
 
 
-def _run_model(program: ONNXProgram, model: Callable[..., Any], call: Example) -> list[torch.Tensor]:
-    """Return what the model gives, and the buffers that it changes."""
-    buffers = list(program.initial_state)
+def _run_model(program: ONNXProgram, reference: Reference, call: Example) -> list[Any]:
+    """Return what the model gives, and what it keeps or changes by the name of the state output."""
     args, kwargs = copy.deepcopy(call)
     # A model with state is run as a copy: the user's own stays where it is.
-    own: Any = copy.deepcopy(model) if buffers else model
-    with torch.no_grad(), unfused_layers():
+    own = copy.deepcopy(reference.model) if program.initial_state else reference.model
+    for name, value in program.initial_state.items():
+        _set_state(own, name, value)
+    with torch.no_grad(), unfused_layers(), reference.mode(own):
         outputs = own(*args, **kwargs)
-    return _tensors([outputs, [dict(own.named_buffers(remove_duplicate=False))[name] for name in buffers]])
+    inputs = program.flat_inputs(*args, **kwargs) if program.state else {}
+    kept = {
+        output: _state(own, name, program.initial_state[name]) if name in program.initial_state else inputs[name]
+        for name, output in program.state.items()
+    }
+    return [outputs, {output: value for output, value in kept.items() if value is not None}]
 
 
-def _compare(program: ONNXProgram, call: Example, expected: list[torch.Tensor], where: str) -> Verified:
+def _owner(model: Any, name: str) -> tuple[Any, str]:
+    path, _, attribute = name.rpartition(".")
+    parts = path.split(".") if path else []
+    return functools.reduce(lambda owner, part: getattr(owner, part, None), parts, model), attribute
+
+
+def _state(model: Any, name: str, initial: torch.Tensor) -> torch.Tensor | None:
+    """Return what a model keeps under the name of a state input; None if that is not to be found there, or empty."""
+    owner, attribute = _owner(model, name)
+    value = getattr(owner, attribute, None)
+    if isinstance(value, bool | int | float):
+        return torch.tensor(value, dtype=initial.dtype)
+    return value if isinstance(value, torch.Tensor) and value.numel() else None
+
+
+def _set_state(model: Any, name: str, initial: torch.Tensor) -> None:
+    """Put a model back to where the export found it."""
+    owner, attribute = _owner(model, name)
+    present = getattr(owner, attribute, None)
+    if isinstance(present, torch.Tensor) and present.shape == initial.shape:
+        present.data.copy_(initial)
+    elif isinstance(present, bool | int | float):
+        setattr(owner, attribute, type(present)(initial.item()))
+
+
+def _compare(program: ONNXProgram, call: Example, expected: list[Any], where: str) -> Verified:
     try:
         import onnx_verify
     except ImportError as error:
@@ -104,15 +151,16 @@ def _compare(program: ONNXProgram, call: Example, expected: list[torch.Tensor], 
         outputs = program.run(program.flat_inputs(*call[0], **call[1]))
     except Exception as error:  # ONNX Runtime's errors have no common base but this
         raise VerificationError(f"ONNX Runtime cannot run the exported model{where}: {error}") from error
-    actual = _tensors([program.structured(outputs), [outputs[program.state[name]] for name in program.initial_state]])
-    verdict = onnx_verify.compare(lambda *_: expected, lambda *_: actual, [tuple(_tensors(call))])
+    actual = _tensors([program.structured(outputs), {output: outputs[output] for output in expected[1]}])
+    tensors = _tensors(expected)
+    verdict = onnx_verify.compare(lambda *_: tensors, lambda *_: actual, [tuple(_tensors(call))])
     if not verdict:
-        _, _, differences = str(verdict).partition("\n")
-        raise VerificationError(f"The exported model does not agree with PyTorch{where}:\n{differences}")
+        raise VerificationError(f"The exported model does not agree with PyTorch{where}.\n{verdict}")
     errors = [output.metrics.max_abs for case in verdict.cases for output in case.outputs if output.metrics is not None]
     return Verified(where.removeprefix(" at ") or "the example", len(actual), max(errors, default=0.0))
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    leaves = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    found = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor | bool | int | float)]
+    leaves = [torch.as_tensor(leaf) for leaf in found]
     return [torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in leaves]
