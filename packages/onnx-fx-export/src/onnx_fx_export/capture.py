@@ -23,6 +23,7 @@ from onnx_fx_export.examples import (
     named_keywords,
     of_size_one,
     separated,
+    unmarked,
     variable_numbers,
 )
 from onnx_fx_export.fixed_sizes import equations_that_fix
@@ -244,6 +245,7 @@ def _exported(
                 stack.enter_context(RepeatedBlocks(request.model, repeated_blocks))
         args, kwargs = stack.enter_context(variable_numbers(request.model, example, specs))
         stack.enter_context(named_keywords(request.model, kwargs))
+        stack.enter_context(unmarked((args, kwargs)))
         program = torch.export.export(request.model, args, kwargs, dynamic_shapes=declared, strict=strict)
     if repeated_blocks:
         expand(program)

@@ -25,6 +25,7 @@ __all__ = [
     "of_size_one",
     "separated",
     "several_examples",
+    "unmarked",
     "variable_numbers",
 ]
 
@@ -148,6 +149,18 @@ def _resized(example: Example, specs: Sequence[Mapping[int, Any]], size_for: Cal
                 leaves[index] = resampled(leaves[index], axis, min(size, getattr(dim, "max", None) or size))
     result: Example = pytree.tree_unflatten(leaves, structure)
     return result
+
+
+@contextlib.contextmanager
+def unmarked(example: Example) -> Iterator[None]:
+    """Take back what torch.export notes on the example's tensors: it would count as declared in the next capture."""
+    before = [(leaf, dict(vars(leaf))) for leaf in pytree.tree_leaves(example) if isinstance(leaf, torch.Tensor)]
+    try:
+        yield
+    finally:
+        for leaf, attributes in before:
+            vars(leaf).clear()
+            vars(leaf).update(attributes)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from onnx_fx_export.origin import source_line
 from onnx_fx_export.record import ExportRecord, recorded
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.request import ExportRequest
+from onnxops_core.isolation import exclusive_export
 from onnxops_decomp import LoweringTable, builtin_table
 from onnxops_decomp.exporting.modes import in_mode
 from onnxops_decomp.exporting.options import ExportPath, check_options
@@ -151,7 +152,7 @@ def export(
     record = ExportRecord(bool(verbose), progress, cProfile.Profile() if profile else None)
     writing = recorded(record, Path(artifacts_dir), page=report, captured=dump_exported_program)
     try:
-        with writing, in_mode(model, training):
+        with exclusive_export(), writing, in_mode(model, training):
             with record.stage("capture"):
                 record.captured = captured = request.captured(capture_repeated_blocks)
             with record.stage("convert"), record.profiler or contextlib.nullcontext():

@@ -17,6 +17,7 @@ from onnx_ts_legacy.exporter import Options, convert, convert_partly
 from onnx_ts_legacy.module_functions import check_opset, module_classes
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
+from onnxops_core.isolation import exclusive_export
 from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
 from onnxops_decomp.exporting.verification import Reference, verify_program
 
@@ -124,7 +125,7 @@ def export(
     )
     begin = progress or (lambda stage: None)
     reference = Reference(model, partial(select_model_mode_for_export, mode=training))
-    with asked, select_model_mode_for_export(model, training):
+    with asked, exclusive_export(), select_model_mode_for_export(model, training):
         begin("capture")
         captured = capture(model, args, kwargs)
         begin("convert")
@@ -184,7 +185,7 @@ def unconvertible_ops(
     opset = DEFAULT_OPSET if opset_version is None else opset_version
     check_options(ExportPath.LEGACY, {"opset_version": opset}, {}, ArgumentsError)
     options = Options(opset_version=opset, state="io")
-    with select_model_mode_for_export(model, training):
+    with exclusive_export(), select_model_mode_for_export(model, training):
         captured = capture(model, args)
         with torch.no_grad():
             failures = convert_partly(captured, options)

@@ -29,7 +29,6 @@ from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import is_complex, to_ir
 from onnxops_decomp.exporting.interface import Interface
 from onnxops_decomp.exporting.verification import Reference
-from onnxops_decomp.graph_lowering import paused_collection
 from onnxops_decomp.model import build_model
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.scope import axis_size
@@ -77,8 +76,7 @@ def convert(captured: Captured, options: Options, reference: Reference | None = 
     slots: dict[str, StateSlot] = {}
     for _ in range(_ROUNDS):
         conversion = _Conversion(captured, options, slots)
-        with paused_collection():
-            changed = conversion.run()
+        changed = conversion.run()
         settled = _settled(conversion, captured, slots, changed, options)
         if settled:
             return conversion.program(reference)

@@ -14,6 +14,7 @@ from onnx_ts_legacy.capture import Captured, ExampleInput
 from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.exporter import Options, convert
 from onnx_ts_legacy.graph_parts import block_inputs
+from onnxops_core.isolation import exclusive_export
 from onnxops_decomp.exporting.call_structure import CallStructure
 
 __all__ = ["export_graph"]
@@ -42,5 +43,5 @@ def export_graph(graph: Any, example_inputs: Sequence[Any], opset_version: int =
     leaves, structure = pytree.tree_flatten((tuple(example_inputs), {}))
     call = CallStructure(structure, pytree.tree_structure(None))
     captured = Captured(copied, None, "", inputs, None, call, leaves)
-    with torch.no_grad():
+    with exclusive_export(), torch.no_grad():
         return convert(captured, Options(opset_version)).model_proto

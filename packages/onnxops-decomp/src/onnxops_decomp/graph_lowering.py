@@ -6,11 +6,9 @@ This is the core of the FX exporter and the way in which decomposed operators ar
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +17,7 @@ import onnx_ir as ir
 import sympy
 import torch
 
+from onnxops_core.isolation import without_collection
 from onnxops_core.native import find_native_op
 from onnxops_decomp.assertions import unneeded_nodes
 from onnxops_decomp.calls import apply_lowering, check_result, find_lowering
@@ -35,25 +34,13 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.lowerings.registry import LoweringTable
 
-__all__ = ["Failure", "GraphLowering", "SymbolNames", "dimension_symbol", "paused_collection"]
+__all__ = ["Failure", "GraphLowering", "SymbolNames", "dimension_symbol"]
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 NodeHandler = Callable[["GraphLowering", torch.fx.Node], Any]
 # Lowers a run of nodes as a whole and returns those that it took care of; none where it leaves them to the caller.
 RegionHandler = Callable[["GraphLowering", torch.fx.GraphModule], Collection[torch.fx.Node]]
-
-
-@contextmanager
-def paused_collection() -> Iterator[None]:
-    """Keep Python's collector from looking through the model while it grows: nothing in it is garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def dimension_symbol(name: str) -> sympy.Symbol:
@@ -187,7 +174,7 @@ class GraphLowering:
         placeholders = graph_module.graph.find_nodes(op="placeholder")
         self.env.update(zip(placeholders, inputs, strict=True))
         self._unneeded = unneeded_nodes(graph_module.graph)
-        with paused_collection():
+        with without_collection():
             self.run_nodes(graph_module, graph_module.graph.nodes)
         return self.resolve(graph_module.graph.output_node().args[0])
 

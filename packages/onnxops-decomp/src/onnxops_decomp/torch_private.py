@@ -16,6 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from onnxops_core.isolation import without_collection
+
 __all__ = [
     "fake_mode_of",
     "flattened_subclass",
@@ -74,7 +76,7 @@ def trace(function: Callable[..., Any], args: Sequence[Any], *, whole: bool) -> 
         args: Its arguments.
         whole: Whether composite operators are recorded as they are called, rather than taken apart.
     """
-    with torch.no_grad():
+    with without_collection(), torch.no_grad():
         traced: torch.fx.GraphModule = make_fx(function, pre_dispatch=whole)(*args)
     return traced
 
@@ -90,7 +92,7 @@ def trace_call(overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: d
         positional, named = pytree.tree_unflatten(filled, structure)
         return overload(*positional, **named)
 
-    with torch.no_grad():
+    with without_collection(), torch.no_grad():
         traced: torch.fx.GraphModule = make_fx(call, tracing_mode="fake", pre_dispatch=True)(*tensors)
     return traced
 

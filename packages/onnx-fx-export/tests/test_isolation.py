@@ -1,0 +1,105 @@
+"""An export is not disturbed by objects that are collected meanwhile, by other threads, or by an export before it."""
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import onnx_fx_export as fx
+import onnxops_core
+from onnx_fx_export import DynamicShapeError, OnnxExporterError
+
+
+@pytest.fixture
+def _collection_by_hand():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Collecting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        gc.collect()
+        return self.linear(x)
+
+
+def leave_a_generator_inside_of(context):
+    """Return where the generator, which is garbage, notes whether an export runs when it is closed."""
+    closed = []
+
+    def generator():
+        with context:
+            try:
+                yield held
+            finally:
+                closed.append(onnxops_core.is_in_onnx_export())
+
+    held = [generator()]
+    next(held[0])
+    return closed
+
+
+@pytest.mark.usefixtures("_collection_by_hand")
+@pytest.mark.parametrize("arguments", [{}, {"dynamo": False}], ids=["fx", "torchscript"])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_a_generator_that_is_garbage_is_not_closed_while_a_model_is_captured(context, arguments):
+    closed = leave_a_generator_inside_of(context())
+
+    program = fx.export(Collecting(), (torch.randn(2, 3),), **arguments)
+    gc.collect()
+
+    assert closed == [False]
+    assert {node.op_type for node in program.model.graph} == {"Gemm"}
+
+
+class FixesItsRows(torch.nn.Module):
+    def forward(self, x):
+        return x + torch.ones(2, 3)
+
+
+def test_an_export_that_fails_leaves_no_mark_on_the_example():
+    x = torch.randn(2, 3)
+
+    with pytest.raises(DynamicShapeError):
+        fx.export(FixesItsRows(), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+
+    assert not vars(x)
+    torch.testing.assert_close(fx.export(FixesItsRows(), (x,))(x), x + 1)
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("offset", torch.full((3,), factor))
+
+    def forward(self, x):
+        if x.shape[0] == 1:
+            return x
+        return torch.atleast_3d(x * self.factor + self.offset)
+
+
+def test_exports_by_several_threads_give_the_models_that_they_give_alone():
+    x, y = torch.randn(4, 3), torch.randn(6, 3)
+    factors = [float(factor) for factor in range(1, 7)]
+
+    def run(factor: float):
+        if factor == 5.0:
+            return fx.export(FixesItsRows(), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+        declared = {"dynamic_axes": {"x": [0]}, "dynamo": False} if factor % 2 else {"dynamic_shapes": ({0: "n"},)}
+        return fx.export(Scaled(factor), (x,), **declared)
+
+    with ThreadPoolExecutor(len(factors)) as pool:
+        futures = [pool.submit(run, factor) for factor in factors]
+
+    assert isinstance(futures[4].exception(), OnnxExporterError)
+    for factor, future in zip(factors, futures, strict=True):
+        if factor != 5.0:
+            result = future.result()(y)
+            result = result[0] if isinstance(result, list) else result
+            torch.testing.assert_close(result, Scaled(factor)(y))
