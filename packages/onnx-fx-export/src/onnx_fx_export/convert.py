@@ -284,6 +284,11 @@ class _Converter:
             result.append(output)
         return result
 
+    def check_input_names(self) -> None:
+        given, inputs = len(self.names.input_overrides), len(self.input_positions)
+        if given > inputs:
+            raise InvalidArgumentError(f"input_names has {given} names for {inputs} inputs.")
+
     def run(
         self, optimize: bool, folds_weights: bool, captured: torch.export.ExportedProgram, structure: CallStructure
     ) -> ONNXProgram:
@@ -306,10 +311,7 @@ class _Converter:
         if self.lowering.failures:
             raise conversion_error(self.lowering.failures, self.op.opset)
         outputs, user = self.outputs(results)
-        if len(self.names.input_overrides) > len(self.input_positions):
-            raise InvalidArgumentError(
-                f"input_names has {len(self.names.input_overrides)} names for {len(self.input_positions)} inputs."
-            )
+        self.check_input_names()
         complex_outputs = frozenset(str(value.name) for value in outputs if is_complex(value))
         model = build_model(
             self.op,
