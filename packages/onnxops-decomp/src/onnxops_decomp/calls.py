@@ -63,12 +63,14 @@ def find_lowering(
     leaves = list(_leaves(args, kwargs))
     of_complex = any(is_complex(leaf) or leaf.__class__ is complex for leaf in leaves)
     found = None
+    functional = functional_overload(overload)
+    if not table.is_own(name) and table.is_own(functional.name()):
+        name = functional.name()
     if not of_complex and any(leaf.__class__ is torch.dtype and leaf.is_complex for leaf in leaves):
         found = table.find(name, complex=True)
     if found is None:
         found = table.find(name, complex=of_complex)
     if found is None:
-        functional = functional_overload(overload)
         found = None if functional is overload else table.find(functional.name(), complex=of_complex)
     return found or native_lowering(overload, args, kwargs, opset)
 

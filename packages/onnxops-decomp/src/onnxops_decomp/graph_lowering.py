@@ -20,7 +20,7 @@ import torch
 from onnxops_core.isolation import without_collection
 from onnxops_core.native import find_native_op
 from onnxops_decomp.assertions import unneeded_nodes
-from onnxops_decomp.calls import apply_lowering, check_result, find_lowering
+from onnxops_decomp.calls import apply_lowering, check_result, find_lowering, functional_overload
 from onnxops_decomp.decompose import Decomposer
 from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["Failure", "GraphLowering", "SymbolNames", "dimension_symbol"]
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_NUMBER_DTYPES = {
+    (torch.SymBool, bool): ir.DataType.BOOL,
+    (torch.SymInt, int): ir.DataType.INT64,
+    (torch.SymFloat, float): ir.DataType.DOUBLE,
+}
 
 NodeHandler = Callable[["GraphLowering", torch.fx.Node], Any]
 # Lowers a run of nodes as a whole and returns those that it took care of; none where it leaves them to the caller.
@@ -237,6 +242,10 @@ class GraphLowering:
     def _result(self, node: torch.fx.Node) -> Any:
         val = node.meta.get("val")
         target = node.target
+        if target in self.table.numbers:
+            return self._own_number(node, self.table.numbers[target])
+        if isinstance(target, torch._ops.OpOverload) and self.table.is_own(functional_overload(target).name()):
+            return self._call(node, target)
         if isinstance(val, _SYMBOLIC) and is_computable(self.op, expression := self.symbols.expression(val)):
             return self.number(val, expression)
         if target is operator.getitem:
@@ -253,6 +262,17 @@ class GraphLowering:
         if scalar is not None:
             return scalar(self, *self.resolve(node.args))
         raise UnsupportedOperatorError(f"{target} has no ONNX form.", operator=str(target))
+
+    def _own_number(self, node: torch.fx.Node, function: Callable[..., Any]) -> Any:
+        """Return a number that a function of the user's computes, as a 0-d value of the dtype that torch gives it."""
+        result = function(self.op, *self.resolve(node.args))
+        wanted = next(dtype for kind, dtype in _NUMBER_DTYPES.items() if isinstance(node.meta.get("val"), kind))
+        if not isinstance(result, ir.Value):
+            result = self.op.constant(result, wanted)
+        floats = result.dtype is not None and result.dtype.is_floating_point() and wanted.is_floating_point()
+        if result.dtype not in (None, wanted) and not floats:
+            raise LoweringError(f"{node.target} gives {wanted.name} in torch, but its lowering {result.dtype.name}.")
+        return mark_number(self.op.cast(result, wanted))
 
     def number(self, val: Any, expression: sympy.Expr) -> Any:
         """Return a symbolic number as a 0-d value that promotes like a Python number, or the number itself."""

@@ -15,14 +15,14 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import to_ir
-from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.inference import UNKNOWN, Dims, dims_of
-from onnxops_decomp.schemas import NEWEST_OPSET, op_spec
+from onnxops_decomp.schemas import NEWEST_OPSET, first_opset, op_spec
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["ScriptFunction", "script_lowering"]
+__all__ = ["ScriptFunction", "constant_of", "emit_at", "script_lowering"]
 
 Library = Mapping[tuple[str, str], ir.Function]
 
@@ -30,6 +30,7 @@ Library = Mapping[tuple[str, str], ir.Function]
 _MEANING_CHANGED = frozenset(
     (
         ("GridSample", 20),  # the names of the modes
+        ("GroupNormalization", 21),  # scale and bias of each channel, not of each group
         ("Hardmax", 13),  # the axes that are normalised over
         ("LogSoftmax", 13),
         ("Resize", 11),  # where the samples lie
@@ -107,6 +108,43 @@ def script_lowering(function: Any) -> Callable[..., Any]:
     lower.__signature__ = signature  # type: ignore[attr-defined]
     lower.__doc__ = f"The onnxscript function {function.domain}::{function.name}."
     return lower
+
+
+def emit_at(
+    op: OpBuilder, op_type: str, version: int, inputs: Sequence[Any], attributes: Mapping[str, Any], count: int
+) -> Sequence[ir.Value]:
+    """Write a call that stands in the form of another opset than that of the model.
+
+    Args:
+        op: Builder.
+        op_type: Operator of the default domain.
+        version: Opset in whose form the call stands.
+        inputs: Operands, as the builder takes them.
+        attributes: Attributes.
+        count: How many outputs are wanted.
+
+    Returns:
+        The outputs.
+
+    Raises:
+        LoweringError: If the operator means something else in the opset of the model.
+        UnsupportedOpsetError: If the opset of the model has no way to write it.
+    """
+    if version < op.opset:
+        inputs, attributes = _raised(op_type, version, op.opset, list(inputs), dict(attributes))
+        version = op.opset
+    if count == 1:
+        return [op.at(version).emit(op_type, *inputs, **attributes)]
+    return op.at(version).emit_many(op_type, count, *inputs, **attributes)
+
+
+def constant_of(op: OpBuilder, attributes: Mapping[str, Any]) -> ir.Value:
+    """Return what a Constant node with these attributes holds."""
+    ((name, value),) = attributes.items()
+    if isinstance(value, ir.TensorProtocol):
+        return op.constant(value.numpy(), value.dtype)
+    dtypes = {"value_int": ir.DataType.INT64, "value_ints": ir.DataType.INT64}
+    return op.constant(value, dtypes.get(name, ir.DataType.FLOAT))
 
 
 def _inline(
@@ -201,27 +239,14 @@ class _Body:
             version = self.versions.get(node.domain, 1)
             return self.op.emit_custom(node.domain, node.op_type, values, attributes, [None] * count, version=version)
         if node.op_type == "Constant":
-            return [self._constant(attributes)]
+            return [constant_of(self.op, attributes)]
         if any(isinstance(value, ir.Graph) for value in attributes.values()):
             inputs = [None if value is None else self.tensor(value) for value in node.inputs]
             attributes = self._with_subgraphs(node, inputs, attributes)
-        dialect = self.versions.get(node.domain, NEWEST_OPSET)
-        if dialect < self.op.opset:
-            inputs, attributes = _raised(node.op_type, dialect, self.op.opset, inputs, attributes)
-            dialect = self.op.opset
-        if count == 1:
-            return [self.op.at(dialect).emit(node.op_type, *inputs, **attributes)]
-        return self.op.at(dialect).emit_many(node.op_type, count, *inputs, **attributes)
+        return emit_at(self.op, node.op_type, self.versions.get(node.domain, NEWEST_OPSET), inputs, attributes, count)
 
     def _attribute(self, attribute: ir.Attr) -> Any:
         return self.attributes[attribute.ref_attr_name or ""] if attribute.is_ref() else attribute.value
-
-    def _constant(self, attributes: Mapping[str, Any]) -> ir.Value:
-        ((name, value),) = attributes.items()
-        if isinstance(value, ir.TensorProtocol):
-            return self.op.constant(value.numpy(), value.dtype)
-        dtypes = {"value_int": ir.DataType.INT64, "value_ints": ir.DataType.INT64}
-        return self.op.constant(value, dtypes.get(name, ir.DataType.FLOAT))
 
     # ---- graphs inside of the function
 
@@ -289,10 +314,14 @@ def _raised(
     """
     old, new = op_spec(op_type, older), op_spec(op_type, newer)
     changed = [below for name, below in _MEANING_CHANGED if name == op_type and older < below <= newer]
-    if old is None or new is None or changed:
+    if op_type == "Split" and (len(inputs) > 1 or "split" in attributes):
+        changed = []
+    if old is None:
+        raise UnsupportedOpsetError(op_type, older, lowest=first_opset(op_type))
+    if new is None or changed:
         raise LoweringError(
-            f"ONNX {op_type} is not in opset {newer} what it was in {older}: write the function for opset "
-            f"{max(changed, default=newer)} or a newer one, which the builder brings down to where it is needed."
+            f"ONNX {op_type} is not in opset {newer} what it was in {older}: ask for opset {older}, or write it as of "
+            f"opset {max(changed, default=newer)} or a newer one, which the builder brings down to where it is needed."
         )
     places = {formal.name: index for index, formal in enumerate(new.inputs)}
     kept = {name: value for name, value in attributes.items() if name in new.attributes}

@@ -209,8 +209,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _replaced(table: LoweringTable) -> set[str]:
     """Return the names whose entry in ``table`` is not the built-in one."""
-    builtin = builtin_table()
-    return set() if table is builtin else {name for name in table if table[name] is not builtin.get(name)}
+    return {name for name in table if table.is_own(name)}
 
 
 def _where(table: LoweringTable, name: str) -> str:

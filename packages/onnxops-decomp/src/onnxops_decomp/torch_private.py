@@ -24,6 +24,7 @@ __all__ = [
     "grad_mode_switch",
     "is_composite",
     "is_without_data",
+    "overload_of_custom_op",
     "recorded_guards",
     "table_decomposition",
     "trace",
@@ -66,6 +67,11 @@ def recorded_guards(fake_mode: Any) -> Iterator[list[sympy.Basic]]:
 def fake_mode_of(value: object) -> Any:
     """Return the fake mode of a fake tensor, else None (``FakeTensor.fake_mode``)."""
     return getattr(value, "fake_mode", None)
+
+
+def overload_of_custom_op(definition: torch.library.CustomOpDef) -> torch._ops.OpOverload:
+    """Return the operator that ``torch.library.custom_op`` defined (``CustomOpDef._opoverload``)."""
+    return definition._opoverload
 
 
 def trace(function: Callable[..., Any], args: Sequence[Any], *, whole: bool) -> torch.fx.GraphModule:

@@ -90,11 +90,16 @@ class LoweringTable(Mapping[str, Lowering]):
 
     A table is a plain mapping of the real ones. Derived tables (:meth:`extended`) leave the one they come from as it
     is, so that a user's own lowerings hold for one export and nothing else.
+
+    Attributes:
+        numbers: The user's own lowerings of functions of numbers, such as ``operator.mul`` and ``torch.sym_not``, that
+            fx graphs call.
     """
 
     def __init__(self) -> None:
         self._real: dict[str, Lowering] = {}
         self._complex: dict[str, Lowering] = {}
+        self.numbers: dict[Function, Function] = {}
 
     def register(self, *operators: Operator, complex: bool | None = False) -> Callable[[F], F]:
         """Return a decorator that enters a function for ``operators``.
@@ -123,6 +128,13 @@ class LoweringTable(Mapping[str, Lowering]):
         """Return the entry for ``name``, or None."""
         return (self._complex if complex else self._real).get(name)
 
+    def is_own(self, name: str) -> bool:
+        """Tell whether the entry for ``name`` is the user's own, which wins over all that is built in."""
+        if self is _BUILTIN:
+            return False
+        pairs = ((self._real, _BUILTIN._real), (self._complex, _BUILTIN._complex))
+        return any(mine.get(name) is not theirs.get(name) for mine, theirs in pairs)
+
     def extended(self, functions: Mapping[Operator, Function], *, complex: bool | None = None) -> LoweringTable:
         """Return a copy in which ``functions`` take the place of the entries for the same operators.
 
@@ -132,7 +144,7 @@ class LoweringTable(Mapping[str, Lowering]):
             complex: Whether they are for calls with a complex operand, or for the others; by default for both.
         """
         table = LoweringTable()
-        table._real, table._complex = dict(self._real), dict(self._complex)
+        table._real, table._complex, table.numbers = dict(self._real), dict(self._complex), dict(self.numbers)
         for operator, function in functions.items():
             entry = Lowering.of(operator, function)
             for kind, entries in ((False, table._real), (True, table._complex)):
