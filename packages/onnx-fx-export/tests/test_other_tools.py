@@ -44,18 +44,6 @@ def test_the_exporter_of_transformers_works_unchanged() -> None:
     torch.testing.assert_close(torch.from_numpy(session.run(None, feeds)[0]), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_translations_that_only_torch_can_trace_give_way() -> None:
-    def traced(self):
-        raise AssertionError("torch.onnx would trace this")
-
-    x = torch.randn(3)
-    with replace_torch_onnx():
-        program = torch.onnx.export(
-            torch.nn.ReLU(), (x,), custom_translation_table={torch.ops.aten.relu.default: traced}
-        )
-    torch.testing.assert_close(program(x), x.relu())
-
-
 def test_translations_by_onnxscript_are_used() -> None:
     x = torch.randn(3)
     with replace_torch_onnx():

@@ -19,10 +19,10 @@ from onnx_fx_export.record import ExportRecord, recorded
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.request import ExportRequest
 from onnxops_core.isolation import exclusive_export
-from onnxops_decomp import LoweringTable, builtin_table
 from onnxops_decomp.exporting.modes import in_mode
 from onnxops_decomp.exporting.options import ExportPath, check_options
 from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.translations import Translations, translation_table
 from onnxops_decomp.exporting.verification import Reference, Verified, verify_program
 
 __all__ = ["DEFAULT_OPSET", "export", "unconvertible_ops"]
@@ -42,7 +42,7 @@ def export(
     opset_version: int | None = None,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
-    custom_translation_table: Mapping[Any, Callable[..., Any]] | LoweringTable | None = None,
+    custom_translation_table: Translations | None = None,
     external_data: bool | None = None,
     export_params: bool = True,
     keep_initializers_as_inputs: bool = False,
@@ -88,8 +88,9 @@ def export(
             examples: sizes, and numbers; nothing else may differ.
         dynamic_axes: Dynamic dimensions as the TorchScript exporter takes them, those of outputs included, which only
             give names: what an output's size is follows from the inputs.
-        custom_translation_table: Lowerings of your own by operator overload, plain functions or those of onnxscript;
-            they win over the built-in ones.
+        custom_translation_table: Lowerings of your own by operator: functions of the builder and the operator's
+            arguments, functions of the arguments alone that call onnxscript's operators, lists of these, or functions
+            of ``onnxscript.script``. They win over all that is built in.
         external_data: Whether the weights are saved beside the model; by default if they exceed 1 GiB.
         export_params: Whether ``f`` contains the weights.
         keep_initializers_as_inputs: Whether ``f`` lists weights as inputs too.
@@ -139,6 +140,7 @@ def export(
     given["opset_version"] = opset = DEFAULT_OPSET if opset_version is None else opset_version
     by_torchscript = not dynamo or isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction)
     check_options(ExportPath.TORCHSCRIPT if by_torchscript else ExportPath.FX, given, unknown, InvalidArgumentError)
+    table = translation_table(custom_translation_table)
     args, own = with_own_description(model, args, {
         "kwargs": kwargs, "dynamic_shapes": dynamic_shapes, "input_names": input_names, "output_names": output_names,
     })  # fmt: skip
@@ -156,7 +158,6 @@ def export(
             with record.stage("capture"):
                 record.captured = captured = request.captured(capture_repeated_blocks)
             with record.stage("convert"), record.profiler or contextlib.nullcontext():
-                table = _table(custom_translation_table)
                 record.program = result = request.converted(captured, table, optimize, export_modules_as_functions)
             if verify:
                 with record.stage("verify"):
@@ -190,12 +191,6 @@ def _reference(model: Any) -> Callable[..., Any]:
     return callable_model
 
 
-def _table(custom: Mapping[Any, Callable[..., Any]] | LoweringTable | None) -> LoweringTable:
-    if isinstance(custom, LoweringTable):
-        return custom
-    return builtin_table().extended(custom) if custom else builtin_table()
-
-
 def unconvertible_ops(
     model: torch.nn.Module | torch.export.ExportedProgram | Callable[..., Any],
     args: Sequence[Any] | torch.Tensor = (),
@@ -204,7 +199,7 @@ def unconvertible_ops(
     opset_version: int | None = None,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
-    custom_translation_table: Mapping[Any, Callable[..., Any]] | LoweringTable | None = None,
+    custom_translation_table: Translations | None = None,
 ) -> dict[str, list[str]]:
     """Tell what keeps a model from being converted, without writing anything.
 
@@ -225,7 +220,6 @@ def unconvertible_ops(
         OnnxExporterError: If the model cannot be captured.
     """
     declared = {"dynamic_shapes": dynamic_shapes, "dynamic_axes": dynamic_axes}
-    table = custom_translation_table
     try:
         export(
             model,
@@ -233,7 +227,7 @@ def unconvertible_ops(
             kwargs=kwargs,
             opset_version=opset_version,
             state="io",
-            custom_translation_table=table,
+            custom_translation_table=custom_translation_table,
             **declared,
         )
     except ConversionError as error:

@@ -18,7 +18,9 @@ from onnx_ts_legacy.module_functions import check_opset, module_classes
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
 from onnxops_core.isolation import exclusive_export
+from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
+from onnxops_decomp.exporting.translations import Translations, translation_table
 from onnxops_decomp.exporting.verification import Reference, verify_program
 
 __all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
@@ -46,7 +48,7 @@ def export(
     state: Literal["error", "io"] = "error",
     verify: bool = False,
     dynamic_shapes: Any = None,
-    custom_translation_table: Mapping[Any, Any] | None = None,
+    custom_translation_table: Translations | None = None,
     external_data: bool | None = None,
     optimize: bool | Literal["onnxscript"] = True,
     target: Literal["onnxruntime"] | None = None,
@@ -91,7 +93,9 @@ def export(
             inputs and outputs of the model.
         verify: Whether to compare the model with the original on the example inputs; needs ``onnx-verify``.
         dynamic_shapes: Dynamic dimensions as torch.export takes them, in place of ``dynamic_axes``.
-        custom_translation_table: Refused: register a symbolic function.
+        custom_translation_table: Lowerings of your own by operator: functions of the builder and the operator's
+            arguments, functions of the arguments alone that call onnxscript's operators, lists of these, or functions
+            of ``onnxscript.script``. They win over all that is built in, and over registered symbolics.
         external_data: Whether the weights are saved beside the model.
         optimize: Whether groups of nodes are fused.
         target: Refused: the model is for any runtime.
@@ -160,6 +164,7 @@ def _options(given: Mapping[str, Any]) -> Options:
         initializers_as_inputs=bool(given["keep_initializers_as_inputs"]),
         folds_weights=given["do_constant_folding"] and number_of(given["training"]) == TrainingMode.EVAL,
         module_classes=module_classes(given["model"], given["export_modules_as_functions"]),
+        table=_table(given["custom_translation_table"]),
     )
 
 
@@ -169,7 +174,11 @@ def export_to_pretty_string(model: Any, args: Any, **options: Any) -> str:
 
 
 def unconvertible_ops(
-    model: Any, args: Any, training: TrainingMode | Any = TrainingMode.EVAL, opset_version: int | None = None
+    model: Any,
+    args: Any,
+    training: TrainingMode | Any = TrainingMode.EVAL,
+    opset_version: int | None = None,
+    custom_translation_table: Translations | None = None,
 ) -> tuple[Any, list[str]]:
     """Return what :func:`export` could not convert.
 
@@ -178,15 +187,27 @@ def unconvertible_ops(
         args: Example arguments.
         training: Mode in which a module is captured.
         opset_version: Opset to write.
+        custom_translation_table: Lowerings of your own.
 
     Returns:
         The TorchScript graph, and the qualified names of the operators, one for each call.
     """
     opset = DEFAULT_OPSET if opset_version is None else opset_version
     check_options(ExportPath.LEGACY, {"opset_version": opset}, {}, ArgumentsError)
-    options = Options(opset_version=opset, state="io")
+    options = Options(opset_version=opset, state="io", table=_table(custom_translation_table))
     with exclusive_export(), select_model_mode_for_export(model, training):
         captured = capture(model, args)
         with torch.no_grad():
             failures = convert_partly(captured, options)
     return captured.graph, [failure.operator for failure in failures]
+
+
+def _table(custom: Translations | None) -> LoweringTable:
+    table = translation_table(custom)
+    if table.numbers:
+        name = getattr(next(iter(table.numbers)), "__name__", "")
+        raise ArgumentsError(
+            f"custom_translation_table has the key {name}: TorchScript computes with numbers by operators of its own. "
+            "Leave it out, or export with onnx-fx-export."
+        )
+    return table

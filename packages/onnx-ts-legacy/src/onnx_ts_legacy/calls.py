@@ -61,7 +61,10 @@ class OperatorCalls(Variables):
 
     def call(self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Convert one call of an operator; the result is a variable, or a tuple or list of them."""
-        overload, args, kwargs = _plain_form(overload, *_without_codes(overload, args, kwargs))
+        args, kwargs = _without_codes(overload, args, kwargs)
+        if self.table.is_own(str(overload.name())) and not overload._schema.is_mutable:
+            return self._lowered_call(overload, args, kwargs)
+        overload, args, kwargs = _plain_form(overload, args, kwargs)
         if overload is None:
             return args[0]
         if overload is aten.tensor_split.tensor_indices_or_sections:
@@ -78,11 +81,17 @@ class OperatorCalls(Variables):
             return number
         if overload in _DROPOUTS and len(args) == 3 and (args[2] is False or args[1] == 0):
             return args[0]
+        return self._lowered_call(overload, args, kwargs)
+
+    def _lowered_call(self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Convert a call with the table, or by pieces, and keep track of the memory of its results."""
         args = [frozen(arg) for arg in args]
         kwargs = {name: frozen(arg) for name, arg in kwargs.items()}
         fake, position = self._recorded_call(overload, args, kwargs)
         if position is not None and overload._schema.name in _RETURNING_SELF and fake is args[position].fake:
-            return args[position]
+            if not self.table.is_own(str(overload.name())):
+                return args[position]
+            position = None
         values = self._lower(overload, args, kwargs, fake)
         update_running_statistics(self._interpreter, overload, args)
         if position is None:
@@ -263,6 +272,10 @@ class OperatorCalls(Variables):
             self.write(targets[0], args[1])
             return targets[0]
         functional = functional_form(overload)
+        if functional is None and self.table.is_own(str(overload.name())):
+            value = self._lower(overload, args, kwargs, targets[0].fake)
+            self.write(targets[0], self.fresh(value, targets[0].fake))
+            return targets[0]
         if functional is None:
             raise UnsupportedOperatorError("it changes a tensor and has no functional form", operator=overload.name())
         outs = {argument.name for argument in overload._schema.arguments if argument.is_out}

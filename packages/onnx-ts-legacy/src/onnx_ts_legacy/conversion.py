@@ -158,6 +158,9 @@ class Interpreter(OperatorCalls):
                 return self._control_flow(flow, node, args)
         if kind == "prim::PythonOp":
             return convert_python_operator(self, node, args)
+        if self._translated(node) is not None:
+            with self.op.origin(**self._origin(node, kind)):
+                return self._operator(node, kind, args)
         custom = self.custom(kind)
         if custom is not None:
             with self.op.origin(**self._origin(node, kind)):
@@ -177,6 +180,13 @@ class Interpreter(OperatorCalls):
                 return handler(self, node, args)
         with self.op.origin(**self._origin(node, kind)):
             return self._operator(node, kind, args)
+
+    def _translated(self, node: Any) -> torch._ops.OpOverload | None:
+        """Return the operator of a node if the user gave a lowering for it in ``custom_translation_table``."""
+        if self.table is builtin_table():
+            return None
+        overload = private.overload_of_schema(node.schema())
+        return overload if overload is not None and self.table.is_own(functional_overload(overload).name()) else None
 
     def _control_flow(self, flow: Callable[..., Any], node: Any, args: list[Any]) -> Any:
         with self.heap.watching() as written:
@@ -217,6 +227,9 @@ class Interpreter(OperatorCalls):
                 raise arg.error()
             if isinstance(arg, Maybe):
                 raise ScriptValueError("A value is used that is None or not, depending on what the runtime computes.")
+        translated = self._translated(node)
+        if translated is not None:
+            return self.call(translated, *split_arguments(translated, args))
         if kind == "aten::view" and _shortens_written_value(node):
             return args[0]
         handler = container_operator(kind, args) if args else None

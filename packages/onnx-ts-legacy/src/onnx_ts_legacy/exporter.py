@@ -25,6 +25,7 @@ from onnx_ts_legacy.results import Result, results_of
 from onnx_ts_legacy.sources import located
 from onnx_ts_legacy.state import StateSlot, interface_value
 from onnx_ts_legacy.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
+from onnxops_decomp import LoweringTable, builtin_table
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import is_complex, to_ir
 from onnxops_decomp.exporting.interface import Interface
@@ -55,6 +56,7 @@ class Options:
     initializers_as_inputs: bool = False
     folds_weights: bool = True
     module_classes: Mapping[str, ModuleClass] = dataclasses.field(default_factory=dict)
+    table: LoweringTable = dataclasses.field(default_factory=builtin_table)
     name: str = "main_graph"
 
     def custom(self, operator: str) -> Callable[..., Any] | None:
@@ -131,6 +133,7 @@ class _Conversion:
             captured.root,
             prefix=captured.prefix,
             slots=slots,
+            table=options.table,
             custom=options.custom,
             custom_opsets=options.custom_opsets,
             inlines_python=options.inlines_python,

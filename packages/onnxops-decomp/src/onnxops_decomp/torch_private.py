@@ -69,9 +69,11 @@ def fake_mode_of(value: object) -> Any:
     return getattr(value, "fake_mode", None)
 
 
-def overload_of_custom_op(definition: torch.library.CustomOpDef) -> torch._ops.OpOverload:
-    """Return the operator that ``torch.library.custom_op`` defined (``CustomOpDef._opoverload``)."""
-    return definition._opoverload
+def overload_of_custom_op(definition: object) -> torch._ops.OpOverload | None:
+    """Return the operator that ``torch.library.custom_op`` defined (``CustomOpDef._opoverload``), else None."""
+    from torch._library.custom_ops import CustomOpDef
+
+    return definition._opoverload if isinstance(definition, CustomOpDef) else None
 
 
 def trace(function: Callable[..., Any], args: Sequence[Any], *, whole: bool) -> torch.fx.GraphModule:

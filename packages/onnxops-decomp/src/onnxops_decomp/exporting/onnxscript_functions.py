@@ -67,11 +67,11 @@ def _operators_without_schema() -> Iterator[Callable[[AttributeError], bool]]:
     found = contextlib.ExitStack()
 
     def declare(error: AttributeError) -> bool:
-        opset = error.obj
-        if not isinstance(opset, values.Opset) or opset.domain in _ONNX_DOMAINS or error.name in vars(opset):
+        opset, name = error.obj, str(error.name)
+        if not isinstance(opset, values.Opset) or opset.domain in _ONNX_DOMAINS or name in vars(opset):
             return False
-        setattr(opset, error.name, values.Op(opset, error.name))
-        found.callback(delattr, opset, error.name)
+        setattr(opset, name, values.Op(opset, name))
+        found.callback(delattr, opset, name)
         return True
 
     with found:
@@ -222,7 +222,7 @@ class _Writer:
             return function.function(*args, **kwargs)
         script = ScriptFunction.of(function)
         named = {**dict(zip(script.parameters, map(_written, args), strict=False)), **kwargs}
-        operands = [_written(named.pop(value.name, None)) for value in script.body.inputs]
+        operands = [_written(named.pop(str(value.name), None)) for value in script.body.inputs]
         return self._results(script.inline(self._op, operands, {name: self._static(v) for name, v in named.items()}))
 
     def _results(self, values: Sequence[ir.Value]) -> Any:
@@ -237,13 +237,9 @@ class _Writer:
         ]
         known = {name: self._static(value) for name, value in attributes.items()}
         opset = operator.opset
-        return self._op.emit_custom(
-            opset.domain, operator.name, values, known, [None] * count, version=opset.version
-        )
+        return self._op.emit_custom(opset.domain, operator.name, values, known, [None] * count, version=opset.version)
 
-    def _bound(
-        self, spec: OpSpec, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def _bound(self, spec: OpSpec, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Split a call into the inputs and the attributes of its operator."""
         inputs, attributes = list(args), {}
         places = {formal.name: index for index, formal in enumerate(spec.inputs)}

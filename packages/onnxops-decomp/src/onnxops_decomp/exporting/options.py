@@ -78,11 +78,7 @@ OPTIONS: Mapping[str, Option] = {
     "dynamic_shapes": Option(kinds.SHAPES, {LEGACY: "give dynamic_axes"}),
     "dynamic_axes": Option(kinds.AXES, about="Not beside dynamic_shapes."),
     "custom_translation_table": Option(
-        kinds.TRANSLATIONS,
-        _by_torchscript(
-            "the TorchScript exporter takes none: register a symbolic function with "
-            "onnx_ts_legacy.register_custom_op_symbolic"
-        ),
+        kinds.TRANSLATIONS, about="Keys that are functions of numbers, such as operator.mul, belong to fx graphs."
     ),
     "external_data": Option(
         FLAG.or_none(), _by_torchscript("TorchScript writes weights to a file of their own above 1.9 GB only")

@@ -25,6 +25,7 @@ import torch
 
 from onnxops_core.errors import OnnxExporterError
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.onnxscript_functions import call_traced
 from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, LoweringTable, builtin_table
 from onnxops_decomp.scripted import script_lowering
@@ -33,17 +34,13 @@ from onnxops_decomp.torch_private import overload_of_custom_op
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
 
-__all__ = ["TranslationError", "Translations", "translation_table"]
+__all__ = ["Translations", "translation_table"]
 
 Function = Callable[..., Any]
 Translations = Mapping[Any, Any] | LoweringTable
 """What the exporters take: by operator a function, or a list of functions; or a table."""
 
 _BUILDER_NAMES = ("op", "_op")
-
-
-class TranslationError(OnnxExporterError, ValueError):
-    """An entry of ``custom_translation_table`` cannot be used."""
 
 
 def translation_table(custom: Translations | None) -> LoweringTable:
@@ -56,16 +53,17 @@ def translation_table(custom: Translations | None) -> LoweringTable:
             of numbers that stand in fx graphs (``operator.mul``, ``torch.sym_not``).
 
     Raises:
-        TranslationError: If a key names no operator, or a function does not fit it, or fits it both with and without
-            a builder.
+        InvalidArgumentError: If a key names no operator, or a function does not fit it, or fits it both with and
+            without a builder.
     """
     if isinstance(custom, LoweringTable):
         return custom
     table = builtin_table()
-    for key, value in (custom or {}).items():
-        functions = list(value) if isinstance(value, list | tuple) else [value]
+    given: Mapping[Any, Any] = custom or {}
+    for key, value in given.items():
+        functions: list[Function] = list(value) if isinstance(value, list | tuple) else [value]
         if not functions:
-            raise TranslationError(f"custom_translation_table gives {_shown(key)} an empty list of functions.")
+            raise InvalidArgumentError(f"custom_translation_table gives {_shown(key)} an empty list of functions.")
         for target in _targets(key, functions):
             table = _entered(table, target, functions)
     return table
@@ -112,17 +110,16 @@ class _Target:
 def _targets(key: Any, functions: Sequence[Function]) -> list[_Target]:
     if isinstance(key, str):
         return _named(key, functions)
-    if isinstance(key, torch._ops.OpOverload):
-        return [_functional(key)]
-    if isinstance(key, torch.library.CustomOpDef):
-        return [_functional(overload_of_custom_op(key))]
+    overload = key if isinstance(key, torch._ops.OpOverload) else overload_of_custom_op(key)
+    if overload is not None:
+        return [_functional(overload)]
     if isinstance(key, torch._ops.OpOverloadPacket):
         return _fitting_overloads(key, functions)
     if _is_number_function(key):
         return [_Target.of_number_function(key)]
     packet = getattr(torch.ops.aten, key.__name__, None) if isinstance(key, _BUILTINS) else None
     if packet is None:
-        raise TranslationError(
+        raise InvalidArgumentError(
             f"custom_translation_table has the key {_shown(key)}, which is no operator: give an overload such as "
             "torch.ops.aten.relu.default, or its name."
         )
@@ -143,13 +140,13 @@ def _functional(overload: torch._ops.OpOverload) -> _Target:
     """Return the target for an overload, which has to be one that programs still call when they are written.
 
     Raises:
-        TranslationError: If it changes an operand, and another overload stands for it in both exporters.
+        InvalidArgumentError: If it changes an operand, and another overload stands for it in both exporters.
     """
     from onnxops_decomp.calls import functional_overload
 
     functional = functional_overload(overload)
     if functional is not overload:
-        raise TranslationError(
+        raise InvalidArgumentError(
             f"custom_translation_table has the key {overload.name()}, which writes to an operand. Calls of it are "
             f"translated as {functional.name()}: give that as the key."
         )
@@ -159,7 +156,7 @@ def _functional(overload: torch._ops.OpOverload) -> _Target:
 def _named(name: str, functions: Sequence[Function]) -> list[_Target]:
     namespace, separator, rest = name.partition("::")
     if not separator or not namespace or not rest:
-        raise TranslationError(f"custom_translation_table has the key {name!r}; names are written 'namespace::name'.")
+        raise InvalidArgumentError(f"custom_translation_table has the key {name!r}; write it as 'namespace::name'.")
     packet_name, _, overload_name = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), packet_name, None)
     if packet is None:
@@ -168,7 +165,7 @@ def _named(name: str, functions: Sequence[Function]) -> list[_Target]:
         return _fitting_overloads(packet, functions)
     overload = getattr(packet, overload_name or "default", None)
     if overload is None:
-        raise TranslationError(
+        raise InvalidArgumentError(
             f"custom_translation_table has the key {name!r}, but {packet_name} has the overloads "
             f"{', '.join(packet.overloads())}."
         )
@@ -179,7 +176,7 @@ def _fitting_overloads(packet: torch._ops.OpOverloadPacket, functions: Sequence[
     """Return the overloads on tensors that functions fit, all of them in the same form.
 
     Raises:
-        TranslationError: If there are none.
+        InvalidArgumentError: If there are none.
     """
     overloads = [getattr(packet, name) for name in packet.overloads()]
     targets = [
@@ -191,12 +188,12 @@ def _fitting_overloads(packet: torch._ops.OpOverloadPacket, functions: Sequence[
     found = [target for target, kinds in forms.items() if None not in kinds]
     if not found:
         known = "; ".join(target.signature for target in targets) or "none on tensors"
-        raise TranslationError(
+        raise InvalidArgumentError(
             f"custom_translation_table: {_listed(functions)} fits no overload of {packet}: {known}. {_TWO_WAYS}"
         )
     if len(set().union(*(forms[target] for target in found))) > 1:
         names = ", ".join(target.name for target in found)
-        raise TranslationError(
+        raise InvalidArgumentError(
             f"custom_translation_table: {_listed(functions)} fits {packet} with a builder and without one ({names}); "
             f"give one overload as the key. {_TWO_WAYS}"
         )
@@ -229,7 +226,7 @@ def _parameters(function: Function) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(_plain(function)).parameters.values())
     except (TypeError, ValueError):
-        raise TranslationError(
+        raise InvalidArgumentError(
             f"custom_translation_table gives {_shown(function)}, which is no function with a signature. {_TWO_WAYS}"
         ) from None
 
@@ -278,7 +275,7 @@ def _entered(table: LoweringTable, target: _Target, functions: Sequence[Function
     """Return the table with functions for a target.
 
     Raises:
-        TranslationError: If one of them does not fit it, or fits it in two ways.
+        InvalidArgumentError: If one of them does not fit it, or fits it in two ways.
     """
     forms = []
     for function in functions:
@@ -286,7 +283,7 @@ def _entered(table: LoweringTable, target: _Target, functions: Sequence[Function
         if form in (None, "both"):
             ways = "fits it with a builder and without one" if form else "does not fit its arguments"
             schema = target.signature or f"{target.name}, whose schema is not known: import the library that defines it"
-            raise TranslationError(
+            raise InvalidArgumentError(
                 f"custom_translation_table gives {_shown(function)} for {schema}; it {ways}. {_TWO_WAYS}"
             )
         forms.append(str(form))
@@ -380,9 +377,9 @@ def _said(
         given.pop()
     for name, value in kwargs.items():
         known = parameters.get(name)
-        if known is None and not takes_named and name in PLACEMENT_ARGUMENTS:
-            del named[name]
-        elif _is_default(schema[name], value) and (known is None or known.default is not known.empty):
+        replaceable = known is None or known.default is not known.empty
+        stored = known is None and not takes_named and name in PLACEMENT_ARGUMENTS
+        if stored or (replaceable and _is_default(schema[name], value)):
             del named[name]
         elif known is None and not takes_named:
             raise LoweringError(f"the translation {_shown(function)} has no parameter {name!r}, which the call gives")

@@ -40,7 +40,9 @@ class FoldWeightTransposes(ir.passes.InPlacePass):
                 continue
             if any(node.outputs[0].is_graph_output() for node in nodes):
                 continue
-            self._replace(graph, value, tensor, nodes, next(iter(perms)))
+            # Without a permutation, Transpose turns the order of the axes round.
+            perm = next(iter(perms)) or tuple(reversed(range(len(tensor.shape))))
+            self._replace(graph, value, tensor, nodes, perm)
             modified = True
         return ir.passes.PassResult(model, modified)
 
