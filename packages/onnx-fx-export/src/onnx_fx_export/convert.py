@@ -326,14 +326,9 @@ class _Converter:
         constraints = self.constraints()
         constraints.record(model)
         interface = Interface(
-            structure,
-            self.input_positions,
-            self.constants,
-            user,
-            self.numbers,
-            frozenset(self.number_outputs),
+            structure, self.input_positions, self.constants, user, self.numbers, frozenset(self.number_outputs),
             complex_outputs,
-        )
+        )  # fmt: skip
         return ONNXProgram(
             model,
             interface,
