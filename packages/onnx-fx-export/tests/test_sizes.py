@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch.export import Dim
 
-from onnx_fx_export import export
+from onnx_fx_export import DynamicShapeError, InvalidArgumentError, export
 from onnx_fx_export.arguments import FunctionModule
+from onnx_fx_export.constraints import METADATA_KEY
 
 
 def repeats(x, y):
@@ -120,3 +124,108 @@ def test_assertions_as_results() -> None:
     program = export(FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: "rows"},))
     for x in (torch.ones(5, 3), -torch.ones(5, 3), torch.eye(3)):
         np.testing.assert_array_equal(program(x), function(x))
+
+
+def rows_of_the_other(x, y):
+    return x.reshape(y.shape[0], -1)
+
+
+def rows_of_the_other_times_two(x, y):
+    return x.view(2 * y.shape[0], -1) + 1
+
+
+def a_part_of_the_rows(x, y):
+    return x.reshape(x.shape[0] // 3, -1)
+
+
+def groups_of_four(x, y):
+    return x.view(-1, 4, 3).sum(1)
+
+
+def both_together(x, y):
+    return torch.cat([x, y]) + torch.cat([y, x])
+
+
+def halves(x, y):
+    return x.unflatten(0, (2, -1)).sum(0)
+
+
+def one_shape_in_another(x, y):
+    return x.view(y.shape[0], y.shape[1], -1)
+
+
+# Examples as rows of x and of y, sizes that are right, sizes that break the condition.
+CONDITIONS = {
+    rows_of_the_other: ((8, 4), [(8, 4), (4, 6), (5, 5), (2, 1), (3, 9)], [(5, 4), (7, 5)]),
+    rows_of_the_other_times_two: ((12, 3), [(8, 6), (4, 2), (6, 9), (6, 1)], [(4, 5), (7, 5)]),
+    a_part_of_the_rows: ((6, 2), [(6, 2), (9, 2), (3, 2), (12, 3)], [(14, 2)]),
+    groups_of_four: ((8, 2), [(8, 2), (4, 2), (16, 3)], [(7, 2), (2, 2)]),
+    both_together: ((8, 2), [(8, 2), (4, 9), (1, 1)], []),
+    halves: ((8, 2), [(8, 2), (2, 2), (6, 1)], [(7, 2), (1, 1)]),
+    one_shape_in_another: ((8, 2), [(8, 2), (4, 4), (2, 1), (6, 3)], [(5, 2), (1, 2)]),
+}
+
+
+@pytest.mark.parametrize("function", CONDITIONS)
+def test_conditions_are_kept_and_are_not_taken_for_fixed_sizes(function) -> None:
+    (x, y), right, wrong = CONDITIONS[function]
+    dims = ({0: "n"}, {0: "m"})
+    program = export(FunctionModule(function), (torch.randn(x, 3), torch.randn(y, 3)), dynamic_shapes=dims)
+    stored = {entry.key: entry.value for entry in program.model_proto.metadata_props}
+    assert json.loads(stored.get(METADATA_KEY, "[]")) == list(program.constraints.conditions)
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    for x, y in right:
+        arguments = torch.randn(x, 3), torch.randn(y, 3)
+        torch.testing.assert_close(program(*arguments), function(*arguments))
+        feeds = {value.name: a.numpy() for value, a in zip(session.get_inputs(), arguments, strict=False)}
+        np.testing.assert_allclose(session.run(None, feeds)[0], function(*arguments), rtol=1e-5, atol=1e-6)
+    for x, y in wrong:
+        with pytest.raises(RuntimeError):
+            function(torch.randn(x, 3), torch.randn(y, 3))
+        with pytest.raises(InvalidArgumentError, match="captured for"):
+            program(torch.randn(x, 3), torch.randn(y, 3))
+
+
+def test_conditions_are_short_enough_to_be_read() -> None:
+    example = torch.randn(6, 4), torch.randn(3, 2)
+    program = export(FunctionModule(rows_of_the_other), example, dynamic_shapes=({0: "n"}, {0: "m"}))
+    assert "4 * n % m == 0" in program.constraints.conditions
+    assert len(program.constraints.conditions) <= 2
+
+
+def test_a_condition_on_a_static_number_of_elements_leaves_its_divisors() -> None:
+    example = torch.randn(6, 4), torch.randn(3, 2)
+    program = export(FunctionModule(rows_of_the_other), example, dynamic_shapes=(None, {0: "m"}))
+    for rows in (1, 2, 8, 12, 24):
+        assert program(example[0], torch.randn(rows, 2)).shape == (rows, 24 // rows)
+    with pytest.raises(InvalidArgumentError, match="24 % m == 0"):
+        program(example[0], torch.randn(7, 2))
+
+
+@pytest.mark.parametrize("wanted", [10, "half"])
+def test_a_dimension_that_is_one_number_is_said_to_be_fixed(wanted) -> None:
+    def function(x):
+        return x.reshape(10, 3) if wanted == 10 else x[: int(x.shape[0] * 0.5)].reshape(5, 3)
+
+    with pytest.raises(DynamicShapeError, match="is fixed by the model"):
+        export(FunctionModule(function), (torch.randn(10, 3),), dynamic_shapes=({0: "n"},))
+
+
+@pytest.mark.parametrize("condition", [lambda n: n > 5, lambda n: n % 2 == 0, lambda n: n // 2 != 1, lambda n: n != 7])
+@pytest.mark.parametrize("reshaped", [False, True])
+def test_a_branch_of_the_model_stays_a_condition(condition, reshaped) -> None:
+    """The first one who asks is not always the model's code."""
+
+    def function(x):
+        if reshaped:
+            x = x.view(2, -1, 3).reshape(-1, 3)
+        return x + 1 if condition(x.shape[0]) else x
+
+    program = export(FunctionModule(function), (torch.randn(8, 3),), dynamic_shapes=({0: "n"},))
+    for rows in range(2, 12, 2):
+        x = torch.randn(rows, 3)
+        if condition(rows):
+            torch.testing.assert_close(program(x), x + 1)
+        else:
+            with pytest.raises(InvalidArgumentError):
+                program(x)

@@ -30,7 +30,14 @@ from onnx_fx_export.fixed_sizes import equations_that_fix
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.repeated_blocks import RepeatedBlocks
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
-from onnx_fx_export.size_questions import CONDITIONS, SizeQuestion, conditions_for_small_sizes, noted_questions
+from onnx_fx_export.size_questions import (
+    CONDITIONS,
+    LAYOUT,
+    SizeQuestion,
+    conditions_for_small_sizes,
+    conditions_on_layout,
+    noted_questions,
+)
 from onnx_fx_export.small_sizes import (
     LEAST_SIZES,
     TRIED_SIZES,
@@ -254,6 +261,7 @@ def _exported(
     if not request.has_dynamic_numbers and not strict and any(specs):
         conditions = conditions_for_small_sizes(program, request.model, example, specs, questions)
         program.graph_module.meta[CONDITIONS] = conditions
+        program.graph_module.meta[LAYOUT] = conditions_on_layout(program, questions)
         program.graph_module.meta[LEAST_SIZES] = least_sizes(program, request.model, example, specs)
     if any(specs) and not request.has_dynamic_numbers:
         program.graph_module.meta[TRIED_SIZES] = sizes_tried(program, request.model, example, specs)

@@ -17,7 +17,7 @@ import sympy
 import torch
 
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
-from onnx_fx_export.size_questions import CONDITIONS
+from onnx_fx_export.size_questions import CONDITIONS, LAYOUT
 from onnx_fx_export.small_sizes import LEAST_SIZES, TRIED_SIZES, larger_sizes
 from onnx_fx_export.torch_private import guard_texts, is_decided_by_data
 from onnxops_decomp.exporting.constraints import METADATA_KEY, SizeConstraints, holds
@@ -65,13 +65,20 @@ def size_constraints(
         {names[symbol]: size for symbol, size in point.items() if symbol in names}
         for point in program.graph_module.meta.get(TRIED_SIZES, ())
     ]
-    conditions.extend(
-        text for text in guards if not _is_about_small_sizes(text, least) and not _is_refuted(text, tried)
-    )
+    meaningless = {_normal(renamed_text(text, names)) for text in program.graph_module.meta.get(LAYOUT, ())}
+    for text in guards:
+        if not _is_about_small_sizes(text, least) and _normal(text) not in meaningless:
+            conditions.extend(_without_refuted(text, tried))
     for fact in program.graph_module.meta.get(CONDITIONS, ()):
         conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
     conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
     return SizeConstraints(text for text in conditions if _says_something(text))
+
+
+def _normal(text: str) -> str | None:
+    """Return a condition as Python writes it; None if it is more than arithmetic."""
+    tree = parsed(text)
+    return None if tree is None else ast.unparse(tree)
 
 
 def _warn_of_unread(texts: Sequence[str]) -> None:
@@ -96,11 +103,26 @@ def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:
     )
 
 
-def _is_refuted(text: str, tried: Iterable[Mapping[str, int]]) -> bool:
-    """Tell whether a condition with functions in it does not hold where the program is right all the same."""
+def _without_refuted(text: str, tried: Sequence[Mapping[str, int]]) -> list[str]:
+    """Return what is left of a condition where the program was seen to be right although it does not hold.
+
+    What has functions in it is dropped, and what says that a computed size is not 1 becomes that it is not 0.
+    """
     tree = parsed(text)
-    calls = tree is not None and any(isinstance(node, ast.Call) for node in ast.walk(tree))
-    return calls and tree is not None and not all(holds(tree, sizes) for sizes in tried)
+    if tree is None or all(holds(tree, sizes) for sizes in tried):
+        return [text]
+    if any(isinstance(node, ast.Call) for node in ast.walk(tree)):
+        return []
+    match tree:
+        case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Constant(value=1)]):
+            return []
+        case ast.Compare(left=left, ops=[ast.GtE()], comparators=[ast.Constant(value=2)]):
+            return [f"{ast.unparse(left)} >= 1"]
+        case ast.Compare(left=left, ops=[ast.Gt()], comparators=[ast.Constant(value=1)]):
+            return [f"{ast.unparse(left)} >= 1"]
+        case ast.Compare(left=ast.Constant(value=2), ops=[ast.LtE()], comparators=[right]):
+            return [f"{ast.unparse(right)} >= 1"]
+    return [text]
 
 
 def _ranges(

@@ -6,8 +6,9 @@ An equation that no size far from the example's solves fixes a dimension, whatev
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -22,6 +23,10 @@ __all__ = ["equations_that_fix"]
 
 # Sizes far away, counted in steps that keep all remainders.
 _FAR = (1000, 1001, 1003)
+# Factors by which sizes grow together, how many sizes grow with one, and up to which size all sizes are tried.
+_FACTORS = (2, 3, 1001)
+_MOST_OTHERS = 3
+_NEAR = 65
 
 
 def equations_that_fix(program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> list[str]:
@@ -54,13 +59,24 @@ def _automatic(program: torch.export.ExportedProgram, specs: Sequence[Mapping[in
 
 
 def _fixes(guard: sympy.Eq, symbol: sympy.Symbol, hints: Mapping[sympy.Symbol, int]) -> bool:
-    """Tell whether an equation holds for no size far from that of the example, and not for all near it either."""
+    """Tell whether an equation is solved by the size of the example and its neighbours alone.
+
+    One that far sizes solve, if need be with other dimensions that grow alike, is a condition; so is one that is solved
+    here and there, as by the divisors of a number.
+    """
     hint = hints[symbol]
-    near = (2, 3, hint // 2, hint - 1, hint + 1, 2 * hint, 3 * hint + 1, 4 * hint)
     step = math.lcm(1, *(abs(int(number)) for number in guard.atoms(sympy.Integer) if number != 0))
+    others = sorted(guard.free_symbols - {symbol}, key=str)[:_MOST_OTHERS]
 
-    def fails(size: int) -> bool:
-        point = {other: size if other == symbol else number for other, number in hints.items()}
-        return at_sizes(guard, point) in (sympy.false, None)
+    def solves(size: int, factor: int = 1, grown: Collection[sympy.Symbol] = ()) -> bool:
+        sizes = {other: hints[other] * (factor if other in grown else 1) for other in guard.free_symbols}
+        return bool(at_sizes(guard, {**sizes, symbol: size}) == sympy.true)
 
-    return all(fails(hint + step * count) for count in _FAR) and any(fails(size) for size in near if size > 1)
+    if any(solves(hint + step * count) for count in _FAR):
+        return False
+    groups = [group for count in range(1, len(others) + 1) for group in itertools.combinations(others, count)]
+    if any(solves(hint * factor, factor, group) for group in groups for factor in _FACTORS):
+        return False
+    near = sorted({*range(1, _NEAR), *(hint * part // 2 for part in (1, 2, 3, 4, 6, 8)), hint - 1, hint + 1})
+    answers = [answer for answer, _ in itertools.groupby(solves(size) for size in near if size >= 1)]
+    return answers.count(True) == 1 and False in answers

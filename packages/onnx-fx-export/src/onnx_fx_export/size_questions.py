@@ -21,17 +21,28 @@ import sympy
 import torch
 
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.torch_private import guards_of, hint_of, not_the_users, replacements_of
+from onnx_fx_export.torch_private import guards_of, guards_on_layout, hint_of, not_the_users, replacements_of
 from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.expressions import at_sizes
 from onnxops_decomp.mutation import shared_writes
 from onnxops_decomp.torch_private import is_without_data
 
-__all__ = ["CONDITIONS", "SizeQuestion", "Sizes", "conditions_for_small_sizes", "noted_questions"]
+__all__ = [
+    "CONDITIONS",
+    "LAYOUT",
+    "SizeQuestion",
+    "Sizes",
+    "conditions_for_small_sizes",
+    "conditions_on_layout",
+    "depends_on_layout",
+    "noted_questions",
+]
 
 # Key in the ``meta`` of a captured graph: conditions as SymPy relations over plain symbols.
 CONDITIONS = "onnx_fx_export.size_conditions"
+# Key in the ``meta`` of a captured graph: texts of the conditions that mean nothing for the model.
+LAYOUT = "onnx_fx_export.conditions_on_layout"
 
 _RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
     "__eq__": (sympy.Eq, sympy.Ne),
@@ -140,6 +151,22 @@ def _question(name: str, left: torch.SymInt, right: Any, answer: Any, frame: Fra
     return SizeQuestion(relation, f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
 
+def conditions_on_layout(program: torch.export.ExportedProgram, questions: Collection[SizeQuestion]) -> list[str]:
+    """Return the conditions that say only how torch lays tensors out, and that the model's code did not ask about.
+
+    Args:
+        program: What was captured.
+        questions: What the model's code asked: torch answers it from what it took for granted before.
+    """
+    if depends_on_layout(program):
+        return []
+    shapes: list[Sequence[Any]] = [value.shape for value in user_values(program) if isinstance(value, torch.Tensor)]
+    size = next((size for shape in shapes for size in shape if isinstance(size, torch.SymInt)), None)
+    asked = {relation.canonical for q in questions for relation in (q.relation, q.relation.negated)}
+    found = {} if size is None else guards_on_layout(size)
+    return [text for guard, text in found.items() if as_plain(guard).canonical not in asked]
+
+
 def _squeezed(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
     """Yield the dynamic dimensions that ``squeeze`` left because torch takes them for 2 or more."""
     for node in program.graph.nodes:
@@ -177,14 +204,24 @@ def _recurrent(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
                     yield SizeQuestion(sympy.Ge(plain(size), 1), source_line(node) or str(node))
 
 
+def _written_copies(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
+    """Yield the calls that copy only if no view serves, where what they copy or give is written and the other read."""
+    shared = {node for nodes in shared_writes(program.graph) for node in nodes}
+    yield from (node for node in program.graph.nodes if node in shared and node.target in _COPIES)
+
+
+def depends_on_layout(program: torch.export.ExportedProgram) -> bool:
+    """Tell whether it makes a difference to a program which of its tensors are views."""
+    return any(_written_copies(program))
+
+
 def _copied(program: torch.export.ExportedProgram, sizes: Sizes) -> Iterator[SizeQuestion]:
     """Yield the sizes at which what was captured as a copy is a view, where one of both is written and the other read.
 
     A part of a tensor becomes a view of it where some size is 1, as ``length - 1`` is at length 2.
     """
-    shared = {node for nodes in shared_writes(program.graph) for node in nodes}
-    for node in program.graph.nodes:
-        if node in shared and node.target in _COPIES and not _is_view(node, sizes.hints):
+    for node in _written_copies(program):
+        if not _is_view(node, sizes.hints):
             for symbol, size in itertools.product(sizes.hints, range(1, _SMALL)):
                 if _is_view(node, {**sizes.hints, symbol: size}):
                     yield SizeQuestion(sympy.Ne(symbol, size), source_line(node) or str(node))

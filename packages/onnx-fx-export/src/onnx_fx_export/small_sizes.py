@@ -9,6 +9,7 @@ sizes left out, and those at which they agree are left in. The same goes for wha
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.size_questions import Sizes
+from onnx_fx_export.size_questions import Sizes, depends_on_layout
 from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.expressions import at_sizes
@@ -53,6 +54,11 @@ _ARITHMETIC = (
     "PythonMod",
     "ToFloat",
 )
+# How torch says that a size is not 1.
+_NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
+# Sizes up to which one is looked for that makes a computed size 1, and how many such points are tried.
+_MOST_NEAR = 33
+_MOST_TRIED = 3
 # What torch takes for the least size by itself.
 _ASSUMED = 2
 
@@ -125,7 +131,9 @@ def least_sizes(
 def sizes_tried(
     program: torch.export.ExportedProgram, model: torch.nn.Module, example: Example, specs: Sequence[Mapping[int, Any]]
 ) -> list[dict[str, int]]:
-    """Return sizes that contradict what was taken for granted of ``min``, ``max`` or ``int``, and are right.
+    """Return sizes that contradict what was taken for granted, and are right.
+
+    Tried is what concerns ``min``, ``max`` or ``int``, and what says that a size computed from others is not 1.
 
     Args:
         program: What was captured.
@@ -134,12 +142,12 @@ def sizes_tried(
         specs: Declared dimensions of each of their leaves.
     """
     sizes = Sizes.of(program, specs)
-    guards = [guard for guard in dict.fromkeys(sizes.final_guards()) if _calls_function(guard)]
-    if not guards or any(map(is_without_data, (*model.parameters(), *model.buffers()))):
+    known = list(dict.fromkeys(sizes.final_guards()))
+    if not any(map(_may_be_refuted, known)) or any(map(is_without_data, (*model.parameters(), *model.buffers()))):
         return []
     trial = _Trial(program, model, example, sizes, warns=False)
-    result = []
-    for guard in guards:
+    result = [] if depends_on_layout(program) else _right_for_one(known, sizes, _of_one_name(program, specs), trial)
+    for guard in filter(_calls_function, known):
         for symbols in _of_one_name(program, specs):
             hint = sizes.hints[symbols[0]]
             others = {symbol: sizes.hints[symbol] for symbol in guard.free_symbols & sizes.hints.keys()}
@@ -154,6 +162,36 @@ def sizes_tried(
             if guard.free_symbols & {*symbols} and point is not None and trial.agrees(point):
                 result.append({str(symbol): size for symbol, size in {**others, **point}.items()})
     return result
+
+
+def _right_for_one(
+    guards: Sequence[sympy.Basic], sizes: Sizes, dimensions: Iterable[tuple[sympy.Symbol, ...]], trial: _Trial
+) -> list[dict[str, int]]:
+    """Return sizes at which computed sizes are 1, which torch excludes, and program and model agree."""
+    others = [guard for guard in guards if not _may_be_refuted(guard)]
+    points: list[dict[sympy.Symbol, int]] = []
+    for guard, symbols in itertools.product(guards, dimensions):
+        size = _computed_one(guard)
+        if size is None or not size.free_symbols & {*symbols} or any(_is_false(guard, point) for point in points):
+            continue
+        near = ({**sizes.hints, **dict.fromkeys(symbols, n)} for n in range(1, _MOST_NEAR))
+        point = next((point for point in near if at_sizes(size, point) == 1), None)
+        if point is not None and not any(_is_false(other, point) for other in others):
+            points.append(point)
+    return [{str(s): n for s, n in point.items()} for point in points[:_MOST_TRIED] if trial.agrees(point)]
+
+
+def _may_be_refuted(guard: sympy.Basic) -> bool:
+    return _calls_function(guard) or _computed_one(guard) is not None
+
+
+def _computed_one(guard: sympy.Basic) -> sympy.Expr | None:
+    """Return the size that a condition of torch's own says is not 1, if that is computed from others."""
+    if not isinstance(guard, sympy.Rel) or not any(side in (1, 2) for side in guard.args):
+        return None
+    relation = guard.canonical
+    excludes = (type(relation), int(relation.rhs)) in _NOT_ONE if relation.rhs.is_Integer else False
+    return relation.lhs if excludes and not relation.lhs.is_Symbol else None
 
 
 def _calls_function(guard: sympy.Basic) -> bool:

@@ -25,6 +25,7 @@ from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._sympy.printers import PythonPrinter
 
 import onnxops_core
 import onnxops_decomp
@@ -36,6 +37,7 @@ __all__ = [
     "fake_like",
     "guard_texts",
     "guards_of",
+    "guards_on_layout",
     "hint_of",
     "is_decided_by_data",
     "not_the_users",
@@ -57,6 +59,35 @@ def guard_texts(program: torch.export.ExportedProgram) -> list[str]:
 def hint_of(number: torch.SymBool | torch.SymInt) -> Any:
     """Return what a symbolic number is for the example, or None where data decides it (``SymNode.hint``)."""
     return number.node.hint if number.node.has_hint() else None
+
+
+_OF_OPERATORS = tuple(str(Path(torch.__file__).parent / name) for name in ("_prims", "_prims_common", "_refs"))
+# Functions of torch that choose between ways to compose a view, or an order in memory; the elements are the same.
+_ABOUT_LAYOUT = (
+    "__lt__",  # of strides, which are sorted
+    "_collapse_view_helper",
+    "_reshape_view_helper_core_alg",
+    "are_strides_like_channels_last_or_false",
+    "check_contiguous_sizes_strides",
+    "is_channels_last_contiguous_2d",
+    "is_channels_last_contiguous_3d",
+    "is_contiguous",
+    "is_non_overlapping_and_dense_or_false",
+    "should_swap",
+)
+
+
+def guards_on_layout(size: torch.SymInt) -> dict[Any, str]:
+    """Return what was taken for granted only to lay tensors out in memory, each with its text (``SLoc``)."""
+    env, printer = size.node.shape_env, PythonPrinter()
+    places = ((guard.expr, guard.sloc.framework_loc) for guard in env.guards)
+    return {guard: printer.doprint(env.simplify(guard)) for guard, place in places if _is_about_layout(place)}
+
+
+def _is_about_layout(place: Any) -> bool:
+    """Tell whether a frame is that of a function that only lays tensors out (``traceback.FrameSummary``)."""
+    inside = str(getattr(place, "filename", "")).startswith(_OF_OPERATORS)
+    return inside and place.name in _ABOUT_LAYOUT
 
 
 def is_decided_by_data(expression: Any) -> bool:

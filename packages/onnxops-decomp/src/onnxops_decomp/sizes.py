@@ -203,8 +203,10 @@ class SizeOperations:
         return result
 
     def set_dims(self, value: ir.Value, dims: Sequence[Dim]) -> None:
-        """Note what is known of the shape of ``value`` beyond what inference found."""
+        """Note what is known of the shape of ``value`` beyond what inference found; an input is as it was declared."""
         known = dims_of(value)
+        if known is not None and value.producer() is None:
+            return
         if known is not None and len(known) == len(dims):
             dims = [
                 new if isinstance(new, int) or (new.value is not None and not isinstance(old, int)) else old
