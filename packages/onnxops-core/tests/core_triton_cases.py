@@ -14,10 +14,15 @@ from onnxops_core.native import native_ops
 
 @pytest.fixture(scope="module")
 def kernels():
-    from onnxops_core.native.kernels import attention, elementwise, matmul_nbits, normalization, rotary
+    from onnxops_core.native.activations import triton as activations
+    from onnxops_core.native.attentions import triton as attentions
+    from onnxops_core.native.caches import triton as caches
+    from onnxops_core.native.normalization import triton as normalization
+    from onnxops_core.native.quantization import triton as quantization
+    from onnxops_core.native.rotary import triton as rotary
 
-    modules = (rotary, normalization, elementwise, matmul_nbits, attention)
-    return {module.__name__.rsplit(".", 1)[1]: module for module in modules}
+    modules = (rotary, normalization, activations, caches, quantization, attentions)
+    return {module.__name__.split(".")[-2]: module for module in modules}
 
 
 def _reference(op_type, version, *args, **kwargs):
@@ -101,13 +106,13 @@ def test_skip_normalization(kernels, centre, dtype):
 def test_swiglu(kernels, count):
     a, b = 20 * torch.randn(count), torch.randn(count)
 
-    _close(kernels["elementwise"].swiglu(a, b, 1.5), _reference("SwiGLU", 28, a, b, alpha=1.5))
+    _close(kernels["activations"].swiglu(a, b, 1.5), _reference("SwiGLU", 28, a, b, alpha=1.5))
 
 
 def test_swiglu_of_large_gates_is_not_nan(kernels):
     a, b = torch.tensor([-1e4, 1e4]), torch.tensor([2.0, 3.0])
 
-    assert kernels["elementwise"].swiglu(a, b, 1.0).tolist() == [0.0, 3e4]
+    assert kernels["activations"].swiglu(a, b, 1.0).tolist() == [0.0, 3e4]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64])
@@ -117,7 +122,7 @@ def test_cache_write(kernels, dtype, axis, mode):
     starts = torch.tensor([0, 3] if mode == "linear" else [4, 13])
     written = cache.clone()
 
-    kernels["elementwise"].write_update(written, update, starts, axis, mode == "circular")
+    kernels["caches"].write_update(written, update, starts, axis, mode == "circular")
 
     expected = _reference("TensorScatter", 24, cache, update, starts, axis=axis, mode=mode)
     assert torch.equal(written.view(torch.uint8), expected.contiguous().view(torch.uint8))
@@ -134,7 +139,7 @@ def test_matmul_nbits(kernels, bits, zeros):
     packed = torch.randint(0, 256, (n, -(-blocks * bits // 8)), dtype=torch.uint8)
     zero_points = {"none": None, "packed": packed, "plain": torch.randn(n, blocks)}[zeros]
 
-    result = kernels["matmul_nbits"].matmul_nbits(a, weight, scales, zero_points, bias, group, bits)
+    result = kernels["quantization"].matmul_nbits(a, weight, scales, zero_points, bias, group, bits)
 
     expected = _reference(
         "MatMulNBits", 1, a, weight, scales, zero_points, None, bias, K=k, N=n, block_size=group, bits=bits
@@ -160,7 +165,7 @@ def test_attention(kernels, name):
     options = ATTENTION[name]
     q, k, v = torch.randn(2, 4, 18, 24), torch.randn(2, 2, 33, 24), torch.randn(2, 2, 33, 10)
 
-    result = kernels["attention"].attend(
+    result = kernels["attentions"].attend(
         q,
         k,
         v,
@@ -183,7 +188,7 @@ def test_attention(kernels, name):
 def test_attention_over_a_past(kernels):
     q, k = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 20, 16)
 
-    result = kernels["attention"].attend(
+    result = kernels["attentions"].attend(
         q, k, k, None, None, past=17, causal=True, left=-1, right=-1, scale=0.25, softcap=0.0
     )
 
@@ -218,7 +223,7 @@ def test_attention_to_keys_that_lie_far_apart(kernels):
         x.copy_(torch.randn(1, 1, 3, 16))
     q = torch.randn(1, 1, 2, 16).half()
 
-    result = kernels["attention"].attend(
+    result = kernels["attentions"].attend(
         q, k, v, None, None, past=0, causal=False, left=-1, right=-1, scale=0.25, softcap=2.0
     )
 

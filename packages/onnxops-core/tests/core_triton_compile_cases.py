@@ -57,7 +57,7 @@ DTYPES = [torch.bfloat16, torch.float32]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("positions", "interleaved", "width"), [(True, False, 128), (False, True, 96)])
 def test_rotary(compiled, dtype, positions, interleaved, width):
-    from onnxops_core.native.kernels.rotary import rotary
+    from onnxops_core.native.rotary.triton import rotary
 
     ids = torch.zeros(2, 5, dtype=torch.int64) if positions else None
     caches = [torch.ones(9 if positions else 10, width // 2, dtype=dtype) for _ in range(2)]
@@ -72,7 +72,7 @@ def test_rotary(compiled, dtype, positions, interleaved, width):
 @pytest.mark.parametrize("columns", [1, 4096, 1 << 15])
 @pytest.mark.parametrize("centre", [False, True])
 def test_normalization(compiled, dtype, columns, centre):
-    from onnxops_core.native.kernels.normalization import normalize
+    from onnxops_core.native.normalization.triton import normalize
 
     x, row = torch.ones(3, columns, dtype=dtype), torch.ones(columns, dtype=dtype)
 
@@ -84,7 +84,7 @@ def test_normalization(compiled, dtype, columns, centre):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_swiglu(compiled, dtype):
-    from onnxops_core.native.kernels.elementwise import swiglu
+    from onnxops_core.native.activations.triton import swiglu
 
     swiglu(torch.ones(4096, dtype=dtype), torch.ones(4096, dtype=dtype), 1.5)
 
@@ -94,7 +94,7 @@ def test_swiglu(compiled, dtype):
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32, torch.int64])
 @pytest.mark.parametrize(("inner", "circular", "starts"), [(128, False, True), (1, True, True), (7, False, False)])
 def test_cache_write(compiled, dtype, inner, circular, starts):
-    from onnxops_core.native.kernels.elementwise import write_update
+    from onnxops_core.native.activations.triton import write_update
 
     cache, update = torch.zeros(2, 4, 16, inner).to(dtype), torch.zeros(2, 4, 3, inner).to(dtype)
 
@@ -107,7 +107,7 @@ def test_cache_write(compiled, dtype, inner, circular, starts):
 @pytest.mark.parametrize(("bits", "zeros"), [(4, "none"), (4, "packed"), (2, "plain"), (8, "packed")])
 @pytest.mark.parametrize(("rows", "group"), [(1, 32), (130, 128)])
 def test_matmul_nbits(compiled, dtype, bits, zeros, rows, group):
-    from onnxops_core.native.kernels.matmul_nbits import matmul_nbits
+    from onnxops_core.native.quantization.triton import matmul_nbits
 
     n, blocks = 64, 256 // group
     weight = torch.zeros(n, blocks, group * bits // 8, dtype=torch.uint8)
@@ -147,7 +147,7 @@ ATTENTION = {
     ],
 )
 def test_attention(compiled, dtype, size, name):
-    from onnxops_core.native.kernels.attention import attend
+    from onnxops_core.native.attentions.triton import attend
 
     fixed = {"mask": None, "lengths": None, "past": 0, "causal": False, "left": -1, "right": -1, "softcap": 0.0}
     options = fixed | ATTENTION[name]
@@ -161,7 +161,7 @@ def test_attention(compiled, dtype, size, name):
 
 
 def test_one_query_and_one_key(compiled):
-    from onnxops_core.native.kernels.attention import attend
+    from onnxops_core.native.attentions.triton import attend
 
     q = torch.ones(1, 1, 1, 64)
 

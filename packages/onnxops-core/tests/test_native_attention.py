@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from onnxops_core import native
-from onnxops_core.native import _attention_kernel, find_native_op
+from onnxops_core.native import find_native_op
+from onnxops_core.native.attentions import kernel
 
 _REFERENCE = find_native_op(torch.ops.onnxops.Attention.opset25).reference
 
@@ -67,7 +68,7 @@ def test_short_random_calls(seed):
 @pytest.mark.parametrize("seed", range(60, 90))
 def test_random_calls_over_several_tiles(seed, monkeypatch):
     # Small tiles make every call cross their borders.
-    monkeypatch.setattr(_attention_kernel, "_TILE_ELEMENTS", 1 << 10)
+    monkeypatch.setattr(kernel, "_TILE_ELEMENTS", 1 << 10)
 
     _compare(seed, 70)
 
@@ -80,7 +81,7 @@ def test_long_random_calls(seed):
 @pytest.mark.wide
 @pytest.mark.parametrize("seed", range(1000, 1300))
 def test_many_random_calls(seed, monkeypatch):
-    monkeypatch.setattr(_attention_kernel, "_TILE_ELEMENTS", 1 << (8 + seed % 12))
+    monkeypatch.setattr(kernel, "_TILE_ELEMENTS", 1 << (8 + seed % 12))
 
     _compare(seed, 5 + seed % 90)
 

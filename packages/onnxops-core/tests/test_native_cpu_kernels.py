@@ -10,7 +10,8 @@ import torch
 from core_samples import SAMPLES
 
 from onnxops_core import OnnxExporterError, build_cpu_kernels, native
-from onnxops_core.native import _cpu, find_native_op
+from onnxops_core.native import find_native_op
+from onnxops_core.native.c_kernels import library as c_library
 
 ROTARY = find_native_op(torch.ops.onnxops.RotaryEmbedding.opset23)
 SCATTER = find_native_op(torch.ops.onnxops.TensorScatter.opset24)
@@ -25,13 +26,13 @@ def library(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kernels")))
         yield build_cpu_kernels()
-        _cpu.cpu_kernels.cache_clear()
+        c_library.cpu_kernels.cache_clear()
 
 
 @pytest.fixture
 def kernels(library, monkeypatch):
     """Returns a list to which each call of a compiled kernel adds its name."""
-    compiled = _cpu.cpu_kernels()
+    compiled = c_library.cpu_kernels()
     assert compiled is not None
     called = []
 
@@ -40,16 +41,16 @@ def kernels(library, monkeypatch):
             called.append(name.removeprefix("onnxops_"))
             return getattr(compiled, name)
 
-    monkeypatch.setattr(_cpu, "cpu_kernels", Recorder)
+    monkeypatch.setattr(c_library, "cpu_kernels", Recorder)
     return called
 
 
 @pytest.fixture
 def no_kernels(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    _cpu.cpu_kernels.cache_clear()
+    c_library.cpu_kernels.cache_clear()
     yield tmp_path
-    _cpu.cpu_kernels.cache_clear()
+    c_library.cpu_kernels.cache_clear()
 
 
 def _close(actual, expected):
@@ -248,8 +249,8 @@ def test_library_is_the_users_alone(library):
 @pytest.mark.parametrize("broken", [False, True])
 def test_absent_or_broken_library_is_no_error(no_kernels, broken):
     if broken:
-        _cpu._library_path().parent.mkdir()
-        _cpu._library_path().write_text("no library")
+        c_library._library_path().parent.mkdir()
+        c_library._library_path().write_text("no library")
     x, scale = torch.randn(2, 4), torch.randn(4)
 
     assert "build_cpu_kernels" in RMS.explain(x, scale)["C"]

@@ -9,8 +9,9 @@ import torch
 from core_samples import SAMPLES
 
 from onnxops_core import native
-from onnxops_core.native import _backends, find_native_op
-from onnxops_core.native._backends import Backend, dispatching
+from onnxops_core.native import find_native_op
+from onnxops_core.native.declaring import backends
+from onnxops_core.native.declaring.backends import Backend, dispatching
 
 TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4, torch.float64: 1e-9}
 
@@ -123,13 +124,13 @@ def test_refusals_give_reasons():
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_missing_triton_is_a_reason(monkeypatch, installed):
-    monkeypatch.setattr(_backends, "_triton_is_installed", lambda: installed)
+    monkeypatch.setattr(backends, "_triton_is_installed", lambda: installed)
 
-    assert (_backends.triton_refuses([None]) is None) == installed
+    assert (backends.triton_refuses([None]) is None) == installed
 
 
 def test_wide_rows_and_broadcast_parameters_are_refused(monkeypatch):
-    monkeypatch.setattr("onnxops_core.native._gpu.triton_refuses", lambda tensors: None)
+    monkeypatch.setattr("onnxops_core.native.normalization.gpu.triton_refuses", lambda tensors: None)
     op = find_native_op(torch.ops.onnxops.RMSNormalization.opset23)
 
     assert op.explain(torch.ones(2, 8), torch.ones(8))["Triton"] is None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from onnxops_core.dtypes import ONNX_TO_TORCH, TORCH_TO_ONNX, onnx_dtype, onnx_dtype_name, torch_dtype
-from onnxops_core.native._arguments import flag, integer
-from onnxops_core.native._checks import FLOATS, check_dtype, invalid
-from onnxops_core.native._declare import declare
+from onnxops_core.native.declaring.arguments import flag, integer
+from onnxops_core.native.declaring.checks import FLOATS, check_dtype, invalid
+from onnxops_core.native.declaring.declare import declare
 
 __all__ = ["bit_cast", "cum_prod"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from onnxops_core.native._arguments import flag, integer
-from onnxops_core.native._checks import check_float, check_same_dtype, invalid
-from onnxops_core.native._declare import declare
+from onnxops_core.native.declaring.arguments import flag, integer
+from onnxops_core.native.declaring.checks import check_float, check_same_dtype, invalid
+from onnxops_core.native.declaring.declare import declare
 
 __all__ = ["dft", "stft"]
 

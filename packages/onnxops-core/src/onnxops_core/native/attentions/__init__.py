@@ -1,0 +1,1 @@
+"""The attention operators: Attention, FlexAttention, GroupQueryAttention and MultiHeadAttention."""

@@ -1,0 +1,1 @@
+"""TensorScatter, which updates a cache."""

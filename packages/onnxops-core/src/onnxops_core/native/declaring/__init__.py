@@ -1,0 +1,1 @@
+"""What every native operator shares: its declaration, the checks of its arguments, and the choice of a backend."""

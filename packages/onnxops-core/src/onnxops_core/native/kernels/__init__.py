@@ -1,1 +1,0 @@
-"""Triton kernels for NVIDIA GPUs. A module here is imported only when a call is about to use it."""

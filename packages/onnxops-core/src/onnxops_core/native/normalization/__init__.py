@@ -1,0 +1,1 @@
+"""Normalizations, with and without a residual."""

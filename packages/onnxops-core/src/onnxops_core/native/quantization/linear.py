@@ -1,0 +1,385 @@
+"""QuantizeLinear and DequantizeLinear (opset 21 and what later ones added) as torch operators.
+
+4-bit and 2-bit integers are held one per ``int8`` or ``uint8`` element, 4-bit and 6-bit floats one per
+``float32`` element; ``output_dtype`` and ``input_dtype`` name the ONNX dtype that such a carrier stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from onnxops_core.dtypes import torch_dtype
+from onnxops_core.native.declaring.arguments import flag
+from onnxops_core.native.declaring.checks import check_choice, check_dtype, check_same_dtype, invalid
+from onnxops_core.native.declaring.declare import declare
+
+__all__ = ["dequantize_linear", "quantize_linear"]
+
+_INTEGERS: dict[int, tuple[int, int, torch.dtype]] = {
+    2: (0, 255, torch.uint8),
+    3: (-128, 127, torch.int8),
+    4: (0, 65535, torch.uint16),
+    5: (-32768, 32767, torch.int16),
+    21: (0, 15, torch.uint8),
+    22: (-8, 7, torch.int8),
+    25: (0, 3, torch.uint8),
+    26: (-2, 1, torch.int8),
+}
+_FLOAT8 = {number: torch_dtype(number) for number in (17, 18, 19, 20)}
+# Bits of the mantissa, least exponent, largest value.
+_MINIFLOATS = {23: (1, 0, 6.0), 27: (3, 0, 7.5), 28: (2, -2, 28.0)}
+_NUMBER_OF = {torch.uint8: 2, torch.int8: 3, torch.uint16: 4, torch.int16: 5} | {
+    dtype: number for number, dtype in _FLOAT8.items()
+}
+_SCALES = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float8_e8m0fnu})
+_QUANTIZABLE = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.int32})
+
+
+def _carrier(number: int) -> torch.dtype:
+    if number in _INTEGERS:
+        return _INTEGERS[number][2]
+    return _FLOAT8.get(number, torch.float32)
+
+
+def _check_granularity(
+    op: str, names: tuple[str, str, str], x: torch.Tensor, scale: torch.Tensor, axis: int, block_size: int
+) -> None:
+    """Refuses scales that are neither per tensor, nor per axis, nor per block."""
+    if block_size < 0:
+        raise invalid(op, "block_size", block_size, "no negative number")
+    if scale.numel() == 1 and scale.dim() <= 1 and block_size == 0:
+        return
+    if not -x.dim() <= axis < x.dim():
+        raise invalid(op, "axis", axis, f"a dimension of {names[0]}, which has rank {x.dim()}")
+    place = axis % x.dim()
+    if block_size == 0:
+        if tuple(scale.shape) != (x.shape[place],):
+            raise invalid(op, names[1], scale, f"a scalar, or shape ({x.shape[place]},) for axis {place}")
+        return
+    expected = [*x.shape]
+    expected[place] = -(-x.shape[place] // block_size)
+    if list(scale.shape) != expected:
+        raise invalid(op, names[1], scale, f"shape {tuple(expected)} for blocks of {block_size} along axis {place}")
+
+
+def _same_shape(zero_point: torch.Tensor, scale: torch.Tensor) -> bool:
+    """Whether the shapes match; a scalar and a vector of one element count as the same."""
+    if zero_point.dim() <= 1 and scale.dim() <= 1:
+        return zero_point.numel() == scale.numel()
+    return zero_point.shape == scale.shape
+
+
+def _spread(parameter: torch.Tensor, x: torch.Tensor, axis: int, block_size: int) -> torch.Tensor:
+    """Brings a scale or zero point to a shape that broadcasts with ``x``."""
+    if parameter.numel() == 1 and parameter.dim() <= 1 and block_size == 0:
+        return parameter.reshape(())
+    place = axis % x.dim()
+    if block_size == 0:
+        return parameter.view([-1 if i == place else 1 for i in range(x.dim())])
+    if parameter.dtype.itemsize == 1 and parameter.dtype.is_floating_point:
+        parameter = parameter.to(torch.float32)  # torch repeats no 8-bit floats
+    return parameter.repeat_interleave(block_size, place).narrow(place, 0, x.shape[place])
+
+
+def _target(y_zero_point: torch.Tensor | None, output_dtype: int) -> int:
+    if output_dtype:
+        return output_dtype
+    return 2 if y_zero_point is None else _NUMBER_OF.get(y_zero_point.dtype, 0)
+
+
+def _quantize_check(
+    x: torch.Tensor,
+    y_scale: torch.Tensor,
+    y_zero_point: torch.Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: bool = True,
+) -> None:
+    op = "QuantizeLinear"
+    check_dtype(op, "x", x, _QUANTIZABLE)
+    check_dtype(op, "y_scale", y_scale, _SCALES | {torch.int32})
+    _check_granularity(op, ("x", "y_scale", "y_zero_point"), x, y_scale, axis, block_size)
+    check_choice(op, "precision", precision, (0, 1, 10, 16))
+    target = _target(y_zero_point, output_dtype)
+    if target not in _INTEGERS and target not in _FLOAT8 and target not in _MINIFLOATS:
+        if output_dtype:
+            check_choice(op, "output_dtype", output_dtype, (0, *_INTEGERS, *_FLOAT8, *_MINIFLOATS))
+        assert y_zero_point is not None
+        raise invalid(op, "y_zero_point", y_zero_point, "an 8-bit or 16-bit integer or 8-bit float dtype")
+    if y_zero_point is not None:
+        check_same_dtype(op, "y_zero_point", y_zero_point, "the quantized values", _carrier(target))
+        if not _same_shape(y_zero_point, y_scale):
+            raise invalid(op, "y_zero_point", y_zero_point, f"the shape of y_scale, {tuple(y_scale.shape)}")
+
+
+def _ratio(x: torch.Tensor, scale: torch.Tensor, precision: int) -> torch.Tensor:
+    """Divides in the dtype that the specification asks for, rounded to it, and returns that in float32."""
+    if precision:
+        dtype = torch_dtype(precision)
+    elif scale.dtype == torch.float8_e8m0fnu:
+        dtype = x.dtype if x.is_floating_point() else torch.float32
+    else:
+        dtype = scale.dtype if scale.is_floating_point() else torch.float32
+    return (x.to(dtype) / scale.to(dtype)).to(torch.float32)
+
+
+def _to_float8(value: torch.Tensor, dtype: torch.dtype, saturate: bool) -> torch.Tensor:
+    if not saturate:
+        return value.to(dtype)
+    limit = torch.finfo(dtype).max
+    return value.clamp(-limit, limit).to(dtype)
+
+
+def _to_minifloat(value: torch.Tensor, mantissa: int, least: int, largest: float) -> torch.Tensor:
+    """Rounds float32 to the nearest value of a small float format, ties to the even one."""
+    value = value.clamp(-largest, largest)
+    exponent = torch.frexp(value).exponent.sub(1).clamp(min=least)
+    unit = torch.ldexp(torch.ones_like(value), exponent - mantissa)
+    return torch.round(value / unit) * unit
+
+
+def _quantize_reference(
+    x: torch.Tensor,
+    y_scale: torch.Tensor,
+    y_zero_point: torch.Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: bool = True,
+) -> torch.Tensor:
+    target = _target(y_zero_point, output_dtype)
+    value = _ratio(x, _spread(y_scale, x, axis, block_size), precision)
+    zero = None if y_zero_point is None else _spread(y_zero_point, x, axis, block_size).to(torch.float32)
+    if target in _INTEGERS:
+        low, high, carrier = _INTEGERS[target]
+        value = torch.round(value)
+        if zero is not None:
+            value = value + zero
+        return value.clamp(low, high).to(torch.int32).to(carrier)
+    if zero is not None:
+        value = value + zero
+    if target in _FLOAT8:
+        return _to_float8(value, _FLOAT8[target], saturate)
+    return _to_minifloat(value, *_MINIFLOATS[target])
+
+
+def _quantize_fake(
+    x: torch.Tensor,
+    y_scale: torch.Tensor,
+    y_zero_point: torch.Tensor | None = None,
+    *,
+    output_dtype: int = 0,
+    **attributes: object,
+) -> torch.Tensor:
+    return x.new_empty(x.shape, dtype=_carrier(_target(y_zero_point, output_dtype)))
+
+
+def _dtype_of(value: object) -> torch.dtype | None:
+    """The dtype of a tensor or of a graph node that carries one."""
+    found = getattr(value, "dtype", None)
+    if found is None:
+        meta = getattr(value, "meta", None)
+        found = getattr(meta.get("val"), "dtype", None) if isinstance(meta, Mapping) else None
+    return found if isinstance(found, torch.dtype) else None
+
+
+def _lowest_opset(number: int, scale: object) -> int:
+    opset = {23: 23, 25: 25, 26: 25, 27: 28, 28: 28}.get(number, 21)
+    return max(opset, 24) if _dtype_of(scale) == torch.float8_e8m0fnu else opset
+
+
+def _quantize_opset(bound: Mapping[str, Any]) -> int:
+    opset = _lowest_opset(bound["output_dtype"], bound["y_scale"])
+    return max(opset, 23) if bound["precision"] else opset
+
+
+_QUANTIZE = declare(
+    "QuantizeLinear",
+    21,
+    "(Tensor x, Tensor y_scale, Tensor? y_zero_point=None, *, int axis=1, int block_size=0, int output_dtype=0, "
+    "int precision=0, bool saturate=True) -> Tensor",
+    reference=_quantize_reference,
+    fake=_quantize_fake,
+    check=_quantize_check,
+    opset_of_call=_quantize_opset,
+)
+
+
+def quantize_linear(
+    x: torch.Tensor,
+    y_scale: torch.Tensor,
+    y_zero_point: torch.Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: bool = True,
+) -> torch.Tensor:
+    """ONNX QuantizeLinear: ``saturate(round(x / y_scale) + y_zero_point)``, ties to even.
+
+    Args:
+        x: any shape; float32, float16, bfloat16 or int32.
+        y_scale: a scalar; ``(D,)`` for one per index of ``axis``; or x's shape with ``axis`` divided by
+            ``block_size`` (rounded up). float32, float16, bfloat16, float8_e8m0fnu or int32.
+        y_zero_point: as ``y_scale`` in shape, of the result's dtype; zero if None.
+        axis: the dimension that scales differ along.
+        block_size: how many values along ``axis`` share a scale; 0 for none or all.
+        output_dtype: the ONNX dtype integer of the result; by default ``y_zero_point``'s, or uint8.
+        precision: the ONNX dtype integer in which x is divided; by default the scale's.
+        saturate: whether 8-bit floats saturate, rather than overflow.
+
+    Returns:
+        A tensor of x's shape: int8, uint8, int16, uint16, a float8 dtype, or the carrier of a smaller dtype.
+
+    Raises:
+        ValueError: shapes, dtypes or attributes that the specification forbids.
+
+    Source: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    """
+    result: torch.Tensor = _QUANTIZE(
+        x,
+        y_scale,
+        y_zero_point,
+        axis=axis,
+        block_size=block_size,
+        output_dtype=output_dtype,
+        precision=precision,
+        saturate=flag("QuantizeLinear", "saturate", saturate),
+    )
+    return result
+
+
+def _dequantize_check(
+    x: torch.Tensor,
+    x_scale: torch.Tensor,
+    x_zero_point: torch.Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    input_dtype: int = 0,
+) -> None:
+    op = "DequantizeLinear"
+    small = (21, 22, 25, 26, *_MINIFLOATS)
+    check_choice(op, "input_dtype", input_dtype, (0, *small))
+    if input_dtype:
+        check_dtype(op, "x", x, frozenset({_carrier(input_dtype)}))
+    else:
+        check_dtype(op, "x", x, frozenset(_NUMBER_OF) | {torch.int32})
+    check_dtype(op, "x_scale", x_scale, _SCALES)
+    _check_granularity(op, ("x", "x_scale", "x_zero_point"), x, x_scale, axis, block_size)
+    check_choice(op, "output_dtype", output_dtype, (0, 1, 10, 16))
+    if x_scale.dtype == torch.float8_e8m0fnu and not output_dtype:
+        raise invalid(op, "output_dtype", output_dtype, "1, 10 or 16 for a float8_e8m0fnu scale")
+    if x_zero_point is not None:
+        check_same_dtype(op, "x_zero_point", x_zero_point, "x", x.dtype)
+        if not _same_shape(x_zero_point, x_scale):
+            raise invalid(op, "x_zero_point", x_zero_point, f"the shape of x_scale, {tuple(x_scale.shape)}")
+
+
+def _dequantize_reference(
+    x: torch.Tensor,
+    x_scale: torch.Tensor,
+    x_zero_point: torch.Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    input_dtype: int = 0,
+) -> torch.Tensor:
+    dtype = torch_dtype(output_dtype) if output_dtype else x_scale.dtype
+    value = x
+    if x_zero_point is not None:
+        zero = _spread(x_zero_point, x, axis, block_size)
+        exact = torch.float32 if x.is_floating_point() else torch.int32
+        value = x.to(exact) - zero.to(exact)
+    scale = _spread(x_scale, x, axis, block_size)
+    return (value.to(torch.float32) * scale.to(torch.float32)).to(dtype)
+
+
+def _dequantize_check_values(
+    x: torch.Tensor, x_scale: torch.Tensor, x_zero_point: torch.Tensor | None = None, **attributes: object
+) -> None:
+    if x_zero_point is None:
+        return
+    unused = x.dtype == torch.int32 or x.dtype in _FLOAT8.values()
+    if unused and bool((x_zero_point.to(torch.float32) != 0).any()):
+        raise invalid("DequantizeLinear", "x_zero_point", x_zero_point, f"zeros for {x.dtype}")
+
+
+def _dequantize_fake(
+    x: torch.Tensor, x_scale: torch.Tensor, *args: object, output_dtype: int = 0, **attributes: object
+) -> torch.Tensor:
+    return x.new_empty(x.shape, dtype=torch_dtype(output_dtype) if output_dtype else x_scale.dtype)
+
+
+def _dequantize_opset(bound: Mapping[str, Any]) -> int:
+    opset = _lowest_opset(bound["input_dtype"], bound["x_scale"])
+    return max(opset, 23) if bound["output_dtype"] else opset
+
+
+_DEQUANTIZE = declare(
+    "DequantizeLinear",
+    21,
+    "(Tensor x, Tensor x_scale, Tensor? x_zero_point=None, *, int axis=1, int block_size=0, int output_dtype=0, "
+    "int input_dtype=0) -> Tensor",
+    reference=_dequantize_reference,
+    fake=_dequantize_fake,
+    check=_dequantize_check,
+    check_values=_dequantize_check_values,
+    not_attributes=("input_dtype",),
+    opset_of_call=_dequantize_opset,
+)
+
+
+def dequantize_linear(
+    x: torch.Tensor,
+    x_scale: torch.Tensor,
+    x_zero_point: torch.Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    input_dtype: int = 0,
+) -> torch.Tensor:
+    """ONNX DequantizeLinear: ``(x - x_zero_point) * x_scale``.
+
+    Args:
+        x: any shape; int8, uint8, int16, uint16, int32, a float8 dtype, or the carrier of ``input_dtype``.
+        x_scale: a scalar; ``(D,)`` for one per index of ``axis``; or x's shape with ``axis`` divided by
+            ``block_size`` (rounded up). float32, float16, bfloat16 or float8_e8m0fnu.
+        x_zero_point: as ``x_scale`` in shape, of x's dtype; zero if None.
+        axis: the dimension that scales differ along.
+        block_size: how many values along ``axis`` share a scale; 0 for none or all.
+        output_dtype: the ONNX dtype integer of the result (1, 10, 16); by default the scale's.
+        input_dtype: the ONNX dtype integer that a carrier's elements stand for (21 UINT4, 22 INT4, 23
+            FLOAT4E2M1, 25 UINT2, 26 INT2, 27 FLOAT6E2M3, 28 FLOAT6E3M2); 0 if x has its own dtype. Not an
+            ONNX attribute: there the tensor itself has that dtype.
+
+    Returns:
+        A tensor of x's shape, rounded once.
+
+    Raises:
+        ValueError: shapes, dtypes, attributes or zero points that the specification forbids.
+
+    Source: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    """
+    result: torch.Tensor = _DEQUANTIZE(
+        x,
+        x_scale,
+        x_zero_point,
+        axis=axis,
+        block_size=block_size,
+        output_dtype=output_dtype,
+        input_dtype=input_dtype,
+    )
+    return result

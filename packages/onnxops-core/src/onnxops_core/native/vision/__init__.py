@@ -1,0 +1,1 @@
+"""Detection, and sampling at computed places."""
