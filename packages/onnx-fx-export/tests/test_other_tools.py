@@ -50,7 +50,7 @@ def test_translations_by_onnxscript_are_used() -> None:
         program = torch.onnx.export(
             torch.nn.ReLU(), (x,), custom_translation_table={torch.ops.aten.relu.default: doubled}
         )
-    torch.testing.assert_close(program(x), x + x)
+    torch.testing.assert_close(program(x), (x + x,))
 
 
 def test_a_translation_of_an_unknown_operator_has_to_be_callable() -> None:
@@ -84,7 +84,7 @@ def test_torchscript_modules_go_to_the_other_exporter(make) -> None:
     program = export(make(model), (torch.randn(2, 4),), dynamic_axes={"input": {0: "batch"}})
     assert isinstance(program, onnx_ts_legacy.TSProgram)
     x = torch.randn(5, 4)
-    torch.testing.assert_close(program(x)[0], model(x).detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(program(x), model(x).detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_scripted_function_goes_there_too() -> None:
@@ -97,7 +97,7 @@ def test_a_scripted_function_goes_there_too() -> None:
     program = export(function, (torch.ones(3), 2.0), dynamic_axes={"x": {0: "n"}}, input_names=["x"])
     assert isinstance(program, onnx_ts_legacy.TSProgram)
     for x in (torch.ones(5), -torch.ones(2)):
-        torch.testing.assert_close(program(x)[0], function(x, 2.0))
+        torch.testing.assert_close(program(x), function(x, 2.0))
 
 
 def test_dynamic_shapes_hold_for_the_other_exporter() -> None:

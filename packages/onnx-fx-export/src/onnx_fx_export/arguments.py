@@ -12,7 +12,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.examples import inferred_dimensions, several_examples
 from onnx_fx_export.origin import named_forward
 
-__all__ = ["FunctionModule", "example_call", "parameter_names", "with_own_description"]
+__all__ = ["FunctionModule", "example_call", "parameter_defaults", "parameter_names", "with_own_description"]
 
 
 def with_own_description(model: Any, args: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -107,6 +107,14 @@ def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
     except ValueError:
         return lambda *args: function(*args)
     return function
+
+
+def parameter_defaults(model: Any) -> dict[str, Any]:
+    """Return the values of the parameters that a call of the model may leave out, as far as they are known."""
+    if isinstance(model, torch.export.ExportedProgram):
+        return {}
+    parameters = inspect.signature(_forward(model)).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
 
 
 def parameter_names(model: Any) -> list[str]:

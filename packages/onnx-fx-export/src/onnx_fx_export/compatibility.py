@@ -19,7 +19,8 @@ def replace_torch_onnx() -> Iterator[None]:
     """Route ``torch.onnx.export`` to this package inside the context.
 
     Tools that call ``torch.onnx.export`` by its full name use this exporter without a change. Calls that ask for the
-    TorchScript exporter (``dynamo=False``) go to onnx-ts-legacy if it is installed.
+    TorchScript exporter (``dynamo=False``) go to onnx-ts-legacy if it is installed. A call of a program answers the
+    tuple of all outputs, as torch's programs do.
 
     Example:
         >>> with replace_torch_onnx():
@@ -36,5 +37,7 @@ def replace_torch_onnx() -> Iterator[None]:
         module.export = before
 
 
-def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNXProgram | Any:
-    return export(model, args, f, **arguments)
+def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNXProgram:
+    program = export(model, args, f, **arguments)
+    program.answer = "tuple"
+    return program

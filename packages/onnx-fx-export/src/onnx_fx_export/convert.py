@@ -174,7 +174,7 @@ class _Converter:
         if parts := inner_tensors(tensor):
             return {name: self.weights.value(f"{target}.{name}", part) for name, part in parts.items()}
         if target in self.mutated_buffers:
-            self.initial_state[target] = tensor
+            self.initial_state[target] = tensor.detach().clone()  # the user may run the model on
             dims = (*tensor.shape, 2) if tensor.is_complex() else tuple(tensor.shape)
             value = self.op.input(target, to_ir(tensor.dtype), dims)
             return mark_complex(value) if tensor.is_complex() else value
@@ -232,11 +232,12 @@ class _Converter:
         values: list[tuple[ir.Value, str]] = []
         user: list[Any] = []
         numbers: list[int] = []
+        state: dict[str, Any] = {}
         overrides = iter(self.names.output_overrides)
         names = iter(self.names.outputs)
         for spec, result in zip(self.program.graph_signature.output_specs, results, strict=True):
             if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
-                values.append((result, self._state_name(str(spec.target), spec.kind is OutputKind.BUFFER_MUTATION)))
+                state[self._state_source(str(spec.target), spec.kind is OutputKind.BUFFER_MUTATION)] = result
             elif spec.kind is OutputKind.USER_OUTPUT:
                 name = next(names)
                 if affine_of(result) is not None:
@@ -252,23 +253,26 @@ class _Converter:
         for node in self.rebound:
             buffer = specs[node.name].kind is not InputKind.USER_INPUT
             source = str(specs[node.name].target) if buffer else node.name
-            values.append((self.lowering.value_of(node), self._state_name(source, buffer)))
+            state[self._state_source(source, buffer)] = self.lowering.value_of(node)
         if (extra := next(overrides, None)) is not None:
             raise InvalidArgumentError(f"output_names has {extra!r} and more, but the model has no output for it.")
-        if not values:
+        if not values and not state:
             raise InvalidArgumentError("The model returns no tensor, so that there is nothing to export.")
-        final = self._named(values)
+        # The state comes last, in the order in which it comes in.
+        order = [*self.model_inputs, *self.initial_state]
+        sources = sorted(state, key=order.index)
+        final = self._named([*values, *((state[source], f"{source}.next") for source in sources)])
+        self.state = {source: str(final[len(values) + index].name) for index, source in enumerate(sources)}
         self.number_outputs = {str(final[index].name) for index in numbers}
         return final, [final[entry.index].name if isinstance(entry, _Named) else entry for entry in user]
 
-    def _state_name(self, source: str, buffer: bool) -> str:
-        """Return the name of the output that holds the next value of a buffer, or of a mutated input."""
+    def _state_source(self, source: str, buffer: bool) -> str:
+        """Return the name of the input that holds a buffer, or that is a mutated input."""
         if not buffer:
             user = [s.arg.name for s in self.program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
             index = self.input_positions.index(user.index(source))
-            source = self.model_inputs[index]
-        self.state[source] = f"{source}.next"
-        return f"{source}.next"
+            return self.model_inputs[index]
+        return source
 
     def _named(self, values: Sequence[tuple[ir.Value, str]]) -> list[ir.Value]:
         """Give each output a value of its own that carries its name."""

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.arguments import FunctionModule, parameter_names
+from onnx_fx_export.arguments import FunctionModule, parameter_defaults, parameter_names
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
 from onnx_fx_export.dimension_names import name_output_axes
@@ -70,6 +70,7 @@ class ExportRequest:
             if failure is None
             else fall_back(options, parameters, failure)
         )
+        program.answer = "structure"
         return program
 
     def captured(self, repeated_blocks: ModuleClasses) -> Captured:
@@ -101,6 +102,7 @@ class ExportRequest:
         """Return the ONNX program of a captured one."""
         program = captured.program
         parameters = parameter_names(self.model)
+        structure = CallStructure.of(program, parameters, parameter_defaults(self.model))
         names = ModelNames(
             inputs=input_paths(program.call_spec.in_spec, parameters),
             outputs=output_paths(program.call_spec.out_spec),
@@ -109,7 +111,7 @@ class ExportRequest:
             output_overrides=self.output_names,
         )
         result = convert(
-            program, self.opset, table, names, CallStructure.of(program, parameters), self.state, bool(optimize),
+            program, self.opset, table, names, structure, self.state, bool(optimize),
             functions, self.widen_bfloat16, self.target, self.folds_weights,
         )  # fmt: skip
         if optimize == "onnxscript":

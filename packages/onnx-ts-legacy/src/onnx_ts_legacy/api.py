@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import IO, Any, Literal, NoReturn
 
 import torch
@@ -127,23 +127,43 @@ def export(
         operator_export_type=options.fallback,
         autograd_inlining=autograd_inlining,
     )
-    begin = progress or (lambda stage: None)
-    reference = Reference(model, partial(select_model_mode_for_export, mode=training))
+    stages = Stages(progress)
     with asked, exclusive_export(), select_model_mode_for_export(model, training):
-        begin("capture")
+        reference = Reference.of(model)
+        stages.begin("capture")
         captured = capture(model, args, kwargs)
-        begin("convert")
+        stages.begin("convert")
         with torch.no_grad():
             program = convert(captured, options, reference)
         if verify:
-            begin("verify")
+            stages.begin("verify")
             verify_program(program, reference, *split_arguments(args, kwargs))
     if verbose or is_log_enabled():
         print(pretty_model(program.model))
     if f is not None:
-        begin("save")
-        program.save(f)
+        stages.begin("save")
+        program.save(f, external_data=external_data)
+    program.timings = stages.seconds()
     return program
+
+
+class Stages:
+    """Reports the stages of an export as they begin, and measures them."""
+
+    def __init__(self, progress: Callable[[str], None] | None) -> None:
+        self._progress = progress
+        self._begun: dict[str, float] = {}
+
+    def begin(self, name: str) -> None:
+        """Begin a stage, which ends the one before."""
+        self._begun[name] = time.perf_counter()
+        if self._progress is not None:
+            self._progress(name)
+
+    def seconds(self) -> dict[str, float]:
+        """Return how long each stage took; the last one ends now."""
+        ends = [*list(self._begun.values())[1:], time.perf_counter()]
+        return {name: end - begun for (name, begun), end in zip(self._begun.items(), ends, strict=True)}
 
 
 def _options(given: Mapping[str, Any]) -> Options:

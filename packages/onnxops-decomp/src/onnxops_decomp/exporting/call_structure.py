@@ -33,15 +33,21 @@ class CallStructure:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: torch.export.ExportedProgram, parameters: Sequence[str]) -> CallStructure:
+    def of(
+        cls,
+        program: torch.export.ExportedProgram,
+        parameters: Sequence[str],
+        defaults: Mapping[str, Any],
+    ) -> CallStructure:
         """Return the structure that a captured program was called with.
 
         Args:
             program: The captured program.
             parameters: Names of the model's positional parameters; one that collects others begins with an asterisk.
+            defaults: Values of the parameters that a call may leave out.
         """
         single = tuple(itertools.takewhile(lambda name: not name.startswith("*"), parameters))
-        return cls(program.call_spec.in_spec, program.call_spec.out_spec, single)
+        return cls(program.call_spec.in_spec, program.call_spec.out_spec, single, defaults)
 
     def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the leaves of a call in the order of the exported one.

@@ -80,9 +80,7 @@ OPTIONS: Mapping[str, Option] = {
     "custom_translation_table": Option(
         kinds.TRANSLATIONS, about="Keys that are functions of numbers, such as operator.mul, belong to fx graphs."
     ),
-    "external_data": Option(
-        FLAG.or_none(), _by_torchscript("TorchScript writes weights to a file of their own above 1.9 GB only")
-    ),
+    "external_data": Option(FLAG.or_none()),
     "export_params": Option(FLAG),
     "keep_initializers_as_inputs": Option(FLAG.or_none()),
     "state": Option(either("error", "io")),

@@ -185,4 +185,5 @@ def _adjusted(model: ir.Model, include_initializers: bool, keep_initializers_as_
             for value, tensor in zip(initializers, data, strict=True):
                 value.const_value = tensor
                 graph.initializers.add(value)
-        del graph.inputs[inputs:]
+        while len(graph.inputs) > inputs:  # a slice that is deleted leaves its values marked as inputs
+            graph.inputs.pop()

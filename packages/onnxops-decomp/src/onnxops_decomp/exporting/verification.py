@@ -7,8 +7,7 @@ import copy
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,11 +45,17 @@ class Reference:
 
     Attributes:
         model: The model, or what was captured of it.
-        mode: Puts the model in the mode that it was exported in.
+        modes: For each of its modules, by name, whether it was in training mode at the export.
     """
 
     model: Callable[..., Any]
-    mode: Callable[[Any], AbstractContextManager[Any]] = contextlib.nullcontext
+    modes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: Callable[..., Any]) -> Reference:
+        """Return a model with the modes that its modules are in now."""
+        modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
+        return cls(model, {name: module.training for name, module in modules})
 
 
 def verify_program(
@@ -106,7 +111,7 @@ def _run_model(program: ONNXProgram, reference: Reference, call: Example) -> lis
     own = copy.deepcopy(reference.model) if program.initial_state else reference.model
     for name, value in program.initial_state.items():
         _set_state(own, name, value)
-    with torch.no_grad(), unfused_layers(), reference.mode(own):
+    with torch.no_grad(), unfused_layers(), _in_modes(own, reference.modes):
         outputs = own(*args, **kwargs)
     inputs = program.flat_inputs(*args, **kwargs) if program.state else {}
     kept = {
@@ -114,6 +119,20 @@ def _run_model(program: ONNXProgram, reference: Reference, call: Example) -> lis
         for name, output in program.state.items()
     }
     return [outputs, {output: value for output, value in kept.items() if value is not None}]
+
+
+@contextlib.contextmanager
+def _in_modes(model: Any, modes: Mapping[str, bool]) -> Iterator[None]:
+    """Put the modules of a model in other modes, and back again."""
+    modules = dict(model.named_modules()) if modes else {}
+    before = {name: module.training for name, module in modules.items()}
+    try:
+        for name, mode in modes.items():
+            modules[name].training = mode
+        yield
+    finally:
+        for name, mode in before.items():
+            modules[name].training = mode
 
 
 def _owner(model: Any, name: str) -> tuple[Any, str]:

@@ -1,0 +1,387 @@
+"""Whichever exporter made a program, and on whichever path, it is used in the same way."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Dict, Optional, Tuple  # noqa: UP035
+
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import onnx_ts_legacy
+from onnxops_core.errors import OnnxExporterError
+
+fx = pytest.importorskip("onnx_fx_export", reason="the programs of both exporters are compared")
+
+
+def fallen_back(model: Any, *args: Any, **options: Any) -> Any:
+    """Export through the fallback, as if torch.export could not capture the model."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr("onnx_fx_export.request.ExportRequest.captured", refusing)
+        return fx.export(model, *args, fallback=True, **options)
+
+
+def refusing(*args: Any) -> Any:
+    raise fx.CaptureError("not today")
+
+
+def replaced(model: Any, *args: Any, **options: Any) -> Any:
+    with fx.replace_torch_onnx():
+        return torch.onnx.export(model, *args, **options)
+
+
+def scripted(model: Any, *args: Any, **options: Any) -> Any:
+    return onnx_ts_legacy.export(torch.jit.script(model), *args, **options)
+
+
+PATHS: dict[str, Callable[..., Any]] = {
+    "fx": fx.export,
+    "traced": onnx_ts_legacy.export,
+    "scripted": scripted,
+    "fx dynamo=False": lambda model, *args, **options: fx.export(model, *args, dynamo=False, **options),
+    "fx script": lambda model, *args, **options: fx.export(torch.jit.script(model), *args, **options),
+    "fallback": fallen_back,
+    "torch.onnx": replaced,
+    "torch.onnx dynamo=False": lambda model, *args, **options: replaced(model, *args, dynamo=False, **options),
+}
+ANSWERS = {"traced": list, "scripted": list, "torch.onnx": tuple, "torch.onnx dynamo=False": tuple}
+
+
+@pytest.fixture(params=PATHS)
+def path(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def export(path: str) -> Iterator[Callable[..., Any]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        yield PATHS[path]
+
+
+class Nested(nn.Module):
+    """Tensors in a tuple and in a dict, a constant, and a dict in a tuple as result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(
+        self,
+        x: Tensor,
+        pair: Tuple[Tensor, Tensor],  # noqa: UP006
+        more: Dict[str, Tensor],  # noqa: UP006
+        double: bool = True,
+    ) -> Tuple[Tensor, Dict[str, Tensor]]:  # noqa: UP006
+        y = self.linear(x) + pair[0] - 2 * pair[1]
+        if double:
+            y = y * 2
+        return y, {"scaled": y * more["a"] - more["b"], "twice": x * 2}
+
+
+INPUTS = ["x", "first", "second", "a", "b"]
+
+
+def tensors(rows: int) -> dict[str, Tensor]:
+    return {name: torch.randn(rows, 3 if name == "x" else 2) for name in INPUTS}
+
+
+def arguments(rows: int) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
+    found = tensors(rows)
+    return (found["x"], (found["first"], found["second"]), {"a": found["a"], "b": found["b"]}), found
+
+
+def nested(export: Callable[..., Any], model: nn.Module) -> Any:
+    args, _ = arguments(2)
+    return export(model, (*args, True), input_names=INPUTS, dynamic_axes={name: {0: "n"} for name in INPUTS})
+
+
+def assert_answers(path: str, actual: Any, expected: Any) -> None:
+    """Assert that an answer has the form of its path, and these contents."""
+    kind = ANSWERS.get(path)
+    if kind is not None:
+        assert type(actual) is kind
+        expected = kind(leaf for leaf in pytree.tree_leaves(expected) if leaf is not None)
+    torch.testing.assert_close(actual, expected, check_dtype=True)
+
+
+def test_a_call_takes_what_the_model_takes_in_any_order(path: str, export: Callable[..., Any]) -> None:
+    model = Nested()
+    program = nested(export, model)
+    (x, pair, more), named = arguments(5)
+    expected = model(x, pair, more)
+    reordered = dict(reversed(more.items()))
+
+    assert program.input_names == INPUTS
+    assert_answers(path, program(x, pair, more, True), expected)
+    assert_answers(path, program(x, pair, more), expected)  # the model's default is what was exported
+    assert_answers(path, program(double=True, more=reordered, pair=pair, x=x), expected)
+    assert_answers(path, program(x, more=reordered, pair=pair), expected)
+    assert_answers(path, program(**named), expected)  # by the names of the inputs
+    outputs = program.run(named)
+    torch.testing.assert_close(list(outputs.values()), pytree.tree_leaves(expected))
+    assert list(outputs) == program.output_names
+
+
+def test_a_call_that_does_not_fit_is_refused(export: Callable[..., Any]) -> None:
+    program = nested(export, Nested())
+    (x, pair, more), named = arguments(5)
+
+    for wrong in (
+        lambda: program(x),
+        lambda: program(x, list(pair), more),
+        lambda: program(x, (*pair, x), more),
+        lambda: program(x, pair, {"a": x}),
+        lambda: program(x, pair, more, False),
+        lambda: program(x.double(), pair, more),
+        lambda: program(x.int(), pair, more),
+        lambda: program(None, pair, more),
+        lambda: program(x, pair, more, first=x),
+        lambda: program(x[:3], pair, more),
+        lambda: program(x, pair, more, other=x),
+        lambda: program.run({name: value for name, value in named.items() if name != "a"}),
+        lambda: program.run({**named, "other": x}),
+    ):
+        with pytest.raises(fx.InvalidArgumentError):
+            wrong()
+
+
+@pytest.mark.parametrize("place", ["None", "mask"])
+def test_arguments_that_are_none_are_constants(path: str, export: Callable[..., Any], place: str) -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Tensor, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+            if mask is not None:
+                x = x * mask
+            if bias is not None:
+                x = x - bias
+            return x
+
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    given = {"bias": y} if place == "None" else {"mask": y}
+    program = export(Masked(), (x,), kwargs=given)
+    expected = Masked()(x, **given)
+
+    assert program.input_names == ["x", *given]
+    assert_answers(path, program(x, **given), expected)
+    assert_answers(path, program(x, *((None, y) if place == "None" else (y, None))), expected)
+    with pytest.raises(fx.InvalidArgumentError):
+        program(x, mask=y, bias=y)
+
+
+# ---- state
+
+
+class Remembering(nn.Module):
+    """Two buffers, one of them in a submodule, that are written in the other order than they are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.ones(3))
+        self.inner = nn.BatchNorm1d(3)
+        self.inner.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner.count.add_(1)
+        self.total.add_(x.sum(0))
+        return x * self.total + self.inner.count
+
+
+def test_state_has_one_spelling_and_one_order(path: str, export: Callable[..., Any]) -> None:
+    model = Remembering().eval()
+    program = export(model, (torch.randn(2, 3),), input_names=["x"], state="io")
+    names = list(program.initial_state)
+
+    assert set(names) == {"total", "inner.count"}
+    assert program.input_names == ["x", *names]
+    assert program.output_names[1:] == [f"{name}.next" for name in names]
+    assert program.state == program.state_outputs == {name: f"{name}.next" for name in names}
+    state = dict(program.initial_state)
+    for _ in range(3):
+        x = torch.randn(2, 3)
+        outputs = program.run({"x": x, **state})
+        by_keyword, expected = program(x, **state), model(x)
+        torch.testing.assert_close(outputs[program.output_names[0]], expected)
+        leaf = by_keyword if path not in ANSWERS else by_keyword[0]
+        torch.testing.assert_close(leaf, expected)
+        state = {name: outputs[output] for name, output in program.state.items()}
+    torch.testing.assert_close(state, {name: dict(model.named_buffers())[name] for name in state})
+
+
+def test_state_that_a_call_leaves_out_is_that_of_the_export(export: Callable[..., Any]) -> None:
+    model = Remembering().eval()
+    program = export(model, (torch.randn(2, 3),), input_names=["x"], state="io")
+    x = torch.randn(2, 3)
+    first = pytree.tree_leaves(program(x))[0]
+
+    torch.testing.assert_close(pytree.tree_leaves(program(x))[0], first)
+    torch.testing.assert_close(program.run({"x": x})[program.output_names[0]], first)
+    torch.testing.assert_close(first, model(x))
+
+
+# ---- verification
+
+
+def test_a_program_is_compared_with_the_original_on_other_arguments(export: Callable[..., Any]) -> None:
+    model = Nested()
+    program = nested(export, model)
+    (x, pair, more), named = arguments(7)
+
+    program.verify(x, more=dict(reversed(more.items())), pair=pair)
+    program.verify(**named)
+    with pytest.raises(fx.InvalidArgumentError):
+        program.verify(x, pair)
+    program.apply_weights({"linear.bias": torch.full((2,), 9.0)})
+    with pytest.raises(fx.VerificationError):
+        program.verify(x, pair, more)
+    program.release()
+    with pytest.raises(OnnxExporterError, match="released"):
+        program.verify(x, pair, more)
+
+
+def test_the_state_is_compared_as_well_whatever_the_model_did_meanwhile(export: Callable[..., Any]) -> None:
+    model = Remembering().eval()
+    program = export(model, (torch.randn(2, 3),), input_names=["x"], state="io")
+    model(torch.randn(2, 3))
+    before = model.total.clone()
+
+    program.verify(torch.randn(2, 3))
+    assert torch.equal(model.total, before)
+    # The first output stays right, and the state is wrong.
+    outputs = {value.name: value for value in program.model.graph.outputs}
+    node = outputs["inner.count.next"].producer()
+    node.replace_input_with(1, node.inputs[0])
+    program.initialize_inference_session()
+    with pytest.raises(fx.VerificationError):
+        program.verify(torch.randn(2, 3))
+
+
+def test_the_original_is_compared_in_the_mode_of_the_export(export: Callable[..., Any]) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).eval()
+    program = export(model, (torch.randn(2, 3),))
+    model.train()
+
+    program.verify(torch.randn(2, 3))
+    assert model[1].training
+
+
+# ---- files
+
+
+def test_weights_stand_where_the_caller_wants_them(export: Callable[..., Any], tmp_path: Path) -> None:
+    x = torch.randn(2, 600)
+    model = nn.Linear(600, 4)
+    program = export(model, (x,))
+
+    program.save(tmp_path / "one.onnx")
+    program.save(tmp_path / "two.onnx", external_data=True)
+    program.save(tmp_path / "bare.onnx", include_initializers=False)
+    program.save(tmp_path / "inputs.onnx", keep_initializers_as_inputs=True)
+    buffer = io.BytesIO()
+    program.save(buffer)
+
+    files = ["bare.onnx", "inputs.onnx", "one.onnx", "two.onnx", "two.onnx.data"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == files
+    assert buffer.getvalue() == (tmp_path / "one.onnx").read_bytes()
+    assert len(onnx.load(tmp_path / "bare.onnx").graph.initializer) == 0
+    assert len(onnx.load(tmp_path / "inputs.onnx").graph.input) == 3
+    for name in ("one.onnx", "two.onnx", "inputs.onnx"):
+        proto = onnx.load(tmp_path / name)
+        (result,) = onnx.reference.ReferenceEvaluator(proto).run(None, {program.input_names[0]: x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(result), model(x).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_external_data_is_an_option_of_every_export(export: Callable[..., Any], tmp_path: Path) -> None:
+    export(nn.Linear(600, 4), (torch.randn(2, 600),), tmp_path / "model.onnx", external_data=True)
+
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+
+
+class Full(io.BytesIO):
+    """A file on a disk that is full after some bytes."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() > 8:
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+def test_a_save_that_fails_leaves_nothing_and_says_why(export: Callable[..., Any], tmp_path: Path) -> None:
+    program = export(nn.Linear(300, 300), (torch.randn(2, 300),))
+    (tmp_path / "folder").mkdir()
+    full = Full(b"before")
+    full.seek(0, io.SEEK_END)
+
+    for destination, options in (
+        (tmp_path / "missing" / "model.onnx", {}),
+        (tmp_path / "folder", {"external_data": True}),
+        (io.StringIO(), {}),
+        (io.BytesIO(), {"external_data": True}),
+        (full, {}),
+    ):
+        with pytest.raises(fx.SaveError):
+            program.save(destination, **options)
+    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
+    assert full.getvalue() == b"before"
+    assert issubclass(fx.SaveError, OnnxExporterError)
+
+
+# ---- the model
+
+
+def test_weights_dimensions_and_values_are_at_hand(path: str, export: Callable[..., Any]) -> None:
+    model, other = Nested(), Nested()
+    program = nested(export, model)
+    (x, pair, more), _ = arguments(4)
+
+    assert program.apply_weights({**other.state_dict(), "unknown": x}) == ["unknown"]
+    assert_answers(path, program(x, pair, more), other(x, pair, more))
+    with pytest.raises(fx.InvalidArgumentError, match="shape"):
+        program.apply_weights({"linear.bias": torch.ones(5)})
+    program.rename_axes({"n": "rows"})
+    assert [str(value.shape[0]) for value in program.model.graph.inputs] == ["rows"] * 5
+    assert str(program.model.graph.outputs[0].shape[0]) == "rows"
+    with pytest.raises(fx.InvalidArgumentError, match="rows"):
+        program(x[:2], pair, more)
+    values = program.compute_values(["x", program.output_names[0]], (x, pair), {"more": more})
+    torch.testing.assert_close(values, [x, other(x, pair, more)[0]])
+    assert_answers(path, program.call_reference(x, pair, more), other(x, pair, more))
+    program.optimize()
+    program.inline_functions()
+    assert_answers(path, program(x, pair, more), other(x, pair, more))
+    assert program.timings
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.complex64, torch.bool])
+def test_values_of_every_dtype_go_in_and_out(path: str, export: Callable[..., Any], dtype: torch.dtype) -> None:
+    class Turned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.transpose(0, 1)
+
+    x = (torch.randn(2, 3) * 4).to(dtype)
+    program = export(Turned(), (x,), opset_version=20)
+
+    actual = pytree.tree_leaves(program(x))[0]
+    assert actual.dtype == dtype
+    assert torch.equal(actual.float() if dtype.itemsize == 1 else actual, (x.T).float() if dtype.itemsize == 1 else x.T)
+
+
+def test_a_session_is_made_as_asked(export: Callable[..., Any]) -> None:
+    import onnxruntime
+
+    made: list[Any] = []
+    program = export(nn.Linear(3, 2), (torch.randn(2, 3),))
+
+    def initializer(model: bytes, **options: Any) -> Any:
+        made.append(options)
+        return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+    program.initialize_inference_session(initializer, sign=1)
+    program(torch.randn(2, 3))
+    assert made == [{"sign": 1}]
