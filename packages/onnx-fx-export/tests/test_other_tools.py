@@ -97,7 +97,7 @@ def test_a_scripted_function_goes_there_too() -> None:
     program = export(function, (torch.ones(3), 2.0), dynamic_axes={"x": {0: "n"}}, input_names=["x"])
     assert isinstance(program, onnx_ts_legacy.TSProgram)
     for x in (torch.ones(5), -torch.ones(2)):
-        torch.testing.assert_close(program(x), function(x, 2.0))
+        torch.testing.assert_close(program(x, 2.0), function(x, 2.0))
 
 
 def test_dynamic_shapes_hold_for_the_other_exporter() -> None:
