@@ -48,6 +48,37 @@ def test_public_parts_and_mere_mentions_are_not(line: str) -> None:
     assert list(house.forbidden_names("a.py", line)) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("x = torch._C._get_tracing_state()", "is private to torch"),
+        ("from torch._subclasses.fake_tensor import FakeTensor", "is private to torch"),
+        ("from torch.fx.experimental import _config", "is private to torch"),
+        ("import torch._dynamo.config", "is private to torch"),
+        ("torch.onnx.export = mine", "torch is changed here"),
+        ("setattr(torch.Tensor, 'data', mine)", "torch is changed here"),
+    ],
+)
+def test_private_names_and_changes_of_torch_are_reported(line: str, fault: str) -> None:
+    faults = list(house.torch_faults("packages/a/src/a/b.py", line))
+    assert faults
+    assert all(fault in each for each in faults)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("packages/a/src/a/torch_private.py", "x = torch._C._get_tracing_state()"),
+        ("packages/a/src/a/b.py", "x: torch._ops.OpOverload = torch.ops.aten.add.Tensor"),
+        ("packages/a/src/a/b.py", "from torch.utils import _pytree as pytree"),
+        ("packages/a/src/a/b.py", "torch.manual_seed(0).__class__"),
+        ("packages/a/src/a/b.py", "self.torch = torch"),
+    ],
+)
+def test_what_may_be_used_of_torch_is_not(name: str, line: str) -> None:
+    assert not list(house.torch_faults(name, line))
+
+
 def test_new_and_committed_files_are_checked_and_ignored_ones_are_not(sample: Workspace) -> None:
     (sample.root / "new.py").write_text("x = 1\n")
     (sample.root / "build").mkdir()

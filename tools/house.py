@@ -16,6 +16,11 @@ MAX_FUNCTION_LINES = 45
 # The internals that go away with TorchScript. The import bans of ruff cannot see attribute chains or prefixes.
 FORBIDDEN = re.compile(r"\b_jit_pass_onnx\w*|\btorch\.onnx\._internal\b|\bonnx_ir\._\w+|\bonnxscript\._\w+")
 
+# The modules in which private names of torch may stand, each with a test that notices when torch changes one.
+TORCH_PRIVATE = re.compile(r"/(_?torch_private|_torch_export_flag|torch_graph)\.py$")
+# What torch documents, or asks others to use, in spite of the underscore; the tests of onnxops-core notice a change.
+USED_EVERYWHERE = re.compile(r"torch\.(_check|_ops|_ops\.OpOverload(Packet)?|utils\._pytree(\.\w+)?)")
+
 
 def file_faults(name: str, text: str) -> Iterator[str]:
     """What is wrong with one Python file, as `path:line: fault`."""
@@ -56,6 +61,36 @@ def forbidden_names(name: str, text: str) -> Iterator[str]:
                 yield f"{name}:{node.lineno}: {found.group()} is private to another project"
 
 
+def private_torch_names(text: str) -> Iterator[tuple[int, str]]:
+    """The names of torch with an underscore in front that a file uses: line and dotted name."""
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        for name in names:
+            if re.fullmatch(r"torch(\.\w+)*\.(_(?!_)\w+)(\.\w+)*", name):
+                yield node.lineno, name
+
+
+def torch_faults(name: str, text: str) -> Iterator[str]:
+    """Private names of torch outside of the modules that are there for them, and changes of torch itself."""
+    if not TORCH_PRIVATE.search(name):
+        for line, used in private_torch_names(text):
+            if not USED_EVERYWHERE.fullmatch(used):
+                yield f"{name}:{line}: {used} is private to torch; it belongs into the package's torch_private module"
+    for node in ast.walk(ast.parse(text)):
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
+        changed = [ast.unparse(target) for target in targets if isinstance(target, ast.Attribute)]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            changed.append(ast.unparse(node.args[0]) + ".")
+        if any(target.startswith("torch.") for target in changed):
+            yield f"{name}:{node.lineno}: torch is changed here; use onnxops_core.patching.replaced"
+
+
 def python_files(root: Path) -> list[str]:
     """The hand-written Python files under version control, new ones included."""
     listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"], cwd=root)
@@ -70,6 +105,7 @@ def faults(root: Path) -> list[str]:
         found += file_faults(name, text)
         if "/src/" in name:
             found += forbidden_names(name, text)
+            found += torch_faults(name, text)
     return sorted(set(found))
 
 

@@ -1,6 +1,7 @@
 """An export is not disturbed by objects that are collected meanwhile, by other threads, or by an export before it."""
 
 import gc
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -103,3 +104,57 @@ def test_exports_by_several_threads_give_the_models_that_they_give_alone():
             result = future.result()(y)
             result = result[0] if isinstance(result, list) else result
             torch.testing.assert_close(result, Scaled(factor)(y))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_replacements_of_torch_onnx_by_several_threads_end_in_any_order(order):
+    before, contexts = torch.onnx.export, [fx.replace_torch_onnx(), fx.replace_torch_onnx()]
+    with ThreadPoolExecutor(1) as other:
+        contexts[0].__enter__()
+        other.submit(contexts[1].__enter__).result()
+
+        contexts[order[0]].__exit__(None, None, None)
+        program = torch.onnx.export(FixesItsRows(), (torch.ones(2, 3),))
+        other.submit(contexts[order[1]].__exit__, None, None, None).result()
+
+    assert isinstance(program, fx.ONNXProgram)
+    assert torch.onnx.export is before
+
+
+def test_another_thread_makes_models_with_memory_while_one_makes_them_without():
+    with ThreadPoolExecutor(1) as other, fx.enable_fake_mode():
+        mine, theirs = torch.nn.Linear(2, 2), other.submit(torch.nn.Linear, 2, 2).result()
+
+    assert (mine.weight.device.type, theirs.weight.device.type) == ("meta", "cpu")
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("Add", x, x)
+
+
+def test_a_function_with_a_symbolic_keeps_its_gradient_in_other_threads():
+    names = []
+
+    def train():
+        names.append(type(Doubled.apply(torch.ones(1, requires_grad=True)).grad_fn).__name__)
+
+    def forward(x):
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        return Doubled.apply(x)
+
+    program = fx.export(forward, (torch.ones(2),))
+
+    assert set(names) == {"DoubledBackward"}
+    assert [node.op_type for node in program.model.graph] == ["Add"]

@@ -1,7 +1,10 @@
 """What the exporter uses of torch without a public promise is still there and means the same."""
 
+import pytest
 import torch
+from torch_names import found, private_names
 
+import onnx_fx_export
 from onnx_fx_export.torch_private import Writes, fake_like, guard_texts, is_decided_by_data
 
 
@@ -31,3 +34,8 @@ def test_symbols_of_sizes_that_data_decides_are_told_from_those_of_inputs() -> N
     values = (node.meta.get("val") for node in program.graph.nodes)
     sizes = [value.shape[0].node.expr for value in values if isinstance(value, torch.Tensor)]
     assert [is_decided_by_data(size) for size in sizes] == [False, True]
+
+
+@pytest.mark.parametrize("name", private_names(onnx_fx_export))
+def test_every_private_name_in_use_is_there(name: str) -> None:
+    assert found(name) is not None

@@ -6,8 +6,11 @@ import threading
 import warnings
 from typing import Any
 
+import pytest
 import torch
+from torch_names import found, private_names
 
+import onnx_ts_legacy
 from onnx_ts_legacy import _torch_private as private
 
 
@@ -134,3 +137,8 @@ def test_a_traced_size_is_told_apart_while_a_trace_is_recorded() -> None:
 
     assert seen == [(True, True, False)]
     assert not private.traces()
+
+
+@pytest.mark.parametrize("name", private_names(onnx_ts_legacy))
+def test_every_private_name_in_use_is_there(name: str) -> None:
+    assert found(name) is not None

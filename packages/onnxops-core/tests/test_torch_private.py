@@ -5,7 +5,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_names import found, private_names
 
+import onnxops_core
 from onnxops_core import _torch_private
 
 
@@ -126,3 +128,8 @@ def test_below_autograd_no_graph_is_recorded():
         y = x * 2
 
     assert not y.requires_grad
+
+
+@pytest.mark.parametrize("name", private_names(onnxops_core))
+def test_every_private_name_in_use_is_there(name: str) -> None:
+    assert found(name) is not None

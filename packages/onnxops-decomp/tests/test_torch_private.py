@@ -1,10 +1,56 @@
-"""What the tables use of torch without a public promise is still there and means the same."""
+"""Fails when torch changes one of the private things that the tables rely on."""
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch_names import found, private_names
 
-from onnxops_decomp.torch_private import overload_of_custom_op
+import onnxops_decomp
+from onnxops_decomp import torch_private as private
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize("name", private_names(onnxops_decomp))
+def test_every_private_name_in_use_is_there(name: str) -> None:
+    assert found(name) is not None
+
+
+def test_what_is_assumed_of_sizes_is_recorded_and_taken_back() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.ones(4, 3), static_shapes=False)
+
+    with private.recorded_guards(private.fake_mode_of(x)) as guards:
+        assert x.shape[0] > 2
+
+    assert [str(guard.rel_op) for guard in guards] == [">"]
+    assert mode.shape_env.guards == []
+
+
+def test_the_switch_of_the_grad_mode_stands_in_graphs_recorded_before_dispatch() -> None:
+    def switches(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return x * 2
+
+    targets = [node.target for node in private.trace(switches, [torch.ones(2)], whole=True).graph.nodes]
+
+    assert private.grad_mode_switch in targets
+
+
+def test_composite_operators_and_those_with_a_decomposition_are_told_apart() -> None:
+    assert private.is_composite(aten.layer_norm.default)
+    assert not private.is_composite(aten.mm.default)
+    assert private.table_decomposition(aten.addcmul.default) is not None
+    assert private.table_decomposition(aten.mm.default) is None
+
+
+def test_a_call_is_recorded_as_it_is() -> None:
+    graph = private.trace_call(aten.layer_norm.default, (torch.ones(2, 3), [3]), {}).graph
+
+    assert [node.target for node in graph.nodes if node.op == "call_function"] == [aten.layer_norm.default]
 
 
 def test_a_custom_operator_knows_its_overload() -> None:
@@ -12,5 +58,5 @@ def test_a_custom_operator_knows_its_overload() -> None:
     def doubled(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
-    assert overload_of_custom_op(doubled) is torch.ops.decomp_private.doubled.default
-    assert overload_of_custom_op(torch.relu) is None
+    assert private.overload_of_custom_op(doubled) is torch.ops.decomp_private.doubled.default
+    assert private.overload_of_custom_op(torch.relu) is None

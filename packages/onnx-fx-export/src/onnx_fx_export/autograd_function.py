@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import MutationError
 from onnx_fx_export.torch_private import Writes
+from onnxops_core.patching import original, replaced
 from onnxops_decomp import LoweringError, OpBuilder
 from onnxops_decomp.graph_lowering import GraphLowering
 
@@ -110,17 +111,16 @@ def operator() -> torch._ops.OpOverload:
     return overload
 
 
-@contextlib.contextmanager
-def recorded_calls(calls: list[SymbolicFunctionCall]) -> Iterator[None]:
+def recorded_calls(calls: list[SymbolicFunctionCall]) -> contextlib.AbstractContextManager[None]:
     """Turn calls of classes with a ``symbolic`` method into the operator, and collect them in ``calls``."""
     base: Any = torch.autograd.Function
-    original = base.__dict__["apply"]
+    usual = original(base, "apply")
 
     def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
         leaves = pytree.tree_leaves(args)
         positions = tuple(index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
         if kwargs or not positions or not hasattr(cls, "symbolic"):
-            return original.__get__(None, cls)(*args, **kwargs)
+            return usual.__get__(None, cls)(*args, **kwargs)
         call = SymbolicFunctionCall(cls, args, positions)
         _CALLS[call.key] = call
         calls.append(call)
@@ -135,11 +135,7 @@ def recorded_calls(calls: list[SymbolicFunctionCall]) -> Iterator[None]:
             results[place] = operands[index].copy_(results[place])
         return results[0] if call.single else tuple(results)
 
-    base.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        base.apply = original
+    return replaced([(base, "apply", classmethod(apply))])
 
 
 class SymbolicContext:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from onnx_fx_export.export import export
+from onnxops_core.patching import replaced
 from onnxops_decomp.exporting.program import ONNXProgram
 
 __all__ = ["replace_torch_onnx"]
 
 
-@contextlib.contextmanager
-def replace_torch_onnx() -> Iterator[None]:
+def replace_torch_onnx() -> contextlib.AbstractContextManager[None]:
     """Route ``torch.onnx.export`` to this package inside the context.
 
     Tools that call ``torch.onnx.export`` by its full name use this exporter without a change. Calls that ask for the
@@ -28,13 +27,7 @@ def replace_torch_onnx() -> Iterator[None]:
         >>> type(program).__name__
         'ONNXProgram'
     """
-    module: Any = torch.onnx
-    before = module.export
-    module.export = _export
-    try:
-        yield
-    finally:
-        module.export = before
+    return replaced([(torch.onnx, "export", _export)], in_all_threads=True)
 
 
 def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNXProgram:

@@ -23,6 +23,7 @@ import torch
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import guards_of, guards_on_layout, hint_of, not_the_users, replacements_of
 from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
+from onnxops_core.patching import original, replaced
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.expressions import at_sizes
 from onnxops_decomp.mutation import shared_writes
@@ -100,29 +101,23 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
     """
     found: dict[SizeQuestion, None] = {}
     questions: list[SizeQuestion] = []
-    original = {name: getattr(torch.SymInt, name) for name in _RELATIONS}
 
     def noting(name: str) -> Callable[[torch.SymInt, Any], Any]:
-        compare = original[name]
+        compare = original(torch.SymInt, name)
 
         def compared(self: torch.SymInt, other: Any) -> Any:
             answer = compare(self, other)
-            frame = _asker(sys._getframe(1))
+            # The frame in between is that of the replacement.
+            frame = _asker(sys._getframe(2))
             if frame is not None and (question := _question(name, self, other, answer, frame)) is not None:
                 found.setdefault(question)
             return answer
 
         return compared
 
-    symbolic: Any = torch.SymInt
-    for name in _RELATIONS:
-        setattr(symbolic, name, noting(name))
-    try:
+    with replaced([(torch.SymInt, name, noting(name)) for name in _RELATIONS]):
         yield questions
-    finally:
-        for name, compare in original.items():
-            setattr(symbolic, name, compare)
-        questions.extend(found)
+    questions.extend(found)
 
 
 _TORCH = Path(torch.__file__).parent

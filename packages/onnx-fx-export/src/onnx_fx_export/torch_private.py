@@ -29,6 +29,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 import onnxops_core
 import onnxops_decomp
+from onnxops_core.patching import replaced
 
 __all__ = [
     "ACCESS",
@@ -134,8 +135,7 @@ class Writes(TorchDispatchMode):
         return tensor.untyped_storage()._cdata in self._storages
 
 
-@contextlib.contextmanager
-def dynamic_associative_scan() -> Iterator[None]:
+def dynamic_associative_scan() -> AbstractContextManager[None]:
     """Record ``associative_scan`` over a dynamic dimension as ``scan``.
 
     Its generic mode is a recursion in Python that ends at a length that it knows (``generic_associative_scan``).
@@ -162,11 +162,7 @@ def dynamic_associative_scan() -> Iterator[None]:
         _, results = scan(step, [started, *before], list(leaves))
         return results
 
-    module.generic_associative_scan = through_scan
-    try:
-        yield
-    finally:
-        module.generic_associative_scan = generic
+    return replaced([(module, "generic_associative_scan", through_scan)])
 
 
 def fake_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -206,26 +202,22 @@ def specializations() -> Iterator[list[str]]:
     found: list[str] = []
     own = not_the_users()
 
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            equation = re.match(r"eval (Eq\(.*\)) \[", record.getMessage())
-            if equation is None:
+    def note(record: logging.LogRecord) -> None:
+        equation = re.match(r"eval (Eq\(.*\)) \[", record.getMessage())
+        if equation is None:
+            return
+        for frame in reversed(traceback.extract_stack()):
+            if not frame.filename.startswith(own):
+                found.append(f"{frame.filename}:{frame.lineno}: {frame.line} ({equation[1]})")
                 return
-            for frame in reversed(traceback.extract_stack()):
-                if not frame.filename.startswith(own):
-                    found.append(f"{frame.filename}:{frame.lineno}: {frame.line} ({equation[1]})")
-                    return
 
-    logger, listener = logging.getLogger("torch.fx.experimental.symbolic_shapes"), Listener(logging.INFO)
-    level, propagate, handlers = logger.level, logger.propagate, logger.handlers
-    if not logger.isEnabledFor(logging.INFO):
-        # Nobody else asked for these messages.
-        logger.propagate, logger.handlers = False, []
-    logger.setLevel(logging.INFO)
-    logger.addHandler(listener)
-    try:
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    enabled, handle = logger.isEnabledFor, logger.handle
+
+    def listen(record: logging.LogRecord) -> None:
+        note(record)
+        if enabled(record.levelno):
+            handle(record)
+
+    with replaced([(logger, "isEnabledFor", lambda level: level >= logging.INFO), (logger, "handle", listen)]):
         yield found
-    finally:
-        logger.setLevel(level)
-        logger.propagate, logger.handlers = propagate, handlers
-        logger.removeHandler(listener)

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from onnxops_core.patching import replaced
+
 __all__ = ["any_number_of_boxes"]
 
 
@@ -24,12 +26,8 @@ def any_number_of_boxes() -> Iterator[None]:
     if boxes is None:
         yield
         return
-    original = boxes.batched_nms
-    boxes.batched_nms = _batched_nms
-    try:
+    with replaced([(boxes, "batched_nms", _batched_nms)], in_all_threads=True):
         yield
-    finally:
-        boxes.batched_nms = original
 
 
 def _batched_nms(boxes: torch.Tensor, scores: torch.Tensor, idxs: torch.Tensor, iou_threshold: float) -> torch.Tensor:

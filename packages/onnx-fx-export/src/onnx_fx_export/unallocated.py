@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from onnx_fx_export.torch_private import fake_like
+from onnxops_core.patching import original, replaced
 
 __all__ = ["FakeContext", "allocated_on_paper", "enable_fake_mode"]
 
@@ -40,7 +40,7 @@ def enable_fake_mode() -> Iterator[FakeContext]:
         'meta'
     """
     context = FakeContext()
-    register = torch.nn.Module.register_parameter
+    register = original(torch.nn.Module, "register_parameter")
 
     def registered(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
         register(module, name, param)
@@ -51,12 +51,8 @@ def enable_fake_mode() -> Iterator[FakeContext]:
             kept.__dict__.update(param.__dict__)
             module._parameters[name] = kept
 
-    module_class: Any = torch.nn.Module
-    module_class.register_parameter = registered
-    try:
+    with replaced([(torch.nn.Module, "register_parameter", registered)]):
         yield context
-    finally:
-        module_class.register_parameter = register
 
 
 @contextlib.contextmanager

@@ -8,12 +8,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from torch._C import (
+    BoolType,
+    FloatType,
+    IntType,
+    ListType,
+    NoneType,
+    ScriptObject,
+    StringType,
+    TensorType,
+    parse_schema,
+)
 from torch._guards import Source
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -28,10 +37,20 @@ from torch.fx.experimental.symbolic_shapes import (
     constrain_range,
 )
 
+from onnxops_core.patching import replaced
+
 __all__ = [
+    "BoolType",
     "FakeTensor",
     "FakeTensorMode",
+    "FloatType",
+    "IntType",
+    "ListType",
+    "NoneType",
+    "ScriptObject",
     "ShapeEnv",
+    "StringType",
+    "TensorType",
     "TracerWarning",
     "decided",
     "fake_mode",
@@ -42,20 +61,24 @@ __all__ = [
     "lacks_fake_kernel",
     "new_dimension",
     "overload_of_schema",
+    "parse_schema",
     "plain_fake",
     "python_kernels",
     "quiet_fake_tensors",
     "recorded_aliases",
     "refuses_symbols",
-    "replaced",
     "same_storage",
     "set_at_least_one",
+    "shape_as_tensor",
     "shape_env",
     "trace_graph",
     "traced_value",
     "traces",
 ]
 
+
+# A function that tracing records a shape by.
+shape_as_tensor = torch._shape_as_tensor
 
 Function = Callable[..., Any]
 TracerWarning: type[Warning] = torch.jit.TracerWarning  # type: ignore[attr-defined]
@@ -145,15 +168,10 @@ def python_kernels() -> contextlib.AbstractContextManager[Any]:
     return enable_python_dispatcher()  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 
-@contextlib.contextmanager
-def quiet_fake_tensors() -> Iterator[None]:
+def quiet_fake_tensors() -> contextlib.AbstractContextManager[None]:
     """Keep torch from printing what it cannot tell of symbols; the caller deals with it."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+    return replaced([(logger, "handle", lambda record: None)])
 
 
 @functools.cache
@@ -193,38 +211,9 @@ def trace_graph(
         tensors: Inputs of the graph.
         scopes: Names of modules, which the nodes of their calls carry (``torch.jit._trace._trace_module_map``).
     """
-    before = torch.jit._trace._trace_module_map
-    torch.jit._trace._trace_module_map = dict(scopes)
-    try:
+    with replaced([(torch.jit._trace, "_trace_module_map", dict(scopes))]):
         graph, _ = torch._C._create_graph_by_tracing(function, tuple(tensors), lambda variable: "", False, False)
-    finally:
-        torch.jit._trace._trace_module_map = before
     return graph
-
-
-_recording = threading.Lock()
-# For each set of replacements, how many threads need it, and what is put back when none does any more.
-_needed: dict[int, list[tuple[Any, str, Any]]] = {}
-_threads: Counter[int] = Counter()
-
-
-@contextlib.contextmanager
-def replaced(functions: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Put functions in the place of others, given by owner and name, until no thread needs them."""
-    key = id(functions)
-    with _recording:
-        if not _threads[key]:
-            _needed[key] = [(owner, name, vars(owner).get(name)) for owner, name, _ in functions]
-            for owner, name, function in functions:
-                setattr(owner, name, function)
-        _threads[key] += 1
-    try:
-        yield
-    finally:
-        with _recording:
-            _threads[key] -= 1
-            for owner, name, own in [] if _threads[key] else _needed.pop(key):
-                _put_back(owner, name, own)
 
 
 def recorded_aliases(refused: Callable[[str], Exception]) -> contextlib.AbstractContextManager[None]:
@@ -249,13 +238,6 @@ def _replacements(refused: Callable[[str], Exception]) -> list[tuple[Any, str, A
     ]
     found.extend((torch._VF, f"atleast_{rank}d", functools.partial(_at_least, rank)) for rank in _AT_LEAST)
     return found
-
-
-def _put_back(owner: Any, name: str, own: Any) -> None:
-    if own is None:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, own)
 
 
 def traces() -> bool:

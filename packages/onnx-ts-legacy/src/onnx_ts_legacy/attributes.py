@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
+from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state import StateSlot
 from onnx_ts_legacy.values import ObjectRef, Tensor
@@ -85,7 +86,7 @@ class Attributes:
             return self.tensor(path, found)
         if slot is not None:
             return self._interpreter.state_input(slot)
-        if isinstance(found, torch._C.ScriptObject):
+        if isinstance(found, private.ScriptObject):
             key = hash(found)
             if key not in self._objects:
                 self._objects[key] = ObjectRef(self._interpreter.heap, path, found)

@@ -312,8 +312,9 @@ def _unrecorded(what: str) -> Exception:
 
 def _holds_script(module: torch.nn.Module) -> bool:
     """Tell whether a module is scripted, or has an object of TorchScript such as packed weights."""
-    objects = torch._C.ScriptObject
-    return isinstance(module, torch.jit.ScriptModule) or any(isinstance(x, objects) for x in vars(module).values())
+    return isinstance(module, torch.jit.ScriptModule) or any(
+        isinstance(x, private.ScriptObject) for x in vars(module).values()
+    )
 
 
 def _recorded(

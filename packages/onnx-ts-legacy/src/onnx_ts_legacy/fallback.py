@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.dtypes import scalar_type_code
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ScriptValueError
@@ -44,7 +45,7 @@ def write_as_it_is(interpreter: Interpreter, node: Any, args: Sequence[Any], fak
         if interpreter.fallback is OperatorExportTypes.ONNX_FALLTHROUGH:
             result = g.op(f"{_domain(namespace)}::{name}", *inputs, outputs=count)
         elif namespace == "aten":
-            overload = torch._C.parse_schema(node.schema()).overload_name
+            overload = private.parse_schema(node.schema()).overload_name
             result = g.aten_op(name, *inputs, overload_name=overload, outputs=count)
         else:
             return None

@@ -21,6 +21,7 @@ import torch
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.graph_parts import node_outputs
 from onnx_ts_legacy.sources import source_line, user_frame
+from onnxops_core.patching import replaced
 
 __all__ = ["FrozenValues", "changing_place", "told_frozen_values"]
 
@@ -96,7 +97,7 @@ def told_frozen_values() -> Iterator[FrozenValues]:
     values = FrozenValues()
     before, _active.values = getattr(_active, "values", None), values
     try:
-        with warnings.catch_warnings(), private.replaced(_replacements()):
+        with warnings.catch_warnings(), replaced(_replacements()):
             warnings.simplefilter("always", private.TracerWarning)
             warnings.showwarning = functools.partial(_show, values, warnings.showwarning)
             yield values

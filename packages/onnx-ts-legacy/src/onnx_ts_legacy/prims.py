@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.containers import is_unknown_text, plain
 from onnx_ts_legacy.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.errors import ScriptValueError, TorchScriptExportError
@@ -169,7 +170,7 @@ def _is_instance(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> An
 
 def _is_instance_of_optional(interpreter: Interpreter, value: Maybe, wanted: Sequence[Any]) -> Any:
     none = any(kind.kind() in ("NoneType", "OptionalType") for kind in wanted)
-    fits = any(_is_subtype(value.value, torch._C.NoneType.get(), kind) for kind in wanted)
+    fits = any(_is_subtype(value.value, private.NoneType.get(), kind) for kind in wanted)
     if none == fits:
         return none
     return value.present if fits else interpreter.scalars.negated(value.present)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.values import DictRef, ListRef, Tensor, View, is_runtime
 from onnxops_decomp.dtypes import to_torch
@@ -15,12 +16,12 @@ from onnxops_decomp.dtypes import to_torch
 __all__ = ["SymbolicNode", "SymbolicValue", "WrittenNode", "tensor_type"]
 
 
-def tensor_type(dtype: torch.dtype | None, sizes: Any) -> torch._C.TensorType:
+def tensor_type(dtype: torch.dtype | None, sizes: Any) -> private.TensorType:
     """Return a TorchScript tensor type; None stands for what is not known."""
-    kind: Any = torch._C.TensorType.get()
+    kind: Any = private.TensorType.get()
     if dtype is not None:
         kind = kind.with_dtype(dtype)
-    described: torch._C.TensorType = kind if sizes is None else kind.with_sizes(list(sizes))
+    described: private.TensorType = kind if sizes is None else kind.with_sizes(list(sizes))
     return described
 
 
@@ -233,22 +234,22 @@ class SymbolicValue:
             fake = variable.fake
             return tensor_type(fake.dtype, [size if isinstance(size, int) else None for size in fake.shape])
         if isinstance(variable, ir.Value) and isinstance(variable.type, ir.SequenceType):
-            return torch._C.ListType(tensor_type(None if variable.dtype is None else to_torch(variable.dtype), None))
+            return private.ListType(tensor_type(None if variable.dtype is None else to_torch(variable.dtype), None))
         if isinstance(variable, ir.Value):
             dtype = None if variable.dtype is None else to_torch(variable.dtype)
             sizes = None if variable.shape is None else [d if isinstance(d, int) else None for d in variable.shape.dims]
             return tensor_type(dtype, sizes)
         if isinstance(variable, ListRef):
-            element = SymbolicValue(variable.items[0]).type() if variable.items else torch._C.TensorType.get()
-            return torch._C.ListType(element)
+            element = SymbolicValue(variable.items[0]).type() if variable.items else private.TensorType.get()
+            return private.ListType(element)
         kinds: dict[type, Any] = {
-            bool: torch._C.BoolType,
-            int: torch._C.IntType,
-            torch.SymInt: torch._C.IntType,
-            float: torch._C.FloatType,
-            str: torch._C.StringType,
+            bool: private.BoolType,
+            int: private.IntType,
+            torch.SymInt: private.IntType,
+            float: private.FloatType,
+            str: private.StringType,
         }
-        found = next((kind for python, kind in kinds.items() if isinstance(variable, python)), torch._C.NoneType)
+        found = next((kind for python, kind in kinds.items() if isinstance(variable, python)), private.NoneType)
         return found.get()
 
     def setType(self, kind: Any) -> SymbolicValue:

@@ -8,26 +8,25 @@ code that holds ``from torch.onnx import is_in_onnx_export`` sees the answer, an
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from onnxops_core.patching import original, replaced
 
-_lock = threading.Lock()
-_depth = 0
-_original: types.FunctionType | None = None
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
 _ours: Callable[[], bool] = bool
 
 
 def torch_is_exporting() -> bool:
     """What torch itself says, our own answer left out."""
-    function = _original or torch.onnx.is_in_onnx_export
-    return bool(function())
+    public: Any = torch.onnx.is_in_onnx_export
+    code = original(public, "__code__")
+    return bool(public() if code is public.__code__ else types.FunctionType(code, public.__globals__)())
 
 
 def _combined_answer() -> bool:
@@ -37,25 +36,11 @@ def _combined_answer() -> bool:
     return _torch_export_flag._ours() or _torch_export_flag.torch_is_exporting()
 
 
-@contextlib.contextmanager
-def answer_also(ours: Callable[[], bool]) -> Iterator[None]:
+def answer_also(ours: Callable[[], bool]) -> AbstractContextManager[None]:
     """While entered, ``torch.onnx.is_in_onnx_export()`` is also true where ``ours()`` is."""
-    global _depth, _original, _ours
-    public: Any = torch.onnx.is_in_onnx_export
-    with _lock:
-        if _depth == 0:
-            _original = types.FunctionType(public.__code__, public.__globals__)
-            _ours = ours
-            public.__code__ = _combined_answer.__code__
-        _depth += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0 and _original is not None:
-                public.__code__ = _original.__code__
-                _original = None
+    global _ours
+    _ours = ours
+    return replaced([(torch.onnx.is_in_onnx_export, "__code__", _combined_answer.__code__)])
 
 
 def mark_constant_for_dynamo(function: Callable[[], bool]) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from onnxops_core import _torch_export_flag
+from onnxops_core.patching import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,19 +55,13 @@ def onnx_export() -> Iterator[None]:
         _EXPORTING.reset(token)
 
 
-@contextlib.contextmanager
-def unfused_layers() -> Iterator[None]:
+def unfused_layers() -> contextlib.AbstractContextManager[None]:
     """Keeps transformer layers from being run by PyTorch's fused kernels (``torch.backends.mha``) in the body.
 
     Those kernels put zeros at padded positions, where the layers' own definition gives other values, and they stand
     for a whole layer in a trace. Exporters capture, and compare with, the definition.
     """
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    return replaced([(torch.backends.mha, "get_fastpath_enabled", lambda: False)])
 
 
 _torch_export_flag.mark_constant_for_dynamo(is_in_onnx_export)

@@ -1,0 +1,131 @@
+"""The one way in which these packages put something else in the place of a function or attribute of torch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["original", "replaced"]
+
+_MISSING: Any = object()
+_lock = threading.RLock()
+
+
+class _Place:
+    """An attribute that is replaced at present; ``replacements`` holds a thread, or None for all, with each value."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name = owner, name
+        self.own = vars(owner).get(name, _MISSING)
+        self.usual = inspect.getattr_static(owner, name, _MISSING) if self.own is _MISSING else self.own
+        if self.usual is _MISSING or inspect.isdatadescriptor(inspect.getattr_static(type(owner), name, None)):
+            self.usual = getattr(owner, name)
+        self.replacements: tuple[tuple[int | None, Any], ...] = ()
+        self.installed: Any = _MISSING
+
+    def current(self) -> Any:
+        """Return what the running thread is to see."""
+        for thread, value in reversed(self.replacements):
+            if thread is None or thread == threading.get_ident():
+                return value
+        return self.usual
+
+    def install(self) -> None:
+        """Put in place what is needed now, unless someone else has replaced it meanwhile."""
+        if self.installed is not _MISSING and _stored(self.owner, self.name) is not self.installed:
+            return
+        if self.replacements:
+            value = self.replacements[-1][1]
+            if not _is_function(value):
+                self.installed = value
+            elif self.installed is _MISSING:
+                self.installed = _dispatching(self, value)
+            setattr(self.owner, self.name, self.installed)
+        elif self.own is _MISSING and self.name in vars(self.owner):
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.usual)
+
+
+_places: dict[tuple[int, str], _Place] = {}
+
+
+def _stored(owner: Any, name: str) -> Any:
+    """Return an attribute as it is stored, without binding it."""
+    return vars(owner)[name] if name in vars(owner) else getattr(owner, name, _MISSING)
+
+
+def original(owner: Any, name: str) -> Any:
+    """Return what an attribute is without the replacements of :func:`replaced`."""
+    place = _places.get((id(owner), name))
+    return getattr(owner, name) if place is None else place.usual
+
+
+@contextlib.contextmanager
+def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bool = False) -> Iterator[None]:
+    """Put other functions, properties, class methods or values in the place of attributes in the body.
+
+    Contexts may nest and may end in any order, in any number of threads: each takes its own replacements away, and the
+    last one puts back what was there. What someone else has put in their place meanwhile stays.
+
+    Args:
+        replacements: What has the attribute, its name, and what takes its place: a function, property or class method,
+            or any other value.
+        in_all_threads: Whether other threads see functions too; they see values that are not functions in any case.
+    """
+    thread = None if in_all_threads else threading.get_ident()
+    entered: list[tuple[_Place, tuple[int | None, Any]]] = []
+    with _lock:
+        for owner, name, value in replacements:
+            place = _places.get((id(owner), name))
+            if place is None:
+                place = _places[id(owner), name] = _Place(owner, name)
+            entry = (thread, value)
+            place.replacements = (*place.replacements, entry)
+            place.install()
+            entered.append((place, entry))
+    try:
+        yield
+    finally:
+        with _lock:
+            for place, entry in reversed(entered):
+                _leave(place, entry)
+
+
+def _leave(place: _Place, entry: tuple[int | None, Any]) -> None:
+    kept = list(place.replacements)
+    del kept[next(index for index in reversed(range(len(kept))) if kept[index] is entry)]
+    place.replacements = tuple(kept)
+    place.install()
+    if not kept:
+        del _places[id(place.owner), place.name]
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) or isinstance(value, property | classmethod)
+
+
+def _dispatching(place: _Place, value: Any) -> Any:
+    """Return what asks the place, each time it is used, what the running thread is to see."""
+    if isinstance(value, property):
+        return property(
+            lambda self: place.current().__get__(self, type(self)),
+            lambda self, new: place.current().__set__(self, new),
+        )
+    if isinstance(value, classmethod):
+        return classmethod(lambda cls, *args, **kwargs: place.current().__get__(None, cls)(*args, **kwargs))
+    return _calling(place)
+
+
+def _calling(place: _Place) -> Callable[..., Any]:
+    @functools.wraps(place.usual)
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        return place.current()(*args, **kwargs)
+
+    return dispatch

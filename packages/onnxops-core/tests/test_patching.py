@@ -1,0 +1,150 @@
+"""Replacements of attributes are counted, belong to their threads, and are undone in any order."""
+
+import itertools
+import threading
+import types
+
+import pytest
+
+from onnxops_core.patching import original, replaced
+
+
+def usual():
+    return "usual"
+
+
+class Base:
+    @property
+    def size(self):
+        return self._size if hasattr(self, "_size") else 0
+
+    @size.setter
+    def size(self, value):
+        self._size = value
+
+    def method(self):
+        return "method of Base"
+
+
+class Owner(Base):
+    @classmethod
+    def make(cls):
+        return cls.__name__
+
+
+@pytest.fixture
+def module():
+    made = types.ModuleType("owner")
+    made.function, made.limit = usual, 1
+    return made
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_contexts_end_in_any_order(module, order):
+    contexts = [replaced([(module, "function", lambda number=number: number)]) for number in range(3)]
+    for context in contexts:
+        context.__enter__()
+    seen = []
+
+    for index in order:
+        seen.append(module.function())
+        contexts[index].__exit__(None, None, None)
+
+    left = [set(range(3)) - set(order[:count]) for count in range(3)]
+    assert seen == [max(numbers) for numbers in left]
+    assert module.function is usual
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_values_that_are_no_functions_too(module, order):
+    contexts = [replaced([(module, "limit", 10 + number)]) for number in range(3)]
+    for context in contexts:
+        context.__enter__()
+
+    for index in order:
+        assert module.limit >= 10
+        contexts[index].__exit__(None, None, None)
+
+    assert module.limit == 1
+
+
+@pytest.mark.parametrize("in_all_threads", [False, True])
+def test_another_thread_sees_the_usual_function_unless_all_are_meant(module, in_all_threads):
+    seen = []
+
+    with replaced([(module, "function", lambda: "mine")], in_all_threads=in_all_threads):
+        thread = threading.Thread(target=lambda: seen.append(module.function()))
+        thread.start()
+        thread.join()
+        seen.append(module.function())
+
+    assert seen == ["mine" if in_all_threads else "usual", "mine"]
+
+
+def test_each_thread_sees_its_own(module):
+    barrier, seen = threading.Barrier(4), {}
+
+    def run(number):
+        with replaced([(module, "function", lambda: number)]):
+            barrier.wait()
+            seen[number] = module.function()
+            barrier.wait()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert seen == {number: number for number in range(4)}
+    assert module.function is usual
+
+
+def test_methods_class_methods_and_inherited_properties():
+    owner = Owner()
+    replacements = [
+        (Owner, "method", lambda self: f"mine of {type(self).__name__}"),
+        (Owner, "make", classmethod(lambda cls: f"mine of {cls.__name__}")),
+        (Owner, "size", property(lambda self: 7, lambda self, value: None)),
+    ]
+
+    with replaced(replacements):
+        owner.size = 3
+        inside = owner.method(), Owner.make(), owner.size
+    owner.size = 4
+
+    assert inside == ("mine of Owner", "mine of Owner", 7)
+    assert (owner.method(), Owner.make(), owner.size) == ("method of Base", "Owner", 4)
+    assert set(vars(Owner)) & {"method", "size"} == set()
+
+
+def test_the_code_of_a_function_is_an_attribute_as_well():
+    def function():
+        return "usual"
+
+    with replaced([(function, "__code__", (lambda: "mine").__code__)]):
+        inside = function(), types.FunctionType(original(function, "__code__"), {})()
+
+    assert inside == ("mine", "usual")
+    assert function() == "usual"
+
+
+def test_what_someone_else_put_in_the_place_meanwhile_stays_and_falls_back_to_the_usual(module):
+    context = replaced([(module, "function", lambda: "mine")])
+    context.__enter__()
+    ours = module.function
+    module.function = lambda: "theirs"
+
+    context.__exit__(None, None, None)
+    kept = module.function()
+    module.function = ours  # as they undo it
+
+    assert kept == "theirs"
+    assert module.function() == "usual"
+
+
+def test_an_error_undoes_the_replacement_and_its_original_is_known(module):
+    with pytest.raises(KeyError), replaced([(module, "function", lambda: "mine")]):
+        raise KeyError(original(module, "function"))
+
+    assert module.function is usual
