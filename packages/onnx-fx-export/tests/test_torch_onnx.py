@@ -225,3 +225,30 @@ def test_what_the_observer_of_torch_onnx_saw_can_be_exported() -> None:
 def test_both_names_give_the_same_model() -> None:
     model = Scaled().eval()
     assert ir.to_proto(torch.onnx.export(model, (X,)).model) == ir.to_proto(export(model, (X,)).model)
+
+
+@pytest.mark.parametrize("opset", [9, 13, 17])
+def test_symbolics_that_are_registered_with_torch_hold_for_the_torchscript_exporter(opset: int) -> None:
+    from torch.onnx.symbolic_helper import parse_args
+
+    @parse_args("v", "f", "f")
+    def hardtanh(g, x, low, high):
+        return g.op("Mul", x, g.op("Constant", value_t=torch.tensor(high - low)))
+
+    model, x = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Hardtanh(-1.5, 2.0)), torch.randn(3, 4)
+    registered = {"aten::relu": lambda g, x: g.op("Abs", x), "aten::hardtanh": hardtanh}
+    for name, function in registered.items():
+        torch.onnx.register_custom_op_symbolic(name, function, 9)
+    try:
+        program = torch.onnx.export(model, (x,), dynamo=False, opset_version=opset)
+        untouched = export(model, (x,), dynamo=False, opset_version=opset)
+    finally:
+        for name in registered:
+            torch.onnx.unregister_custom_op_symbolic(name, 9)
+    torch.testing.assert_close(_first(program(x)), x.abs() * 3.5)
+    torch.testing.assert_close(_first(untouched(x)), model(x))
+    torch.testing.assert_close(_first(torch.onnx.export(model, (x,), dynamo=False)(x)), model(x))
+
+
+def _first(answer):
+    return answer[0] if isinstance(answer, list | tuple) else answer

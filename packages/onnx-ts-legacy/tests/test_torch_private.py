@@ -142,3 +142,18 @@ def test_a_traced_size_is_told_apart_while_a_trace_is_recorded() -> None:
 @pytest.mark.parametrize("name", private_names(onnx_ts_legacy))
 def test_every_private_name_in_use_is_there(name: str) -> None:
     assert found(name) is not None
+
+
+def test_symbolics_that_torch_knows_are_found_and_no_built_in_ones() -> None:
+    def symbolic(g: Any, x: Any) -> Any:
+        return g.op("Abs", x)
+
+    before = private.registered_symbolics()
+    torch.onnx.register_custom_op_symbolic("aten::relu", symbolic, 11)
+    try:
+        assert [entry for entry in private.registered_symbolics() if entry not in before] == [
+            ("aten::relu", 11, symbolic)
+        ]
+    finally:
+        torch.onnx.unregister_custom_op_symbolic("aten::relu", 11)
+    assert private.registered_symbolics() == before

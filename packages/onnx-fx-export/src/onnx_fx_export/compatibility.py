@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from onnx_fx_export.export import export
+from onnxops_core.export_state import as_torch_onnx
 from onnxops_core.patching import replaced
 from onnxops_decomp.exporting.program import ONNXProgram
 
@@ -18,8 +19,9 @@ def replace_torch_onnx() -> contextlib.AbstractContextManager[None]:
     """Route ``torch.onnx.export`` to this package inside the context.
 
     Tools that call ``torch.onnx.export`` by its full name use this exporter without a change. Calls that ask for the
-    TorchScript exporter (``dynamo=False``) go to onnx-ts-legacy if it is installed. A call of a program answers the
-    tuple of all outputs, as torch's programs do.
+    TorchScript exporter (``dynamo=False``) go to onnx-ts-legacy if it is installed, and symbolic functions that are
+    registered with ``torch.onnx.register_custom_op_symbolic`` hold for them. A call of a program answers the tuple of
+    all outputs, as torch's programs do.
 
     Example:
         >>> with replace_torch_onnx():
@@ -31,6 +33,7 @@ def replace_torch_onnx() -> contextlib.AbstractContextManager[None]:
 
 
 def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNXProgram:
-    program = export(model, args, f, **arguments)
+    with as_torch_onnx():
+        program = export(model, args, f, **arguments)
     program.answer = "tuple"
     return program

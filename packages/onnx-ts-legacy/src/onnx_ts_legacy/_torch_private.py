@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -67,6 +68,7 @@ __all__ = [
     "quiet_fake_tensors",
     "recorded_aliases",
     "refuses_symbols",
+    "registered_symbolics",
     "same_storage",
     "set_at_least_one",
     "shape_as_tensor",
@@ -192,6 +194,21 @@ def overload_of_schema(text: str) -> torch._ops.OpOverload | None:
         return getattr(packet, schema.overload_name or "default")  # type: ignore[no-any-return]
     except AttributeError:
         return None
+
+
+def registered_symbolics() -> list[tuple[str, int, Function]]:
+    """Return name, opset and function of what ``torch.onnx.register_custom_op_symbolic`` has registered.
+
+    It is in the ``registration.registry`` of the module that has the function, beside those of torch, as an override.
+    """
+    registry = sys.modules[cast(Any, torch.onnx).register_custom_op_symbolic.__module__].registration.registry
+    groups = {name: registry.get_function_group(name)._functions for name in registry.all_functions()}
+    return [
+        (name, opset, functions[opset])
+        for name, functions in groups.items()
+        for opset in functions
+        if functions.overridden(opset)
+    ]
 
 
 def inline_calls(graph: Any) -> None:

@@ -16,7 +16,9 @@ from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.exporter import Options, convert, convert_partly
 from onnx_ts_legacy.module_functions import check_opset, module_classes
 from onnx_ts_legacy.program import TSProgram
+from onnx_ts_legacy.torch_symbolics import symbolics_of_torch
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
+from onnxops_core.export_state import is_torch_onnx_call
 from onnxops_core.isolation import exclusive_export
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
@@ -185,6 +187,7 @@ def _options(given: Mapping[str, Any]) -> Options:
         folds_weights=given["do_constant_folding"] and number_of(given["training"]) == TrainingMode.EVAL,
         module_classes=module_classes(given["model"], given["export_modules_as_functions"]),
         table=_table(given["custom_translation_table"]),
+        of_torch=symbolics_of_torch() if is_torch_onnx_call() else None,
     )
 
 

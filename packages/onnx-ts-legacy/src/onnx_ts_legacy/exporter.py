@@ -20,7 +20,7 @@ from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, 
 from onnx_ts_legacy.module_functions import ModuleClass, outline_modules
 from onnx_ts_legacy.optional_outputs import optional_output
 from onnx_ts_legacy.program import TSProgram
-from onnx_ts_legacy.registration import registry
+from onnx_ts_legacy.registration import Registry, registry
 from onnx_ts_legacy.results import Result, results_of
 from onnx_ts_legacy.sources import located
 from onnx_ts_legacy.state import StateSlot, interface_value
@@ -57,11 +57,13 @@ class Options:
     folds_weights: bool = True
     module_classes: Mapping[str, ModuleClass] = dataclasses.field(default_factory=dict)
     table: LoweringTable = dataclasses.field(default_factory=builtin_table)
+    of_torch: Registry | None = None
     name: str = "main_graph"
 
     def custom(self, operator: str) -> Callable[..., Any] | None:
         """Return the user's conversion of an operator, or None."""
-        return registry.find(operator, self.opset_version)
+        found = registry.find(operator, self.opset_version)
+        return self.of_torch.find(operator, self.opset_version) if found is None and self.of_torch else found
 
 
 def convert(captured: Captured, options: Options, reference: Reference | None = None) -> TSProgram:

@@ -27,9 +27,10 @@ from onnxops_core.patching import replaced
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_in_onnx_export", "onnx_export", "unfused_layers"]
+__all__ = ["as_torch_onnx", "is_in_onnx_export", "is_torch_onnx_call", "onnx_export", "unfused_layers"]
 
 _EXPORTING: ContextVar[bool] = ContextVar("onnxops_core_exporting", default=False)
+_AS_TORCH_ONNX: ContextVar[bool] = ContextVar("onnxops_core_as_torch_onnx", default=False)
 
 
 def is_in_onnx_export() -> bool:
@@ -53,6 +54,21 @@ def onnx_export() -> Iterator[None]:
             yield
     finally:
         _EXPORTING.reset(token)
+
+
+@contextlib.contextmanager
+def as_torch_onnx() -> Iterator[None]:
+    """Marks exports in the body as calls of ``torch.onnx.export``, for which what is registered there holds."""
+    token = _AS_TORCH_ONNX.set(True)
+    try:
+        yield
+    finally:
+        _AS_TORCH_ONNX.reset(token)
+
+
+def is_torch_onnx_call() -> bool:
+    """Whether the calling code runs inside :func:`as_torch_onnx`."""
+    return _AS_TORCH_ONNX.get()
 
 
 def unfused_layers() -> contextlib.AbstractContextManager[None]:
