@@ -94,7 +94,7 @@ def test_swiglu(compiled, dtype):
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32, torch.int64])
 @pytest.mark.parametrize(("inner", "circular", "starts"), [(128, False, True), (1, True, True), (7, False, False)])
 def test_cache_write(compiled, dtype, inner, circular, starts):
-    from onnxops_core.native.activations.triton import write_update
+    from onnxops_core.native.caches.triton import write_update
 
     cache, update = torch.zeros(2, 4, 16, inner).to(dtype), torch.zeros(2, 4, 3, inner).to(dtype)
 
