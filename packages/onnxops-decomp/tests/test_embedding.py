@@ -57,6 +57,29 @@ def test_embedding_bag_runs_at_other_sizes(mode: str) -> None:
     )
 
 
+@pytest.mark.parametrize("opset", swept(9, 16, 26))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("padding", [None, 2])
+@pytest.mark.parametrize("mode", [*MODES, "weighted"])
+def test_the_last_offset_ends_the_last_bag(mode: str, padding: int | None, dtype: torch.dtype, opset: int) -> None:
+    def bags(indices: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        scales = {"mode": "sum", "per_sample_weights": scale} if mode == "weighted" else {"mode": mode}
+        return F.embedding_bag(indices, weight, offsets, include_last_offset=True, padding_idx=padding, **scales)
+
+    weight, scale = torch.randn(9, 6).to(dtype), torch.rand(7).to(dtype)
+    indices = torch.tensor([1, 2, 3, 4, 2, 6, 7])
+    ends = ([0, 2, 2, 5, 6], [0, 2, 5, 5], [0, 7, 7, 7], [0, 3, 7], [0, 4])
+    check(
+        bags,
+        indices,
+        weight,
+        torch.tensor([0, 2, 5]),
+        scale,
+        opset=opset,
+        others=[(indices, weight, torch.tensor(offsets), scale) for offsets in ends],
+    )
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_an_infinite_row_stays_in_its_bag(mode: str) -> None:
     weight = torch.randn(4, 3)

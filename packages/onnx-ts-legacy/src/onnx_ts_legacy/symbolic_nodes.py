@@ -234,7 +234,7 @@ def _embedding_bag_helper(
         bool(_parse_arg(flag, "b")) for flag in (scale_grad_by_freq, sparse, include_last_offset)
     )
     weights = SymbolicValue(None) if _is_none(per_sample_weights) else per_sample_weights
-    padding = -1 if _is_none(padding_idx) else _parse_arg(padding_idx, "i")
+    padding = SymbolicValue(None) if _is_none(padding_idx) else _parse_arg(padding_idx, "i")
     call = aten_function("embedding_bag")
     return call(g, embedding_matrix, indices, offsets, scaled, mode, compact, weights, closed, padding)
 

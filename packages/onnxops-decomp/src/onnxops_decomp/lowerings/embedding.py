@@ -73,18 +73,23 @@ def _bag(
     """
     int64, dtype = ir.DataType.INT64, op.dtype(weight)
     indices, offsets = op.cast(indices, int64), op.cast(offsets, int64)
-    # The last offset is the number of indices, so that the last bag reaches to their end with and without it.
     starts = op.Slice(offsets, [0], [-1]) if include_last_offset else offsets
-    begun = op.cast(op.LessOrEqual(op.Unsqueeze(starts, [1]), arange(op, op.size(indices, 0))), int64)
+    places = arange(op, op.size(indices, 0))
+    begun = op.cast(op.LessOrEqual(op.Unsqueeze(starts, [1]), places), int64)
     bag = op.Sub(op.ReduceSum(begun, [0], keepdims=0), 1)
     counts = None if padding_idx is None else op.Not(op.Equal(indices, padding_idx))
+    summed = counts
+    if include_last_offset and counts is None and dtype != ir.DataType.DOUBLE:
+        # Where the last offset is not the number of indices, PyTorch ends the last bag there in its fast sums only. All
+        # else, the number that a mean divides by included, goes on to the end of the indices.
+        summed = op.Less(places, op.Slice(offsets, [-1], [2**63 - 1]))
     rows = op.Gather(weight, indices)
     bags = op.size(starts, 0)
     if mode == _MAX:
         return _largest(op, rows, bag, counts, bags), None, None, None
     if per_sample_weights is not None:
         rows = op.Mul(rows, op.Unsqueeze(per_sample_weights, [1]))
-    result = _summed(op, rows, bag, counts, bags)
+    result = _summed(op, rows, bag, summed, bags)
     if mode == _MEAN:
         ones = op.expand(op.constant([[1.0]], dtype), [op.size(indices, 0), 1])
         result = op.Div(result, op.Max(_summed(op, ones, bag, counts, bags), 1.0))
