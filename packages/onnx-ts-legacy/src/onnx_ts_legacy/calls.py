@@ -33,6 +33,7 @@ from onnx_ts_legacy.values import (
     View,
 )
 from onnx_ts_legacy.variables import Variables
+from onnx_ts_legacy.writes import written_value
 from onnxops_decomp.calls import apply_lowering, check_result, find_lowering, functional_overload
 from onnxops_decomp.decompose import Decomposer
 from onnxops_decomp.definitions import definition
@@ -295,23 +296,9 @@ class OperatorCalls(Variables):
 
     def write(self, target: Tensor, source: Any) -> None:
         """Write a tensor or number to the memory of ``target``, as ``copy_`` does."""
-        fake = target.fake
         if not isinstance(source, Tensor):
             source = self.number_tensor(source)
-        if source.fake.dim() > fake.dim():
-            raise ScriptValueError(f"A tensor of rank {source.fake.dim()} is written to one of rank {fake.dim()}.")
-        value = self.op.cast(self.value(source), to_ir(fake.dtype))
-        if str(tuple(source.fake.shape)) != str(tuple(fake.shape)):
-            cast = self.fresh(value, self.metadata.empty(fake.dtype, source.fake.shape))
-            value = self._expanded(cast, target)
-        assign(self._interpreter, target, value)
-
-    def _expanded(self, source: Tensor, target: Tensor) -> ir.Value:
-        """Return a tensor expanded to the sizes of another one."""
-        if all(isinstance(size, int) or size.node.expr.is_Symbol for size in target.fake.shape):
-            return self.value(self.call(aten.expand.default, [source, self.sizes(target)], {}))
-        # What torch says of a part of a dimension, such as n - 1, does not hold where that is empty.
-        return self.op.Expand(self.value(source), self.op.Shape(self.value(target)))
+        assign(self._interpreter, target, written_value(self._interpreter, target, source))
 
 
 _NUMBER_FUNCTIONS = {

@@ -46,6 +46,7 @@ from onnx_ts_legacy.values import (
     VectorState,
     is_runtime,
 )
+from onnx_ts_legacy.writes import unfitted_value
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.calls import functional_overload
 from onnxops_decomp.decompose import Decomposer
@@ -230,8 +231,10 @@ class Interpreter(OperatorCalls):
         translated = self._translated(node)
         if translated is not None:
             return self.call(translated, *split_arguments(translated, args))
-        if kind == "aten::view" and _shortens_written_value(node):
-            return args[0]
+        if kind in ("aten::view", "aten::expand") and isinstance(args[0], Tensor):
+            value = unfitted_value(self, node, args[0])
+            if value is not None:
+                return value
         handler = container_operator(kind, args) if args else None
         if handler is not None:
             return handler(self, *args)
@@ -442,23 +445,6 @@ class Interpreter(OperatorCalls):
 @functools.cache
 def _returns_tensor(overload: torch._ops.OpOverload) -> bool:
     return any("Tensor" in str(result.type) for result in overload._schema.returns)
-
-
-def _shortens_written_value(node: Any) -> bool:
-    """Tell whether a call only drops leading dimensions of the value of an ``index_put_``.
-
-    Tracing adds it where the example has size 1 there. The value is broadcast anyway, and may have other sizes.
-    """
-    if not all(use.user.kind() == "aten::index_put_" and use.offset == 2 for use in node.output().uses()):
-        return False
-    given, kept = (
-        variable.type().sizes() if variable.isCompleteTensor() else None
-        for variable in (node.inputsAt(0), node.output())
-    )
-    if given is None or kept is None:
-        return False
-    dropped = len(given) - len(kept)
-    return dropped > 0 and given == [1] * dropped + kept
 
 
 def _warn_of_dynamic_squeeze(node: Any, args: Sequence[Any]) -> None:

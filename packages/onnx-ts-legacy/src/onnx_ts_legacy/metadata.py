@@ -285,6 +285,10 @@ class Metadata:
         """Names of the declared sizes."""
         return list(self._declared)
 
+    def declared_symbols(self) -> set[sympy.Symbol]:
+        """Return the symbols of the declared sizes."""
+        return {symbol for size, _ in self._declared.values() for symbol in size.node.expr.free_symbols}
+
     def hinted(self, values: Mapping[str, int]) -> Mapping[str, int]:
         """Return example values of symbols by name, those of ``values`` first."""
         return {**self._hints, **values}
