@@ -33,6 +33,7 @@ from onnxops_core.patching import replaced
 
 __all__ = [
     "ACCESS",
+    "WithoutEmptyBags",
     "Writes",
     "dynamic_associative_scan",
     "fake_like",
@@ -221,3 +222,15 @@ def specializations() -> Iterator[list[str]]:
 
     with replaced([(logger, "isEnabledFor", lambda level: level >= logging.INFO), (logger, "handle", listen)]):
         yield found
+
+
+class WithoutEmptyBags(TorchDispatchMode):
+    """Refuses calls that end the process: PyTorch writes to memory that is not there where there are no bags."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _BAGS and len(args) > 7 and args[7] and len(args[2]) == 1:
+            raise ValueError("embedding_bag of one offset, which is the last one")
+        return func(*args, **(kwargs or {}))
+
+
+_BAGS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)

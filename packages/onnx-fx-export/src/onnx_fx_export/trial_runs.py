@@ -9,7 +9,6 @@ from typing import Any
 import sympy
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from onnxops_decomp.exporting.other_sizes import Example, resampled
@@ -68,21 +67,12 @@ def eager(model: torch.nn.Module, call: Example) -> list[torch.Tensor]:
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with torch.no_grad(), _Survived():
+        with torch.no_grad(), WithoutEmptyBags():
             return _tensors(model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1])))
     finally:
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
-
-
-class _Survived(TorchFunctionMode):
-    """Refuses calls that end the process: PyTorch writes to memory that is not there where there are no bags."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.embedding_bag and args[7] and len(args[2]) == 1:
-            raise ValueError("embedding_bag of one offset, which is the last one")
-        return func(*args, **(kwargs or {}))
 
 
 def gives(
