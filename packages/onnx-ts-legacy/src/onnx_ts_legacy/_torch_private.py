@@ -176,7 +176,6 @@ def quiet_fake_tensors() -> contextlib.AbstractContextManager[None]:
     return replaced([(logger, "handle", lambda record: None)])
 
 
-@functools.cache
 def overload_of_schema(text: str) -> torch._ops.OpOverload | None:
     """Return the operator that a node's schema names (``torch._C.parse_schema``), or None if there is none.
 
@@ -184,16 +183,26 @@ def overload_of_schema(text: str) -> torch._ops.OpOverload | None:
     """
     if text.startswith(("(no schema)", "prim::PythonOp")):
         return None
+    names = _names_in_schema(text)
+    if names is None:
+        return None
+    namespace, name, overload = names
+    try:
+        # A library may define the operator later, or once more.
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload)  # type: ignore[no-any-return]
+    except AttributeError:
+        return None
+
+
+@functools.cache
+def _names_in_schema(text: str) -> tuple[str, str, str] | None:
+    """Return namespace, name and overload, which follow from the text alone."""
     try:
         schema = torch._C.parse_schema(text)
     except RuntimeError:
         return None
     namespace, name = schema.name.split("::")
-    try:
-        packet = getattr(getattr(torch.ops, namespace), name)
-        return getattr(packet, schema.overload_name or "default")  # type: ignore[no-any-return]
-    except AttributeError:
-        return None
+    return namespace, name, schema.overload_name or "default"
 
 
 def registered_symbolics() -> list[tuple[str, int, Function]]:

@@ -55,7 +55,7 @@ def _pointwise_form(
         return None
     if not any(len(tensor.shape) == len(sizes) and _same(tensor.shape, sizes) for tensor in tensors):
         return None
-    key = (function, tuple(kwargs), tuple(map(_kind, leaves)))
+    key = (torch.get_default_dtype(), function, tuple(kwargs), tuple(map(_kind, leaves)))
     if key not in _dtypes:
         dtype = _dtype(function, args, kwargs)
         if dtype is None:

@@ -23,7 +23,6 @@ __all__ = ["apply_lowering", "bind_arguments", "check_result", "find_lowering", 
 _TAKES_QUANTIZED = ("aten::dequantize.self", "aten::dequantize.tensor")
 
 
-@functools.cache
 def functional_overload(overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """Return the form of ``overload`` that returns a new tensor: ``aten.relu`` for ``aten.relu_``.
 
