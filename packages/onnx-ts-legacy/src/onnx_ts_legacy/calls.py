@@ -16,6 +16,7 @@ from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.fallback import write_aten
 from onnx_ts_legacy.hidden_writes import update_running_statistics
+from onnx_ts_legacy.masks import with_boolean_masks
 from onnx_ts_legacy.mutation import VIEWS_IN_PLACE, assign, node_value
 from onnx_ts_legacy.packed_sequences import PACKING
 from onnx_ts_legacy.recurrent import CELLS
@@ -68,6 +69,7 @@ class OperatorCalls(Variables):
         overload, args, kwargs = _plain_form(overload, args, kwargs)
         if overload is None:
             return args[0]
+        args = with_boolean_masks(self._interpreter, overload, args)
         if overload is aten.tensor_split.tensor_indices_or_sections:
             overload, args[1] = self._split_by_numbers(args[1])
         if overload is aten.narrow.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from onnx_ts_legacy.recurrent import SHAPES as RECURRENT
 from onnx_ts_legacy.tensor_forms import is_tensor
+from onnxops_decomp.definitions import masked_index
 
 __all__ = ["SHAPES"]
 
@@ -51,6 +52,7 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.ctc_loss.IntList: _ctc_loss,
     aten.ctc_loss.Tensor: _ctc_loss,
     aten.linalg_lstsq.default: _lstsq,
+    aten.index.Tensor: masked_index,
     # Their own kernels end in an internal assertion of torch where a size is symbolic.
     aten._is_all_true.default: torch.all,
     aten._is_any_true.default: torch.any,

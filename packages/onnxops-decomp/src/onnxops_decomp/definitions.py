@@ -7,12 +7,12 @@ zero, is not looked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["corrcoef", "cov", "definition", "gaussian_nll_loss"]
+__all__ = ["corrcoef", "cov", "definition", "gaussian_nll_loss", "masked_index", "needs_masked_index"]
 
 
 def cov(
@@ -52,6 +52,41 @@ def corrcoef(self: torch.Tensor) -> torch.Tensor:
     if result.is_complex():
         return torch.complex(result.real.clip(-1, 1), result.imag.clip(-1, 1))
     return result.clip(-1, 1)
+
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+def needs_masked_index(indices: Sequence[Any]) -> bool:
+    """Tell whether an index holds a mask beside other tensors, for which torch assumes too much of their sizes."""
+    tensors = [index for index in indices if isinstance(index, torch.Tensor)]
+    masks = [index for index in tensors if index.dtype in _MASKS]
+    return len(tensors) > 1 and bool(masks) and all(mask.dim() for mask in masks)
+
+
+def masked_index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Give a tensor of the shape of ``self[indices]``, however many places each mask selects.
+
+    Tensors without data can be given; what several masks select is broadcast, and so has one new size.
+    """
+    if not needs_masked_index(indices):
+        return torch.ops.aten.index.Tensor(self, indices)
+    given = [index for index in indices if index is not None]
+    mask = next(index for index in given if index.dtype in _MASKS)
+    sizes = [index.shape[-1] for index in given if index.dtype not in _MASKS and index.dim()]
+    # Beside as many integers as have a size of their own, a mask has to select as many places, or one.
+    fixed = any(not isinstance(size, int) or size != 1 for size in sizes)
+    places = mask.new_zeros(1, dtype=torch.int64) if fixed else mask.nonzero()[:, 0]
+    found: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is None:
+            found.append(None)
+        elif index.dtype in _MASKS:
+            found.extend([places] * index.dim())
+        else:
+            # torch forgets the size of another index beside one of rank 0.
+            found.append(index if index.dim() else index.reshape(1))
+    return torch.ops.aten.index.Tensor(self, found)
 
 
 def gaussian_nll_loss(

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.definitions import corrcoef, cov, gaussian_nll_loss
+from onnxops_decomp.definitions import corrcoef, cov, gaussian_nll_loss, masked_index, needs_masked_index
 
 __all__ = ["WholeCalls", "restore"]
 
@@ -181,6 +181,7 @@ _OPERATORS: dict[str, tuple[tuple[str, ...], _Fake, _Condition]] = {
     "narrow": (("Tensor",), _narrow, _starts_at_tensor),
     "one_hot": (("default",), _one_hot, _counts_classes),
     "linalg_lstsq": (("default",), _lstsq, _always),
+    "index": (("Tensor",), masked_index, _always),
 }
 
 
@@ -231,6 +232,38 @@ def _tensor_of(data: Any, dtype: torch.dtype | None = None, device: Any = None) 
     return torch.scalar_tensor(data, dtype=dtype or kinds.get(type(data), torch.get_default_dtype()), device=device)
 
 
+def _tensors_of_index(index: Any) -> list[torch.Tensor | None] | None:
+    """Return the tensors of ``self[index]``, None for whole axes; None if torch captures that, or there is more."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if not needs_masked_index(parts):
+        return None
+    whole = [isinstance(part, slice) and part == slice(None) for part in parts]
+    if not all(found or isinstance(part, torch.Tensor) for part, found in zip(parts, whole, strict=True)):
+        return None
+    return [None if found else part for part, found in zip(parts, whole, strict=True)]
+
+
+# Functions that take masks of dtype uint8 for booleans, and where; without data torch refuses such masks.
+_MASKED = {torch.Tensor.__getitem__: 1, torch.where: 0, torch.Tensor.where: 1}
+
+
+def _with_boolean_masks(func: Callable[..., Any], args: Args) -> Args:
+    """Return positional arguments with masks of dtype uint8 as booleans."""
+    place = _MASKED.get(func)
+    if place is None or len(args) <= place:
+        return args
+    given = args[place]
+    masks = given if isinstance(given, tuple) else (given,)
+    if not any(map(_is_old_mask, masks)):
+        return args
+    found = tuple(mask.to(torch.bool) if _is_old_mask(mask) else mask for mask in masks)
+    return (*args[:place], found if isinstance(given, tuple) else found[0], *args[place + 1 :])
+
+
+def _is_old_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.uint8
+
+
 class WholeCalls(TorchFunctionMode):
     """Sends the calls that have to stay whole through the stand-in operators."""
 
@@ -238,10 +271,14 @@ class WholeCalls(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        args = _with_boolean_masks(func, args)
         if func is torch.as_tensor:
             return _tensor_of(*args, **kwargs)
         if func is torch.nn.functional.gaussian_nll_loss:
             return gaussian_nll_loss(*args, **kwargs)
+        if func is torch.Tensor.__getitem__ and (indices := _tensors_of_index(args[1])) is not None:
+            _overloads()
+            return getattr(torch.ops, _NAMESPACE).index.Tensor(args[0], indices)
         if func in _AROUND:
             func, arguments = _AROUND[func]
             args, kwargs = arguments(*args, **kwargs), {}

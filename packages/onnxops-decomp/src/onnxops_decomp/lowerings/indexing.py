@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.inference import dims_of, same_dim
 from onnxops_decomp.lowerings.joining import broadcast_sizes
 from onnxops_decomp.lowerings.registry import lowering
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.sizes import Size
 
-__all__ = ["IndexPlan", "as_index", "indices_in_range", "nonzero_rows", "plan_index"]
+__all__ = ["IndexPlan", "as_index", "as_mask", "indices_in_range", "nonzero_rows", "plan_index"]
 
 aten = torch.ops.aten
 
@@ -69,6 +70,7 @@ def plan_index(op: OpBuilder, value: ir.Value, indices: Sequence[ir.Value | None
     """Resolve masks and omitted indices as torch does."""
     axes: list[int] = []
     found: list[ir.Value] = []
+    of_masks: list[range] = []
     axis = 0
     for index in indices:
         if index is None:
@@ -83,12 +85,25 @@ def plan_index(op: OpBuilder, value: ir.Value, indices: Sequence[ir.Value | None
         if rank == 0:
             value = op.Unsqueeze(value, [axis])
         rows = nonzero_rows(op, index)
+        of_masks.append(range(len(found), len(found) + max(rank, 1)))
         for row in range(max(rank, 1)):
             found.append(op.Squeeze(rows, [0]) if rank < 2 else op.Gather(rows, row, axis=0))
             axes.append(axis)
             axis += 1
     consecutive = not axes or axes == list(range(axes[0], axes[-1] + 1))
+    _broadcast_masked(op, found, of_masks)
     return IndexPlan(value, axes, found, axes[0] if consecutive and axes else 0)
+
+
+def _broadcast_masked(op: OpBuilder, indices: list[ir.Value], of_masks: Sequence[range]) -> None:
+    """Broadcast what several masks select, in place: a single place goes with all that another mask selects."""
+    if len(of_masks) < 2:
+        return
+    wide = indices[of_masks[0].start]
+    for own in of_masks[1:]:
+        wide = op.Expand(wide, op.Shape(indices[own.start]))
+    for place in (place for own in of_masks for place in own):
+        indices[place] = op.Expand(indices[place], op.Shape(wide))
 
 
 def stacked_indices(op: OpBuilder, plan: IndexPlan) -> tuple[ir.Value, int]:
@@ -244,10 +259,21 @@ def take(op: OpBuilder, self: ir.Value, index: ir.Value) -> ir.Value:
 # ---- masks
 
 
+def as_mask(op: OpBuilder, mask: ir.Value) -> ir.Value:
+    """Return the mask of ``masked_select`` and its like as booleans.
+
+    Raises:
+        LoweringError: If it is of dtype uint8, which torch takes for a mask in other operators only.
+    """
+    if mask.dtype == ir.DataType.UINT8:
+        raise LoweringError("It takes a mask of dtype bool, not uint8, as in torch.")
+    return op.cast(mask, _BOOL)
+
+
 @lowering(aten.masked_select.default)
 def masked_select(op: OpBuilder, self: ir.Value, mask: ir.Value) -> ir.Value:
     sizes = broadcast_sizes(op, [self, mask])
-    value, wide = (flattened(op, op.expand(x, sizes)) for x in (self, op.cast(mask, _BOOL)))
+    value, wide = (flattened(op, op.expand(x, sizes)) for x in (self, as_mask(op, mask)))
     return op.Compress(value, wide)
 
 

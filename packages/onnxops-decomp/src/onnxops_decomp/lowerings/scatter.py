@@ -13,6 +13,7 @@ from onnxops_decomp.inference import dims_of, same_dim
 from onnxops_decomp.lowerings.indexing import (
     IndexPlan,
     as_index,
+    as_mask,
     indices_in_range,
     nonzero_rows,
     plan_index,
@@ -338,7 +339,7 @@ def put(op: OpBuilder, self: ir.Value, index: ir.Value, source: ir.Value, accumu
 @lowering(aten.masked_scatter.default)
 def masked_scatter(op: OpBuilder, self: ir.Value, mask: ir.Value, source: ir.Value) -> ir.Value:
     sizes = broadcast_sizes(op, [self, mask])
-    self, mask = (op.expand(x, sizes) for x in (self, op.cast(mask, _BOOL)))
+    self, mask = (op.expand(x, sizes) for x in (self, as_mask(op, mask)))
     rows = nonzero_rows(op, mask)
     count = op.Shape(rows, start=1, end=2)
     updates = op.Slice(flattened(op, source), [0], count, [0])
