@@ -227,6 +227,9 @@ def specializations() -> Iterator[list[str]]:
 class WithoutEmptyBags(TorchDispatchMode):
     """Refuses calls that end the process: PyTorch writes to memory that is not there where there are no bags."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _BAGS and len(args) > 7 and args[7] and len(args[2]) == 1:
             raise ValueError("embedding_bag of one offset, which is the last one")

@@ -58,6 +58,7 @@ __all__ = ["Failure", "Interpreter"]
 
 
 _NUMBERS = (bool, int, float, complex)
+_OF_CONTAINERS = frozenset(f"aten::{name}" for name in ["len", "format", "__contains__", "mul", "dict", "eq", "ne"])
 # What reads none of its operands.
 _HOLDERS = frozenset(("prim::TupleConstruct", "prim::ListConstruct"))
 
@@ -238,15 +239,7 @@ class Interpreter(OperatorCalls):
         handler = container_operator(kind, args) if args else None
         if handler is not None:
             return handler(self, *args)
-        if kind in (
-            "aten::len",
-            "aten::format",
-            "aten::__contains__",
-            "aten::mul",
-            "aten::dict",
-            "aten::eq",
-            "aten::ne",
-        ):
+        if kind in _OF_CONTAINERS:
             special = self._container_call(kind, args)
             if special is not None:
                 return special[0]

@@ -14,6 +14,7 @@ import torch
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
 from onnx_ts_legacy.values import Tensor
 from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.sizes import is_one
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
@@ -36,15 +37,11 @@ def unfitted_value(interpreter: Interpreter, node: Any, value: Tensor) -> Tensor
     if given is None or given != [1] * (len(given) - len(kept)) + kept:
         return None
     leading = range(len(given) - len(kept))
-    if not leading or not all(_is_one(value.fake.shape[axis]) for axis in leading):
+    if not leading or not all(is_one(value.fake.shape[axis]) for axis in leading):
         # At other sizes a leading dimension may be written.
         return value
     squeezed: Tensor = interpreter.call(aten.squeeze.dims, [value, list(leading)], {})
     return squeezed
-
-
-def _is_one(size: Any) -> bool:
-    return isinstance(size, int) and size == 1
 
 
 def _is_written(node: Any) -> bool:
@@ -84,7 +81,7 @@ def _check_parts(interpreter: Interpreter, target: Tensor, source: Tensor) -> No
     for given, wanted, name in zip(
         reversed(source.fake.shape), reversed(target.fake.shape), reversed(names), strict=False
     ):
-        if not isinstance(given, int) or _is_one(given):
+        if not isinstance(given, int) or is_one(given):
             continue
         if isinstance(wanted, int):
             if given != wanted:

@@ -70,7 +70,7 @@ def masked_index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
     Tensors without data can be given; what several masks select is broadcast, and so has one new size.
     """
     if not needs_masked_index(indices):
-        return torch.ops.aten.index.Tensor(self, indices)
+        return torch.ops.aten.index.Tensor(self, indices)  # type: ignore[no-any-return]
     given = [index for index in indices if index is not None]
     mask = next(index for index in given if index.dtype in _MASKS)
     sizes = [index.shape[-1] for index in given if index.dtype not in _MASKS and index.dim()]
@@ -86,7 +86,7 @@ def masked_index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
         else:
             # torch forgets the size of another index beside one of rank 0.
             found.append(index if index.dim() else index.reshape(1))
-    return torch.ops.aten.index.Tensor(self, found)
+    return torch.ops.aten.index.Tensor(self, found)  # type: ignore[no-any-return]
 
 
 def gaussian_nll_loss(
