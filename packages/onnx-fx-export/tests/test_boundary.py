@@ -130,19 +130,19 @@ CASES = {
         ["left"]),
     "dataclass": Case(
         lambda b: Boxes(b.corners * b.count, b.count + 1, None), lambda n: (Boxes(rows(n), 4),),
-        {"b": [N, None]}, ["b.corners"], ["corners"]),
+        {"b": [N, None]}, ["b.corners"], ["corners", "count"]),
     "dataclass by fields": Case(
         lambda b: Boxes(b.labels, 7, b.corners), lambda n: (Boxes(rows(n), 2, rows(n)),),
-        {"b": {"corners": N, "labels": N}}, ["b.corners", "b.labels"], ["corners", "labels"]),
+        {"b": {"corners": N, "labels": N}}, ["b.corners", "b.labels"], ["corners", "count", "labels"]),
     "nested dataclasses": Case(
         lambda s: Scene(Boxes(s.boxes.corners + 1), [s.extra[0], s.boxes.corners]),
         lambda n: (Scene(Boxes(rows(n)), [rows(2)]),), {"s": {"boxes": {"corners": N}}},
-        ["s.boxes.corners", "s.extra.0"], ["boxes.corners", "extra.0", "extra.1"]),
+        ["s.boxes.corners", "s.extra.0"], ["boxes.corners", "boxes.count", "extra.0", "extra.1"]),
     "none": Case(lambda x, y, z=None: (x if z is None else x + z, None, y), lambda n: (rows(n), None),
                  {"x": N, "y": None}, ["x"], ["output_0"]),
     "numbers as constants": Case(
         lambda x, i, f, b, o: (x * i + f if b else x, i + 1, f * 2, not b, o), lambda n: (rows(n), 3, 2.5, True, "sum"),
-        {"x": N, "i": None, "f": None, "b": None, "o": None}, ["x"], ["output_0"]),
+        {"x": N, "i": None, "f": None, "b": None, "o": None}, ["x"], [f"output_{i}" for i in range(4)]),
     "numbers as inputs": Case(
         lambda x, i, f: (x * i + f, x.shape[0] + i), lambda n: (rows(n), n, n / 2), {"x": N, "i": "i", "f": "f"},
         ["x", "i", "f"], ["output_0", "output_1"]),
@@ -165,7 +165,7 @@ CASES = {
         WithConstants(), lambda n: (rows(n),), {"x": N}, ["x"], [f"output_{i}" for i in range(5)]),
     "numbers of dynamic sizes": Case(
         lambda x: (x.shape[0] * 2, x.shape[0] / 2, x.shape[0] > 1, 3), lambda n: (rows(n),), {"x": N}, ["x"],
-        ["output_0", "output_1", "output_2"]),
+        [f"output_{i}" for i in range(4)]),
     "an input that is not used": Case(
         lambda x, unused: x * 2, lambda n: (rows(n), rows(n)), {"x": N, "unused": N}, ["x", "unused"], ["output"]),
     "model output": Case(
@@ -218,11 +218,6 @@ def test_every_input_and_output_can_be_renamed(name: str) -> None:
     assert (program.input_names, program.output_names) == (inputs, outputs)
     args, kwargs = case.args(5), case.kwargs(5)
     same(program(*args, **kwargs), call(case.function, args, kwargs))
-
-
-def test_a_model_that_returns_no_tensor_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="returns no tensor"):
-        export(lambda x: (3, None), (torch.ones(2),))
 
 
 NESTED = ((rows(4), rows(4)), {"scale": torch.randn(3)})
@@ -326,9 +321,9 @@ def test_names_of_the_boundary_come_before_those_inside(options) -> None:
     ({"output_names": ["x"]}, "an input"),
     ({"output_names": ["first.weight"]}, "a weight"),
     ({"input_names": ["first.weight"]}, "a weight"),
-    ({"input_names": "x"}, "list of names"),
+    ({"input_names": "x"}, "list of strings"),
     ({"output_names": [""]}, "list of names"),
-    ({"output_names": [1]}, "list of names"),
+    ({"output_names": [1]}, "list of strings"),
 ])  # fmt: skip
 def test_names_that_cannot_be_given_are_refused(options, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):

@@ -8,11 +8,20 @@ from typing import Any
 
 import torch
 
+from onnx_fx_export.dynamic_shapes import bound_arguments
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.examples import inferred_dimensions, several_examples
 from onnx_fx_export.origin import named_forward
+from onnxops_decomp.exporting.naming import in_order, positional_parameters
 
-__all__ = ["FunctionModule", "example_call", "parameter_defaults", "parameter_names", "with_own_description"]
+__all__ = [
+    "FunctionModule",
+    "arguments_by_name",
+    "example_call",
+    "parameter_defaults",
+    "parameter_names",
+    "with_own_description",
+]
 
 
 def with_own_description(model: Any, args: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -117,6 +126,18 @@ def parameter_defaults(model: Any) -> dict[str, Any]:
     return {each.name: each.default for each in parameters if each.default is not each.empty}
 
 
+def arguments_by_name(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the example arguments by parameter name, in the order of the parameters.
+
+    Raises:
+        InvalidArgumentError: If they do not fit the signature.
+    """
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        names = parameter_names(model)
+        return in_order(names, {**dict(zip(names, args, strict=False)), **kwargs})
+    return bound_arguments(_forward(model), args, kwargs)
+
+
 def parameter_names(model: Any) -> list[str]:
     """Return the names of the positional parameters; one that collects further arguments begins with an asterisk."""
     if isinstance(model, torch.export.ExportedProgram):
@@ -128,6 +149,4 @@ def parameter_names(model: Any) -> list[str]:
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         scripted: Any = model.forward if isinstance(model, torch.jit.ScriptModule) else model
         return [argument.name for argument in scripted.schema.arguments if argument.name != "self"]
-    parameters = [p for name, p in inspect.signature(_forward(model)).parameters.items() if name != "self"]
-    collects = inspect.Parameter.VAR_POSITIONAL
-    return [f"*{p.name}" if p.kind is collects else p.name for p in parameters if p.kind <= collects]
+    return positional_parameters(inspect.signature(_forward(model)))

@@ -42,10 +42,10 @@ def _register_encoder_decoder_cache(caches: Any) -> None:
     names = ("self_attention_cache", "cross_attention_cache")
     pytree.register_pytree_node(
         caches.EncoderDecoderCache,
-        lambda cache: ([getattr(cache, name) for name in names], None),
+        lambda cache: ([getattr(cache, name) for name in names], names),
         lambda parts, _: caches.EncoderDecoderCache(*parts),
         serialized_type_name="transformers.cache_utils.EncoderDecoderCache",
-        flatten_with_keys_fn=lambda cache: ([(pytree.MappingKey(name), getattr(cache, name)) for name in names], None),
+        flatten_with_keys_fn=lambda cache: ([(pytree.MappingKey(name), getattr(cache, name)) for name in names], names),
     )
 
 

@@ -116,10 +116,11 @@ class CaptureRequest:
         register_containers(shapes.bound_arguments(model.forward, args, kwargs or {}).values())
         args, kwargs = separated(args, kwargs or {})
         arguments = shapes.bound_arguments(model.forward, args, kwargs)
+        in_call = {**{name: arguments[name] for name in arguments if name not in kwargs}, **kwargs}
         output_axes: dict[str, Any] = {}
         if dynamic_axes is not None:
-            dynamic_shapes, output_axes = shapes.from_dynamic_axes(dynamic_axes, arguments, input_names)
-        declared = shapes.normalized(dynamic_shapes, arguments, input_names)
+            dynamic_shapes, output_axes = shapes.from_dynamic_axes(dynamic_axes, in_call, input_names)
+        declared = shapes.normalized(dynamic_shapes, arguments, input_names, in_call)
         return cls(model, args, kwargs, arguments, declared, output_axes)
 
 

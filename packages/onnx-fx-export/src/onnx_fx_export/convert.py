@@ -19,7 +19,6 @@ from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversio
 from onnx_fx_export.functionalization import functionalized
 from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.higher_order import HANDLERS
-from onnx_fx_export.naming import boundary_names
 from onnx_fx_export.observers import settled
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.regions import ModuleClasses, module_regions
@@ -33,6 +32,7 @@ from onnxops_decomp.exporting.call_structure import CallStructure
 from onnxops_decomp.exporting.constraints import SizeConstraints
 from onnxops_decomp.exporting.finish import finish
 from onnxops_decomp.exporting.interface import Interface
+from onnxops_decomp.exporting.naming import Leaf, check_names, names_by_leaf, warn_of_left_out, warn_of_names
 from onnxops_decomp.exporting.program import ONNXProgram
 from onnxops_decomp.exporting.tensor_subclasses import inner_tensors
 from onnxops_decomp.exporting.verification import Reference
@@ -66,6 +66,9 @@ class ModelNames:
     output_overrides: Sequence[str] = ()
 
 
+_INPUTS = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 class _Converter:
     def __init__(
         self,
@@ -95,9 +98,13 @@ class _Converter:
         self.initial_state: dict[str, torch.Tensor] = {}
         self.state: dict[str, str] = {}
         # Names of the boundary come before those of values inside.
-        given = {"input_names": names.input_overrides, "output_names": names.output_overrides}
         weights = {*program.state_dict, *program.constants}
-        self.kept = boundary_names(names.inputs, names.outputs, given, weights)
+        check_names(names.input_overrides, names.output_overrides, weights, InvalidArgumentError)
+        leaves = _leaves(program, names.inputs)
+        self.given = names_by_leaf(names.input_overrides, leaves, InvalidArgumentError)
+        warn_of_names(names.input_overrides, self.given, leaves, stacklevel=5)  # the caller of export
+        own = {name for name in names.outputs if name not in names.inputs and name not in weights}
+        self.kept = frozenset({*names.input_overrides, *names.output_overrides, *own})
         for name in self.kept:
             self.op.context.names.reserve(name)
 
@@ -120,12 +127,10 @@ class _Converter:
 
     def _user_input(self, node: torch.fx.Node, argument: Any, position: int) -> Any:
         val = node.meta.get("val")
-        if not isinstance(val, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
+        if not isinstance(val, _INPUTS):
             self.constants[position] = getattr(argument, "value", val)
             return self.constants[position]
-        overrides = self.names.input_overrides
-        index = len(self.input_positions)
-        name = overrides[index] if index < len(overrides) else self.names.inputs[position]
+        name = self.given.get(position, self.names.inputs[position])
         self.input_positions.append(position)
         self.model_inputs.append(name)
         if not isinstance(val, torch.Tensor):
@@ -233,6 +238,7 @@ class _Converter:
         user: list[Any] = []
         numbers: list[int] = []
         state: dict[str, Any] = {}
+        left_out: dict[str, Any] = {}
         overrides = iter(self.names.output_overrides)
         names = iter(self.names.outputs)
         for spec, result in zip(self.program.graph_signature.output_specs, results, strict=True):
@@ -247,8 +253,12 @@ class _Converter:
                         numbers.append(len(values))
                     user.append(_Named(len(values)))
                     values.append((result, next(overrides, name)))
+                    continue
+                user.append(getattr(spec.arg, "value", result))
+                if isinstance(user[-1], bool | int | float):
+                    values.append((self._number(user[-1]), next(overrides, name)))
                 else:
-                    user.append(getattr(spec.arg, "value", result))
+                    left_out[name] = user[-1]
         specs = {getattr(spec.arg, "name", ""): spec for spec in self.program.graph_signature.input_specs}
         for node in self.rebound:
             buffer = specs[node.name].kind is not InputKind.USER_INPUT
@@ -257,7 +267,8 @@ class _Converter:
         if (extra := next(overrides, None)) is not None:
             raise InvalidArgumentError(f"output_names has {extra!r} and more, but the model has no output for it.")
         if not values and not state:
-            raise InvalidArgumentError("The model returns no tensor, so that there is nothing to export.")
+            raise InvalidArgumentError("The model returns no tensor and no number, so that there is nothing to export.")
+        warn_of_left_out(left_out, stacklevel=6)  # the caller of export
         # The state comes last, in the order in which it comes in.
         order = [*self.model_inputs, *self.initial_state]
         sources = sorted(state, key=order.index)
@@ -265,6 +276,11 @@ class _Converter:
         self.state = {source: str(final[len(values) + index].name) for index, source in enumerate(sources)}
         self.number_outputs = {str(final[index].name) for index in numbers}
         return final, [final[entry.index].name if isinstance(entry, _Named) else entry for entry in user]
+
+    def _number(self, number: bool | int | float) -> ir.Value:
+        """Return a number that the model returns whatever its inputs are, in the precision of Python."""
+        dtypes = {bool: ir.DataType.BOOL, int: ir.DataType.INT64, float: ir.DataType.DOUBLE}
+        return self.op.constant(number, dtypes[type(number)])
 
     def _state_source(self, source: str, buffer: bool) -> str:
         """Return the name of the input that holds a buffer, or that is a mutated input."""
@@ -288,11 +304,6 @@ class _Converter:
             result.append(output)
         return result
 
-    def check_input_names(self) -> None:
-        given, inputs = len(self.names.input_overrides), len(self.input_positions)
-        if given > inputs:
-            raise InvalidArgumentError(f"input_names has {given} names for {inputs} inputs.")
-
     def run(
         self, optimize: bool, folds_weights: bool, captured: torch.export.ExportedProgram, structure: CallStructure
     ) -> ONNXProgram:
@@ -315,7 +326,6 @@ class _Converter:
         if self.lowering.failures:
             raise conversion_error(self.lowering.failures, self.op.opset)
         outputs, user = self.outputs(results)
-        self.check_input_names()
         complex_outputs = frozenset(str(value.name) for value in outputs if is_complex(value))
         model = build_model(
             self.op,
@@ -356,6 +366,16 @@ class _Converter:
             declared_minimums(dim for dims in self.names.dims for dim in dims.values()),
             self.names.inputs,
         )
+
+
+def _leaves(program: torch.export.ExportedProgram, names: Sequence[str]) -> list[Leaf]:
+    """Return the user inputs of a program, constants among them."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    user = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    values = [nodes[arg.name].meta.get("val") for arg in user]
+    constants = [getattr(arg, "value", value) for arg, value in zip(user, values, strict=True)]
+    kinds = [isinstance(value, _INPUTS) for value in values]
+    return [Leaf(*leaf) for leaf in zip(names, constants, kinds, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

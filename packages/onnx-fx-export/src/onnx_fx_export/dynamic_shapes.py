@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.naming import key_of
+from onnxops_decomp.exporting.naming import Leaf, example_paths, key_of, names_by_leaf
 
 __all__ = [
     "NUMBER",
@@ -34,7 +34,7 @@ NUMBER = -1
 
 
 def bound_arguments(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call's arguments by parameter name.
+    """Return the call's arguments by parameter name, in the order of the parameters.
 
     Raises:
         InvalidArgumentError: If they do not fit the signature.
@@ -68,7 +68,7 @@ def from_dynamic_axes(
 
     Args:
         dynamic_axes: For each input and output its dynamic axes: a list, or a mapping from axis to name.
-        arguments: The call's arguments by parameter name.
+        arguments: The call's arguments by parameter name, in the order of the call.
         input_names: Names that the user gives the inputs, in order.
 
     Returns:
@@ -79,7 +79,7 @@ def from_dynamic_axes(
     """
     others = dict(dynamic_axes)
     declared: dict[str, Any] = {}
-    for parameter, names in _leaf_names(arguments, input_names).items():
+    for parameter, names in _leaf_names(arguments, input_names, dynamic_axes).items():
         specs = FlatSpecs()
         for leaf, called in zip(pytree.tree_leaves(arguments[parameter]), names, strict=True):
             found = next((name for name in called if name in dynamic_axes), None)
@@ -104,25 +104,59 @@ def axes_by_number(name: str, axes: Mapping[int, str] | Sequence[int], rank: int
     return {axis % rank: dim for axis, dim in axes.items()}
 
 
-def _leaf_names(arguments: Mapping[str, Any], input_names: Sequence[str] | None) -> dict[str, list[list[str]]]:
-    """Return what each leaf of each argument may be called: by the user, by the structure, by its parameter."""
-    given = list(input_names or ())
-    found: dict[str, list[list[str]]] = {}
-    position = 0
+def _leaf_names(
+    arguments: Mapping[str, Any], input_names: Sequence[str] | None, declared: Collection[str]
+) -> dict[str, list[list[str]]]:
+    """Return what each leaf of each argument may be called: by the user, by the structure, by its parameter.
+
+    Args:
+        arguments: The call's arguments by parameter name, in the order of the call.
+        input_names: Names that the user gives the inputs, in order.
+        declared: Names that dimensions are declared for: a number among them is an input.
+    """
+    leaves: list[Leaf] = []
+    owners: list[str] = []
     for parameter, value in arguments.items():
-        found[parameter] = []
-        for path, leaf in pytree.tree_flatten_with_path(value)[0]:
-            own = given[position : position + 1] if isinstance(leaf, torch.Tensor) else []
-            position += isinstance(leaf, torch.Tensor)
-            found[parameter].append([*own, ".".join([parameter, *(str(key_of(entry)) for entry in path)]), parameter])
+        for path, leaf in zip(example_paths(value), pytree.tree_leaves(value), strict=True):
+            name = ".".join([parameter, *map(str, path)])
+            is_input = isinstance(leaf, torch.Tensor) or (
+                _is_number(leaf) and not {name, parameter}.isdisjoint(declared)
+            )
+            leaves.append(Leaf(name, leaf, is_input))
+            owners.append(parameter)
+    given = list(input_names or ())
+    if len(given) > sum(leaf.is_input for leaf in leaves):
+        # A number may be declared by the name that it is given here.
+        leaves = [dataclasses.replace(leaf, is_input=leaf.is_input or _is_number(leaf.value)) for leaf in leaves]
+    called = names_by_leaf(given, leaves, InvalidArgumentError)
+    found: dict[str, list[list[str]]] = {parameter: [] for parameter in arguments}
+    for index, (leaf, owner) in enumerate(zip(leaves, owners, strict=True)):
+        own = [called[index]] if index in called else []
+        # A name that the user gives belongs to the input that gets it.
+        found[owner].append([*own, *(name for name in (leaf.name, owner) if name not in called.values())])
     return found
 
 
-def normalized(dynamic_shapes: Any, arguments: Mapping[str, Any], input_names: Sequence[str] | None) -> Any:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def normalized(
+    dynamic_shapes: Any,
+    arguments: Mapping[str, Any],
+    input_names: Sequence[str] | None,
+    in_call: Mapping[str, Any] | None = None,
+) -> Any:
     """Return the declared dimensions by parameter name.
 
     Names may be those of the parameters, those in ``input_names``, or those that inputs have by the structure of the
     arguments; a string is a dynamic dimension of that name.
+
+    Args:
+        dynamic_shapes: What is declared.
+        arguments: The call's arguments by parameter name, in the order of the parameters.
+        input_names: Names that the user gives the inputs, in the order of the call.
+        in_call: The arguments in that order, where it is another one.
 
     Raises:
         InvalidArgumentError: If a key is none of these.
@@ -140,7 +174,7 @@ def normalized(dynamic_shapes: Any, arguments: Mapping[str, Any], input_names: S
             )
         dynamic_shapes = dict(zip(arguments, dynamic_shapes, strict=True))
     result: dict[str, Any] = dict.fromkeys(arguments)
-    leaves = _leaf_names(arguments, input_names)
+    leaves = _leaf_names(in_call or arguments, input_names, dynamic_shapes)
     for key, spec in dynamic_shapes.items():
         if key in arguments:
             result[key] = spec

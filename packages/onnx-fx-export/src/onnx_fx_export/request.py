@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,17 +12,17 @@ import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.arguments import FunctionModule, parameter_defaults, parameter_names
+from onnx_fx_export.arguments import FunctionModule, arguments_by_name, parameter_defaults, parameter_names
 from onnx_fx_export.capture import CaptureRequest, capture
 from onnx_fx_export.convert import ModelNames, convert
 from onnx_fx_export.dimension_names import name_output_axes
 from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError, MutationError, OnnxExporterError
-from onnx_fx_export.naming import input_paths, output_paths
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.rewriting import rewrite_with_onnxscript
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.call_structure import CallStructure
+from onnxops_decomp.exporting.naming import argument_paths, example_paths, left_out, structure_paths, without_absent
 from onnxops_decomp.exporting.program import ONNXProgram
 from onnxops_decomp.torch_private import is_without_data
 
@@ -64,11 +65,11 @@ class ExportRequest:
         example = {"args": self.args, "kwargs": self.kwargs, "dynamic_shapes": self.dynamic_shapes}
         names = {"input_names": self.input_names or None, "output_names": self.output_names or None}
         options = {**given, **example, **names}
-        parameters = [name.removeprefix("*") for name in parameter_names(self.model)]
+        arguments = arguments_by_name(self.model, self.args, self.kwargs or {})
         program: ONNXProgram = (
-            export_through_torchscript(options, parameters)
+            export_through_torchscript(options, arguments)
             if failure is None
-            else fall_back(options, parameters, failure)
+            else fall_back(options, arguments, failure)
         )
         program.answer = "structure"
         return program
@@ -83,18 +84,21 @@ class ExportRequest:
             if repeated_blocks:
                 raise InvalidArgumentError("An ExportedProgram is captured already: leave out capture_repeated_blocks.")
             _warn_of_one_tensor(self.model)
-            return Captured(self.model)
+            return Captured(self.model, self.input_names)
+        module = self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model)
+        absent = left_out(inspect.signature(module.forward), self.args, self.kwargs or {})
+        input_names = without_absent(self.input_names, absent, stacklevel=3)  # the caller of export
         request = CaptureRequest.of(
-            self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model),
+            module,
             self.args,
             self.kwargs,
             dynamic_shapes=self.dynamic_shapes,
             dynamic_axes=self.dynamic_axes,
-            input_names=self.input_names,
+            input_names=input_names,
         )
         program = capture(request, repeated_blocks=repeated_blocks)
         _warn_of_dropout(program)
-        return Captured(program, request.call_specs, request.output_axes)
+        return Captured(program, input_names, request.call_specs, request.output_axes)
 
     def converted(
         self, captured: Captured, table: LoweringTable, optimize: bool | str, functions: ModuleClasses
@@ -104,10 +108,10 @@ class ExportRequest:
         parameters = parameter_names(self.model)
         structure = CallStructure.of(program, parameters, parameter_defaults(self.model))
         names = ModelNames(
-            inputs=input_paths(program.call_spec.in_spec, parameters),
-            outputs=output_paths(program.call_spec.out_spec),
+            inputs=[_joined(path) for path in argument_paths(_call_paths(program), parameters)],
+            outputs=[_output_name(path) for path in structure_paths(program.call_spec.out_spec)],
             dims=captured.dims,
-            input_overrides=self.input_names,
+            input_overrides=captured.input_names,
             output_overrides=self.output_names,
         )
         result = convert(
@@ -125,11 +129,40 @@ class ExportRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A captured program, what is declared of the dimensions of each flat input, and of axes of outputs."""
+    """A captured program.
+
+    Attributes:
+        program: The program.
+        input_names: Names that the user gives its inputs, in order.
+        dims: What is declared of the dimensions of each flat input.
+        output_axes: What is declared of axes of outputs.
+    """
 
     program: torch.export.ExportedProgram
+    input_names: Sequence[str]
     dims: Sequence[Mapping[int, Any]] = ()
     output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _call_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
+    """Return the paths of the arguments: in the example where the program has one, else in what it says of them."""
+    spec, example = program.call_spec.in_spec, program.example_inputs
+    if example is not None:
+        args, kwargs = example
+        in_order = args, {name: kwargs[name] for name in spec.child(1).context}
+        paths = example_paths(in_order)
+        if len(paths) == spec.num_leaves:
+            return paths
+    return structure_paths(spec)
+
+
+def _joined(path: Sequence[Any]) -> str:
+    return ".".join(map(str, path))
+
+
+def _output_name(path: Sequence[Any]) -> str:
+    """Return ``output``, ``output_0`` ..., or the keys that lead to an output."""
+    return _joined([f"output_{path[0]}", *path[1:]] if path and isinstance(path[0], int) else path or ("output",))
 
 
 def _warn_of_one_tensor(program: torch.export.ExportedProgram) -> None:

@@ -7,9 +7,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
 from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.dimension_names import declared_text
 from onnx_fx_export.errors import FallbackError, InvalidArgumentError, OnnxExporterError
+from onnxops_decomp.exporting.naming import Leaf, example_paths, names_by_leaf
 from onnxops_decomp.exporting.options import ExportPath, asked_of_torchscript, refusal
 
 __all__ = ["export_through_torchscript", "fall_back"]
@@ -17,12 +21,12 @@ __all__ = ["export_through_torchscript", "fall_back"]
 _PRESERVE = 1  # of torch.onnx.TrainingMode
 
 
-def fall_back(given: Mapping[str, Any], parameters: Sequence[str], error: OnnxExporterError) -> Any:
+def fall_back(given: Mapping[str, Any], arguments: Mapping[str, Any], error: OnnxExporterError) -> Any:
     """Export with onnx-ts-legacy what the FX exporter cannot.
 
     Args:
         given: The options of the export by name.
-        parameters: Names of the model's parameters.
+        arguments: The example arguments by parameter name, in the order of the parameters.
         error: Why the FX exporter failed.
 
     Raises:
@@ -37,7 +41,8 @@ def fall_back(given: Mapping[str, Any], parameters: Sequence[str], error: OnnxEx
     if given["training"] is None:
         given = {**given, "training": _PRESERVE}
     try:
-        program = export_through_torchscript(given, parameters)
+        names = _in_signature_order(given["input_names"] or (), arguments, list(given["kwargs"] or {}))
+        program = export_through_torchscript({**given, "input_names": names}, arguments)
     except OnnxExporterError as other:
         raise FallbackError(error, other) from error
     warnings.warn(
@@ -47,12 +52,12 @@ def fall_back(given: Mapping[str, Any], parameters: Sequence[str], error: OnnxEx
     return program
 
 
-def export_through_torchscript(given: Mapping[str, Any], parameters: Sequence[str]) -> Any:
+def export_through_torchscript(given: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
     """Export with onnx-ts-legacy.
 
     Args:
         given: The options of the export by name.
-        parameters: Names of the model's parameters.
+        arguments: The example arguments by parameter name, in the order of the parameters.
 
     Raises:
         OnnxExporterError: If it is not installed, or fails as well.
@@ -64,8 +69,7 @@ def export_through_torchscript(given: Mapping[str, Any], parameters: Sequence[st
     options = asked_of_torchscript(given)
     declared = options.pop("dynamic_shapes", None)
     if declared is not None:
-        named = {**dict(zip(parameters, given["args"], strict=False)), **(given["kwargs"] or {})}
-        options["dynamic_axes"] = _dynamic_axes(declared, named, given["input_names"])
+        options["dynamic_axes"] = _dynamic_axes(declared, arguments, given["input_names"])
     return legacy.export(**options)
 
 
@@ -75,19 +79,40 @@ def _dynamic_axes(
     """Return the declared dimensions as the TorchScript exporter takes them.
 
     Raises:
-        InvalidArgumentError: If they are declared of something that it has no name for.
+        InvalidArgumentError: If a number is declared dynamic, which a trace takes for a constant.
     """
     declared = shapes.normalized(dynamic_shapes, arguments, input_names)
-    called = [*(input_names or ()), *list(arguments)[len(input_names or ()) :]]
+    leaves = _leaves(arguments)
+    named = names_by_leaf(input_names or (), leaves, InvalidArgumentError)
+    specs = [spec for name, value in arguments.items() for spec in shapes.leaf_specs(value, declared[name])]
     axes: dict[str, dict[int, str]] = {}
-    for input_name, (parameter, value) in zip(called, arguments.items(), strict=True):
-        specs = shapes.leaf_specs(value, declared[parameter])
-        if not any(specs):
-            continue
-        if len(specs) > 1 or shapes.NUMBER in specs[0]:
+    for index, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
+        if shapes.NUMBER in spec:
             raise InvalidArgumentError(
-                f"The TorchScript exporter can make the dimensions of tensors dynamic, not {parameter} as declared; "
-                "give dynamic_axes by the names of its inputs."
+                f"The TorchScript exporter can make the dimensions of tensors dynamic, not {leaf.name} as declared."
             )
-        axes[input_name] = {axis: declared_text(dim) or f"{input_name}_{axis}" for axis, dim in specs[0].items()}
+        name = named.get(index, leaf.name)
+        if spec:
+            axes[name] = {axis: declared_text(dim) or f"{name}_{axis}" for axis, dim in spec.items()}
     return axes
+
+
+def _leaves(arguments: Mapping[str, Any]) -> list[Leaf]:
+    """Return the leaves of a call as the TorchScript exporter calls them."""
+    paths = [(name, *path) for name, value in arguments.items() for path in example_paths(value)]
+    values = pytree.tree_leaves(list(arguments.values()))
+    names = ["_".join(map(str, path)) for path in paths]
+    return [Leaf(name, value, isinstance(value, torch.Tensor)) for name, value in zip(names, values, strict=True)]
+
+
+def _in_signature_order(
+    input_names: Sequence[str], arguments: Mapping[str, Any], keywords: Sequence[str]
+) -> list[str] | None:
+    """Return names that are given in the order of the call in the order of the parameters."""
+    if not input_names or not keywords:
+        return list(input_names) or None
+    order = [*(name for name in arguments if name not in keywords), *keywords]
+    leaves = _leaves({name: arguments[name] for name in order})
+    named = names_by_leaf(input_names, leaves, InvalidArgumentError)
+    by_name = {leaves[index].name: name for index, name in named.items()}
+    return [by_name.get(leaf.name, leaf.name) for leaf in _leaves(arguments) if leaf.is_input]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,6 +22,7 @@ from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode
 from onnxops_core.export_state import is_torch_onnx_call
 from onnxops_core.isolation import exclusive_export
 from onnxops_decomp import LoweringTable
+from onnxops_decomp.exporting.naming import check_names, names_by_leaf, warn_of_names, without_absent
 from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
 from onnxops_decomp.exporting.translations import Translations, translation_table
 from onnxops_decomp.exporting.verification import Reference, verify_program
@@ -135,6 +137,7 @@ def export(
         stages.begin("capture")
         captured = capture(model, args, kwargs)
         stages.begin("convert")
+        options = _named(options, captured, model)
         with torch.no_grad():
             program = convert(captured, options, reference)
         if verify:
@@ -189,6 +192,26 @@ def _options(given: Mapping[str, Any]) -> Options:
         table=_table(given["custom_translation_table"]),
         of_torch=symbolics_of_torch() if is_torch_onnx_call() else None,
     )
+
+
+def _named(options: Options, captured: Captured, model: Any) -> Options:
+    """Return the options with the names of the inputs that the model has.
+
+    Raises:
+        ArgumentsError: If the names cannot stand in one model.
+
+    Warns:
+        UserWarning: If a name seems to be meant for another argument.
+    """
+    given = without_absent(options.input_names, captured.absent, stacklevel=3)  # the caller of export
+    weights = [*model.named_parameters(), *model.named_buffers()] if isinstance(model, torch.nn.Module) else []
+    check_names(given, options.output_names, {name for name, _ in weights}, ArgumentsError)
+    named = names_by_leaf(given, captured.leaves, ArgumentsError)
+    inputs = {named.get(index, leaf.name) for index, leaf in enumerate(captured.leaves) if leaf.is_input}
+    if clash := inputs.intersection(options.output_names):
+        raise ArgumentsError(f"output_names gives the name {min(clash)!r}, which is that of an input.")
+    warn_of_names(given, named, captured.leaves, stacklevel=3)
+    return dataclasses.replace(options, input_names=tuple(given))
 
 
 def export_to_pretty_string(model: Any, args: Any, **options: Any) -> str:

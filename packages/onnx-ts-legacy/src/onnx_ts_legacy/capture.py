@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,17 @@ from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
 from onnx_ts_legacy.sources import line_of_exception, source_line
 from onnxops_core.export_state import onnx_export, unfused_layers
 from onnxops_decomp.exporting.call_structure import CallStructure
-from onnxops_decomp.exporting.naming import in_signature_order
+from onnxops_decomp.exporting.naming import (
+    Leaf,
+    argument_paths,
+    example_paths,
+    in_order,
+    key_of,
+    left_out,
+    positional_parameters,
+)
 
-__all__ = ["Captured", "ExampleInput", "capture", "key_name", "split_arguments"]
+__all__ = ["Captured", "ExampleInput", "capture", "is_left_out", "joined", "leaves_of", "split_arguments"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +38,12 @@ class ExampleInput:
     Attributes:
         name: Name of the parameter.
         value: Example: a tensor, a number, or a container of them.
+        is_constant: Whether its numbers are part of the model, as those of defaults are.
     """
 
     name: str
     value: Any
+    is_constant: bool = False
 
 
 @dataclasses.dataclass
@@ -50,7 +60,9 @@ class Captured:
         rebound: Names of the buffers whose new values are the last outputs of the graph, with the lines that bind them.
         structure: Structure of a call, and of the result of a traced model.
         leaves: Leaves of the example call.
-        result: For each leaf of the result of a traced model its class, or None for None.
+        result: For each leaf of the result of a traced model its class, or what it is if that has no value in ONNX.
+        absent: Names of the parameters that the call leaves at None.
+        left_out: What a traced model returns that has no value in ONNX, by its place in the result.
     """
 
     graph: Any
@@ -59,10 +71,12 @@ class Captured:
     inputs: list[ExampleInput]
     output_names: list[str] | None
     structure: CallStructure
-    leaves: Sequence[Any]
+    leaves: Sequence[Leaf]
     weights: list[tuple[str, torch.Tensor]] = dataclasses.field(default_factory=list)
     rebound: Mapping[str, str] = dataclasses.field(default_factory=dict)
     result: Sequence[Any] = ()
+    absent: frozenset[str] = frozenset()
+    left_out: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def initial(self, name: str) -> Any:
         """Return what an attribute of the model holds."""
@@ -126,19 +140,28 @@ def _scripted(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cap
     # The graph is changed while it is prepared, and the model must not be.
     graph = model.graph.copy()
     private.inline_calls(graph)
-    structure, leaves = _scripted_structure(parameters, inputs)
-    return Captured(graph, model._c if is_module else None, "", inputs, None, structure, leaves)
+    structure = _scripted_structure(parameters, inputs)
+    return Captured(graph, model._c if is_module else None, "", inputs, None, structure, leaves_of(inputs))
 
 
-def _scripted_structure(parameters: Sequence[Any], inputs: Sequence[ExampleInput]) -> tuple[CallStructure, list[Any]]:
-    """Return the structure of a call of a scripted program, and the leaves of the example."""
+def leaves_of(inputs: Sequence[ExampleInput]) -> list[Leaf]:
+    """Return the leaves of the arguments of a graph; numbers are inputs as tensors are."""
+    leaves: list[Leaf] = []
+    for example in inputs:
+        kinds = (torch.Tensor,) if example.is_constant else (torch.Tensor, bool, int, float)
+        for path, value in pytree.tree_flatten_with_path(example.value)[0]:
+            leaves.append(Leaf(joined([example.name, *map(key_of, path)]), value, isinstance(value, kinds)))
+    return leaves
+
+
+def _scripted_structure(parameters: Sequence[Any], inputs: Sequence[ExampleInput]) -> CallStructure:
+    """Return the structure of a call of a scripted program."""
     pairs = list(zip(parameters, inputs, strict=True))
     args = tuple(example.value for parameter, example in pairs if not parameter.kwarg_only)
     kwargs = {example.name: example.value for parameter, example in pairs if parameter.kwarg_only}
     defaults = {parameter.name: parameter.default_value for parameter in parameters if parameter.has_default_value()}
-    leaves, structure = pytree.tree_flatten((args, kwargs))
     names = tuple(parameter.name for parameter in parameters if not parameter.kwarg_only)
-    return CallStructure(structure, pytree.tree_structure(None), names, defaults), leaves
+    return CallStructure(pytree.tree_structure((args, kwargs)), pytree.tree_structure(None), names, defaults)
 
 
 def _bound(name: str, parameters: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ExampleInput]:
@@ -194,6 +217,7 @@ class _FlatModel(torch.nn.Module):
         self._leaves, self._structure = leaves, structure
         self.result_paths: list[tuple[Any, ...]] = []
         self.result: list[Any] = []
+        self.left_out: dict[str, Any] = {}
         self.result_structure = structure
         self._at_end = at_end
 
@@ -203,10 +227,16 @@ class _FlatModel(torch.nn.Module):
         args, kwargs = pytree.tree_unflatten(filled, self._structure)
         result = (self.model if hasattr(self, "model") else self._hidden[0])(*args, **kwargs)
         leaves, self.result_structure = pytree.tree_flatten_with_path(result)
-        self.result = [leaf if leaf is None else type(leaf) for _, leaf in leaves]
-        self.result_paths = [path for path, leaf in leaves if leaf is not None]
+        self.result = [leaf if is_left_out(leaf) else type(leaf) for _, leaf in leaves]
+        self.result_paths = [path for path, leaf in leaves if not is_left_out(leaf)]
+        self.left_out = {joined(("result", *map(key_of, path))): leaf for path, leaf in leaves if is_left_out(leaf)}
         self._at_end()
-        return tuple(_as_tensor(leaf) for _, leaf in leaves if leaf is not None)
+        return tuple(_as_tensor(leaf) for _, leaf in leaves if not is_left_out(leaf))
+
+
+def is_left_out(leaf: Any) -> bool:
+    """Tell whether ONNX has no value for a result."""
+    return leaf is None or isinstance(leaf, str)
 
 
 def _as_tensor(leaf: Any) -> torch.Tensor:
@@ -219,9 +249,12 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
 
 def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
     signature = _signature(model)
-    kwargs = in_signature_order(signature, kwargs)
-    names = _leaf_names(model, signature, args, kwargs)
+    kwargs = in_order(signature.parameters, kwargs)
+    _check_arguments(model, signature, args, kwargs)
     leaves, structure = pytree.tree_flatten((args, kwargs))
+    paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
+    named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(joined, paths), leaves, strict=True)]
+    names = [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     weights: list[tuple[str, torch.Tensor]] = []
     root: Any = None
@@ -257,11 +290,14 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
     parameters = signature.parameters.values()
-    named = itertools.takewhile(lambda parameter: parameter.kind <= parameter.POSITIONAL_OR_KEYWORD, parameters)
+    single = itertools.takewhile(lambda parameter: parameter.kind <= parameter.POSITIONAL_OR_KEYWORD, parameters)
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-    call = CallStructure(structure, flat.result_structure, tuple(each.name for each in named), defaults)
+    call = CallStructure(structure, flat.result_structure, tuple(each.name for each in single), defaults)
     output_names = _names_of_paths(flat.result_paths)
-    return Captured(graph, root, "model", inputs, output_names, call, leaves, weights, rebound, flat.result)
+    absent = left_out(signature, args, kwargs)
+    return Captured(
+        graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result, absent, flat.left_out
+    )
 
 
 def _refuse_rebound(attributes: ModuleAttributes) -> None:
@@ -358,42 +394,24 @@ def _signature(model: Any) -> inspect.Signature:
         return inspect.signature(lambda *args, **kwargs: None)
 
 
-def _leaf_names(model: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """Return a name for each tensor among the arguments, after the parameter that it belongs to.
+def _check_arguments(
+    model: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Make sure that the arguments of a call fit.
 
     Raises:
-        ArgumentsError: If the arguments do not fit the signature.
+        ArgumentsError: If they do not.
     """
     try:
-        bound = signature.bind(*args, **kwargs)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
         name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", "the model")
         raise ArgumentsError(f"The arguments do not fit {name}{signature}: {error}.") from None
-    found: list[str] = []
-    for name, value in bound.arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            for key, item in value.items():
-                found.extend(nested_names(key, item))
-        else:
-            found.extend(nested_names(name, value))
-    return found
 
 
-def nested_names(name: str, value: Any) -> list[str]:
-    """Return a name for each tensor inside a nested value."""
-    if isinstance(value, torch.Tensor):
-        return [name]
-    leaves, _ = pytree.tree_flatten_with_path(value)
-    return ["_".join([name, *map(key_name, path)]) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
-def key_name(entry: Any) -> str:
-    """Return what one step of a path in a structure is called."""
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return str(entry)
+def joined(path: Iterable[Any]) -> str:
+    """Return the name that a path in a structure makes."""
+    return "_".join(map(str, path))
 
 
 def _names_of_paths(paths: Sequence[tuple[Any, ...]]) -> list[str] | None:
@@ -401,4 +419,4 @@ def _names_of_paths(paths: Sequence[tuple[Any, ...]]) -> list[str] | None:
     keyed = [any(hasattr(entry, "key") or hasattr(entry, "name") for entry in path) for path in paths]
     if not any(keyed):
         return None
-    return ["_".join(map(key_name, path)) for path in paths]
+    return [joined(map(key_of, path)) for path in paths]

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy._version import __version__
-from onnx_ts_legacy.capture import Captured
+from onnx_ts_legacy.capture import Captured, is_left_out
 from onnx_ts_legacy.conversion import Failure, Interpreter
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, UnsupportedOperatorsError
@@ -29,6 +29,7 @@ from onnxops_decomp import LoweringTable, builtin_table
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import is_complex, to_ir
 from onnxops_decomp.exporting.interface import Interface
+from onnxops_decomp.exporting.naming import names_by_leaf, warn_of_left_out
 from onnxops_decomp.exporting.verification import Reference
 from onnxops_decomp.model import build_model
 from onnxops_decomp.passes import FoldBatchNormalization
@@ -83,6 +84,7 @@ def convert(captured: Captured, options: Options, reference: Reference | None = 
         changed = conversion.run()
         settled = _settled(conversion, captured, slots, changed, options)
         if settled:
+            warn_of_left_out(conversion.left_out, stacklevel=3)  # the caller of export
             return conversion.program(reference)
     raise StateError("The shapes of the model's state do not settle from one call to the next.")
 
@@ -144,7 +146,7 @@ class _Conversion:
         self._inputs: list[Tensor] = []
         self._outputs: list[tuple[str, ir.Value]] = []
         self._state: dict[str, str] = {}
-        self._is_input: list[bool] = []  # of each leaf among the example inputs
+        self.left_out = dict(captured.left_out)
         self._interface: Interface
 
     def run(self) -> dict[str, Any]:
@@ -152,9 +154,8 @@ class _Conversion:
         interpreter = self.interpreter
         self._remaining = iter(self._input_names())
         for name in self._options.output_names:
-            if self.op.context.names.reserve(name) != name:
-                raise ArgumentsError(f"Output name {name!r} is given twice.")
-        variables = [self._nested(example.value) for example in self._captured.inputs]
+            self.op.context.names.reserve(name)
+        variables = [self._nested(example.value, example.is_constant) for example in self._captured.inputs]
         for slot in self._slots.values():
             interpreter.state_input(slot)
         if self._captured.root is not None:
@@ -175,33 +176,27 @@ class _Conversion:
     # ---- inputs
 
     def _input_names(self) -> list[str]:
-        count = len(self._captured.tensors())
-        given = list(self._options.input_names)
-        if len(given) > count:
-            raise ArgumentsError(f"{len(given)} input names are given for {count} tensor inputs: {given}.")
-        if len(set(given)) != len(given):
-            raise ArgumentsError(f"Input names must differ: {given}.")
-        from onnx_ts_legacy.capture import nested_names
-
-        own = [name for example in self._captured.inputs for name in nested_names(example.name, example.value)]
-        names = [*given, *own[len(given) :]]
+        leaves = self._captured.leaves
+        given = names_by_leaf(self._options.input_names, leaves, ArgumentsError)
+        names = [given.get(index, leaf.name) for index, leaf in enumerate(leaves) if leaf.is_input]
         unknown = set(self._options.dynamic_axes) - set(names) - set(self._options.output_names)
         if unknown:
             raise ArgumentsError(f"dynamic_axes names {min(unknown)!r}, which is no input ({names}) or output.")
         return names
 
-    def _nested(self, value: Any) -> Any:
+    def _nested(self, value: Any, is_constant: bool) -> Any:
         heap = self.interpreter.heap
         if isinstance(value, torch.Tensor):
-            self._is_input.append(True)
             return self._tensor_input(next(self._remaining), value)
         if isinstance(value, list):
-            return ListRef(heap, tuple(self._nested(item) for item in value))
+            return ListRef(heap, tuple(self._nested(item, is_constant) for item in value))
         if isinstance(value, tuple):
-            return tuple(self._nested(item) for item in value)
+            return tuple(self._nested(item, is_constant) for item in value)
         if isinstance(value, dict):
-            return DictRef(heap, {key: self._nested(item) for key, item in value.items()})
-        self._is_input.append(False)
+            return DictRef(heap, {key: self._nested(item, is_constant) for key, item in value.items()})
+        if isinstance(value, bool | int | float) and not is_constant:
+            dtypes = {bool: ir.DataType.BOOL, int: ir.DataType.INT64, float: ir.DataType.DOUBLE}
+            return self.interpreter.scalars.runtime(self.op.input(next(self._remaining), dtypes[type(value)], ()))
         return value
 
     def _tensor_input(self, name: str, example: torch.Tensor) -> Tensor:
@@ -236,7 +231,7 @@ class _Conversion:
     # ---- outputs
 
     def _close(self, values: Sequence[Any], changed: Mapping[str, Any]) -> None:
-        results, leaves, structure = results_of(self._captured, values)
+        results, leaves, structure = results_of(self._captured, values, self.left_out)
         names = self._output_names([result.path for result in results])
         for name, result in zip(names, results, strict=True):
             try:
@@ -250,6 +245,8 @@ class _Conversion:
         for path, slot in self._slots.items():
             if path in changed:
                 self._add_state(path, interface_value(self.interpreter, slot, changed[path]))
+        if not self._outputs:
+            raise ArgumentsError("The model returns no tensor and no number, so that there is nothing to export.")
 
     def _add_state(self, name: str, value: ir.Value) -> None:
         self._state[name] = self.op.context.names.reserve(f"{name}.next")
@@ -260,16 +257,12 @@ class _Conversion:
     ) -> Interface:
         """Return how a call becomes inputs, and how outputs become the result."""
         captured = self._captured
-        tensors = [place for place, leaf in enumerate(captured.leaves) if isinstance(leaf, torch.Tensor)]
-        # A trace has no inputs but tensors.
-        places = tensors if captured.result else range(len(captured.leaves))
-        positions = [place for place, is_input in zip(places, self._is_input, strict=True) if is_input]
-        traced = [kind in (bool, int, float) for kind in captured.result if kind is not None]
+        traced = [kind in (bool, int, float) for kind in captured.result if not is_left_out(kind)]
         numbers = traced or [not isinstance(result.value, Tensor | ListRef | Maybe) for result in results]
         return Interface(
             dataclasses.replace(captured.structure, outputs=structure),
-            positions,
-            {place: leaf for place, leaf in enumerate(captured.leaves) if place not in positions},
+            [place for place, leaf in enumerate(captured.leaves) if leaf.is_input],
+            {place: leaf.value for place, leaf in enumerate(captured.leaves) if not leaf.is_input},
             [names[leaf] if isinstance(leaf, int) else leaf for leaf in leaves],
             number_outputs=frozenset(name for name, number in zip(names, numbers, strict=True) if number),
             complex_outputs=frozenset(name for name, value in self._outputs if is_complex(value)),
@@ -296,7 +289,7 @@ class _Conversion:
         own = self._captured.output_names
         if own is None or len(own) != len(paths):
             keyed = any(not part.isdigit() for path in paths for part in path.split("_") if part)
-            own = paths if keyed else [f"output_{i}" for i in range(len(paths))] if len(paths) > 1 else ["output"]
+            own = paths if keyed else [f"output_{i}" for i in range(len(paths))] if len(paths) != 1 else ["output"]
         reserve = self.op.context.names.reserve
         return [*given, *(reserve(name) for name in own[len(given) :])]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from onnx_ts_legacy.capture import Captured, key_name
-from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.capture import Captured, is_left_out, joined
 from onnx_ts_legacy.graph_parts import node_inputs
 from onnx_ts_legacy.values import DictRef, ListRef, SequenceState, VectorState
+from onnxops_decomp.exporting.naming import key_of
 
 __all__ = ["Result", "results_of"]
 
@@ -31,18 +31,18 @@ class Result:
     node: Any
 
 
-def results_of(captured: Captured, values: Sequence[Any]) -> tuple[list[Result], list[Any], pytree.TreeSpec]:
+def results_of(
+    captured: Captured, values: Sequence[Any], left_out: dict[str, Any]
+) -> tuple[list[Result], list[Any], pytree.TreeSpec]:
     """Return the results of a program.
 
     Args:
         captured: The program.
         values: What its graph returns.
+        left_out: Receives what has no value in ONNX, by its place in the result.
 
     Returns:
         The outputs of the model; the leaves of the result, each the number of its output or a constant; its structure.
-
-    Raises:
-        ScriptValueError: If the program returns a string.
     """
     variables = list(captured.graph.outputs())
     tree = tuple(map(_plain, values)) if len(values) > 1 else _plain(values[0])
@@ -50,17 +50,21 @@ def results_of(captured: Captured, values: Sequence[Any]) -> tuple[list[Result],
     results: list[Result] = []
     leaves: list[Any] = []
     for path, leaf in found:
-        if isinstance(leaf, str):
-            raise ScriptValueError(f"The model returns the string {leaf!r}; ONNX models return tensors.")
-        leaves.append(None if leaf is None else len(results))
-        if leaf is not None:
-            keys = list(map(key_name, path))
+        keys = [str(key_of(entry)) for entry in path]
+        leaves.append(leaf if is_left_out(leaf) else len(results))
+        if is_left_out(leaf):
+            left_out[joined(("result", *keys))] = leaf
+        else:
             variable, rest = (variables[int(keys[0])], keys[1:]) if len(values) > 1 else (variables[0], keys)
             results.append(Result("_".join(keys), leaf.value, _giver(variable, rest)))
     if captured.result:
         # A trace returns what the result holds one by one.
         places = iter(range(len(results)))
-        return results, [None if kind is None else next(places) for kind in captured.result], captured.structure.outputs
+        return (
+            results,
+            [kind if is_left_out(kind) else next(places) for kind in captured.result],
+            captured.structure.outputs,
+        )
     return results, leaves, structure
 
 

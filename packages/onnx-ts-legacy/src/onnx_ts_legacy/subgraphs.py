@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.capture import Captured, ExampleInput
+from onnx_ts_legacy.capture import Captured, ExampleInput, leaves_of
 from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.exporter import Options, convert
 from onnx_ts_legacy.graph_parts import block_inputs
@@ -39,9 +39,8 @@ def export_graph(graph: Any, example_inputs: Sequence[Any], opset_version: int =
     if len(names) != len(example_inputs):
         raise ArgumentsError(f"The graph has {len(names)} inputs, got {len(example_inputs)} values.")
     private.inline_calls(copied)
-    inputs = [ExampleInput(name, value) for name, value in zip(names, example_inputs, strict=True)]
-    leaves, structure = pytree.tree_flatten((tuple(example_inputs), {}))
-    call = CallStructure(structure, pytree.tree_structure(None))
-    captured = Captured(copied, None, "", inputs, None, call, leaves)
+    inputs = [ExampleInput(name, value, is_constant=True) for name, value in zip(names, example_inputs, strict=True)]
+    call = CallStructure(pytree.tree_structure((tuple(example_inputs), {})), pytree.tree_structure(None))
+    captured = Captured(copied, None, "", inputs, None, call, leaves_of(inputs))
     with exclusive_export(), torch.no_grad():
         return convert(captured, Options(opset_version)).model_proto

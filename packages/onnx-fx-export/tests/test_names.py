@@ -1,0 +1,258 @@
+"""Inputs carry the names of their arguments in both exporters, however the example gives them."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from onnx_fx_export import OnnxExporterError, export
+
+ts = pytest.importorskip("onnx_ts_legacy")
+
+
+def through_torchscript(model: Any, args: Any = (), **options: Any) -> Any:
+    return ts.export(model, args, **options)
+
+
+def scripted(model: Any, args: Any = (), **options: Any) -> Any:
+    return ts.export(torch.jit.script(model), args, **options)
+
+
+def without_dynamo(model: Any, args: Any = (), **options: Any) -> Any:
+    return export(model, args, dynamo=False, **options)
+
+
+TRACING: dict[str, Callable[..., Any]] = {"fx": export, "ts": through_torchscript, "dynamo=False": without_dynamo}
+EXPORTERS = {**TRACING, "scripted": scripted}
+exporters = pytest.mark.parametrize("exporter", EXPORTERS)
+tracing = pytest.mark.parametrize("exporter", TRACING)
+
+
+def run_by_name(program: Any, **feeds: torch.Tensor) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {name: value.numpy() for name, value in feeds.items()})
+
+
+def rows(n: int, offset: float = 0.0) -> torch.Tensor:
+    return torch.arange(3.0 * n).reshape(n, 3) + offset
+
+
+class Masked(torch.nn.Module):
+    def forward(self, x, mask, y, *, scale):
+        return x * mask - y * scale
+
+
+class Further(torch.nn.Module):
+    def forward(self, x, *args, last=None, **kwargs):
+        for value in args:
+            x = x * 2 + value
+        for value in kwargs.values():
+            x = x * 3 - value
+        return x if last is None else x + last * 5
+
+
+CALLS: dict[str, tuple[Callable[[], torch.nn.Module], int, list[str]]] = {
+    "in order": (Masked, 1, ["mask", "y", "scale"]),
+    "in another order": (Masked, 1, ["scale", "y", "mask"]),
+    "one by position more": (Masked, 2, ["scale", "y"]),
+    "all by keyword": (Masked, 0, ["y", "scale", "x", "mask"]),
+}
+
+
+@pytest.mark.parametrize("dict_at_the_end", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+@exporters
+def test_keyword_arguments_keep_their_names(exporter: str, call: str, dict_at_the_end: bool) -> None:
+    make, positional, keywords = CALLS[call]
+    given = {name: rows(2, i) for i, name in enumerate(["x", "mask", "y", "scale"])}
+    args, kwargs = tuple(list(given.values())[:positional]), {name: given[name] for name in keywords}
+    call_form = {"args": (*args, kwargs)} if dict_at_the_end else {"args": args, "kwargs": kwargs}
+    axes = {name: {0: "n"} for name in given}
+    program = EXPORTERS[exporter](make(), **call_form, dynamic_axes=axes, verify=True)
+    other = {name: rows(4, 7 * i) for i, name in enumerate(given)}
+    np.testing.assert_allclose(run_by_name(program, **other)[0], make()(**other))
+
+
+@tracing
+def test_collected_arguments_have_names_of_their_own(exporter: str) -> None:
+    kwargs = {"b": rows(2, 4), "last": rows(2, 6), "a": rows(2, 5)}
+    program = TRACING[exporter](Further(), (rows(2), rows(2, 1), rows(2, 2)), kwargs=kwargs, verify=True)
+    own = {"x", "a", "b", "last", *(f"args{'.' if exporter == 'fx' else '_'}{i}" for i in range(2))}
+    assert set(program.input_names) == own
+    x, first, second = rows(2, 9), rows(2, 8), rows(2, 7)
+    named = dict(zip(sorted(own), [kwargs["a"], first, second, kwargs["b"], kwargs["last"], x], strict=True))
+    np.testing.assert_allclose(run_by_name(program, **named)[0], Further()(x, first, second, **kwargs))
+
+
+@exporters
+def test_given_names_and_dynamic_axes_reach_the_same_input(exporter: str) -> None:
+    class Product(torch.nn.Module):
+        def forward(self, x, y, z):
+            return x @ y + z.sum(0)
+
+    kwargs = {"z": rows(3), "y": torch.eye(3)}
+    order = "xzy" if exporter == "fx" else "xyz"
+    axes = {"in_x": {0: "n"}, "in_z": {0: "k"}}
+    program = EXPORTERS[exporter](
+        Product(), (rows(2),), kwargs=kwargs, input_names=[f"in_{name}" for name in order], dynamic_axes=axes
+    )
+    shapes = {value.name: [str(dim) for dim in value.shape] for value in program.model.graph.inputs}
+    assert shapes["in_x"] == ["n", "3"]
+    assert shapes["in_y"] == ["3", "3"]
+    result = run_by_name(program, in_x=rows(4, 1), in_y=torch.eye(3) * 2, in_z=rows(5, 5))
+    np.testing.assert_allclose(result[0], Product()(rows(4, 1), torch.eye(3) * 2, rows(5, 5)))
+
+
+@exporters
+def test_names_of_other_arguments_warn_and_say_which(exporter: str) -> None:
+    args = (rows(2), rows(2, 1), rows(2, 2))
+    with pytest.warns(UserWarning, match="'y' to the input for mask, and y is another argument"):
+        EXPORTERS[exporter](Masked(), args, kwargs={"scale": rows(2)}, input_names=["x", "y", "mask"])
+
+
+def test_names_in_the_order_of_the_signature_warn_where_the_call_has_another_one() -> None:
+    kwargs = {"y": rows(2, 1), "mask": rows(2, 2), "scale": rows(2)}
+    with pytest.warns(UserWarning, match="'mask' to the input for y"):
+        export(Masked(), (rows(2),), kwargs=kwargs, input_names=["x", "mask", "y", "scale"])
+
+
+class Speaker(torch.nn.Module):
+    def forward(self, x, sid: torch.Tensor | None = None, y: torch.Tensor | None = None):
+        if sid is not None:
+            x = x + sid
+        return x if y is None else x * y
+
+
+@pytest.mark.parametrize(
+    "args,names,expected",
+    [
+        ((rows(2), None), ["x", "sid"], ["x"]),
+        ((rows(2), None), ["input", "speaker"], ["input"]),
+        ((rows(2),), ["x", "sid"], ["x"]),
+        ((rows(2), None, rows(2)), ["x", "sid", "y"], ["x", "y"]),
+        ((rows(2), None, rows(2)), ["a", "sid", "b"], ["a", "b"]),
+        ((rows(2), None, rows(2)), ["a", "b", "c"], ["a", "c"]),
+    ],
+)
+@exporters
+def test_names_of_arguments_that_are_none_are_left_out(exporter: str, args: Any, names: Any, expected: Any) -> None:
+    with pytest.warns(UserWarning, match="is no input"):
+        program = EXPORTERS[exporter](Speaker(), args, input_names=names)
+    assert program.input_names == expected
+
+
+@exporters
+def test_too_many_names_say_which_argument_is_none(exporter: str) -> None:
+    with pytest.raises(OnnxExporterError, match=r"4 names for 2 inputs \(x, y\); sid is None in the example"):
+        EXPORTERS[exporter](Speaker(), (rows(2), None, rows(2)), input_names=["a", "b", "c", "d"])
+
+
+@tracing
+def test_a_name_for_a_number_says_that_it_is_a_constant(exporter: str) -> None:
+    with pytest.raises(OnnxExporterError, match="sid is 3 in the example, which is a constant"):
+        TRACING[exporter](Speaker(), (rows(2), 3), input_names=["x", "sid"])
+
+
+@pytest.mark.parametrize(
+    "names,text",
+    [
+        ({"input_names": ["a"], "output_names": ["a"]}, "another input or output"),
+        ({"input_names": ["a", "a"]}, "another input or output"),
+        ({"output_names": ["bias", "b"]}, "a weight"),
+        ({"input_names": ["weight"]}, "a weight"),
+        ({"output_names": ["input1"]}, "an input"),
+        ({"input_names": [""]}, "list of names"),
+        ({"output_names": ["a\nb"]}, "no name"),
+    ],
+)
+@exporters
+def test_names_that_cannot_stand_in_one_model_are_refused(exporter: str, names: dict[str, Any], text: str) -> None:
+    with pytest.raises(OnnxExporterError, match=text):
+        EXPORTERS[exporter](torch.nn.Bilinear(3, 3, 2), (rows(2), rows(2)), **names)
+
+
+@pytest.mark.parametrize("form", ["dynamic_axes", "dynamic_shapes"])
+def test_a_fallback_gives_names_in_the_order_of_the_call(form: str) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x, mask, y):
+            if not torch.jit.is_tracing() and torch.compiler.is_compiling():
+                raise RuntimeError("only a trace takes this model")
+            return x * mask - y
+
+    kwargs = {"y": rows(2, 1), "mask": rows(2, 2)}
+    names = ["in_x", "in_y", "in_mask"]
+    declared = {name: {0: "n"} for name in (names if form == "dynamic_axes" else ("x", "y", "mask"))}
+    program = export(Model(), (rows(2),), kwargs=kwargs, input_names=names, fallback=True, **{form: declared})
+    other = {"in_x": rows(3), "in_y": rows(3, 5), "in_mask": rows(3, 7)}
+    np.testing.assert_allclose(run_by_name(program, **other)[0], Model()(rows(3), rows(3, 7), rows(3, 5)))
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+@dataclasses.dataclass
+class Box:
+    low: torch.Tensor
+    high: torch.Tensor
+
+
+class Nested(torch.nn.Module):
+    def forward(self, d, pair, box):
+        return d["b"] * 2 + d["a"][0] * 3 - pair.right * 5 + pair.left * 7 - box.low + box.high * 11
+
+
+def nested(n: int, offset: int = 0) -> dict[str, Any]:
+    a, b, left, right, low, high = (rows(n, offset + i * i) for i in range(6))
+    return {"box": Box(low, high), "pair": Pair(left, right), "d": {"a": [a], "b": b}}
+
+
+@tracing
+def test_nested_arguments_have_the_names_of_their_keys(exporter: str) -> None:
+    program = TRACING[exporter](Nested(), (), kwargs=nested(2), verify=True)
+    other = nested(2, 20)
+    dot = "." if exporter == "fx" else "_"
+    feeds = {
+        f"d{dot}b": other["d"]["b"],
+        f"d{dot}a{dot}0": other["d"]["a"][0],
+        **{f"pair{dot}{name}": getattr(other["pair"], name) for name in Pair._fields},
+        **{f"box{dot}{name}": getattr(other["box"], name) for name in ("low", "high")},
+    }
+    np.testing.assert_allclose(run_by_name(program, **feeds)[0], Nested()(**other))
+
+
+@pytest.fixture(scope="module")
+def bert():
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=30,
+        return_dict=False,
+    )  # fmt: skip
+    return BertModel(config).eval()
+
+
+@tracing
+def test_the_dict_of_a_tokenizer_keeps_its_names(bert, exporter: str) -> None:
+    def call(n: int) -> dict[str, torch.Tensor]:
+        ids = torch.arange(n * 5).reshape(n, 5) % 30
+        padding = torch.arange(5).expand(n, 5) < torch.arange(3, 3 + n)[:, None].clamp(max=5)
+        return {"input_ids": ids, "token_type_ids": (ids > 9).long(), "attention_mask": padding.long()}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = TRACING[exporter](bert, (), kwargs=call(2), dynamic_axes={name: {0: "n"} for name in call(1)})
+    other = call(3)
+    with torch.no_grad():
+        expected = bert(**other)
+    for actual, wanted in zip(run_by_name(program, **other), expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, atol=1e-5)
