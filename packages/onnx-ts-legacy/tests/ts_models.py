@@ -68,8 +68,10 @@ def agree(program: TSProgram, model: Any, *examples: Sequence[Any], rtol: float 
         with torch.no_grad():
             result = model(*own)
         leaves = [torch.as_tensor(leaf) for leaf in pytree.tree_leaves(result) if leaf is not None]
-        tensors = [leaf for leaf in pytree.tree_leaves(list(example)) if isinstance(leaf, torch.Tensor)]
-        feeds = {name: tensor.numpy() for name, tensor in zip(program.input_names, tensors, strict=True)}
+        is_scripted = isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction)
+        kinds = (torch.Tensor, bool, int, float) if is_scripted else (torch.Tensor,)
+        inputs = [leaf for leaf in pytree.tree_leaves(list(example)) if isinstance(leaf, kinds)]
+        feeds = {name: np.asarray(value) for name, value in zip(program.input_names, inputs, strict=True)}
         outputs = [torch.from_numpy(np.array(output)) for output in run(proto, feeds)]
         assert len(outputs) == len(leaves)
         for actual, expected in zip(outputs, leaves, strict=True):

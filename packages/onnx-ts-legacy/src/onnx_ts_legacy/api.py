@@ -11,10 +11,10 @@ from typing import IO, Any, Literal, NoReturn
 import torch
 
 from onnx_ts_legacy._globals import DEFAULT_OPSET, running_export
-from onnx_ts_legacy.capture import capture, split_arguments
+from onnx_ts_legacy.capture import Captured, capture
 from onnx_ts_legacy.enumerations import OperatorExportTypes, TrainingMode
 from onnx_ts_legacy.errors import ArgumentsError
-from onnx_ts_legacy.exporter import Options, convert, convert_partly
+from onnx_ts_legacy.exporter import Options, convert_numbers, convert_partly
 from onnx_ts_legacy.module_functions import check_opset, module_classes
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.torch_symbolics import symbolics_of_torch
@@ -139,10 +139,10 @@ def export(
         stages.begin("convert")
         options = _named(options, captured, model)
         with torch.no_grad():
-            program = convert(captured, options, reference)
+            program = convert_numbers(captured, options, reference)
         if verify:
             stages.begin("verify")
-            verify_program(program, reference, *split_arguments(args, kwargs))
+            verify_program(program, reference, *captured.call())
     if verbose or is_log_enabled():
         print(pretty_model(program.model))
     if f is not None:

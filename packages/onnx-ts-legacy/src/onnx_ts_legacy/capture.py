@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -86,6 +87,17 @@ class Captured:
             for part in (f"{self.prefix}.{name}" if self.prefix else name).split("."):
                 found = found.getattr(part)
         return found.detach().clone() if isinstance(found, torch.Tensor) else found
+
+    def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and keyword arguments of the example."""
+        leaves = [leaf.value for leaf in self.leaves]
+        call: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, self.structure.inputs)
+        return call
+
+    def with_constants(self, names: Collection[str]) -> Captured:
+        """Return the same program with the numbers of some parameters as parts of it."""
+        inputs = [dataclasses.replace(x, is_constant=x.is_constant or x.name in names) for x in self.inputs]
+        return dataclasses.replace(self, inputs=inputs, leaves=leaves_of(inputs))
 
     def tensors(self) -> list[torch.Tensor]:
         """Return the tensors among the example inputs, flat."""
@@ -186,12 +198,31 @@ def _bound(name: str, parameters: Sequence[Any], args: Sequence[Any], kwargs: Ma
             value = parameter.default_value
         else:
             raise ArgumentsError(f"{name} needs argument {parameter.name!r} ({parameter.type}).")
+        is_default = index >= len(args) and parameter.name not in kwargs
+        value = _number_of(str(parameter.type), value)
         if not _fits(parameter.type, value):
             raise ArgumentsError(
                 f"Argument {parameter.name!r} of {name} is a {parameter.type}, got {type(value).__name__}."
             )
-        bound.append(ExampleInput(parameter.name, value))
+        bound.append(ExampleInput(parameter.name, value, is_constant=is_default))
     return bound
+
+
+_NUMBERS: dict[str, tuple[type, Callable[[torch.Tensor], bool]]] = {
+    "bool": (bool, lambda x: x.dtype == torch.bool),
+    "int": (int, lambda x: not (x.dtype == torch.bool or x.dtype.is_floating_point or x.dtype.is_complex)),
+    "float": (float, lambda x: not (x.dtype == torch.bool or x.dtype.is_complex)),
+}
+
+
+def _number_of(kind: str, value: Any) -> Any:
+    """Return the number for a parameter that is one, which the example may give as a tensor of one element."""
+    number, takes = _NUMBERS.get(kind.removeprefix("Optional[").removesuffix("]"), (None, None))
+    if number is None or takes is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return number(value.item()) if value.numel() == 1 and takes(value) else value
+    return float(value) if number is float and type(value) is int else value
 
 
 def _fits(kind: Any, value: Any) -> bool:
@@ -254,6 +285,7 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     leaves, structure = pytree.tree_flatten((args, kwargs))
     paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
     named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(joined, paths), leaves, strict=True)]
+    _warn_of_numbers(named)
     names = [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     weights: list[tuple[str, torch.Tensor]] = []
@@ -298,6 +330,16 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     return Captured(
         graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result, absent, flat.left_out
     )
+
+
+def _warn_of_numbers(leaves: Sequence[Leaf]) -> None:
+    numbers = ", ".join(f"{leaf.name}={leaf.value!r}" for leaf in leaves if isinstance(leaf.value, bool | int | float))
+    if numbers:
+        warnings.warn(
+            f"The trace takes {numbers} of the example for constants of the model. Give tensors, or script the model, "
+            "to make inputs of them.",
+            stacklevel=5,  # the caller of export
+        )
 
 
 def _refuse_rebound(attributes: ModuleAttributes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,13 @@ from onnx_ts_legacy._version import __version__
 from onnx_ts_legacy.capture import Captured, is_left_out
 from onnx_ts_legacy.conversion import Failure, Interpreter
 from onnx_ts_legacy.enumerations import OperatorExportTypes
-from onnx_ts_legacy.errors import ArgumentsError, ScriptValueError, StateError, UnsupportedOperatorsError
+from onnx_ts_legacy.errors import (
+    ArgumentsError,
+    OnnxExporterError,
+    ScriptValueError,
+    StateError,
+    UnsupportedOperatorsError,
+)
 from onnx_ts_legacy.module_functions import ModuleClass, outline_modules
 from onnx_ts_legacy.optional_outputs import optional_output
 from onnx_ts_legacy.program import TSProgram
@@ -35,7 +42,7 @@ from onnxops_decomp.model import build_model
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.scope import axis_size
 
-__all__ = ["Options", "convert", "convert_partly"]
+__all__ = ["Options", "convert", "convert_numbers", "convert_partly"]
 
 _ROUNDS = 8
 DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int]]
@@ -87,6 +94,34 @@ def convert(captured: Captured, options: Options, reference: Reference | None = 
             warn_of_left_out(conversion.left_out, stacklevel=3)  # the caller of export
             return conversion.program(reference)
     raise StateError("The shapes of the model's state do not settle from one call to the next.")
+
+
+def convert_numbers(captured: Captured, options: Options, reference: Reference | None = None) -> TSProgram:
+    """Convert a captured model whose numbers are inputs, as far as operators do not need them as constants.
+
+    Raises:
+        OnnxExporterError: If it cannot be converted; which one says why.
+
+    Warns:
+        UserWarning: If a number becomes a constant.
+    """
+    numbers = [example.name for example in captured.inputs if not example.is_constant and _holds_number(example.value)]
+    try:
+        return convert(captured, options, reference)
+    except OnnxExporterError as error:
+        for names in [*([name] for name in numbers), *([numbers] if len(numbers) > 1 else [])]:
+            with contextlib.suppress(OnnxExporterError):
+                program = convert(captured.with_constants(names), options, reference)
+                warnings.warn(
+                    f"{', '.join(names)} of the example becomes a constant of the model and no input, as {error}",
+                    stacklevel=3,  # the caller of export
+                )
+                return program
+        raise
+
+
+def _holds_number(value: Any) -> bool:
+    return any(isinstance(leaf, bool | int | float) for leaf in pytree.tree_leaves(value))
 
 
 def convert_partly(captured: Captured, options: Options) -> list[Failure]:
