@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
+from both_exporters import EXPORTERS, exporters, run_by_name, tracing
 from torch import Tensor
 
-from onnx_fx_export import OnnxExporterError, export
-
-ts = pytest.importorskip("onnx_ts_legacy")
-
-
-def through_torchscript(model: Any, args: Any = (), **options: Any) -> Any:
-    return ts.export(model, args, **options)
-
-
-def scripted(model: Any, args: Any = (), **options: Any) -> Any:
-    return ts.export(torch.jit.script(model), args, **options)
-
-
-TRACING: dict[str, Callable[..., Any]] = {"fx": export, "ts": through_torchscript}
-tracing = pytest.mark.parametrize("exporter", TRACING)
-exporters = pytest.mark.parametrize("exporter", [*TRACING, "scripted"])
+from onnx_fx_export import OnnxExporterError
 
 
 def exported(exporter: str, model: Any, *args: Any, **options: Any) -> Any:
-    return {**TRACING, "scripted": scripted}[exporter](model, args, **options)
-
-
-def run(program: Any, **feeds: Tensor) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {name: value.numpy() for name, value in feeds.items()})
+    return EXPORTERS[exporter](model, args, **options)
 
 
 def numbers(x: Tensor):
@@ -49,7 +28,7 @@ def test_numbers_are_outputs_in_their_order(exporter: str) -> None:
     assert program.output_names == names
     for n in (2, 5):
         x = torch.arange(1.0 * n)
-        for actual, expected in zip(run(program, x=x), numbers(x), strict=True):
+        for actual, expected in zip(run_by_name(program, x=x), numbers(x), strict=True):
             np.testing.assert_allclose(actual, expected)
     kinds = [value.dtype.name for value in program.model.graph.outputs]
     assert [kinds[2], kinds[3], kinds[4]] == ["INT64", "BOOL", "INT64"]
@@ -71,7 +50,7 @@ def test_none_and_text_are_left_out_with_their_places(exporter: str) -> None:
     with pytest.warns(UserWarning, match=r"None at \w+_1, 'text' at \w+_2") as found:
         program = exported(exporter, with_nothing, torch.ones(2))
     assert sum("left out" in str(warning.message) for warning in found) == 1
-    assert [list(value) for value in run(program, x=torch.ones(2))] == [[2, 2], [2, 2]]
+    assert [list(value) for value in run_by_name(program, x=torch.ones(2))] == [[2, 2], [2, 2]]
 
 
 def test_text_of_a_script_is_left_out_with_its_place() -> None:

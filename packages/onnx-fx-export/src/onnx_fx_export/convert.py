@@ -230,10 +230,8 @@ class _Converter:
 
     def outputs(self, results: Sequence[Any]) -> tuple[list[ir.Value], list[Any]]:
         """Return the model's outputs, and for each flat user output its model output's name or constant."""
-        if (
-            clash := next((name for name in self.names.output_overrides if name in self.model_inputs), None)
-        ) is not None:
-            raise InvalidArgumentError(f"output_names gives the name {clash!r}, which is that of an input.")
+        if clash := {*self.names.output_overrides}.intersection(self.model_inputs):
+            raise InvalidArgumentError(f"output_names gives the name {min(clash)!r}, which is that of an input.")
         values: list[tuple[ir.Value, str]] = []
         user: list[Any] = []
         numbers: list[int] = []

@@ -310,26 +310,33 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
         except CaptureError:
             raise
         except Exception as error:
-            text = str(error).strip().splitlines()
-            line = line_of_exception(error)
-            raise CaptureError(
-                f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
-                + (f" (at {line})" if line else "")
-            ) from error
+            raise _trace_error(error) from error
         _warn_of_changed(attributes, frozen)
     private.inline_calls(graph)
     _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
-
-    parameters = signature.parameters.values()
-    single = itertools.takewhile(lambda parameter: parameter.kind <= parameter.POSITIONAL_OR_KEYWORD, parameters)
-    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-    call = CallStructure(structure, flat.result_structure, tuple(each.name for each in single), defaults)
+    call = _call_structure(signature, structure, flat.result_structure)
     output_names = _names_of_paths(flat.result_paths)
     absent = left_out(signature, args, kwargs)
     return Captured(
         graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result, absent, flat.left_out
     )
+
+
+def _trace_error(error: Exception) -> CaptureError:
+    text, line = str(error).strip().splitlines(), line_of_exception(error)
+    return CaptureError(
+        f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
+        + (f" (at {line})" if line else "")
+    )
+
+
+def _call_structure(signature: inspect.Signature, call: pytree.TreeSpec, result: pytree.TreeSpec) -> CallStructure:
+    """Return how a model of this signature is called."""
+    parameters = signature.parameters.values()
+    single = itertools.takewhile(lambda parameter: parameter.kind <= parameter.POSITIONAL_OR_KEYWORD, parameters)
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    return CallStructure(call, result, tuple(each.name for each in single), defaults)
 
 
 def _warn_of_numbers(leaves: Sequence[Leaf]) -> None:
