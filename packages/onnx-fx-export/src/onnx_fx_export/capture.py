@@ -36,6 +36,7 @@ from onnx_fx_export.size_questions import (
     SizeQuestion,
     conditions_for_small_sizes,
     conditions_on_layout,
+    holds_for_example,
     noted_questions,
 )
 from onnx_fx_export.small_sizes import (
@@ -142,15 +143,20 @@ def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) 
     enlarge = has_special_sizes(request.example, specs)
     examples = list(enlarged(request.example, specs)) if enlarge else [request.example]
     errors: list[CaptureError | DynamicShapeError] = []
+    others: list[torch.export.ExportedProgram] = []
     for example in examples:
         try:
             program = _captured(request, example, specs, repeated_blocks)
             if CONDITIONS not in program.graph_module.meta and excludes_one(program):
                 right = _is_right_for_one(request, program, specs, repeated_blocks)
                 program.graph_module.meta[RIGHT_FOR_ONE] = right
-            return program
+            if not enlarge or holds_for_example(program, request.example, specs):
+                return program
+            others.append(program)
         except (CaptureError, DynamicShapeError) as error:
             errors.append(error)
+    if others:
+        return others[0]
     first = errors[0]
     if isinstance(first, DynamicShapeError):
         with specializations() as fixed, contextlib.suppress(OnnxExporterError):

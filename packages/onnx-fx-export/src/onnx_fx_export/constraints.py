@@ -153,7 +153,7 @@ def _ranges(
         # torch gives a dimension without a declared bound the range from 2, and still takes sizes 0 and 1. What guards
         # make of that range is no condition of its own.
         follows = any(symbol == expression and lowest.xreplace(named) == found.lower for symbol, lowest in least)
-        if str(expression) in known:
+        if str(expression) in known and not follows:
             conditions.append(f"{expression} >= {known[str(expression)]}")
         elif found.lower.is_Integer and not follows and (int(found.lower) > 2 or str(expression) in numbers):
             conditions.append(f"{expression} >= {int(found.lower)}")

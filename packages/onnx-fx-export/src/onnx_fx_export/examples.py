@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ __all__ = [
 # Sizes that torch.export takes for constants.
 _SPECIAL_SIZES = (0, 1)
 _FEWEST = 2
+# So many sums of sizes are told apart.
+_MOST_SUMS = 4
 
 
 def several_examples(args: Any, kwargs: Any) -> list[Example]:
@@ -118,20 +121,53 @@ def separated(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Example:
 def enlarged(example: Example, specs: Sequence[Mapping[int, Any]]) -> Iterator[Example]:
     """Yield the example in other sizes, which capture does not take for constants.
 
-    First only dimensions of size 0 and 1 become 2; then, as sizes may depend on each other, all dynamic ones are
-    doubled. Sizes stay within the bounds of their dimension.
+    Dimensions of size 0 and 1 become 2. A size that is the sum of two others, as the length of a mask is that of a
+    cache and of what is new, grows with them; as that may be by chance, it is tried without that too. Last, all dynamic
+    sizes are doubled. Sizes stay within the bounds of their dimension.
 
     Args:
         example: Positional and keyword arguments.
         specs: Declared dimensions of each of its leaves.
     """
-    yield _resized(example, specs, lambda size: 2 if size in _SPECIAL_SIZES else size)
-    yield _resized(example, specs, lambda size: 2 * size or 2)
+    sizes = _sizes(example, specs)
+    for grown in _grown(sizes):
+        yield _resized(example, specs, lambda key, size, grown=grown: grown[key])  # type: ignore[misc]
+    yield _resized(example, specs, lambda _, size: 2 * size or 2)
+
+
+def _sizes(example: Example, specs: Sequence[Mapping[int, Any]]) -> dict[Any, int]:
+    """Return the sizes of dynamic dimensions by their key."""
+    leaves = pytree.tree_leaves(example)
+    return {key: leaves[index].shape[axis] for (index, axis), key in _keys(example, specs).items()}
+
+
+def _keys(example: Example, specs: Sequence[Mapping[int, Any]]) -> dict[tuple[int, int], Any]:
+    """Return by leaf and axis a key that dimensions share that are alike: those of one name, or of one argument."""
+    return {
+        (index, axis): dim if isinstance(dim, str) else getattr(dim, "__name__", (path[:2], axis, leaf.shape[axis]))
+        for index, ((path, leaf), spec) in enumerate(zip(pytree.tree_flatten_with_path(example)[0], specs, strict=True))
+        for axis, dim in spec.items()
+        if axis != NUMBER
+    }
+
+
+def _grown(sizes: Mapping[Any, int]) -> Iterator[dict[Any, int]]:
+    """Yield the sizes with those of 0 and 1 made 2, and with those grown that are sums with them: later ones first."""
+    special = {key: 2 for key, size in sizes.items() if size in _SPECIAL_SIZES}
+    sums = {
+        total: special.get(part, sizes[part]) + special.get(other, sizes[other])
+        for total, part, other in itertools.permutations(sizes, 3)
+        if part in special and sizes[total] == sizes[part] + sizes[other]
+    }
+    totals = [*reversed(sums)][:_MOST_SUMS]
+    for count in (1, 2, 0):
+        for chosen in itertools.combinations(totals, count):
+            yield {**sizes, **special, **{key: sums[key] for key in chosen}}
 
 
 def of_size_one(example: Example, specs: Sequence[Mapping[int, Any]]) -> Example:
     """Return the example with every dynamic dimension of size 1."""
-    return _resized(example, specs, lambda size: 1)
+    return _resized(example, specs, lambda _, size: 1)
 
 
 def has_special_sizes(example: Example, specs: Sequence[Mapping[int, Any]]) -> bool:
@@ -140,13 +176,12 @@ def has_special_sizes(example: Example, specs: Sequence[Mapping[int, Any]]) -> b
     return any(leaf.shape[axis] in _SPECIAL_SIZES for leaf, spec in pairs for axis in spec if axis != NUMBER)
 
 
-def _resized(example: Example, specs: Sequence[Mapping[int, Any]], size_for: Callable[[int], int]) -> Example:
+def _resized(example: Example, specs: Sequence[Mapping[int, Any]], size_for: Callable[[Any, int], int]) -> Example:
     leaves, structure = pytree.tree_flatten(example)
-    for index, spec in enumerate(specs):
-        for axis, dim in spec.items():
-            if axis != NUMBER:
-                size = size_for(leaves[index].shape[axis])
-                leaves[index] = resampled(leaves[index], axis, min(size, getattr(dim, "max", None) or size))
+    for (index, axis), key in _keys(example, specs).items():
+        size = size_for(key, leaves[index].shape[axis])
+        most = getattr(specs[index][axis], "max", None) or size
+        leaves[index] = resampled(leaves[index], axis, min(size, most))
     result: Example = pytree.tree_unflatten(leaves, structure)
     return result
 

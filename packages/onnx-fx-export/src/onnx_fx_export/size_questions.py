@@ -19,10 +19,11 @@ from typing import Any
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import guards_of, guards_on_layout, hint_of, not_the_users, replacements_of
-from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
+from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, in_order, plain, user_values
 from onnxops_core.patching import original, replaced
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.expressions import at_sizes
@@ -34,10 +35,13 @@ __all__ = [
     "LAYOUT",
     "SizeQuestion",
     "Sizes",
+    "computed_one",
     "conditions_for_small_sizes",
     "conditions_on_layout",
     "depends_on_layout",
+    "holds_for_example",
     "noted_questions",
+    "of_one_name",
 ]
 
 # Key in the ``meta`` of a captured graph: conditions as SymPy relations over plain symbols.
@@ -64,6 +68,8 @@ _COPIES = (
     torch.ops.aten.reshape.default,
     torch.ops.aten.reshape_as.default,
 )
+# How torch says that a size is not 1.
+_NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
 # Sizes below are tried where a copy may be a view.
 _SMALL = 17
 # So many sizes may follow from one that becomes 1.
@@ -248,8 +254,8 @@ def conditions_for_small_sizes(
 ) -> list[sympy.Rel]:
     """Return the conditions under which a captured program is the model, sizes 0 and 1 considered.
 
-    Where an answer differs at size 1, both run there, with random numbers in place of the example's floats; if they
-    agree, size 1 is left in. Size 0 is left out without a try.
+    Where an answer differs at size 1 or 0, both run there, with random numbers in place of the example's floats; if
+    they agree, the size is left in.
 
     Args:
         program: What was captured, with an example of sizes 2 and more.
@@ -268,10 +274,12 @@ def conditions_for_small_sizes(
         *_copied(program, sizes),
     ]
     at_one = [question for question in asked if not question.holds(sizes.smallest, 1)]
-    if at_one and _agrees_at_one(program, model, example, sizes, at_one):
+    if not at_one or _agrees_at_one(program, model, example, sizes, at_one):
         at_zero = [question for question in asked if not question.holds(sizes.smallest, 0)]
-        symbols = {symbol for question in at_zero for symbol in question.relation.free_symbols}
-        asked = [SizeQuestion(sympy.Ge(symbol, 1), "") for symbol in sorted(symbols, key=str)]
+        symbols = sorted({symbol for question in at_zero for symbol in question.relation.free_symbols}, key=str)
+        alike = [group for group in of_one_name(program, specs) if {*group} & {*symbols}]
+        allowed = {s for group in alike if _agrees_at_zero(program, model, example, sizes, group) for s in group}
+        asked = [SizeQuestion(sympy.Ge(symbol, 1), "") for symbol in symbols if symbol not in allowed]
         at_one = []
     at_one += [question for question in assumed if not question.holds(sizes.smallest, 1)]
     if at_one:
@@ -283,6 +291,15 @@ def conditions_for_small_sizes(
             stacklevel=7,  # the caller of export
         )
     return [question.relation for question in (*asked, *assumed)]
+
+
+def computed_one(guard: sympy.Basic) -> sympy.Expr | None:
+    """Return the size that a condition of torch's own says is not 1, if that is computed from others."""
+    if not isinstance(guard, sympy.Rel) or not any(side in (1, 2) for side in guard.args):
+        return None
+    relation = guard.canonical
+    excludes = (type(relation), int(relation.rhs)) in _NOT_ONE if relation.rhs.is_Integer else False
+    return relation.lhs if excludes and not relation.lhs.is_Symbol else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,17 +342,31 @@ class Sizes:
 
         Where others follow from them, as the total of two lengths does, these become smaller by the same amount.
         """
-        at_one = {symbol: 1 if symbol in ones else hint for symbol, hint in self.hints.items()}
-        guards = self.final_guards()
-        others = [symbol for symbol in self.hints if symbol not in ones]
-        shifts = {1 - self.hints[symbol] for symbol in ones}
+        return self.near(dict.fromkeys(ones, 1), self.final_guards())
+
+    def near(
+        self, wanted: Mapping[sympy.Symbol, int], guards: Sequence[sympy.Basic]
+    ) -> dict[sympy.Symbol, sympy.Integer] | None:
+        """Return sizes near those of the example, some of them as wanted, that keep conditions; None if none are found.
+
+        Where others follow from them, as the total of two lengths does, these change by the same amount.
+        """
+        at = {**self.hints, **wanted}
+        others = [symbol for symbol in self.hints if symbol not in wanted]
+        changes = [size - self.hints[symbol] for symbol, size in wanted.items()]
+        shifts = {*changes, sum(dict.fromkeys(changes))}
+        least = min(1, *wanted.values(), 1)
         for count in range(_MOST_FOLLOWING + 1):
             for following, shift in itertools.product(itertools.combinations(others, count), shifts):
-                sizes = {s: sympy.Integer(n + shift * (s in following)) for s, n in at_one.items()}
+                sizes = {s: sympy.Integer(n + shift * (s in following)) for s, n in at.items()}
                 taken = (at_sizes(guard, sizes) not in (sympy.false, None) for guard in guards)
-                if min(sizes.values()) >= 1 and all(taken):
+                if min(sizes.values()) >= least and all(taken):
                     return sizes
         return None
+
+    def relations(self) -> list[sympy.Basic]:
+        """Return the conditions that relate several sizes, and are not those that torch puts on computed ones."""
+        return [g for g in dict.fromkeys(self.final_guards()) if len(g.free_symbols) > 1 and computed_one(g) is None]
 
     def final_guards(self) -> list[sympy.Basic]:
         """Return what capture took for granted, over the symbols that it kept."""
@@ -357,6 +388,57 @@ class Sizes:
         relation = self._final(question.relation)
         unknown = relation.free_symbols - self.hints.keys()
         return None if unknown or not isinstance(relation, sympy.Rel) else SizeQuestion(relation, question.place)
+
+
+def of_one_name(
+    program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]
+) -> dict[tuple[sympy.Symbol, ...], Any]:
+    """Return the symbols of the dimensions, those that the user gives one name together, and what is declared."""
+    found: dict[Any, dict[sympy.Symbol, None]] = {}
+    declared: dict[Any, Any] = {}
+    for value, spec in zip(user_values(program), specs, strict=False):
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            symbol = plain(size)
+            if symbol.is_Symbol:
+                dim = spec.get(axis)
+                name = dim if isinstance(dim, str) else getattr(dim, "__name__", symbol)
+                found.setdefault(name, {}).setdefault(symbol)
+                declared[name] = dim
+    return {tuple(symbols): declared[name] for name, symbols in found.items()}
+
+
+def _agrees_at_zero(
+    program: torch.export.ExportedProgram,
+    model: torch.nn.Module,
+    example: Example,
+    sizes: Sizes,
+    symbols: Collection[sympy.Symbol],
+) -> bool:
+    """Run both where sizes are 0, as those of an empty cache are, and compare results that are not empty themselves."""
+    wanted = sizes.near(dict.fromkeys(symbols, 0), sizes.relations())
+    if wanted is None or any(map(is_without_data, itertools.chain(model.parameters(), model.buffers()))):
+        return False
+    try:
+        call = call_at(program, example, wanted)
+        expected = eager(model, call)
+        return any(tensor.numel() for tensor in expected) and gives(program, call, wanted, expected)
+    except Exception:
+        # Where the model raises, whatever it is, the captured program is not right.
+        return False
+
+
+def holds_for_example(program: torch.export.ExportedProgram, example: Example, specs: Sequence[Any]) -> bool:
+    """Tell whether the relations that were found between sizes hold for those of an example, which may be smaller."""
+    sizes = Sizes.of(program, specs)
+    leaves = pytree.tree_leaves(in_order(program, example))
+    present = {
+        plain(size): leaf.shape[axis]
+        for leaf, value in zip(leaves, user_values(program), strict=True)
+        if isinstance(value, torch.Tensor)
+        for axis, size in enumerate(value.shape)
+    }
+    known = {symbol: size for symbol, size in present.items() if symbol in sizes.hints}
+    return not any(at_sizes(guard, known) in (sympy.false, None) for guard in sizes.relations())
 
 
 def _agrees_at_one(

@@ -19,8 +19,8 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.size_questions import Sizes, depends_on_layout
-from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, plain, user_values
+from onnx_fx_export.size_questions import Sizes, computed_one, depends_on_layout, of_one_name
+from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.expressions import at_sizes
 from onnxops_decomp.torch_private import is_without_data
@@ -54,8 +54,6 @@ _ARITHMETIC = (
     "PythonMod",
     "ToFloat",
 )
-# How torch says that a size is not 1.
-_NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
 # Sizes up to which one is looked for that makes a computed size 1, and how many such points are tried.
 _MOST_NEAR = 33
 _MOST_TRIED = 3
@@ -112,7 +110,7 @@ def least_sizes(
         UserWarning: If the model takes smaller sizes than the program.
     """
     sizes = Sizes.of(program, specs)
-    left_out = _left_out(program, sizes, _of_one_name(program, specs))
+    left_out = _left_out(program, sizes, of_one_name(program, specs))
     if not left_out or any(map(is_without_data, (*model.parameters(), *model.buffers()))):
         return {}
     trial = _Trial(program, model, example, sizes)
@@ -146,9 +144,9 @@ def sizes_tried(
     if not any(map(_may_be_refuted, known)) or any(map(is_without_data, (*model.parameters(), *model.buffers()))):
         return []
     trial = _Trial(program, model, example, sizes, warns=False)
-    result = [] if depends_on_layout(program) else _right_for_one(known, sizes, _of_one_name(program, specs), trial)
+    result = [] if depends_on_layout(program) else _right_for_one(known, sizes, of_one_name(program, specs), trial)
     for guard in filter(_calls_function, known):
-        for symbols in _of_one_name(program, specs):
+        for symbols in of_one_name(program, specs):
             hint = sizes.hints[symbols[0]]
             others = {symbol: sizes.hints[symbol] for symbol in guard.free_symbols & sizes.hints.keys()}
             point = next(
@@ -171,7 +169,7 @@ def _right_for_one(
     others = [guard for guard in guards if not _may_be_refuted(guard)]
     points: list[dict[sympy.Symbol, int]] = []
     for guard, symbols in itertools.product(guards, dimensions):
-        size = _computed_one(guard)
+        size = computed_one(guard)
         if size is None or not size.free_symbols & {*symbols} or any(_is_false(guard, point) for point in points):
             continue
         near = ({**sizes.hints, **dict.fromkeys(symbols, n)} for n in range(1, _MOST_NEAR))
@@ -182,16 +180,7 @@ def _right_for_one(
 
 
 def _may_be_refuted(guard: sympy.Basic) -> bool:
-    return _calls_function(guard) or _computed_one(guard) is not None
-
-
-def _computed_one(guard: sympy.Basic) -> sympy.Expr | None:
-    """Return the size that a condition of torch's own says is not 1, if that is computed from others."""
-    if not isinstance(guard, sympy.Rel) or not any(side in (1, 2) for side in guard.args):
-        return None
-    relation = guard.canonical
-    excludes = (type(relation), int(relation.rhs)) in _NOT_ONE if relation.rhs.is_Integer else False
-    return relation.lhs if excludes and not relation.lhs.is_Symbol else None
+    return _calls_function(guard) or computed_one(guard) is not None
 
 
 def _calls_function(guard: sympy.Basic) -> bool:
@@ -218,7 +207,7 @@ def takes_declared_sizes(program: torch.export.ExportedProgram, specs: Sequence[
         for guard in dict.fromkeys(sizes.final_guards())
         if not (_calls_function(guard) and any(_is_false(guard, point) for point in tried))
     ]
-    for symbols, dim in _of_one_name(program, specs).items():
+    for symbols, dim in of_one_name(program, specs).items():
         least = max(known.get(str(symbol), _ASSUMED) for symbol in symbols)
         small = all(str(symbol) in known for symbol in symbols)
         own = [
@@ -242,23 +231,6 @@ def _declared_sizes(dim: Any, least: int) -> Iterator[int]:
     lowest = max(least, getattr(dim, "min", 0) or 0)
     some = (power + step for power in (2**n for n in range(8, 17)) for step in (-1, 0, 1))
     yield from (size for size in (*range(lowest, 256), *some, _LARGE, highest) if lowest <= size <= highest)
-
-
-def _of_one_name(
-    program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]
-) -> dict[tuple[sympy.Symbol, ...], Any]:
-    """Return the symbols of the dimensions, those that the user gives one name together, and what is declared."""
-    found: dict[Any, dict[sympy.Symbol, None]] = {}
-    declared: dict[Any, Any] = {}
-    for value, spec in zip(user_values(program), specs, strict=False):
-        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            symbol = plain(size)
-            if symbol.is_Symbol:
-                dim = spec.get(axis)
-                name = dim if isinstance(dim, str) else getattr(dim, "__name__", symbol)
-                found.setdefault(name, {}).setdefault(symbol)
-                declared[name] = dim
-    return {tuple(symbols): declared[name] for name, symbols in found.items()}
 
 
 def _left_out(
@@ -308,12 +280,15 @@ class _Trial:
     warns: bool = True
 
     def agrees(self, small: Mapping[sympy.Symbol, int]) -> bool:
-        """Tell whether both give the same where some sizes are small.
+        """Tell whether both give the same where some sizes are small, and those that follow from them are as well.
 
         Warns:
             UserWarning: If the model takes the sizes and the program gives something else.
         """
-        wanted = {symbol: sympy.Integer(small.get(symbol, hint)) for symbol, hint in self.sizes.hints.items()}
+        related = [guard for guard in self.sizes.relations() if not _calls_function(guard)]
+        wanted = self.sizes.near(small, related)
+        if wanted is None:
+            return False
         try:
             call = call_at(self.program, self.example, wanted)
             expected = eager(self.model, call)

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.torch_private import WithoutEmptyBags
 from onnxops_decomp.exporting.other_sizes import Example, resampled
 
-__all__ = ["as_plain", "call_at", "eager", "gives", "plain", "user_values"]
+__all__ = ["as_plain", "call_at", "eager", "gives", "in_order", "plain", "user_values"]
 
 
 def plain(size: int | torch.SymInt) -> sympy.Expr:
@@ -31,7 +31,7 @@ def call_at(
     program: torch.export.ExportedProgram, example: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]
 ) -> Example:
     """Return the example at other sizes, and random numbers for its floats."""
-    leaves, structure = pytree.tree_flatten(_in_order(program, example))
+    leaves, structure = pytree.tree_flatten(in_order(program, example))
     generator = torch.Generator().manual_seed(0)
     for index, (leaf, value) in enumerate(zip(leaves, user_values(program), strict=True)):
         if not isinstance(leaf, torch.Tensor):
@@ -46,7 +46,7 @@ def call_at(
     return call
 
 
-def _in_order(program: torch.export.ExportedProgram, example: Example) -> Example:
+def in_order(program: torch.export.ExportedProgram, example: Example) -> Example:
     """Return an example whose keywords stand in the order of the captured call."""
     order = program.call_spec.in_spec.children()[1].context
     return tuple(example[0]), {name: example[1][name] for name in order}
