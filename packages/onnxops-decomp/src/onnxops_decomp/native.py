@@ -16,6 +16,7 @@ from onnxops_core.symbolic import SymbolicCall, decode_symbolic_call, is_symboli
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.lowerings.registry import Lowering
 from onnxops_decomp.schemas import first_opset, op_spec
+from onnxops_decomp.scripted import emit_at
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder import OpBuilder
@@ -105,34 +106,30 @@ def _attributes(op: OpBuilder, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _symbolic(overload: torch._ops.OpOverload, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
     call = decode_symbolic_call(overload, args, kwargs)
-    domain = "" if call.domain == "ai.onnx" else call.domain
-    if not domain:
-        _check_version(op, call)
-    outputs = op.emit_custom(
-        domain,
-        call.op_type,
-        call.inputs,
-        _attributes(op, call.attributes),
-        [ir.DataType(dtype) for dtype in call.dtypes],
-        version=call.version or 1,
-    )
+    outputs = _in_form_of_the_model(op, call)
     node = outputs[0].producer()
-    assert node is not None
-    node.metadata_props.update(call.metadata_props)
+    if node is not None:
+        node.metadata_props.update(call.metadata_props)
     return list(outputs) if call.multi_out else outputs[0]
 
 
-def _check_version(op: OpBuilder, call: SymbolicCall) -> None:
-    """Hold a symbolic node of ONNX's own domain against the opset of the model.
+def _in_form_of_the_model(op: OpBuilder, call: SymbolicCall) -> Sequence[ir.Value]:
+    """Write the node of a symbolic call; one of ONNX's own domain in the form that the opset of the model has.
 
     Raises:
-        UnsupportedOpsetError: If the opset lacks the operator, or has another form of it than the one asked for.
+        UnsupportedOpsetError: If the opset lacks the operator, and no version of it is asked for.
+        LoweringError: If the version that is asked for means something else at this opset.
     """
-    spec = op_spec(call.op_type, op.opset)
-    if spec is None:
-        raise UnsupportedOpsetError(call.op_type, op.opset, lowest=first_opset(call.op_type))
-    wanted = None if call.version is None else op_spec(call.op_type, call.version)
-    if call.version is not None and (wanted is None or wanted.since_version != spec.since_version):
-        raise UnsupportedOpsetError(
-            call.op_type, op.opset, lowest=call.version, reason=f"the call asks for the form of opset {call.version}"
-        )
+    attributes = _attributes(op, call.attributes)
+    if call.domain in ("", "ai.onnx"):
+        spec = op_spec(call.op_type, op.opset)
+        wanted = spec if call.version is None else op_spec(call.op_type, call.version)
+        if wanted is None:
+            raise UnsupportedOpsetError(
+                call.op_type, call.version or op.opset, lowest=first_opset(call.op_type)
+            )
+        if spec is None or wanted.since_version != spec.since_version:
+            return emit_at(op, call.op_type, int(call.version or 0), call.inputs, attributes, len(call.dtypes))
+    domain = "" if call.domain == "ai.onnx" else call.domain
+    dtypes = [ir.DataType(dtype) for dtype in call.dtypes]
+    return op.emit_custom(domain, call.op_type, call.inputs, attributes, dtypes, version=call.version or 1)

@@ -318,10 +318,12 @@ def _raised(
         changed = []
     if old is None:
         raise UnsupportedOpsetError(op_type, older, lowest=first_opset(op_type))
-    if new is None or changed:
+    if new is None:
+        raise LoweringError(f"ONNX {op_type} is gone from opset {newer}: ask for opset {older}, or write it otherwise.")
+    if changed:
         raise LoweringError(
             f"ONNX {op_type} is not in opset {newer} what it was in {older}: ask for opset {older}, or write it as of "
-            f"opset {max(changed, default=newer)} or a newer one, which the builder brings down to where it is needed."
+            f"opset {max(changed)} or a newer one, which the builder brings down to where it is needed."
         )
     places = {formal.name: index for index, formal in enumerate(new.inputs)}
     kept = {name: value for name, value in attributes.items() if name in new.attributes}
