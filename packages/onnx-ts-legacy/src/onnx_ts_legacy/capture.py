@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.onnx import ops as onnx_ops
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
@@ -18,6 +19,8 @@ from onnx_ts_legacy.frozen_values import FrozenValues, changing_place, told_froz
 from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
 from onnx_ts_legacy.sources import line_of_exception, source_line
 from onnxops_core.export_state import onnx_export, unfused_layers
+from onnxops_core.patching import replaced
+from onnxops_core.symbolic import symbolic, symbolic_multi_out
 from onnxops_decomp.exporting.call_structure import CallStructure
 from onnxops_decomp.exporting.naming import (
     Leaf,
@@ -297,6 +300,7 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
         onnx_export(),
         unfused_layers(),
         private.recorded_aliases(_unrecorded),
+        replaced(_TRACEABLE),
         told_frozen_values() as frozen,
     ):
         flat = _FlatModel(model, leaves, structure, at_end=frozen.close)
@@ -389,6 +393,10 @@ def _refuse_constant_inputs(graph: Any, names: Sequence[str], tensors: Sequence[
                     f"The trace holds {name} as a constant, so that the model would ignore it: something that tracing "
                     f"does not record makes a tensor of its memory (used at {source_line(node) or 'an unknown line'})."
                 )
+
+
+# What a trace can hold in place of torch's operators that stand for ONNX nodes.
+_TRACEABLE = [(onnx_ops, "symbolic", symbolic), (onnx_ops, "symbolic_multi_out", symbolic_multi_out)]
 
 
 def _unrecorded(what: str) -> Exception:

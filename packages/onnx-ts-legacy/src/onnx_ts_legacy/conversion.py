@@ -139,10 +139,10 @@ class Interpreter(OperatorCalls):
         outer, self.node = self.node, node
         try:
             result = self._dispatch(node, node.kind(), args)
-        except (LoweringError, ScriptValueError) as error:
+        except (LoweringError, ScriptValueError, DynamicDimensionError) as error:
+            if isinstance(error, DynamicDimensionError) and not self._falls_through(node):
+                raise DynamicDimensionError(located(str(error), node)) from error
             result = self._failed(node, args, error)
-        except DynamicDimensionError as error:
-            raise DynamicDimensionError(located(str(error), node)) from error
         finally:
             self.node = outer
         count = node.outputsSize()
@@ -312,6 +312,8 @@ class Interpreter(OperatorCalls):
         if overload is not None:
             operator = str(overload.name())
         fakes = None if overload is None else self._forms_of_failed(overload, args)
+        if fakes is None and self._falls_through(node):
+            fakes = self._traced_forms(node, args)
         written = write_as_it_is(self, node, args, fakes)
         if written is not None:
             self.check(written, fakes, operator)
@@ -327,6 +329,18 @@ class Interpreter(OperatorCalls):
             )
             return results[0] if len(results) == 1 else results
         return results
+
+    def _falls_through(self, node: Any) -> bool:
+        """Tell whether a node is a call of a custom operator that is to be written as it is."""
+        custom = node.kind().partition("::")[0] not in ("aten", "prim")
+        return custom and self.fallback is OperatorExportTypes.ONNX_FALLTHROUGH
+
+    def _traced_forms(self, node: Any, args: Sequence[Any]) -> Any:
+        """Return the forms that the trace noted of what a node gives; None if it did not note all of them."""
+        forms = self.result_forms(node, args)
+        if any(form is None for form in forms):
+            return None
+        return forms[0] if node.outputsSize() == 1 and len(forms) == 1 else tuple(forms)
 
     def _forms_of_failed(self, overload: torch._ops.OpOverload, args: list[Any]) -> Any:
         functional = functional_overload(overload)

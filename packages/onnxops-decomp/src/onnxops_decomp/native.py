@@ -125,9 +125,7 @@ def _in_form_of_the_model(op: OpBuilder, call: SymbolicCall) -> Sequence[ir.Valu
         spec = op_spec(call.op_type, op.opset)
         wanted = spec if call.version is None else op_spec(call.op_type, call.version)
         if wanted is None:
-            raise UnsupportedOpsetError(
-                call.op_type, call.version or op.opset, lowest=first_opset(call.op_type)
-            )
+            raise UnsupportedOpsetError(call.op_type, call.version or op.opset, lowest=first_opset(call.op_type))
         if spec is None or wanted.since_version != spec.since_version:
             return emit_at(op, call.op_type, int(call.version or 0), call.inputs, attributes, len(call.dtypes))
     domain = "" if call.domain == "ai.onnx" else call.domain
