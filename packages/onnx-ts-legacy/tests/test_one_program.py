@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import io
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import onnx_ts_legacy
+import onnx_verify
 from onnxops_core.errors import OnnxExporterError
 
 fx = pytest.importorskip("onnx_fx_export", reason="the programs of both exporters are compared")
@@ -175,6 +178,81 @@ def test_arguments_that_are_none_are_constants(path: str, export: Callable[..., 
         program(x, mask=y, bias=y)
 
 
+@dataclasses.dataclass
+class Point:
+    across: Tensor
+    along: Tensor
+
+
+torch.export.register_dataclass(Point)
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+
+class Containers(nn.Module):
+    def forward(self, point: Point, pair: Pair, table: collections.OrderedDict) -> tuple:
+        ordered = collections.OrderedDict(z=table["z"] * 3, a=table["a"])
+        return Point(point.along * 2, point.across), Pair(pair.second + 1, None), ordered, [pair.first - 1]
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if "script" not in path])
+def test_containers_go_in_and_come_out(path: str, export: Callable[..., Any]) -> None:
+    x = torch.randn(2, 3)
+    table = collections.OrderedDict(a=x + 1, z=x)
+    args = Point(x, -x), Pair(x, x + 2), table
+    # Another dictionary at the end says that the last argument is no dictionary of keyword arguments.
+    program = export(Containers(), (*args, {}) if path == "traced" else args)
+    expected = pytree.tree_leaves(Containers()(*args))
+
+    actual = program(*args)
+    torch.testing.assert_close(
+        [leaf for leaf in pytree.tree_leaves(actual) if leaf is not None],
+        [leaf for leaf in expected if leaf is not None],
+    )
+    if path not in ANSWERS:
+        assert [type(part) for part in actual] == [Point, Pair, collections.OrderedDict, list]
+        assert list(actual[2]) == ["z", "a"]
+    program.verify(*args)
+    torch.testing.assert_close(
+        pytree.tree_leaves(program(*args[:2], collections.OrderedDict(z=x, a=x + 1))), pytree.tree_leaves(actual)
+    )
+
+
+class Sizes(nn.Module):
+    def forward(self, x: Tensor) -> Tuple[Tensor, int, int, bool]:  # noqa: UP006
+        return x + 1, x.shape[0], x.shape[0] * 2 + 1, x.shape[0] > 3
+
+
+def test_sizes_come_out_as_numbers(path: str, export: Callable[..., Any]) -> None:
+    x = torch.randn(2, 3)
+    program = export(Sizes(), (x,), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    if path in ANSWERS:
+        program.answer = "structure"
+
+    for rows in (2, 5):
+        actual = program(torch.ones(rows, 3))
+        assert actual[1:] == (rows, 2 * rows + 1, rows > 3)
+        assert [type(number) for number in actual[1:]] == [int, int, bool]
+        program.verify(torch.ones(rows, 3))
+
+
+def test_lists_whose_length_the_runtime_decides_are_lists() -> None:
+    @torch.jit.script
+    def rows(x: Tensor):
+        found = [x[0]]
+        lengths = [0]
+        for i in range(1, x.shape[0]):
+            found.append(x[i, : i + 1])
+            lengths.append(i)
+        return found, lengths
+
+    x = torch.randn(4, 5)
+    program = fx.export(rows, (x[:2],), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    tensors, lengths = program(x)
+    torch.testing.assert_close(tensors, [x[0], x[1, :2], x[2, :3], x[3, :4]])
+    assert lengths == [0, 1, 2, 3]
+    program.verify(x)
+
+
 # ---- state
 
 
@@ -271,6 +349,36 @@ def test_the_original_is_compared_in_the_mode_of_the_export(export: Callable[...
     assert model[1].training
 
 
+class Changing(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        y.add_(1)
+        return x * y
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_input_that_is_changed_in_place_has_a_next_value(path: str, export: Callable[..., Any]) -> None:
+    program = export(Changing(), (torch.ones(2), torch.ones(2)), input_names=["x", "given"], state="io")
+    x, y = torch.randn(2), torch.randn(2)
+
+    assert program.output_names[1:] == ["given.next"]
+    assert program.state == {"given": "given.next"}
+    torch.testing.assert_close(program.run({"x": x, "given": y})["given.next"], y + 1)
+    program.verify(x, y)
+    assert onnx_verify.compare(Changing(), program, [(x, y)])
+
+
+def test_onnx_verify_takes_every_program(export: Callable[..., Any]) -> None:
+    model = Remembering().eval()
+    program = export(model, (torch.randn(2, 3),), input_names=["x"], state="io")
+    x = torch.randn(2, 3)
+
+    assert onnx_verify.compare(model, program, [(x,)])
+    assert onnx_verify.find_mismatch(program, [(x,)]).verdict.ok
+    node = program.model.graph.outputs[0].producer()
+    node.op_type = "Sub" if node.op_type == "Add" else "Add"
+    assert not onnx_verify.compare(model, program, [(x,)])
+
+
 # ---- files
 
 
@@ -356,6 +464,25 @@ def test_weights_dimensions_and_values_are_at_hand(path: str, export: Callable[.
     program.inline_functions()
     assert_answers(path, program(x, pair, more), other(x, pair, more))
     assert program.timings
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.out.weight = self.into.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.into(x) + 1)
+
+
+def test_tied_weights_are_replaced_by_all_their_names(export: Callable[..., Any]) -> None:
+    program, other, x = export(Tied(), (torch.randn(2, 3),)), Tied(), torch.randn(2, 3)
+
+    assert program.apply_weights(other.state_dict()) == []
+    torch.testing.assert_close(pytree.tree_leaves(program(x)), [other(x).detach()])
+    with pytest.raises(fx.InvalidArgumentError, match="one weight"):
+        program.apply_weights({"into.weight": torch.ones(3, 3), "out.weight": torch.zeros(3, 3)})
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.complex64, torch.bool])

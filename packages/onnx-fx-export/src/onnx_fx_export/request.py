@@ -62,7 +62,9 @@ class ExportRequest:
             given: The options of the export by name.
             failure: Why the FX exporter failed, if this is its fallback.
         """
-        example = {"args": self.args, "kwargs": self.kwargs, "dynamic_shapes": self.dynamic_shapes}
+        # TorchScript takes a dictionary at the end for the keyword arguments.
+        args = (*self.args, {}) if self.args and isinstance(self.args[-1], dict) else self.args
+        example = {"args": args, "kwargs": self.kwargs, "dynamic_shapes": self.dynamic_shapes}
         names = {"input_names": self.input_names or None, "output_names": self.output_names or None}
         options = {**given, **example, **names}
         arguments = arguments_by_name(self.model, self.args, self.kwargs or {})

@@ -13,6 +13,7 @@ from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state import StateSlot
 from onnx_ts_legacy.values import ObjectRef, Tensor
 from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.exporting.weights import TIED
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
@@ -37,6 +38,7 @@ class Attributes:
         self.prefix = prefix
         self._objects: dict[Any, ObjectRef] = {}
         self._tensors: dict[Any, Tensor] = {}
+        self._weights: dict[Any, ir.Value] = {}
         self._kept: list[torch.Tensor] = []
         self._first: dict[tuple[int, str], Any] = {}
         self.slots = dict(slots)
@@ -98,16 +100,26 @@ class Attributes:
         slot = self.slots.get(path)
         key = _identity(tensor)
         if key in self._tensors:
+            self.tie(path, tensor)
             return self._tensors[key]
         if slot is not None:
             variable: Tensor = self._interpreter.state_input(slot)
         else:
             value, fake = self._weight(path, tensor)
+            self._weights[key] = value
             variable = self._interpreter.fresh(value, fake, origin=path)
         self._tensors[key] = variable
         # Its memory, and so its address, must not be given to another tensor while the address names it.
         self._kept.append(tensor)
         return variable
+
+    def tie(self, path: str, tensor: torch.Tensor) -> None:
+        """Note a further name of a weight, by which other contents may be given later."""
+        value = self._weights.get(_identity(tensor))
+        if value is not None:
+            names = value.meta.setdefault(TIED, [value.name])
+            if path not in names:
+                names.append(path)
 
     def _weight(self, path: str, tensor: torch.Tensor) -> tuple[ir.Value, Any]:
         interpreter = self._interpreter

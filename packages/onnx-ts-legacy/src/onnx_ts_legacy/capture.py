@@ -67,6 +67,7 @@ class Captured:
         result: For each leaf of the result of a traced model its class, or what it is if that has no value in ONNX.
         absent: Names of the parameters that the call leaves at None.
         left_out: What a traced model returns that has no value in ONNX, by its place in the result.
+        aliases: Further names of these weights.
     """
 
     graph: Any
@@ -81,6 +82,7 @@ class Captured:
     result: Sequence[Any] = ()
     absent: frozenset[str] = frozenset()
     left_out: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    aliases: Sequence[tuple[str, torch.Tensor]] = ()
 
     def initial(self, name: str) -> Any:
         """Return what an attribute of the model holds."""
@@ -323,8 +325,9 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captur
     output_names = _names_of_paths(flat.result_paths)
     absent = left_out(signature, args, kwargs)
     return Captured(
-        graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result, absent, flat.left_out
-    )
+        graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result, absent, flat.left_out,
+        _aliases(model),
+    )  # fmt: skip
 
 
 def _trace_error(error: Exception) -> CaptureError:
@@ -437,6 +440,14 @@ def _recorded(
         owner, _, name = path.rpartition(".")
         places[path] = str(changing_place(modules[owner], name))
     return graph, weights, places
+
+
+def _aliases(model: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the names under which a module has a weight that has another name as well."""
+    if not isinstance(model, torch.nn.Module):
+        return []
+    first = {id(weight): name for name, weight in model.named_parameters()}
+    return [(n, weight) for n, weight in model.named_parameters(remove_duplicate=False) if first[id(weight)] != n]
 
 
 def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy._version import __version__
-from onnx_ts_legacy.capture import Captured, is_left_out
+from onnx_ts_legacy.capture import Captured
 from onnx_ts_legacy.conversion import Failure, Interpreter
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import (
@@ -196,6 +196,8 @@ class _Conversion:
         if self._captured.root is not None:
             variables.insert(0, interpreter.attributes.root)
         variables.extend(interpreter.attributes.tensor(name, weight) for name, weight in self._captured.weights)
+        for name, weight in self._captured.aliases:
+            interpreter.attributes.tie(name, weight)
         results = interpreter.run(self._captured.graph, variables)
         changed = interpreter.attributes.changed()
         if self._captured.rebound:
@@ -292,14 +294,12 @@ class _Conversion:
     ) -> Interface:
         """Return how a call becomes inputs, and how outputs become the result."""
         captured = self._captured
-        traced = [kind in (bool, int, float) for kind in captured.result if not is_left_out(kind)]
-        numbers = traced or [not isinstance(result.value, Tensor | ListRef | Maybe) for result in results]
         return Interface(
             dataclasses.replace(captured.structure, outputs=structure),
             [place for place, leaf in enumerate(captured.leaves) if leaf.is_input],
             {place: leaf.value for place, leaf in enumerate(captured.leaves) if not leaf.is_input},
             [names[leaf] if isinstance(leaf, int) else leaf for leaf in leaves],
-            number_outputs=frozenset(name for name, number in zip(names, numbers, strict=True) if number),
+            number_outputs=frozenset(name for name, result in zip(names, results, strict=True) if result.is_number),
             complex_outputs=frozenset(name for name, value in self._outputs if is_complex(value)),
         )
 

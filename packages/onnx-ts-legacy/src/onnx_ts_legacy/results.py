@@ -10,10 +10,18 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy.capture import Captured, is_left_out, joined
 from onnx_ts_legacy.graph_parts import node_inputs
-from onnx_ts_legacy.values import DictRef, ListRef, SequenceState, VectorState
+from onnx_ts_legacy.values import DictRef, ListRef, Maybe, SequenceState, Tensor, VectorState
 from onnxops_decomp.exporting.naming import key_of
 
 __all__ = ["Result", "results_of"]
+
+_ARITHMETIC = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "neg", "pow", "abs", "to"),
+        *("eq", "ne", "lt", "le", "gt", "ge"),
+    )
+)
 
 
 @dataclasses.dataclass
@@ -24,11 +32,13 @@ class Result:
         path: Keys and places that lead to it, joined by underscores.
         value: What the program returns there.
         node: The node that gives it.
+        is_number: Whether it is a number of Python in the program, or a list of them.
     """
 
     path: str
     value: Any
     node: Any
+    is_number: bool
 
 
 def results_of(
@@ -56,15 +66,18 @@ def results_of(
             left_out[joined(("result", *keys))] = leaf
         else:
             variable, rest = (variables[int(keys[0])], keys[1:]) if len(values) > 1 else (variables[0], keys)
-            results.append(Result("_".join(keys), leaf.value, _giver(variable, rest)))
+            given = _given(variable, rest)
+            results.append(Result("_".join(keys), leaf.value, given.node(), _is_number(leaf.value)))
+            if captured.result:
+                results[-1].is_number = _is_traced_number(given)
     if captured.result:
         # A trace returns what the result holds one by one.
         places = iter(range(len(results)))
-        return (
-            results,
-            [kind if is_left_out(kind) else next(places) for kind in captured.result],
-            captured.structure.outputs,
-        )
+        leaves = [kind if is_left_out(kind) else next(places) for kind in captured.result]
+        for kind, place in zip(captured.result, leaves, strict=True):
+            if kind in (bool, int, float):
+                results[place].is_number = True
+        structure = captured.structure.outputs
     return results, leaves, structure
 
 
@@ -86,9 +99,28 @@ def _plain(value: Any) -> Any:
     return _Leaf(value)
 
 
-def _giver(variable: Any, path: Sequence[str]) -> Any:
-    """Return the node that gives an output, also where the graph gives a tuple of several."""
+def _given(variable: Any, path: Sequence[str]) -> Any:
+    """Return the value that is an output, also where the graph gives a tuple of several."""
     node = variable.node()
     if node.kind() == "prim::TupleConstruct" and path and path[0].isdigit():
-        return node_inputs(node)[int(path[0])].node()
-    return node
+        return node_inputs(node)[int(path[0])]
+    return variable
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a scripted program returns a number or a list of numbers."""
+    if isinstance(value, ListRef):
+        return isinstance(value.state, VectorState)
+    return not isinstance(value, Tensor | Maybe)
+
+
+def _is_traced_number(value: Any) -> bool:
+    """Tell whether a tensor of a trace is a size, or what arithmetic makes of sizes: numbers in the program."""
+    node = value.node()
+    if node.kind() == "prim::NumToTensor":
+        return True
+    if node.kind() not in _ARITHMETIC:
+        return False
+    tensors = [operand for operand in node_inputs(node) if operand.type().kind() == "TensorType"]
+    operands = [operand for operand in tensors if operand.node().kind() != "prim::Constant"]
+    return bool(operands) and all(map(_is_traced_number, operands))

@@ -67,7 +67,7 @@ def compare(
         right.by_name_only = True
     left = as_runtime(candidate, backend, flat=True, by_name_only=both_onnx)
     state = state_of(candidate, right)
-    if state.outputs:
+    if state:
         left = StatefulRuntime(left, state)
     sets = resolve_inputs(inputs, right, left)
     verdict = Verdict(right.name, left.name, [])

@@ -23,10 +23,17 @@ class ProgramState:
     Attributes:
         outputs: the output that holds the next value, by state input.
         values: the value that each state input gets.
+        changed: the outputs that hold what the model made of inputs that it changes in place; a reference returns no
+            such output.
     """
 
     outputs: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    changed: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Whether the program has outputs besides those that it returns in torch."""
+        return bool(self.outputs or self.changed)
 
     def bind(self, inputs: InputSet, specs: tuple[ValueSpec, ...]) -> dict[str, Any]:
         """Assigns an input set to the other inputs, and the values to the state inputs that it does not name."""
@@ -51,8 +58,10 @@ def state_of(model: Any, reference: Runtime | None = None) -> ProgramState:
     outputs, initial = getattr(model, "state", None), getattr(model, "initial_state", None)
     if not (isinstance(outputs, Mapping) and isinstance(initial, Mapping) and outputs):
         return ProgramState()
-    held = reference.watch(tuple(outputs)) if isinstance(reference, CallableRuntime) else {}
-    return ProgramState(dict(outputs), {**initial, **held})
+    kept = {name: output for name, output in outputs.items() if name in initial}
+    held = reference.watch(tuple(kept)) if isinstance(reference, CallableRuntime) else {}
+    changed = frozenset(output for name, output in outputs.items() if name not in initial)
+    return ProgramState(kept, {**initial, **held}, changed)
 
 
 class StatefulRuntime:
@@ -70,4 +79,5 @@ class StatefulRuntime:
         """Runs once from the same state."""
         values = self.inner.run(InputSet(feeds=self.state.bind(inputs, self._specs)))
         order = {name: index for index, name in enumerate(self.state.outputs.values())}
-        return sorted(values, key=lambda output: order.get(output[0], -1))
+        kept = [output for output in values if output[0] not in self.state.changed]
+        return sorted(kept, key=lambda output: order.get(output[0], -1))

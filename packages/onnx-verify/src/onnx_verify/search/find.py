@@ -69,7 +69,7 @@ def find_mismatch(
         # Nodes name those of the program that was lowered, which may be the captured one in another form.
         reference = getattr(model, "lowered_program", None) or captured
     if reference is None:
-        return _between_runtimes(candidate, inputs, settings, options, changes)
+        return _between_runtimes(candidate, inputs, settings, options, changes, state_of(model))
     if is_exported_program(reference):
         return _against_program(candidate, reference, inputs, settings, model)
     if is_module(reference):
@@ -101,7 +101,7 @@ def _whole(
     searched."""
     try:
         left = bounded_runtime(candidate, settings.backend, settings.memory_limit)
-        if state.outputs:
+        if state:
             left = StatefulRuntime(left, state)
         return compare(right, left, list(sets), settings.tolerance)
     except ModelRunError as error:
@@ -217,12 +217,15 @@ def _between_runtimes(
     settings: SearchOptions,
     options: SearchOptions | None,
     changes: Mapping[str, Any],
+    state: ProgramState = _NO_STATE,
 ) -> MismatchReport:
-    """Compares one model with itself, run in two ways."""
+    """Compares one model with itself, run in two ways, from the state that a program starts with."""
     if options is None and "reference_backend" not in changes:
         settings = replace(settings, reference_backend=Backend.parse("reference"))
     right = bounded_runtime(candidate, settings.reference_backend, settings.memory_limit)
     sets = resolve_inputs(inputs, candidate)
+    if state.outputs:
+        sets = [InputSet(feeds=state.bind(each, candidate.inputs), label=each.label) for each in sets]
     verdict = _whole(right, candidate, sets, settings)
     search = _start(candidate, sets, verdict, settings)
     if verdict.ok and not settings.exhaustive:

@@ -25,7 +25,7 @@ class Interface:
         constants: Value of each leaf of a call that is part of the model, by its place.
         outputs: For each leaf of the result, the name of the model output that holds it, or its constant value.
         numbers: For each model input that is a number in torch, its symbol in the conditions on sizes.
-        number_outputs: Names of the outputs that are Python numbers in torch.
+        number_outputs: Names of the outputs that are Python numbers in torch, or lists of them.
         complex_outputs: Names of the outputs that hold complex numbers as pairs along a last dimension.
     """
 
@@ -61,7 +61,7 @@ class Interface:
 
     def structured(self, outputs: Mapping[str, torch.Tensor]) -> Any:
         """Return named outputs in the structure of the result."""
-        found = {name: value.item() if name in self.number_outputs else value for name, value in outputs.items()}
+        found = {name: value.tolist() if name in self.number_outputs else value for name, value in outputs.items()}
         leaves = [found[e] if isinstance(e, str) and e in found else e for e in self.outputs]
         return pytree.tree_unflatten(leaves, self.structure.outputs)
 

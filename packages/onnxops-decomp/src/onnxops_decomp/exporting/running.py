@@ -85,13 +85,13 @@ def run_proto(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[torch.T
     return _outputs(session, feeds)
 
 
-def run_reference(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
+def run_reference(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
     """Run a model by ONNX's own evaluator."""
     from onnx.reference import ReferenceEvaluator
 
     wanted = {value.name for value in proto.graph.input}
     arrays = {name: _to_numpy(value) for name, value in inputs.items() if name in wanted}
-    return [_from_numpy(np.asarray(value)) for value in ReferenceEvaluator(proto).run(None, arrays)]
+    return [_from_python(value) for value in ReferenceEvaluator(proto).run(None, arrays)]
 
 
 def _outputs(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
