@@ -70,7 +70,7 @@ def export(path: str) -> Iterator[Callable[..., Any]]:
 
 
 class Nested(nn.Module):
-    """Tensors in a tuple and in a dict, a constant, and a dict in a tuple as result."""
+    """Tensors in a tuple and in a dict, and a dict in a tuple as result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,11 +81,8 @@ class Nested(nn.Module):
         x: Tensor,
         pair: Tuple[Tensor, Tensor],  # noqa: UP006
         more: Dict[str, Tensor],  # noqa: UP006
-        double: bool = True,
     ) -> Tuple[Tensor, Dict[str, Tensor]]:  # noqa: UP006
         y = self.linear(x) + pair[0] - 2 * pair[1]
-        if double:
-            y = y * 2
         return y, {"scaled": y * more["a"] - more["b"], "twice": x * 2}
 
 
@@ -103,7 +100,7 @@ def arguments(rows: int) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
 
 def nested(export: Callable[..., Any], model: nn.Module) -> Any:
     args, _ = arguments(2)
-    return export(model, (*args, True), input_names=INPUTS, dynamic_axes={name: {0: "n"} for name in INPUTS})
+    return export(model, (*args, {}), input_names=INPUTS, dynamic_axes={name: {0: "n"} for name in INPUTS})
 
 
 def assert_answers(path: str, actual: Any, expected: Any) -> None:
@@ -123,9 +120,8 @@ def test_a_call_takes_what_the_model_takes_in_any_order(path: str, export: Calla
     reordered = dict(reversed(more.items()))
 
     assert program.input_names == INPUTS
-    assert_answers(path, program(x, pair, more, True), expected)
-    assert_answers(path, program(x, pair, more), expected)  # the model's default is what was exported
-    assert_answers(path, program(double=True, more=reordered, pair=pair, x=x), expected)
+    assert_answers(path, program(x, pair, more), expected)
+    assert_answers(path, program(more=reordered, pair=pair, x=x), expected)
     assert_answers(path, program(x, more=reordered, pair=pair), expected)
     assert_answers(path, program(**named), expected)  # by the names of the inputs
     outputs = program.run(named)
@@ -142,7 +138,7 @@ def test_a_call_that_does_not_fit_is_refused(export: Callable[..., Any]) -> None
         lambda: program(x, list(pair), more),
         lambda: program(x, (*pair, x), more),
         lambda: program(x, pair, {"a": x}),
-        lambda: program(x, pair, more, False),
+        lambda: program(x, pair, more, x),
         lambda: program(x.double(), pair, more),
         lambda: program(x.int(), pair, more),
         lambda: program(None, pair, more),
@@ -154,6 +150,28 @@ def test_a_call_that_does_not_fit_is_refused(export: Callable[..., Any]) -> None
     ):
         with pytest.raises(fx.InvalidArgumentError):
             wrong()
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor, double: bool = True) -> Tensor:
+        return x * 2 if double else x
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("given", [(True,), ()])
+def test_a_number_is_what_was_exported_or_an_input(
+    path: str, export: Callable[..., Any], given: tuple[bool, ...]
+) -> None:
+    x = torch.randn(2, 3)
+    program = export(Doubled(), (x, *given))
+
+    for call in ((x, True), (x,)):
+        torch.testing.assert_close(pytree.tree_leaves(program(*call)), [x * 2])
+    if "double" in program.input_names:
+        torch.testing.assert_close(pytree.tree_leaves(program(x, False)), [x])
+    else:
+        with pytest.raises(fx.InvalidArgumentError):
+            program(x, False)
 
 
 @pytest.mark.parametrize("place", ["None", "mask"])

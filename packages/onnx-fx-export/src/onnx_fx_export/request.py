@@ -62,8 +62,9 @@ class ExportRequest:
             given: The options of the export by name.
             failure: Why the FX exporter failed, if this is its fallback.
         """
-        # TorchScript takes a dictionary at the end for the keyword arguments.
-        args = (*self.args, {}) if self.args and isinstance(self.args[-1], dict) else self.args
+        # A dictionary at the end is taken for keyword arguments; of a Python model it is known here not to be that.
+        scripted = isinstance(self.model, torch.jit.ScriptModule | torch.jit.ScriptFunction)
+        args = (*self.args, {}) if self.args and isinstance(self.args[-1], dict) and not scripted else self.args
         example = {"args": args, "kwargs": self.kwargs, "dynamic_shapes": self.dynamic_shapes}
         names = {"input_names": self.input_names or None, "output_names": self.output_names or None}
         options = {**given, **example, **names}
