@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
 from torch.export import Dim
 
-from onnx_fx_export import DynamicShapeError, InvalidArgumentError, export
+from onnx_fx_export import ConversionError, DynamicShapeError, InvalidArgumentError, export
 from onnx_fx_export.arguments import FunctionModule
 from onnx_fx_export.constraints import METADATA_KEY
 
@@ -229,3 +230,140 @@ def test_a_branch_of_the_model_stays_a_condition(condition, reshaped) -> None:
         else:
             with pytest.raises(InvalidArgumentError):
                 program(x)
+
+
+def same_name(x, y):
+    return x.sum(0) + y.sum(0)
+
+
+def larger_than_five(x, y):
+    return x + 1 if x.shape[0] > 5 else x - 1
+
+
+def only_even(x, y):
+    return torch.nn.functional.relu(x) * 2 if x.shape[0] % 2 == 0 else x
+
+
+# Dimensions, example, sizes that are right, sizes that break a condition, and what the error names.
+CHECKED = {
+    rows_of_the_other: ("nm", (8, 4), [(8, 4), (4, 6), (2, 1)], [(5, 4), (7, 5)], r"\bm\b"),
+    a_part_of_the_rows: ("nm", (6, 2), [(9, 2), (3, 1)], [(14, 2)], "n // 3"),
+    groups_of_four: ("nm", (8, 2), [(4, 1), (16, 3)], [(7, 2), (2, 1)], "n // 4|% 4"),
+    larger_than_five: ("nm", (8, 2), [(6, 1)], [(5, 2), (0, 1)], "n > 5|n >= 6"),
+    only_even: ("nm", (8, 2), [(2, 1), (0, 1)], [(5, 2)], "n % 2 == 0"),
+    both_together: (("n", "n"), (4, 4), [(8, 8), (1, 1)], [(8, 7)], "axis0 == n"),
+    same_name: (("n", "2*n"), (4, 8), [(8, 16), (1, 2)], [(8, 7)], r"axis0 == 2 \* n|axis0 == 2\*n"),
+}
+
+
+@pytest.mark.parametrize("opset", [13, 20])
+@pytest.mark.parametrize("function", CHECKED)
+def test_the_graph_refuses_what_breaks_a_condition_if_it_is_asked_to(function, opset) -> None:
+    (n, m), (x, y), right, wrong, text = CHECKED[function]
+    example = torch.randn(x, 3), torch.randn(y, 3)
+    dims = ({0: n}, {0: m})
+    program = export(FunctionModule(function), example, dynamic_shapes=dims, size_checks=True, opset_version=opset)
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    names = [value.name for value in session.get_inputs()]
+
+    def feeds(x, y):
+        return dict(zip(names, (torch.randn(x, 3).numpy(), torch.randn(y, 3).numpy()), strict=False))
+
+    for sizes in right:
+        fed = feeds(*sizes)
+        arguments = [torch.from_numpy(fed[name]) if name in fed else torch.randn(sizes[1], 3) for name in ("x", "y")]
+        np.testing.assert_allclose(session.run(None, fed)[0], function(*arguments), rtol=1e-5, atol=1e-6)
+    for sizes in wrong:
+        with pytest.raises(Exception, match=f"size_check: .*({text})"):
+            session.run(None, feeds(*sizes))
+
+
+def test_a_model_without_conditions_is_the_same_with_size_checks() -> None:
+    plain, checked = (
+        export(torch.nn.ReLU(), (torch.randn(3),), dynamic_shapes=({0: "n"},), size_checks=wanted)
+        for wanted in (False, True)
+    )
+    assert plain.model_proto == checked.model_proto
+
+
+def test_size_checks_are_refused_below_their_opset() -> None:
+    with pytest.raises(InvalidArgumentError, match="opset 13"):
+        export(torch.nn.ReLU(), (torch.randn(3),), size_checks=True, opset_version=12)
+
+
+class Table(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("positions", torch.randn(8, 3))
+
+    def forward(self, x):
+        return x + self.positions[: x.shape[0]]
+
+
+BOUNDS = {
+    "<= 8": (Table(), 5),
+    "> 5|>= 6": (FunctionModule(lambda x: x + 1 if x.shape[0] > 5 else x), 8),
+    "% 6 == 0": (FunctionModule(lambda x: x.view(2, -1, 3)), 8),
+}
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("dim", ["n", Dim.DYNAMIC], ids=["name", "DYNAMIC"])
+def test_a_bound_that_is_not_declared_is_told_of(bound, dim) -> None:
+    model, rows = BOUNDS[bound]
+    with pytest.warns(UserWarning, match=f"part of the declared sizes only: .*({bound})"):
+        export(model, (torch.randn(rows, 3),), dynamic_shapes=({0: dim},))
+
+
+@pytest.mark.parametrize(
+    ("model", "dim"),
+    [(Table(), Dim("n", max=8)), (Table(), Dim.AUTO), (torch.nn.ReLU(), "n"), (FunctionModule(lambda x: x[1:]), "n")],
+)
+def test_sizes_that_work_and_bounds_that_are_declared_need_no_warning(model, dim, recwarn) -> None:
+    program = export(model, (torch.randn(5, 3),), dynamic_shapes=({0: dim},))
+    assert not [warning for warning in recwarn if warning.category is UserWarning]
+    for rows in (1, 2, 8):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(program(x), model(x))
+
+
+def test_an_error_says_that_a_larger_example_may_help() -> None:
+    def filled(x):
+        y = x.clone()
+        y[1:] = 0.0
+        return y
+
+    line = filled.__code__.co_firstlineno + 2
+    with pytest.raises(DynamicShapeError, match=rf"(?s)test_sizes.py:{line}.*give a larger example"):
+        export(FunctionModule(filled), (torch.randn(2, 3),), dynamic_shapes=({0: "n"},))
+    program = export(FunctionModule(filled), (torch.randn(5, 3),), dynamic_shapes=({0: "n"},))
+    for rows in (1, 2, 7):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(program(x), filled(x))
+
+
+def first_of_each_row(x):
+    return x.as_strided((2, 3), (1, 2), 1)
+
+
+def written_by_strides(x):
+    return x.as_strided_scatter(x.new_zeros(2, 2), (2, 2), (3, 1))
+
+
+@pytest.mark.parametrize("function", [first_of_each_row, written_by_strides])
+def test_strides_address_a_contiguous_tensor_of_dynamic_sizes(function) -> None:
+    program = export(FunctionModule(function), (torch.randn(4, 5),), dynamic_shapes=({0: "n", 1: "m"},))
+    for shape in ((4, 5), (7, 2), (3, 3), (1, 9)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x), function(x))
+    with pytest.raises(InvalidArgumentError, match=r"captured for .* >= "):
+        program(torch.randn(2, 2))
+
+
+def test_strides_of_an_unknown_order_in_memory_are_refused() -> None:
+    def function(x):
+        return x.mT.as_strided((2, 2), (1, 2))
+
+    with pytest.raises(ConversionError, match="whose order is not known"):
+        export(FunctionModule(function), (torch.randn(4, 5),), dynamic_shapes=({0: "n", 1: "m"},))

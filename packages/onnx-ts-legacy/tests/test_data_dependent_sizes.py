@@ -11,6 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from ts_models import exported
 
+from onnx_ts_legacy import export
+from onnx_ts_legacy.errors import DynamicDimensionError
+
 X, Y = torch.tensor([1.0, 2, 2, -3, 4, 0]), torch.tensor([-1.0, 3, -2, -3, -4, 0])
 
 SELECTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -170,6 +173,25 @@ def test_a_dynamic_dimension_that_is_squeezed_is_told_of_with_its_line(function:
 
     with pytest.warns(UserWarning, match=rf"squeezed at .*test_data_dependent_sizes\.py:{line}\."):
         exported(capture(function), (torch.randn(2, 1, 3),), (torch.randn(5, 1, 3),), dynamic_axes={"x": {0: "n"}})
+
+
+@pytest.mark.parametrize("capture", [lambda f: f, torch.jit.script], ids=["traced", "scripted"])
+@pytest.mark.parametrize("function", [all_squeezed, first_squeezed, several_squeezed])
+def test_squeezing_a_dynamic_dimension_that_is_one_in_the_example_is_an_error(function: Any, capture: Any) -> None:
+    line = function.__code__.co_firstlineno + 1
+    place = rf"squeezed that is 1 in the example.*test_data_dependent_sizes\.py:{line}"
+
+    with pytest.raises(DynamicDimensionError, match=place):
+        exported(capture(function), (torch.randn(1, 1, 3),), dynamic_axes={"x": {0: "n"}})
+
+
+def test_squeezing_a_size_that_data_makes_one_in_the_example_is_an_error() -> None:
+    class Zeros(torch.nn.Module):
+        def forward(self, n: Tensor) -> Tensor:
+            return torch.zeros(n[0], 4).squeeze(0)
+
+    with pytest.raises(DynamicDimensionError, match="squeezed that is 1 in the example"):
+        export(Zeros(), (torch.tensor([1]),))
 
 
 def test_squeezing_dimensions_that_are_known_is_not_told_of(recwarn: pytest.WarningsRecorder) -> None:

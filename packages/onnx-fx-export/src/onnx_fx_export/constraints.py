@@ -15,7 +15,9 @@ from typing import Any
 
 import sympy
 import torch
+from torch.export import Dim
 
+from onnx_fx_export.dimension_names import declared_text
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.size_questions import CONDITIONS, LAYOUT
 from onnx_fx_export.small_sizes import LEAST_SIZES, TRIED_SIZES, larger_sizes
@@ -26,10 +28,12 @@ from onnxops_decomp.exporting.size_expressions import evaluated, names_in, parse
 from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
 from onnxops_decomp.inference import Dims
 
-__all__ = ["METADATA_KEY", "size_constraints"]
+__all__ = ["METADATA_KEY", "size_constraints", "warn_of_bounds"]
 
 _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
 _COUNTED = "flat_args"
+# Sizes that stand for all of them.
+_SOME_SIZES = (*range(2, 65), *(2**power + step for power in range(7, 21) for step in (0, 1)))
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
 
@@ -73,6 +77,42 @@ def size_constraints(
         conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
     conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
     return SizeConstraints(text for text in conditions if _says_something(text))
+
+
+def warn_of_bounds(constraints: SizeConstraints, dims: Iterable[Any]) -> None:
+    """Tell of conditions that leave out sizes of a dimension by itself which its declaration does not leave out.
+
+    Args:
+        constraints: The conditions.
+        dims: What is declared of the dimensions; ``Dim.AUTO`` promises nothing.
+
+    Warns:
+        UserWarning: If there are some.
+    """
+    dims = list(dims)
+    if any(dim is Dim.AUTO for dim in dims):
+        return
+    declared = {text: dim for dim in dims if (text := declared_text(dim)) is not None}
+    found = [text for text in constraints.conditions if _leaves_out(text, declared)]
+    if found:
+        warnings.warn(
+            f"The model is right for a part of the declared sizes only: {'; '.join(found)}. Its program refuses the "
+            "others. Declare the bounds, as torch.export.Dim('n', min=..., max=...) does, or change the code that "
+            "needs them.",
+            stacklevel=5,  # the caller of export
+        )
+
+
+def _leaves_out(text: str, declared: Mapping[str, Any]) -> bool:
+    """Tell whether a condition on one dimension does not hold for some size that is declared, and larger than 1."""
+    tree = parsed(text)
+    names = set() if tree is None else names_in(tree)
+    if tree is None or len(names) != 1:
+        return False
+    (name,) = names
+    least, most = (getattr(declared.get(name), end, None) for end in ("min", "max"))
+    sizes = (size for size in _SOME_SIZES if max(2, least or 0) <= size and (not isinstance(most, int) or size <= most))
+    return not all(holds(tree, {name: size}) for size in sizes)
 
 
 def _normal(text: str) -> str | None:

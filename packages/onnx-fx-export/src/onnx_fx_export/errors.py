@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import re
 from collections.abc import Sequence
 
 from onnx_fx_export.origin import source_line
@@ -31,6 +32,10 @@ class CaptureError(OnnxExporterError):
     """torch.export could not capture the model."""
 
 
+# A size computed from others is 0 or 1.
+_BECOMES_SPECIAL = re.compile(r"\(Eq\(.*[-/].*, [01]\)\)$")
+
+
 class DynamicShapeError(OnnxExporterError):
     """A dimension that was declared dynamic is not dynamic in the model."""
 
@@ -51,6 +56,11 @@ class DynamicShapeError(OnnxExporterError):
         else:
             title = "A dimension declared dynamic is fixed by the model."
             advice = "Declare it static, or change the code that needs the fixed size."
+            if any(_BECOMES_SPECIAL.search(fact) for fact in facts):
+                advice += (
+                    " If other sizes should work, give a larger example: a part of it has size 0 or 1 here, which "
+                    "torch.export takes for a constant."
+                )
         error = cls("\n  ".join([title, *facts]) + f"\n{advice}")
         error.facts, error.declarations = facts, declarations
         return error

@@ -52,6 +52,7 @@ def export(
     target: Literal["onnxruntime"] | None = None,
     export_modules_as_functions: ModuleClasses = False,
     capture_repeated_blocks: ModuleClasses = False,
+    size_checks: bool = False,
     widen_bfloat16: bool = False,
     dynamo: bool = True,
     fallback: bool = False,
@@ -106,6 +107,8 @@ def export(
             modules; equal ones share a function. By default everything is inlined. Needs opset 15.
         capture_repeated_blocks: Classes of modules of which equal ones are captured once, or True for those members
             of module lists that have an equal. Their forward must do nothing but compute its result.
+        size_checks: Whether the graph itself refuses sizes that break a condition of ``constraints``, in a node that is
+            named after it. The program checks them in any case. Needs opset 13.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         dynamo: False to hand the model to the TorchScript exporter (needs onnx-ts-legacy).
@@ -147,7 +150,7 @@ def export(
     positional, kwargs, dynamic_shapes = example_call(model, args, own["kwargs"], own["dynamic_shapes"])
     request = ExportRequest(
         model, positional, kwargs, dynamic_shapes, dynamic_axes, own["input_names"] or (), own["output_names"] or (),
-        opset, state, widen_bfloat16, target, do_constant_folding, custom_opsets or {},
+        opset, state, size_checks, widen_bfloat16, target, do_constant_folding, custom_opsets or {},
     )  # fmt: skip
     if by_torchscript:
         return request.through_torchscript(given)

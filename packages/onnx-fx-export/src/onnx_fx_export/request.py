@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.arguments import FunctionModule, arguments_by_name, parameter_defaults, parameter_names
 from onnx_fx_export.capture import CaptureRequest, capture
+from onnx_fx_export.constraints import warn_of_bounds
 from onnx_fx_export.convert import ModelNames, convert
 from onnx_fx_export.dimension_names import name_output_axes
 from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError, MutationError, OnnxExporterError
@@ -24,6 +25,7 @@ from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.call_structure import CallStructure
 from onnxops_decomp.exporting.naming import argument_paths, example_paths, left_out, structure_paths, without_absent
 from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.size_checks import add_size_checks
 from onnxops_decomp.torch_private import is_without_data
 
 __all__ = ["Captured", "ExportRequest"]
@@ -50,6 +52,7 @@ class ExportRequest:
     output_names: Sequence[str]
     opset: int
     state: str
+    size_checks: bool
     widen_bfloat16: bool
     target: str | None
     folds_weights: bool
@@ -123,7 +126,10 @@ class ExportRequest:
         )  # fmt: skip
         if optimize == "onnxscript":
             rewrite_with_onnxscript(result.model)
+        warn_of_bounds(result.constraints, (dim for dims in captured.dims for dim in dims.values()))
         name_output_axes(result.model, captured.output_axes)
+        if self.size_checks:
+            add_size_checks(result.model, result.constraints)
         _set_custom_opsets(result.model, self.custom_opsets)
         if not isinstance(self.model, torch.export.ExportedProgram):
             _check_example(result, self.args, self.kwargs or {})

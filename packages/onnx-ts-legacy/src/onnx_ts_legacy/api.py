@@ -57,6 +57,7 @@ def export(
     optimize: bool | Literal["onnxscript"] = True,
     target: Literal["onnxruntime"] | None = None,
     capture_repeated_blocks: bool | Collection[type[torch.nn.Module]] = False,
+    size_checks: bool = False,
     widen_bfloat16: bool = False,
     dynamo: bool = False,
     fallback: bool = False,
@@ -104,6 +105,7 @@ def export(
         optimize: Whether groups of nodes are fused.
         target: Refused: the model is for any runtime.
         capture_repeated_blocks: Refused: TorchScript has no such blocks.
+        size_checks: Refused: a TorchScript program lists no conditions on sizes.
         widen_bfloat16: Refused: operators compute in the dtypes of the model.
         dynamo: True is refused: that is onnx-fx-export.
         fallback: Changes nothing: this is what others fall back to.

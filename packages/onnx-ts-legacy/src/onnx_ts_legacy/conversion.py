@@ -259,7 +259,7 @@ class Interpreter(OperatorCalls):
                 return parts
         bound, keyword = split_arguments(overload, args)
         if kind in ("aten::squeeze", "aten::squeeze_"):
-            _warn_of_dynamic_squeeze(node, bound)
+            _check_squeeze(self.metadata, node, bound)
         return self.call(overload, bound, keyword)
 
     def _declared_number(self, node: Any, number: Any) -> Any:
@@ -454,20 +454,38 @@ def _returns_tensor(overload: torch._ops.OpOverload) -> bool:
     return any("Tensor" in str(result.type) for result in overload._schema.returns)
 
 
-def _warn_of_dynamic_squeeze(node: Any, args: Sequence[Any]) -> None:
-    """Say so if a dimension may be squeezed whose size only the runtime knows: the rank of the result is fixed."""
+def _check_squeeze(metadata: Metadata, node: Any, args: Sequence[Any]) -> None:
+    """Check whether a dimension may be squeezed whose size only the runtime knows: the rank of the result is fixed.
+
+    Raises:
+        DynamicDimensionError: If it is 1 in the example, which would have another rank than the model's result.
+
+    Warns:
+        UserWarning: If it is larger there, or not known.
+    """
     self, *dims = map(frozen, args)
     if not isinstance(self, Tensor):
         return
     sizes = self.fake.shape
     asked = dims[0] if dims and isinstance(dims[0], list) else dims or range(len(sizes))
-    if any(isinstance(dim, int) and not isinstance(sizes[dim], int) for dim in asked if sizes):
-        source = source_line(node)
-        warnings.warn(
-            f"A dynamic dimension is squeezed{f' at {source}' if source else ''}. The model keeps it, also where its "
-            "size is 1; name the dimensions that are always 1, or declare this one static.",
-            stacklevel=2,
+    dynamic = [sizes[dim] for dim in asked if sizes and isinstance(dim, int) and not isinstance(sizes[dim], int)]
+    if not dynamic:
+        return
+    # A trace knows the rank that the result has in the example.
+    rank = node.output().type().dim() if node.output().type().kind() == "TensorType" else None
+    asked_axes = {dim % len(sizes) for dim in asked if isinstance(dim, int)}
+    left = len(sizes) - sum(isinstance(sizes[axis], int) and sizes[axis] == 1 for axis in asked_axes)
+    if any(map(metadata.is_one_in_example, dynamic)) or (rank is not None and rank < left):
+        raise DynamicDimensionError(
+            "A dimension is squeezed that is 1 in the example and dynamic: the rank of the result would depend on its "
+            "size. Declare it static, or squeeze none that can have other sizes."
         )
+    source = source_line(node)
+    warnings.warn(
+        f"A dynamic dimension is squeezed{f' at {source}' if source else ''}. The model keeps it, also where its "
+        "size is 1; name the dimensions that are always 1, or declare this one static.",
+        stacklevel=2,
+    )
 
 
 def _is_unpacked(node: Any) -> bool:

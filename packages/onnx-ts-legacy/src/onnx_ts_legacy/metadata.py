@@ -166,6 +166,11 @@ class Metadata:
         expression = size.node.expr
         return int(expression.xreplace({s: self._hints.get(str(s), unknown) for s in expression.free_symbols}))
 
+    def is_one_in_example(self, size: torch.SymInt) -> bool:
+        """Tell whether a size that follows from declared ones is 1 in the example."""
+        examples = {declared.node.expr: example for declared, example in self._declared.values()}
+        return bool(at_sizes(size.node.expr, examples) == 1)
+
     # ---- calls
 
     def canonical(self, fake: torch.Tensor) -> TensorForm:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+import sympy
 import torch
 
 from onnxops_decomp.dtypes import is_complex
@@ -18,7 +19,6 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex_numbers import joined, parts
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
     from onnxops_decomp.graph_lowering import GraphLowering
 
 __all__ = ["STRIDED"]
@@ -30,11 +30,16 @@ def _memory_order(tensor: torch.Tensor, name: str) -> list[int]:
     """Return the axes of a tensor that fills its memory without gaps, from the largest stride to the smallest.
 
     Raises:
-        LoweringError: If it is a part of a larger memory, or its sizes are dynamic.
+        LoweringError: If it is a part of a larger memory, or it has dynamic sizes and is not contiguous.
     """
     sizes, strides = list(tensor.shape), list(tensor.stride())
     if not all(isinstance(number, int) for number in (*sizes, *strides, tensor.storage_offset())):
-        raise LoweringError(f"{name} addresses memory by strides, which needs static sizes; use slicing or unfold.")
+        if isinstance(tensor.storage_offset(), int) and _is_contiguous(sizes, strides):
+            return list(range(len(sizes)))
+        raise LoweringError(
+            f"{name} addresses by strides the memory of a tensor with dynamic sizes whose order is not known; call "
+            "contiguous() first, or use slicing or unfold."
+        )
     axes = sorted(range(len(sizes)), key=lambda axis: (-strides[axis], -sizes[axis], axis))
     filled = 1
     for axis in reversed(axes):
@@ -47,14 +52,34 @@ def _memory_order(tensor: torch.Tensor, name: str) -> list[int]:
     return axes
 
 
+def _is_contiguous(sizes: Sequence[int | torch.SymInt], strides: Sequence[int | torch.SymInt]) -> bool:
+    """Tell whether a tensor is in row-major order whatever its sizes are."""
+    wanted = sympy.S.One
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if sympy.expand(_expression(stride) - wanted) != 0:
+            return False
+        wanted *= _expression(size)
+    return True
+
+
+def _expression(number: int | torch.SymInt) -> sympy.Expr:
+    return number.node.expr if isinstance(number, torch.SymInt) else sympy.Integer(number)
+
+
 def _positions(
-    op: OpBuilder, size: Sequence[int], stride: Sequence[int], offset: int, length: int, name: str
+    lowering: GraphLowering, size: Sequence[int], stride: Sequence[int], offset: int, tensor: torch.Tensor, name: str
 ) -> ir.Value:
-    """Return the place in memory of each element of a strided view, INT64 of shape ``size``."""
+    """Return the place in memory of each element of a strided view, INT64 of shape ``size``.
+
+    Where the memory is as long as dynamic sizes say, that it is long enough is noted as an assumption.
+    """
+    op, length = lowering.op, tensor.numel()
     if not all(isinstance(number, int) for number in (*size, *stride, offset)):
-        raise LoweringError(f"{name} addresses memory by strides, which needs static sizes; use slicing or unfold.")
+        raise LoweringError(f"{name} addresses memory by strides, which have to be numbers; use slicing or unfold.")
     last = offset + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
-    if 0 not in size and not 0 <= offset <= last < length:
+    if isinstance(length, torch.SymInt) and 0 not in size and 0 <= offset <= last:
+        lowering.assumptions.append(sympy.Ge(lowering.symbols.expression(length), last + 1))
+    elif 0 not in size and not 0 <= offset <= last < length:
         raise LoweringError(f"{name} reads memory outside of its tensor, which a model does not have.")
     places = op.constant(np.full([1] * len(size), offset))
     for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
@@ -79,7 +104,7 @@ def _as_strided(lowering: GraphLowering, node: torch.fx.Node) -> ir.Value:
     op, name = lowering.op, str(node.target)
     (value, size, stride, offset), tensor = _arguments(lowering, node, 4)
     order = _memory_order(tensor, name)
-    places = _positions(op, size, stride, offset, tensor.numel(), name)
+    places = _positions(lowering, size, stride, offset, tensor, name)
 
     def taken(part: ir.Value) -> ir.Value:
         return op.Gather(op.Reshape(op.Transpose(part, perm=order), [-1]), places, axis=0)
@@ -93,7 +118,7 @@ def _as_strided_scatter(lowering: GraphLowering, node: torch.fx.Node) -> ir.Valu
     op, name = lowering.op, str(node.target)
     (value, source, size, stride, offset), tensor = _arguments(lowering, node, 5)
     order = _memory_order(tensor, name)
-    places = op.Reshape(_positions(op, size, stride, offset, tensor.numel(), name), [-1])
+    places = op.Reshape(_positions(lowering, size, stride, offset, tensor, name), [-1])
 
     def changed(part: ir.Value, new: ir.Value) -> ir.Value:
         moved = op.Transpose(part, perm=order)

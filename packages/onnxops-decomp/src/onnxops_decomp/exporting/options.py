@@ -97,6 +97,7 @@ OPTIONS: Mapping[str, Option] = {
     "capture_repeated_blocks": Option(
         kinds.CLASSES, _by_torchscript("a TorchScript program has no blocks that are captured once")
     ),
+    "size_checks": Option(FLAG, _by_torchscript("a TorchScript program lists no conditions on sizes")),
     "widen_bfloat16": Option(FLAG, _by_torchscript("the TorchScript exporter computes in the dtypes of the model")),
     "dynamo": Option(
         FLAG,
