@@ -10,6 +10,7 @@ from torch import Tensor
 from ts_models import agree, exported
 
 import onnx_ts_legacy
+from onnx_ts_legacy.errors import CaptureError
 
 FORMS = pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
 DTYPES = (torch.double, torch.float, torch.half, torch.double)
@@ -61,3 +62,41 @@ def _scaled() -> torch.nn.Module:
             return torch.ops.ts_caches.scaled(x)
 
     return Scaled()
+
+
+class Sizes(torch.nn.Module):
+    def forward(self, x: Tensor):
+        n, m = x.shape
+        made = torch.zeros([n, m]), x.view([n, -1]), x.expand([2, n, m]), x.reshape(n, 1, -1)
+        split = torch.split(x, [n - 1, 1])[0], torch.roll(x, [n, 1], [0, 1]), torch.nn.functional.pad(x, [n, 1])
+        return *made, *split, x.repeat(n, 1), x.permute([n - 2, 1]), x.sum([n - 2, 1])
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        lambda x: torch.ones(x.shape[0], "a"),
+        lambda x: torch.full((x.shape[0], 1.5), 2.0),
+        lambda x: x.new_zeros((x.shape[0], x.shape[1], "a")),
+        lambda x: x.view([x.shape[0], "a"]),
+        lambda x: x.expand(x.shape[0], None),
+        lambda x: x.reshape(x.shape[0], "a"),
+        lambda x: x.repeat(x.shape[0], None),
+        lambda x: x.permute([x.shape[0] - 2, "a"]),
+        lambda x: x.sum([x.shape[0] - 2, "a"]),
+        lambda x: torch.split(x, [x.shape[0], "a"]),
+        lambda x: torch.roll(x, [x.shape[0], "a"], [0, 1]),
+        lambda x: torch.nn.functional.pad(x, [x.shape[0], "a"]),
+        lambda x: torch.nn.functional.adaptive_avg_pool2d(x[None], [x.shape[0], "a"]),
+        lambda x: torch.broadcast_to(x, [2, x.shape[0], "a"]),
+        lambda x: x.reshape(x.shape[0] + 2, 2),
+        lambda x: [][0],
+    ],
+)
+def test_a_trace_that_failed_leaves_nothing_behind(failing: Callable) -> None:
+    x = torch.arange(6.0).view(2, 3)
+    for _ in range(2):
+        with pytest.raises(CaptureError) as caught:
+            onnx_ts_legacy.export(failing, (x,))
+        assert "INTERNAL ASSERT" not in str(caught.value)
+        exported(Sizes(), (x,))

@@ -34,11 +34,44 @@ def test_a_native_operator_is_one_node(op_type: str) -> None:
     torch.testing.assert_close(program(*args), [model(*args)], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("op_type", CALLS)
-def test_below_its_opset_it_is_refused_by_name(op_type: str) -> None:
-    model, args = CALLS[op_type]
-    with pytest.raises(UnsupportedOperatorsError, match=rf"{op_type}.*the lowest opset that works is 23"):
-        export(model, args, opset_version=18)
+N = onnxops_core
+X, W = torch.randn(2, 6, 8), torch.ones(8) * 2
+HEADS = torch.randn(1, 2, 3, 4)
+
+
+def rotated(x):
+    return N.rotary_embedding(x, torch.ones(4, 2), torch.ones(4, 2), torch.arange(3).expand(x.size(0), 3))
+
+
+# Model, example and the lowest opset that has the node; below it there is a composed form.
+COMPOSED = {
+    "Attention": (lambda q: N.attention(q, q + 1, q - 1, is_causal=True, num_outputs=1), (HEADS,), 23),
+    "RotaryEmbedding": (
+        lambda x: N.rotary_embedding(x, torch.ones(4, 2), torch.ones(4, 2), torch.arange(3).expand(x.size(0), 3)),
+        (HEADS,),
+        23,
+    ),
+    "RMSNormalization": (lambda x: N.rms_normalization(x, W), (X,), 23),
+    "Gelu": (lambda x: N.gelu(x), (X,), 20),
+    "Swish": (lambda x: N.swish(x), (X,), 24),
+    "Mish": (lambda x: N.mish(x), (X,), 18),
+    "HardSwish": (lambda x: N.hard_swish(x), (X,), 14),
+    "LayerNormalization": (lambda x: N.layer_normalization(x, W, W)[0], (X,), 17),
+    "GroupNormalization": (lambda x: N.group_normalization(x, torch.ones(6), torch.zeros(6), num_groups=3), (X,), 21),
+    "AffineGrid": (lambda x: N.affine_grid(x, [2, 1, 3, 4]), (torch.randn(2, 2, 3),), 20),
+}
+
+
+@pytest.mark.parametrize("opset", [9, 13, 17])
+@pytest.mark.parametrize("op_type", COMPOSED)
+@pytest.mark.parametrize("traced_before", [False, True], ids=["function", "program"])
+def test_below_its_opset_it_is_composed(op_type: str, opset: int, traced_before: bool) -> None:
+    model, args, since = COMPOSED[op_type]
+    given = torch.jit.trace(model, args, check_trace=False) if traced_before else model
+    program = export(given, args, opset_version=opset, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    assert (op_type in {node.op_type for node in program.model.graph}) is (opset >= since)
+    for x in (args[0], torch.cat([args[0]] * 3)[: 2 if op_type == "AffineGrid" else 3]):
+        torch.testing.assert_close(program(x), [model(x)], rtol=1e-4, atol=1e-5)
 
 
 class Symbolic(torch.nn.Module):

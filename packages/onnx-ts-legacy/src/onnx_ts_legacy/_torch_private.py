@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -227,6 +228,34 @@ def inline_calls(graph: Any) -> None:
     torch._C._jit_pass_inline(graph)
 
 
+# Operators that take a list of sizes by each name.
+_TAKING_SIZES: dict[str, Any] = {
+    "size": torch.ops.aten.zeros,
+    "shape": torch.ops.aten.reshape,
+    "dims": torch.ops.aten.permute,
+    "dim": torch.ops.aten.sum,
+    "repeats": torch.ops.aten.repeat,
+    "split_sizes": torch.ops.aten.split_with_sizes,
+    "shifts": torch.ops.aten.roll,
+    "pad": torch.ops.aten.constant_pad_nd,
+    "output_size": torch.ops.aten.adaptive_avg_pool2d,
+}
+
+
+def _forget_sizes(error: str, operand: torch.Tensor) -> None:
+    """Make tracing forget the sizes that a call was given which failed, as it would give them to the next one.
+
+    Tracing keeps the traced elements of a list of sizes by the name of the argument (``ArgumentStash``) until an
+    operator with such an argument takes them, whether that succeeds or not. It has to, while the trace goes on: what it
+    keeps is part of its graph.
+    """
+    found = re.search(r"argument '(\w+)' failed to unpack", error)
+    operator = None if found is None else _TAKING_SIZES.get(found[1])
+    for operands in () if operator is None else ((), (operand,)):
+        with contextlib.suppress(Exception):
+            operator(*operands, [1] * 64)
+
+
 def trace_graph(
     function: Callable[..., Any], tensors: Sequence[torch.Tensor], scopes: Mapping[torch.nn.Module, str]
 ) -> Any:
@@ -237,8 +266,17 @@ def trace_graph(
         tensors: Inputs of the graph.
         scopes: Names of modules, which the nodes of their calls carry (``torch.jit._trace._trace_module_map``).
     """
+    operand = torch.zeros(1)
+
+    def call(*given: torch.Tensor) -> Any:
+        try:
+            return function(*given)
+        except TypeError as error:
+            _forget_sizes(str(error), operand)
+            raise
+
     with replaced([(torch.jit._trace, "_trace_module_map", dict(scopes))]):
-        graph, _ = torch._C._create_graph_by_tracing(function, tuple(tensors), lambda variable: "", False, False)
+        graph, _ = torch._C._create_graph_by_tracing(call, tuple(tensors), lambda variable: "", False, False)
     return graph
 
 

@@ -213,7 +213,7 @@ class OperatorCalls(Variables):
             return written
         values = [self.operand(arg) for arg in args]
         keyword = {name: self.operand(arg) for name, arg in kwargs.items()}
-        entry = find_lowering(self.table, overload, values, keyword)
+        entry = find_lowering(self.table, overload, values, keyword, self.op.opset)
         if entry is not None:
             result = apply_lowering(self.op, entry, overload, values, keyword)
         else:

@@ -47,12 +47,31 @@ def _spaced(start: Any, end: Any, steps: Any, *_: Any, dtype: torch.dtype | None
     return torch.empty((steps,), dtype=dtype or (usual.to_complex() if is_complex else usual))
 
 
+def _counted(*numbers: Any, dtype: torch.dtype | None = None, **placement: Any) -> Any:
+    """So many numbers as fit between numbers that only the runtime knows, of which torch asks too much if they are
+    floats."""
+    floating = [_is_floating(number) for number in numbers]
+    known = not any(is_tensor(number) or isinstance(number, torch.SymFloat) for number in numbers)
+    if known or not any(floating):
+        overload = {1: "default", 2: "start", 3: "start_step"}[len(numbers)]
+        return getattr(aten.arange, overload)(*numbers, dtype=dtype, **placement)
+    count = torch.empty(2, dtype=torch.bool).nonzero().shape[0]
+    return torch.empty((count,), dtype=dtype or torch.get_default_dtype())
+
+
+def _is_floating(number: Any) -> bool:
+    return bool(number.dtype.is_floating_point) if is_tensor(number) else isinstance(number, float | torch.SymFloat)
+
+
 SHAPES: dict[Any, Callable[..., Any]] = {
     **RECURRENT,
     aten.ctc_loss.IntList: _ctc_loss,
     aten.ctc_loss.Tensor: _ctc_loss,
     aten.linalg_lstsq.default: _lstsq,
     aten.index.Tensor: masked_index,
+    aten.arange.default: _counted,
+    aten.arange.start: _counted,
+    aten.arange.start_step: _counted,
     # Their own kernels end in an internal assertion of torch where a size is symbolic.
     aten._is_all_true.default: torch.all,
     aten._is_any_true.default: torch.any,
