@@ -251,7 +251,9 @@ def _forget_sizes(error: str, operand: torch.Tensor) -> None:
     """
     found = re.search(r"argument '(\w+)' failed to unpack", error)
     operator = None if found is None else _TAKING_SIZES.get(found[1])
-    for operands in () if operator is None else ((), (operand,)):
+    if operator is None:
+        return
+    for operands in ((), (operand,)):
         with contextlib.suppress(Exception):
             operator(*operands, [1] * 64)
 
