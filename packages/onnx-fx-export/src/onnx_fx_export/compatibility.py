@@ -21,7 +21,7 @@ def replace_torch_onnx() -> contextlib.AbstractContextManager[None]:
     Tools that call ``torch.onnx.export`` by its full name use this exporter without a change. Calls that ask for the
     TorchScript exporter (``dynamo=False``) go to onnx-ts-legacy if it is installed, and symbolic functions that are
     registered with ``torch.onnx.register_custom_op_symbolic`` hold for them. A call of a program answers the tuple of
-    all outputs, as torch's programs do.
+    all outputs, as torch's programs do, and nodes and values carry the metadata that torch's exporter writes.
 
     Example:
         >>> with replace_torch_onnx():
@@ -34,6 +34,6 @@ def replace_torch_onnx() -> contextlib.AbstractContextManager[None]:
 
 def _export(model: Any, args: Any = (), f: Any = None, **arguments: Any) -> ONNXProgram:
     with as_torch_onnx():
-        program = export(model, args, f, **arguments)
+        program = export(model, args, f, **{"metadata": "full", **arguments})
     program.answer = "tuple"
     return program

@@ -18,10 +18,12 @@ from onnx_fx_export.origin import source_line
 from onnx_fx_export.record import ExportRecord, recorded
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.request import ExportRequest
+from onnx_fx_export.tool_metadata import apply_metadata
 from onnxops_core.isolation import exclusive_export
 from onnxops_decomp.exporting.modes import in_mode
 from onnxops_decomp.exporting.options import ExportPath, check_options
 from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.tool_metadata import Metadata
 from onnxops_decomp.exporting.translations import Translations, translation_table
 from onnxops_decomp.exporting.verification import Reference, Verified, verify_program
 
@@ -61,6 +63,7 @@ def export(
     dump_exported_program: bool = False,
     artifacts_dir: str | os.PathLike[str] = ".",
     progress: Callable[[str], None] | None = None,
+    metadata: Metadata = "source",
     training: torch.onnx.TrainingMode | None = None,
     operator_export_type: torch.onnx.OperatorExportTypes | None = None,
     do_constant_folding: bool = True,
@@ -120,6 +123,8 @@ def export(
         dump_exported_program: Whether the captured program is written to ``exported_program.pt2``.
         artifacts_dir: Folder for these files; it is made if it is missing.
         progress: Called with the name of each stage as it begins.
+        metadata: What nodes and values say of where they come from: ``"source"`` is module and line; ``"full"`` has the
+            keys of torch's exporter too, such as ``namespace``, which make the file larger; ``"none"`` is nothing.
         training: The mode that the model is in during the export; by default the one it is in.
         operator_export_type: For the TorchScript exporter; with this one it can only be ``ONNX``.
         do_constant_folding: Whether batch normalization and transposes may go into weights. Constants that are no
@@ -162,6 +167,7 @@ def export(
                 record.captured = captured = request.captured(capture_repeated_blocks)
             with record.stage("convert"), record.profiler or contextlib.nullcontext():
                 record.program = result = request.converted(captured, table, optimize, export_modules_as_functions)
+                apply_metadata(result.model, captured.program, metadata)
             if verify:
                 with record.stage("verify"):
                     record.verified = _verified(result, request)

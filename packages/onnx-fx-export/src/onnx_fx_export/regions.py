@@ -16,7 +16,7 @@ from onnxops_decomp.expressions import is_computable
 from onnxops_decomp.graph_lowering import GraphLowering, RegionHandler
 from onnxops_decomp.mutation import written_roots
 
-__all__ = ["ModuleClasses", "module_regions"]
+__all__ = ["ModuleClasses", "module_regions", "qualified_name"]
 
 ModuleClasses = bool | Collection[type[torch.nn.Module]]
 
@@ -58,7 +58,7 @@ def module_regions(
     """
     if not classes:
         return {}
-    names = None if classes is True else {_qualified_name(kind) for kind in classes}
+    names = None if classes is True else {qualified_name(kind) for kind in classes}
     if names is not None:
         _check_called(graph, names)
     written = written_roots(graph)
@@ -67,7 +67,8 @@ def module_regions(
     return {call.nodes[0]: _Region(call, names, written, store) for call in calls}
 
 
-def _qualified_name(kind: Any) -> str:
+def qualified_name(kind: Any) -> str:
+    """Return the name of a module's class, which torch notes as a class or as its name."""
     return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -76,7 +77,7 @@ def _stack(node: torch.fx.Node) -> list[tuple[str, str, str]]:
     entries = (node.meta.get("nn_module_stack") or {}).items()
     # Passes of torch.export give the nodes that they insert an entry that is no module.
     entries = [(key, value) for key, value in entries if not key.startswith("_empty_nn_module_stack")]
-    return [(key, path, _qualified_name(kind)) for key, (path, kind) in entries]
+    return [(key, path, qualified_name(kind)) for key, (path, kind) in entries]
 
 
 def _check_called(graph: torch.fx.Graph, names: set[str]) -> None:

@@ -17,6 +17,7 @@ from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.exporter import Options, convert_numbers, convert_partly
 from onnx_ts_legacy.module_functions import check_opset, module_classes
 from onnx_ts_legacy.program import TSProgram
+from onnx_ts_legacy.tool_metadata import apply_metadata
 from onnx_ts_legacy.torch_symbolics import symbolics_of_torch
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
 from onnxops_core.export_state import is_torch_onnx_call
@@ -24,6 +25,7 @@ from onnxops_core.isolation import exclusive_export
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.naming import check_names, names_by_leaf, warn_of_names, without_absent
 from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
+from onnxops_decomp.exporting.tool_metadata import Metadata
 from onnxops_decomp.exporting.translations import Translations, translation_table
 from onnxops_decomp.exporting.verification import Reference, verify_program
 
@@ -66,6 +68,7 @@ def export(
     dump_exported_program: bool = False,
     artifacts_dir: str | os.PathLike[str] = ".",
     progress: Callable[[str], None] | None = None,
+    metadata: Metadata = "source",
     **unknown: NoReturn,
 ) -> TSProgram:
     """Export a model through TorchScript.
@@ -114,6 +117,8 @@ def export(
         dump_exported_program: Refused: there is no program of torch.export.
         artifacts_dir: Folder for these files.
         progress: Called with the name of each stage as it begins.
+        metadata: What nodes and values say of where they come from: ``"source"`` is module and line; ``"full"`` has the
+            keys of torch's exporter too, such as ``namespace``, which make the file larger; ``"none"`` is nothing.
         unknown: Nothing: any other argument is refused.
 
     Returns:
@@ -142,6 +147,7 @@ def export(
         options = _named(options, captured, model)
         with torch.no_grad():
             program = convert_numbers(captured, options, reference)
+        apply_metadata(program.model, model, metadata)
         if verify:
             stages.begin("verify")
             verify_program(program, reference, *captured.call())

@@ -111,6 +111,10 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "artifacts_dir": Option(kinds.PATH),
     "progress": Option(kinds.CALLABLE),
+    "metadata": Option(
+        either("full", "source", "none"),
+        about="A TorchScript graph has no fx_node, and of stack_trace the innermost line of the user's code.",
+    ),
     "training": Option(
         kinds.TRAINING,
         about="By default the model's own mode by the FX exporter and in a fallback, evaluation through TorchScript.",
