@@ -63,8 +63,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_numbers_of_scripts_are_inputs(name: str) -> None:
     model, examples, names = CASES[name]
-    # A dict at the end would hold keyword arguments.
-    program = exported(model, *examples) if name != "nested" else onnx_ts_legacy.export(model, (*examples[0], {}))
+    program = exported(model, *examples)
     assert program.input_names == names
     for example in examples:
         torch.testing.assert_close(program(*example)[0], model(*example))

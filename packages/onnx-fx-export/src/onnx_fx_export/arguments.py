@@ -12,7 +12,7 @@ from onnx_fx_export.dynamic_shapes import bound_arguments
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.examples import inferred_dimensions, several_examples
 from onnx_fx_export.origin import named_forward
-from onnxops_decomp.exporting.naming import in_order, positional_parameters
+from onnxops_decomp.exporting.naming import in_order, keywords_at_the_end, positional_parameters
 
 __all__ = [
     "FunctionModule",
@@ -54,41 +54,15 @@ def example_call(
     """
     if not isinstance(dynamic_shapes, str):
         args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
-        captured = isinstance(model, torch.export.ExportedProgram)
-        return *((args, kwargs) if captured or kwargs else _without_keywords(model, args, kwargs)), dynamic_shapes
+        if isinstance(model, torch.export.ExportedProgram | torch.jit.ScriptModule | torch.jit.ScriptFunction):
+            return args, kwargs, dynamic_shapes
+        return *keywords_at_the_end(inspect.signature(_forward(model)), args, kwargs), dynamic_shapes
     if dynamic_shapes != "auto":
         raise InvalidArgumentError(f'dynamic_shapes describes dimensions, or is "auto"; not {dynamic_shapes!r}.')
     if isinstance(model, torch.export.ExportedProgram):
         raise InvalidArgumentError("An ExportedProgram has its dynamic shapes already; declare them at its capture.")
     (positional, keyword), declared = inferred_dimensions(_forward(model), several_examples(args, kwargs))
     return positional, keyword, declared
-
-
-def _without_keywords(model: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[tuple[Any, ...], Any]:
-    """Take a last dictionary for the keyword arguments, as torch.onnx does, where it cannot be an argument itself.
-
-    It is one if the model takes no further positional argument, or if its keys are parameters of the model.
-    """
-    if (
-        not args
-        or not isinstance(args[-1], dict)
-        or isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction)
-    ):
-        return args, kwargs
-    signature, last = inspect.signature(_forward(model)), args[-1]
-    if not all(isinstance(key, str) for key in last) or not _binds(signature, args[:-1], last):
-        return args, kwargs
-    if last.keys() <= signature.parameters.keys() or not _binds(signature, args, {}):
-        return args[:-1], last
-    return args, kwargs
-
-
-def _binds(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
 
 
 def _forward(model: Any) -> Callable[..., Any]:

@@ -15,7 +15,6 @@ from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.block_expansion import NotRepeatableError, expand
 from onnx_fx_export.capture_errors import capture_error, is_dimension_error
-from onnx_fx_export.containers import register_containers
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.examples import (
     enlarged,
@@ -51,6 +50,7 @@ from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_
 from onnx_fx_export.torchvision_boxes import any_number_of_boxes
 from onnx_fx_export.unallocated import allocated_on_paper
 from onnxops_core.export_state import onnx_export
+from onnxops_decomp.exporting.containers import register_containers, registered_results
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.whole_calls import WholeCalls, restore
 
@@ -252,6 +252,7 @@ def _exported(
         elif any(specs):
             questions = stack.enter_context(noted_questions())
         if not strict:
+            stack.enter_context(registered_results(request.model))
             stack.enter_context(WholeCalls())
             stack.enter_context(dynamic_associative_scan())
             stack.enter_context(recorded_calls(calls))

@@ -22,17 +22,19 @@ from onnxops_core.export_state import onnx_export, unfused_layers
 from onnxops_core.patching import replaced
 from onnxops_core.symbolic import symbolic, symbolic_multi_out
 from onnxops_decomp.exporting.call_structure import CallStructure
+from onnxops_decomp.exporting.containers import register_containers
 from onnxops_decomp.exporting.naming import (
     Leaf,
     argument_paths,
     example_paths,
     in_order,
     key_of,
+    keywords_at_the_end,
     left_out,
     positional_parameters,
 )
 
-__all__ = ["Captured", "ExampleInput", "capture", "is_left_out", "joined", "leaves_of", "split_arguments"]
+__all__ = ["Captured", "ExampleInput", "capture", "is_left_out", "joined", "leaves_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,16 +112,6 @@ class Captured:
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def split_arguments(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and keyword arguments; a dict at the end of ``args`` holds keyword arguments, as in torch."""
-    positional = tuple(args) if isinstance(args, tuple) else (args,)
-    named = dict(kwargs or {})
-    if positional and isinstance(positional[-1], dict) and all(isinstance(key, str) for key in positional[-1]):
-        named = {**positional[-1], **named}
-        positional = positional[:-1]
-    return positional, named
-
-
 def capture(model: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> Captured:
     """Capture a model.
 
@@ -132,19 +124,19 @@ def capture(model: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> C
         ArgumentsError: If the arguments do not fit the model's signature.
         CaptureError: If the model cannot be traced.
     """
-    positional, named = split_arguments(args, kwargs)
+    positional = tuple(args) if isinstance(args, tuple) else (args,)
     with private.hidden_deprecations():
         if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-            return _scripted(model, positional, named)
+            return _scripted(model, positional, kwargs)
         if not callable(model):
             raise ArgumentsError(f"A model to export is a module or function, got {type(model).__name__}.")
-        return _traced(model, positional, named)
+        return _traced(model, positional, kwargs)
 
 
 # ---- scripted programs
 
 
-def _scripted(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
+def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Captured:
     is_module = isinstance(model, torch.jit.ScriptModule)
     if is_module and not model._c._has_method("forward"):
         raise CaptureError(
@@ -153,7 +145,7 @@ def _scripted(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cap
         )
     schema = model._c._get_method("forward").schema if is_module else model.schema
     parameters = schema.arguments[1:] if is_module else schema.arguments
-    inputs = _bound(schema.name, parameters, args, kwargs)
+    inputs = _bound(schema.name, parameters, *keywords_at_the_end(_schema_signature(parameters), args, kwargs))
     # The graph is changed while it is prepared, and the model must not be.
     graph = model.graph.copy()
     private.inline_calls(graph)
@@ -179,6 +171,15 @@ def _scripted_structure(parameters: Sequence[Any], inputs: Sequence[ExampleInput
     defaults = {parameter.name: parameter.default_value for parameter in parameters if parameter.has_default_value()}
     names = tuple(parameter.name for parameter in parameters if not parameter.kwarg_only)
     return CallStructure(pytree.tree_structure((args, kwargs)), pytree.tree_structure(None), names, defaults)
+
+
+def _schema_signature(parameters: Sequence[Any]) -> inspect.Signature:
+    named: list[inspect.Parameter] = []
+    for each in parameters:
+        kind = inspect.Parameter.KEYWORD_ONLY if each.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        default = each.default_value if each.has_default_value() else inspect.Parameter.empty
+        named.append(inspect.Parameter(each.name, kind, default=default))
+    return inspect.Signature(named)
 
 
 def _bound(name: str, parameters: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ExampleInput]:
@@ -262,6 +263,7 @@ class _FlatModel(torch.nn.Module):
         filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(filled, self._structure)
         result = (self.model if hasattr(self, "model") else self._hidden[0])(*args, **kwargs)
+        register_containers([result])
         leaves, self.result_structure = pytree.tree_flatten_with_path(result)
         self.result = [leaf if is_left_out(leaf) else type(leaf) for _, leaf in leaves]
         self.result_paths = [path for path, leaf in leaves if not is_left_out(leaf)]
@@ -283,10 +285,12 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
     raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has tensors, and numbers as such, only.")
 
 
-def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+def _traced(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Captured:
     signature = _signature(model)
+    args, kwargs = keywords_at_the_end(signature, args, kwargs)
     kwargs = in_order(signature.parameters, kwargs)
     _check_arguments(model, signature, args, kwargs)
+    register_containers([*args, *kwargs.values()])
     leaves, structure = pytree.tree_flatten((args, kwargs))
     paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
     named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(joined, paths), leaves, strict=True)]

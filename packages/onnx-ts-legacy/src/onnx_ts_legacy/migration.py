@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy.api import export
-from onnx_ts_legacy.capture import split_arguments
 from onnx_ts_legacy.errors import OnnxExporterError
 
 __all__ = ["MigrationReport", "migration_report"]
@@ -73,7 +72,7 @@ def migration_report(
     """
     ours = export(model, args, None, kwargs=kwargs, **options)
     names, opset = (ours.input_names, ours.output_names), ours.model.opset_imports[""]
-    positional, named = split_arguments(args, kwargs)
+    positional, named = tuple(args) if isinstance(args, tuple) else (args,), dict(kwargs or {})
     try:
         theirs = _fx_program(model, positional, named, options)
     except (ImportError, OnnxExporterError, RuntimeError, TypeError, ValueError) as error:

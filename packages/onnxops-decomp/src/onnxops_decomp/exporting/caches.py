@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.errors import InvalidArgumentError
+from onnxops_decomp.exporting.errors import InvalidArgumentError
 
 __all__ = ["check_cache", "register_cache"]
 
