@@ -41,6 +41,12 @@ class Counter(torch.nn.Module):
 def scaled():
     return torch.nn.Softmax(-1), (torch.ones(2, 3),), {"dynamic_shapes": ({0: "batch"},)}
 
+def raising():
+    raise KeyError("weights")
+
+def branching():
+    return (lambda x: x if x.sum() > 0 else -x), (torch.ones(2),)
+
 def linear():
     return torch.nn.Linear(3, 2), (torch.ones(2, 3),), {"dynamic_shapes": ({0: "batch"},), "opset_version": 17}
 
@@ -200,6 +206,8 @@ WRONG = {
     "no such module": ["no_module:linear"],
     "a factory that gives no example": ["factories:alone"],
     "a file of another kind": ["factories.pt2"],
+    "a factory that raises": ["factories:raising"],
+    "no such file": ["missing.py:linear"],
     "an unknown dimension": ["factories:plain", "--dynamic", "y0=rows"],
     "an unknown input": ["factories:plain", "--dynamic", "z:0=rows"],
     "an unknown class": ["factories:blocks", "--functions", "Bloc"],
@@ -220,6 +228,8 @@ def test_a_wrong_command_exits_with_2(name: str, folder: Path) -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     (["models:constant"], "models:constant is no function, but int"),
     (["models:misspelt"], "models:misspelt states 'opset', which is no argument"),
+    (["models:raising"], "models:raising failed: KeyError: 'weights' (at "),
+    (["models.py:nothing"], "AttributeError: module 'models' has no attribute 'nothing'"),
     (["models:plain", "--opset", "99"], "opset_version is a whole number, 7 to 28, not 99"),
 ])  # fmt: skip
 def test_commands_that_cannot_work_are_told_of_at_once(arguments: list[str], message: str, tmp_path: Path) -> None:
@@ -228,6 +238,20 @@ def test_commands_that_cannot_work_are_told_of_at_once(arguments: list[str], mes
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_factory_may_be_named_by_its_file(folder: Path) -> None:
+    assert run_here("factories.py:linear", "-o", "model.onnx").exit_code == 0
+    assert onnx.load(folder / "model.onnx").graph.input[0].name == "input"
+
+
+def test_an_if_of_data_prints_the_error_alone(tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text(FACTORY)
+    result = run("models:branching", "-o", "model.onnx", folder=tmp_path)
+    assert result.returncode == 1
+    assert "torch.cond" in result.stderr
+    assert "class GraphModule" not in result.stderr
+    assert "torch.ops.aten" not in result.stderr
 
 
 def test_the_version_is_printed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -231,3 +232,33 @@ def test_the_dict_of_a_tokenizer_keeps_its_names(bert, exporter: str) -> None:
         expected = bert(**other)
     for actual, wanted in zip(run_by_name(program, **other), expected, strict=True):
         np.testing.assert_allclose(actual, wanted, atol=1e-5)
+
+
+class Affine(torch.nn.Linear):
+    def forward(self, x, scale, shift=None):
+        return super().forward(x) * scale + (0 if shift is None else shift)
+
+
+@tracing
+def test_a_partial_of_a_module_has_the_names_that_are_left(exporter: str) -> None:
+    module = Affine(3, 2).eval()
+    model = functools.partial(module, shift=torch.ones(2))
+    program = TRACING[exporter](model, (rows(2), torch.tensor(2.0)), dynamic_axes={"x": {0: "n"}}, verify=True)
+    assert program.input_names == ["x", "scale"]
+    assert {"func.weight", "func.bias"} <= set(program.model.graph.initializers)
+    result = run_by_name(program, x=rows(3), scale=torch.tensor(3.0))
+    np.testing.assert_allclose(result[0], model(rows(3), torch.tensor(3.0)).detach(), rtol=1e-5)
+
+
+@tracing
+def test_a_compiled_model_has_its_own_names(exporter: str) -> None:
+    module = Affine(3, 2)
+    program = TRACING[exporter](torch.compile(module), (rows(2), torch.tensor(2.0)))
+    assert program.input_names == ["x", "scale"]
+    assert {"weight", "bias"} <= set(program.model.graph.initializers)
+
+
+@tracing
+def test_a_class_instead_of_an_instance_is_refused(exporter: str) -> None:
+    with pytest.raises(OnnxExporterError, match=r"the class Affine, not an instance: pass Affine\(...\)"):
+        TRACING[exporter](Affine, (rows(2), rows(2)))

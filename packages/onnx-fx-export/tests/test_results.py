@@ -166,7 +166,7 @@ def test_subclasses_of_containers_are_arguments(exporter: str) -> None:
     def example(n: int) -> tuple[Any, Any]:
         return Listed([torch.arange(1.0 * n)]), Keyed(k=torch.ones(n) * 3, j=Tupled((torch.ones(n) * 5,)))
 
-    program = EXPORTERS[exporter](total, example(2), verify=True)
+    program = EXPORTERS[exporter](total, (*example(2), {}), verify=True)
     dot = "." if exporter == "fx" else "_"
     items, keyed = example(2)
     feeds = {f"items{dot}0": items[0] + 1, f"keyed{dot}k": keyed["k"], f"keyed{dot}j{dot}0": keyed["j"][0]}

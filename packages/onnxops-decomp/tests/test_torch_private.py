@@ -60,3 +60,13 @@ def test_a_custom_operator_knows_its_overload() -> None:
 
     assert private.overload_of_custom_op(doubled) is torch.ops.decomp_private.doubled.default
     assert private.overload_of_custom_op(torch.relu) is None
+
+
+def test_what_was_compiled_is_found() -> None:
+    def function(x):
+        return x + 1
+
+    module = torch.nn.ReLU()
+    assert private.uncompiled(torch.compile(module)) is module
+    assert private.uncompiled(torch.compile(function)) is function
+    assert private.uncompiled(module) is module

@@ -5,12 +5,16 @@ It needs the extra ``cli`` (typer and rich). Exit codes: 0 exported, 1 the expor
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import importlib.util
+import io
 import json
+import logging
 import re
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,9 +38,9 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return the model that a source names, and its example arguments.
 
     Args:
-        source: Path of a ``.pt2`` file that torch.export saved, or ``package.module:factory``. A factory takes no
-            arguments and returns the model and its positional example arguments, and, if it wants to, a dictionary
-            of further arguments of :func:`onnx_fx_export.export`.
+        source: Path of a ``.pt2`` file that torch.export saved, ``package.module:factory``, or
+            ``path/to/file.py:factory``. A factory takes no arguments and returns the model and its positional example
+            arguments, and, if it wants to, a dictionary of further arguments of :func:`onnx_fx_export.export`.
 
     Raises:
         InvalidArgumentError: If the source cannot be found or is of neither kind.
@@ -50,17 +54,20 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
             raise InvalidArgumentError(f"{source} is no program that torch.export saved: {error}.") from error
         args, kwargs = program.example_inputs or ((), {})
         return program, tuple(args), {"kwargs": kwargs}
-    module_name, separator, attribute = source.partition(":")
+    module_name, separator, attribute = source.rpartition(":")
     if not separator:
         raise InvalidArgumentError(f"{source} is neither a .pt2 file nor package.module:factory.")
     sys.path.insert(0, "")
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InvalidArgumentError(f"{source} cannot be loaded: {error}.") from error
+        factory = getattr(_module(module_name), attribute)
+    except Exception as error:  # whatever the code of a user raises
+        raise InvalidArgumentError(f"{source} cannot be loaded: {_told(error)}.") from error
     if not callable(factory):
         raise InvalidArgumentError(f"{source} is no function, but {type(factory).__name__}.")
-    made = factory()
+    try:
+        made = factory()
+    except Exception as error:  # whatever the code of a user raises
+        raise InvalidArgumentError(f"{source} failed: {_told(error)}.") from error
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[1], tuple | list):
         raise InvalidArgumentError(
             f"{source} has to return a model and a tuple of its positional example arguments, and may add a dictionary "
@@ -70,6 +77,42 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if unknown := options.keys() - OPTIONS.keys():
         raise InvalidArgumentError(f"{source} states {min(unknown)!r}, which is no argument of onnx_fx_export.export.")
     return made[0], tuple(made[1]), options
+
+
+def _module(name: str) -> Any:
+    """Import a module by its name, or from the path of its file."""
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {name}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    # What stands beside the file is found by it, as when Python runs it.
+    sys.path.insert(0, str(path.parent.resolve()))
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _told(error: Exception) -> str:
+    """Return what an error of the user's code says, and the line that raised it."""
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    is_own = Path(frame.filename) == Path(__file__) or "importlib" in frame.filename
+    return f"{type(error).__name__}: {error}" + ("" if is_own else f" (at {frame.filename}:{frame.lineno})")
+
+
+@contextlib.contextmanager
+def _without_graphs_of_torch() -> Iterator[None]:
+    """Keep back what torch prints to stderr, which is shown only if nothing fails: its graphs where a capture does."""
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as held:
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+    print(held.getvalue(), end="", file=sys.stderr)
 
 
 def _summary(program: ONNXProgram, path: Path) -> dict[str, Any]:
@@ -164,7 +207,7 @@ def _tell_version(wanted: bool) -> None:
 
 @app.command()
 def export_command(
-    source: Annotated[str, typer.Argument(help="model.pt2, or package.module:factory")],
+    source: Annotated[str, typer.Argument(help="model.pt2, package.module:factory, or path/to/file.py:factory")],
     output: Annotated[Path, typer.Option("--output", "-o", help="file to write")],
     opset: Annotated[int | None, typer.Option(help=f"opset of the model, 7 to 28; {DEFAULT_OPSET} by default")] = None,
     dynamic: Annotated[
@@ -220,7 +263,7 @@ def export_command(
         "dynamo": None if torchscript is None else False, "fallback": fallback, "report": report, "profile": profile,
         "dump_exported_program": dump, "artifacts_dir": artifacts,
     }  # fmt: skip
-    progress = _Progress(errors)
+    progress = _Progress(Console(file=sys.stderr))
     try:
         model, args, options = load_source(source)
         given["dynamic_axes"] = _dynamic_axes(dynamic) if dynamic else None
@@ -229,7 +272,8 @@ def export_command(
         if dynamic:
             options.pop("dynamic_shapes", None)
         options.update({name: value for name, value in given.items() if value is not None})
-        program = export(model, args, output, progress=progress, **options)
+        with _without_graphs_of_torch():
+            program = export(model, args, output, progress=progress, **options)
     except InvalidArgumentError as error:
         raise _failed(progress, error, 2) from error
     except OnnxExporterError as error:

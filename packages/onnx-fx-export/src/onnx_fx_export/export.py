@@ -20,6 +20,7 @@ from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.request import ExportRequest
 from onnx_fx_export.tool_metadata import apply_metadata
 from onnxops_core.isolation import exclusive_export
+from onnxops_decomp.exporting.models import plain_model
 from onnxops_decomp.exporting.modes import in_mode
 from onnxops_decomp.exporting.options import ExportPath, check_options
 from onnxops_decomp.exporting.program import ONNXProgram
@@ -144,6 +145,7 @@ def export(
         >>> program(torch.randn(4, 3)).shape
         torch.Size([4, 2])
     """
+    model = plain_model(model, InvalidArgumentError)
     given = {name: value for name, value in locals().items() if name != "unknown"}
     given["opset_version"] = opset = DEFAULT_OPSET if opset_version is None else opset_version
     by_torchscript = not dynamo or isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction)

@@ -23,6 +23,7 @@ from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode
 from onnxops_core.export_state import is_torch_onnx_call
 from onnxops_core.isolation import exclusive_export
 from onnxops_decomp import LoweringTable
+from onnxops_decomp.exporting.models import plain_model
 from onnxops_decomp.exporting.naming import check_names, names_by_leaf, warn_of_names, without_absent
 from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
 from onnxops_decomp.exporting.tool_metadata import Metadata
@@ -127,6 +128,7 @@ def export(
     Raises:
         OnnxExporterError: If the export fails; nothing is written then.
     """
+    model = plain_model(model, ArgumentsError)
     given = {name: value for name, value in locals().items() if name != "unknown"}
     given["opset_version"] = DEFAULT_OPSET if opset_version is None else opset_version
     check_options(ExportPath.LEGACY, given, unknown, ArgumentsError)

@@ -29,12 +29,11 @@ from onnxops_decomp.exporting.naming import (
     example_paths,
     in_order,
     key_of,
-    keywords_at_the_end,
     left_out,
     positional_parameters,
 )
 
-__all__ = ["Captured", "ExampleInput", "capture", "is_left_out", "joined", "leaves_of"]
+__all__ = ["Captured", "ExampleInput", "capture", "is_left_out", "joined", "leaves_of", "split_arguments"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +111,16 @@ class Captured:
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
+def split_arguments(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments; a dict at the end of ``args`` holds keyword arguments, as in torch."""
+    positional = tuple(args) if isinstance(args, tuple) else (args,)
+    named = dict(kwargs or {})
+    if positional and isinstance(positional[-1], dict) and all(isinstance(key, str) for key in positional[-1]):
+        named = {**positional[-1], **named}
+        positional = positional[:-1]
+    return positional, named
+
+
 def capture(model: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> Captured:
     """Capture a model.
 
@@ -124,19 +133,19 @@ def capture(model: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> C
         ArgumentsError: If the arguments do not fit the model's signature.
         CaptureError: If the model cannot be traced.
     """
-    positional = tuple(args) if isinstance(args, tuple) else (args,)
+    positional, named = split_arguments(args, kwargs)
     with private.hidden_deprecations():
         if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-            return _scripted(model, positional, kwargs)
+            return _scripted(model, positional, named)
         if not callable(model):
             raise ArgumentsError(f"A model to export is a module or function, got {type(model).__name__}.")
-        return _traced(model, positional, kwargs)
+        return _traced(model, positional, named)
 
 
 # ---- scripted programs
 
 
-def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Captured:
+def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
     is_module = isinstance(model, torch.jit.ScriptModule)
     if is_module and not model._c._has_method("forward"):
         raise CaptureError(
@@ -145,7 +154,7 @@ def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | Non
         )
     schema = model._c._get_method("forward").schema if is_module else model.schema
     parameters = schema.arguments[1:] if is_module else schema.arguments
-    inputs = _bound(schema.name, parameters, *keywords_at_the_end(_schema_signature(parameters), args, kwargs))
+    inputs = _bound(schema.name, parameters, args, kwargs)
     # The graph is changed while it is prepared, and the model must not be.
     graph = model.graph.copy()
     private.inline_calls(graph)
@@ -171,15 +180,6 @@ def _scripted_structure(parameters: Sequence[Any], inputs: Sequence[ExampleInput
     defaults = {parameter.name: parameter.default_value for parameter in parameters if parameter.has_default_value()}
     names = tuple(parameter.name for parameter in parameters if not parameter.kwarg_only)
     return CallStructure(pytree.tree_structure((args, kwargs)), pytree.tree_structure(None), names, defaults)
-
-
-def _schema_signature(parameters: Sequence[Any]) -> inspect.Signature:
-    named: list[inspect.Parameter] = []
-    for each in parameters:
-        kind = inspect.Parameter.KEYWORD_ONLY if each.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        default = each.default_value if each.has_default_value() else inspect.Parameter.empty
-        named.append(inspect.Parameter(each.name, kind, default=default))
-    return inspect.Signature(named)
 
 
 def _bound(name: str, parameters: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ExampleInput]:
@@ -285,9 +285,8 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
     raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has tensors, and numbers as such, only.")
 
 
-def _traced(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Captured:
+def _traced(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
     signature = _signature(model)
-    args, kwargs = keywords_at_the_end(signature, args, kwargs)
     kwargs = in_order(signature.parameters, kwargs)
     _check_arguments(model, signature, args, kwargs)
     register_containers([*args, *kwargs.values()])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy.api import export
+from onnx_ts_legacy.capture import split_arguments
 from onnx_ts_legacy.errors import OnnxExporterError
 
 __all__ = ["MigrationReport", "migration_report"]
@@ -72,7 +73,7 @@ def migration_report(
     """
     ours = export(model, args, None, kwargs=kwargs, **options)
     names, opset = (ours.input_names, ours.output_names), ours.model.opset_imports[""]
-    positional, named = tuple(args) if isinstance(args, tuple) else (args,), dict(kwargs or {})
+    positional, named = split_arguments(args, kwargs)
     try:
         theirs = _fx_program(model, positional, named, options)
     except (ImportError, OnnxExporterError, RuntimeError, TypeError, ValueError) as error:

@@ -29,10 +29,17 @@ __all__ = [
     "table_decomposition",
     "trace",
     "trace_call",
+    "uncompiled",
 ]
 
 # Stands in graphs recorded before dispatch wherever the code enters or leaves ``torch.no_grad``.
 grad_mode_switch: Callable[..., Any] = torch._C._set_grad_enabled
+
+
+def uncompiled(model: Any) -> Any:
+    """Return what ``torch.compile`` was given (``_orig_mod``, or ``_torchdynamo_orig_callable`` of a function)."""
+    name = "_orig_mod" if isinstance(model, torch.nn.Module) else "_torchdynamo_orig_callable"
+    return getattr(model, name, model)
 
 
 def table_decomposition(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:
