@@ -270,6 +270,11 @@ class OperatorCalls(Variables):
             view = self.call(replaced, args, kwargs)
             self.heap.write(args[0], view.state)
             return args[0]
+        made = _MADE_ANEW.get(str(overload.name()))
+        if made is not None:
+            out = kwargs["out"]
+            self.heap.write(out, self.call(made, args, {"dtype": out.fake.dtype}).state)
+            return out
         targets = [_argument(overload, i, args, kwargs) for i, a in enumerate(overload._schema.arguments) if _writes(a)]
         if overload._schema.name == "aten::copy_":
             self.write(targets[0], args[1])
@@ -303,6 +308,16 @@ class OperatorCalls(Variables):
         assign(self._interpreter, target, written_value(self._interpreter, target, source))
 
 
+# What fills a given tensor, which takes the size of the result, by what makes a new one.
+_MADE_ANEW = {
+    "aten::arange.out": aten.arange.default,
+    "aten::arange.start_out": aten.arange.start_step,
+    "aten::linspace.out": aten.linspace.default,
+    "aten::logspace.out": aten.logspace.default,
+    "aten::zeros.out": aten.zeros.default,
+    "aten::ones.out": aten.ones.default,
+    "aten::full.out": aten.full.default,
+}
 _NUMBER_FUNCTIONS = {
     "aten::add": "add",
     "aten::sub": "sub",

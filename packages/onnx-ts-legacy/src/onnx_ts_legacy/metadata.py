@@ -356,6 +356,8 @@ class _Trials:
             if trials:
                 return self._common(trials), self._viewed
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if "instead found type 'SymInt'" in text:
+            text = "it takes a number here that has to be known at export, and this one follows from a dynamic size"
         if self._symbols and self._metadata.declared_names:
             names = self._metadata.declared_names
             advice = " Dimensions that are always equal need one name in dynamic_axes." if len(names) > 1 else ""

@@ -55,8 +55,22 @@ def _counted(*numbers: Any, dtype: torch.dtype | None = None, **placement: Any) 
     if known or not any(floating):
         overload = {1: "default", 2: "start", 3: "start_step"}[len(numbers)]
         return getattr(aten.arange, overload)(*numbers, dtype=dtype, **placement)
-    count = torch.empty(2, dtype=torch.bool).nonzero().shape[0]
-    return torch.empty((count,), dtype=dtype or torch.get_default_dtype())
+    return torch.empty((_any_size(),), dtype=dtype or torch.get_default_dtype())
+
+
+def _any_size() -> Any:
+    """Return a size that only the runtime knows."""
+    return torch.empty(2, dtype=torch.bool).nonzero().shape[0]
+
+
+def _repeated(self: Any, repeats: Any, dim: int | None = None, *, output_size: Any = None) -> Any:
+    """As many entries as the counts say, of which there may be one for all."""
+    count = _any_size() if output_size is None else output_size
+    if dim is None or self.dim() == 0:
+        return torch.empty((count,), dtype=self.dtype)
+    sizes = list(self.shape)
+    sizes[dim] = count
+    return torch.empty(sizes, dtype=self.dtype)
 
 
 def _is_floating(number: Any) -> bool:
@@ -69,6 +83,7 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.ctc_loss.Tensor: _ctc_loss,
     aten.linalg_lstsq.default: _lstsq,
     aten.index.Tensor: masked_index,
+    aten.repeat_interleave.self_Tensor: _repeated,
     aten.arange.default: _counted,
     aten.arange.start: _counted,
     aten.arange.start_step: _counted,

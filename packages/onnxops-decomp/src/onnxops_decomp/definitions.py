@@ -148,7 +148,20 @@ def linear_cross_entropy_of_each(
 
 
 # By name, for the operators of torch's Python modules exist only once these are imported.
+def _dim_arange(like: torch.Tensor, dim: int) -> torch.Tensor:
+    """Positions along a dimension; see ``torch._dim_arange``."""
+    return torch.arange(like.shape[dim])
+
+
+def _conv_tbc(self: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int = 0) -> torch.Tensor:
+    """A convolution of (time, batch, channels) by (width, in, out); see ``torch.conv_tbc``."""
+    wide = torch.nn.functional.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    return wide.permute(2, 0, 1)
+
+
 _DEFINITIONS: dict[str, Callable[..., Any]] = {
+    "aten::_dim_arange": _dim_arange,
+    "aten::conv_tbc": _conv_tbc,
     "aten::cov": cov,
     "aten::corrcoef": corrcoef,
     "torch_nn::_linear_cross_entropy_batch_chunked": linear_cross_entropy,

@@ -11,7 +11,7 @@ import torch
 
 from onnxops_decomp.dtypes import promote
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.inference import dims_of
+from onnxops_decomp.inference import dims_of, same_dim
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.lowerings.shapes import atleast_2d, atleast_3d, axis_in, flattened, unsqueeze_at
 from onnxops_decomp.sizes import is_one
@@ -118,8 +118,10 @@ def repeat_interleave_tensor(
     value = flattened(op, self) if dim is None or op.rank(self) == 0 else self
     axis = 0 if dim is None else axis_in(op.rank(value), dim)
     size = op.size(value, axis)
-    if dims_of(repeats) in ((), (1,)) and not (isinstance(size, int) and size == 1):
-        repeats = op.expand(repeats, [size])
+    known = dims_of(repeats)
+    if not known or not same_dim(known[0], op.dim(size)):
+        # Of a length that only the runtime knows it may be one count for all.
+        repeats = op.Expand(repeats, op.vector([size]))
     return op.Gather(value, repeat_interleave_counts(op, repeats), axis=axis)
 
 
