@@ -367,3 +367,15 @@ def test_strides_of_an_unknown_order_in_memory_are_refused() -> None:
 
     with pytest.raises(ConversionError, match="whose order is not known"):
         export(FunctionModule(function), (torch.randn(4, 5),), dynamic_shapes=({0: "n", 1: "m"},))
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 1)])
+def test_a_branch_that_several_small_sizes_decide_together_stays_a_condition(sizes) -> None:
+    def function(x, y, z):
+        return z + 1 if x.shape[0] + y.shape[0] == sum(sizes) else z
+
+    example = torch.randn(3, 1), torch.randn(4, 1), torch.randn(2)
+    program = export(FunctionModule(function), example, dynamic_shapes=({0: "n"}, {0: "m"}, None))
+    with pytest.raises(InvalidArgumentError):
+        program(torch.randn(sizes[0], 1), torch.randn(sizes[1], 1), example[2])
+    torch.testing.assert_close(program(torch.randn(5, 1), torch.randn(2, 1), example[2]), example[2])

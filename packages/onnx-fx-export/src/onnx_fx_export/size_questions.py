@@ -275,11 +275,11 @@ def conditions_for_small_sizes(
     ]
     at_one = [question for question in asked if not question.holds(sizes.smallest, 1)]
     if not at_one or _agrees_at_one(program, model, example, sizes, at_one):
+        # What only 0 beside 1 answers otherwise stays as it is.
+        mixed = [q for q in asked if q.holds(sizes.smallest, 1) and q.holds(sizes.smallest, 0)]
         at_zero = [question for question in asked if not question.holds(sizes.smallest, 0)]
-        symbols = sorted({symbol for question in at_zero for symbol in question.relation.free_symbols}, key=str)
-        alike = [group for group in of_one_name(program, specs) if {*group} & {*symbols}]
-        allowed = {s for group in alike if _agrees_at_zero(program, model, example, sizes, group) for s in group}
-        asked = [SizeQuestion(sympy.Ge(symbol, 1), "") for symbol in symbols if symbol not in allowed]
+        dimensions = of_one_name(program, specs)
+        asked = mixed + _left_at_zero(program, model, example, sizes, at_zero, dimensions)
         at_one = []
     at_one += [question for question in assumed if not question.holds(sizes.smallest, 1)]
     if at_one:
@@ -407,24 +407,56 @@ def of_one_name(
     return {tuple(symbols): declared[name] for name, symbols in found.items()}
 
 
-def _agrees_at_zero(
+def _left_at_zero(
+    program: torch.export.ExportedProgram,
+    model: torch.nn.Module,
+    example: Example,
+    sizes: Sizes,
+    questions: Sequence[SizeQuestion],
+    dimensions: Collection[tuple[sympy.Symbol, ...]],
+) -> list[SizeQuestion]:
+    """Return what is left of questions with another answer at size 0, after a try of each dimension at 0.
+
+    A question that no try answered otherwise, because it takes several sizes of 0 for that, is left as it is.
+    """
+    symbols = {symbol for question in questions for symbol in question.relation.free_symbols}
+    points = {
+        group: point
+        for group in dimensions
+        if {*group} & symbols and (point := _right_at_zero(program, model, example, sizes, group)) is not None
+    }
+    allowed = {symbol for group in points for symbol in group}
+    refused = [SizeQuestion(sympy.Ge(symbol, 1), "") for symbol in sorted(symbols - allowed, key=str)]
+    return refused + [
+        question
+        for question in questions
+        if question.relation.free_symbols & allowed
+        and not any(at_sizes(question.relation, point) == sympy.false for point in points.values())
+    ]
+
+
+def _right_at_zero(
     program: torch.export.ExportedProgram,
     model: torch.nn.Module,
     example: Example,
     sizes: Sizes,
     symbols: Collection[sympy.Symbol],
-) -> bool:
-    """Run both where sizes are 0, as those of an empty cache are, and compare results that are not empty themselves."""
+) -> Mapping[sympy.Symbol, int] | None:
+    """Run both where sizes are 0, as those of an empty cache are, and return the sizes if they agree.
+
+    Results that are empty themselves show nothing.
+    """
     wanted = sizes.near(dict.fromkeys(symbols, 0), sizes.relations())
     if wanted is None or any(map(is_without_data, itertools.chain(model.parameters(), model.buffers()))):
-        return False
+        return None
     try:
         call = call_at(program, example, wanted)
         expected = eager(model, call)
-        return any(tensor.numel() for tensor in expected) and gives(program, call, wanted, expected)
+        right = any(tensor.numel() for tensor in expected) and gives(program, call, wanted, expected)
     except Exception:
         # Where the model raises, whatever it is, the captured program is not right.
-        return False
+        return None
+    return {symbol: int(size) for symbol, size in wanted.items()} if right else None
 
 
 def holds_for_example(program: torch.export.ExportedProgram, example: Example, specs: Sequence[Any]) -> bool:
