@@ -99,7 +99,7 @@ def test_names_follow_the_structure() -> None:
     example = ((torch.ones(2), torch.ones(2)), {"scale": torch.tensor(2.0)})
     program = export(Nested(), example)
     assert program.input_names == ["pair.0", "pair.1", "options.scale"]
-    assert program.output_names == ["total", "parts.0", "parts.1.0", "input", "same"]
+    assert program.output_names == ["total", "parts.0", "parts.1.0", "input", "same", "number"]
 
 
 def test_named_tuples_give_their_field_names() -> None:
