@@ -49,7 +49,10 @@ class Leaf:
 
 def left_out(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the parameters that a call leaves at None."""
-    bound = signature.bind_partial(*args, **kwargs).arguments
+    try:
+        bound = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:  # they do not fit, which the capture says
+        return frozenset()
     return frozenset(name for name, p in signature.parameters.items() if name not in bound and p.default is None)
 
 
