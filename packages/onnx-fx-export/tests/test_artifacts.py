@@ -161,10 +161,9 @@ def test_a_page_is_written_about_an_export_that_fails(stage: str, tmp_path: Path
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_model_that_cannot_be_captured_falls_back_to_torchscript() -> None:
+def test_a_model_that_cannot_be_captured_goes_through_torchscript_when_scripted() -> None:
     with pytest.raises(onnx_fx_export.CaptureError):
         export(Branch(), (torch.ones(2),))
     program = export(torch.jit.script(Branch()), (torch.ones(2),), dynamo=False)
     assert isinstance(program, onnx_ts_legacy.TSProgram)
     torch.testing.assert_close(program(-torch.ones(2)), torch.full((2,), -2.0))
-    assert isinstance(export(Branch(), (torch.ones(2),), fallback=True), onnx_ts_legacy.TSProgram)

@@ -63,13 +63,15 @@ def blocks():
 def counter():
     return Counter().eval(), (torch.ones(2),)
 
-def branch():
+def packed():
     class Model(torch.nn.Module):
-        def forward(self, x):
-            if x.sum() > 0:
-                return x + 1
-            return x - 1
-    return Model(), (torch.ones(2),)
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.LSTM(2, 2)
+        def forward(self, x, lengths):
+            packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+            return torch.nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0])[0]
+    return Model(), (torch.ones(3, 2, 2), torch.tensor([3, 2]))
 
 def broken():
     class Model(torch.nn.Module):
@@ -180,7 +182,7 @@ OPTIONS = {
     "repeated": (["blocks", "--repeated", "factories.Block"], lambda graph: len(graph.node), 4),
     "state": (["counter", "--state", "io"], lambda graph: [v.name for v in graph.output], ["output", "count.next"]),
     "torchscript": (["plain", "--torchscript"], lambda graph: len(graph.initializer), 2),
-    "fallback": (["branch", "--fallback"], lambda graph: len(graph.output), 1),
+    "fallback": (["packed", "--fallback"], lambda graph: len(graph.output), 1),
 }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export import dynamic_shapes as shapes
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.block_expansion import NotRepeatableError, expand
 from onnx_fx_export.capture_errors import capture_error, is_dimension_error
@@ -50,6 +49,7 @@ from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_
 from onnx_fx_export.torchvision_boxes import any_number_of_boxes
 from onnx_fx_export.unallocated import allocated_on_paper
 from onnxops_core.export_state import onnx_export
+from onnxops_decomp.exporting import dynamic_shapes as shapes
 from onnxops_decomp.exporting.containers import register_containers, registered_results
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.whole_calls import WholeCalls, restore

@@ -17,13 +17,13 @@ import sympy
 import torch
 from torch.export import Dim
 
-from onnx_fx_export.dimension_names import declared_text
 from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.size_questions import CONDITIONS, LAYOUT
 from onnx_fx_export.small_sizes import LEAST_SIZES, TRIED_SIZES, larger_sizes
 from onnx_fx_export.torch_private import guard_texts, is_decided_by_data
 from onnxops_decomp.exporting.constraints import METADATA_KEY, SizeConstraints, holds
 from onnxops_decomp.exporting.dimensions import renamed_text
+from onnxops_decomp.exporting.dynamic_shapes import declared_text
 from onnxops_decomp.exporting.size_expressions import evaluated, names_in, parsed, symbolic
 from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
 from onnxops_decomp.inference import Dims

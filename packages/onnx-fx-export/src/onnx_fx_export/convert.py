@@ -14,7 +14,6 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from onnx_fx_export._version import __version__
 from onnx_fx_export.constraints import size_constraints
 from onnx_fx_export.dimension_names import declared_minimums, name_sizes
-from onnx_fx_export.dynamic_shapes import NUMBER
 from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
 from onnx_fx_export.functionalization import functionalized
 from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
@@ -30,6 +29,7 @@ from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir
 from onnxops_decomp.exporting.call_structure import CallStructure
 from onnxops_decomp.exporting.constraints import SizeConstraints
+from onnxops_decomp.exporting.dynamic_shapes import NUMBER
 from onnxops_decomp.exporting.finish import finish
 from onnxops_decomp.exporting.interface import Interface
 from onnxops_decomp.exporting.naming import Leaf, check_names, names_by_leaf, warn_of_left_out, warn_of_names

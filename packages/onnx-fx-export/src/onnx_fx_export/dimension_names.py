@@ -12,19 +12,12 @@ import sympy
 import torch
 from torch.export import Dim
 
-from onnx_fx_export.dynamic_shapes import axes_by_number
 from onnx_fx_export.errors import InvalidArgumentError
+from onnxops_decomp.exporting.dynamic_shapes import axes_by_number, declared_text
 from onnxops_decomp.exporting.size_expressions import names_in, parsed, symbolic
 from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
 
-__all__ = ["declared_minimums", "declared_text", "name_output_axes", "name_sizes"]
-
-
-def declared_text(dim: Any) -> str | None:
-    """Return the name, or the expression in names, that the user gave a dimension; None if it has none."""
-    if isinstance(dim, str):
-        return dim
-    return str(dim.__name__) if isinstance(dim, Dim) else None
+__all__ = ["declared_minimums", "name_output_axes", "name_sizes"]
 
 
 def declared_minimums(dims: Iterable[Any]) -> list[str]:

@@ -101,6 +101,13 @@ class ConversionError(OnnxExporterError):
         self.failures = tuple(failures)
         super().__init__(_table(failures, opset))
 
+    def rows(self) -> list[tuple[str, int, str, list[str]]]:
+        """Return for each operator and reason: the operator, the number of calls, the reason, the lines."""
+        groups: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+        for failure in self.failures:
+            groups[str(failure.node.target), str(failure.error)].append(source_line(failure.node))
+        return [(target, len(places), reason, places) for (target, reason), places in groups.items()]
+
 
 class UnsupportedOpsetConversionError(ConversionError):
     """The requested opset cannot express some operators of the model."""

@@ -13,9 +13,9 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export import dynamic_shapes as shapes
-from onnx_fx_export.dynamic_shapes import NUMBER
 from onnx_fx_export.errors import InvalidArgumentError
+from onnxops_decomp.exporting import dynamic_shapes as shapes
+from onnxops_decomp.exporting.dynamic_shapes import NUMBER
 from onnxops_decomp.exporting.other_sizes import Example, resampled
 
 __all__ = [

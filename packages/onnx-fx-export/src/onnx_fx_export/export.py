@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import cProfile
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,19 +9,20 @@ from typing import IO, Any, Literal, NoReturn
 
 import torch
 
-from onnx_fx_export import dynamic_shapes as shapes
+from onnx_fx_export._version import __version__
 from onnx_fx_export.arguments import example_call, with_own_description
 from onnx_fx_export.errors import CaptureError, ConversionError, InvalidArgumentError
-from onnx_fx_export.origin import source_line
-from onnx_fx_export.record import ExportRecord, recorded
+from onnx_fx_export.origin import captured_calls, source_line
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.request import ExportRequest
 from onnx_fx_export.tool_metadata import apply_metadata
 from onnxops_core.isolation import exclusive_export
+from onnxops_decomp.exporting import dynamic_shapes as shapes
 from onnxops_decomp.exporting.models import plain_model
 from onnxops_decomp.exporting.modes import in_mode
 from onnxops_decomp.exporting.options import ExportPath, check_options
 from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.record import ExportRecord, recorded
 from onnxops_decomp.exporting.tool_metadata import Metadata
 from onnxops_decomp.exporting.translations import Translations, translation_table
 from onnxops_decomp.exporting.verification import Reference, Verified, verify_program
@@ -161,29 +160,33 @@ def export(
     )  # fmt: skip
     if by_torchscript:
         return request.through_torchscript(given)
-    record = ExportRecord(bool(verbose), progress, cProfile.Profile() if profile else None)
+    name = f"onnx-fx-export {__version__}"
+    record = ExportRecord(name, progress, verbose=bool(verbose), profile=profile, calls=captured_calls)
     writing = recorded(record, Path(artifacts_dir), page=report, captured=dump_exported_program)
-    try:
-        with exclusive_export(), writing, in_mode(model, training):
+    with exclusive_export(), writing, in_mode(model, training):
+        try:
             with record.stage("capture"):
-                record.captured = captured = request.captured(capture_repeated_blocks)
-            with record.stage("convert"), record.profiler or contextlib.nullcontext():
+                captured = request.captured(capture_repeated_blocks)
+                record.captured = captured.program
+            with record.stage("convert"), record.profiled():
                 record.program = result = request.converted(captured, table, optimize, export_modules_as_functions)
                 apply_metadata(result.model, captured.program, metadata)
             if verify:
                 with record.stage("verify"):
-                    record.verified = _verified(result, request)
+                    result.verified = _verified(result, request)
             if f is not None:
                 with record.stage("save"):
                     result.save(
                         f, include_initializers=export_params, external_data=external_data,
-                        keep_initializers_as_inputs=keep_initializers_as_inputs,
+                        keep_initializers_as_inputs=keep_initializers_as_inputs or False,
                     )  # fmt: skip
-            result.timings = dict(record.seconds)
-    except (CaptureError, ConversionError) as error:
-        if not fallback:
-            raise
-        return request.through_torchscript(given, error)
+        except (CaptureError, ConversionError) as error:
+            if not fallback:
+                raise
+            with record.stage("fallback"), record.profiled():
+                record.program = result = request.through_torchscript(given, error)
+            record.replaced = error
+        result.timings, record.verified = dict(record.seconds), result.verified
     return result
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["module_path", "named_forward", "origin_of", "source_line"]
+from onnxops_decomp.exporting.report import Call
+
+__all__ = ["captured_calls", "module_path", "named_forward", "origin_of", "source_line"]
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -40,6 +42,12 @@ def source_line(node: torch.fx.Node) -> str:
     # Modules of torch call functions of torch; the line that the user can change is further out.
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
     return f"{own[-1][0]}:{own[-1][1]}" if own else ""
+
+
+def captured_calls(program: torch.export.ExportedProgram) -> list[Call]:
+    """Return the calls of a captured program, with their lines."""
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    return [Call(str(node.target), node.name, source_line(node)) for node in nodes]
 
 
 def module_path(node: torch.fx.Node) -> str:

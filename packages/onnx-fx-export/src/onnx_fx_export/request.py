@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
@@ -23,6 +22,7 @@ from onnx_fx_export.rewriting import rewrite_with_onnxscript
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.call_structure import CallStructure
+from onnxops_decomp.exporting.domains import set_custom_opsets
 from onnxops_decomp.exporting.naming import argument_paths, example_paths, left_out, structure_paths, without_absent
 from onnxops_decomp.exporting.program import ONNXProgram
 from onnxops_decomp.exporting.size_checks import add_size_checks
@@ -71,12 +71,10 @@ class ExportRequest:
         example = {"args": args, "kwargs": self.kwargs, "dynamic_shapes": self.dynamic_shapes}
         names = {"input_names": self.input_names or None, "output_names": self.output_names or None}
         options = {**given, **example, **names}
-        arguments = arguments_by_name(self.model, self.args, self.kwargs or {})
-        program: ONNXProgram = (
-            export_through_torchscript(options, arguments)
-            if failure is None
-            else fall_back(options, arguments, failure)
-        )
+        if failure is None:
+            program: ONNXProgram = export_through_torchscript(options)
+        else:
+            program = fall_back(options, arguments_by_name(self.model, self.args, self.kwargs or {}), failure)
         program.answer = "structure"
         return program
 
@@ -130,7 +128,7 @@ class ExportRequest:
         name_output_axes(result.model, captured.output_axes)
         if self.size_checks:
             add_size_checks(result.model, result.constraints)
-        _set_custom_opsets(result.model, self.custom_opsets)
+        set_custom_opsets(result.model, self.custom_opsets)
         if not isinstance(self.model, torch.export.ExportedProgram):
             _check_example(result, self.args, self.kwargs or {})
         return result
@@ -204,14 +202,6 @@ def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
             "before the export if that is not meant.",
             stacklevel=4,
         )
-
-
-def _set_custom_opsets(model: ir.Model, custom_opsets: Mapping[str, int]) -> None:
-    """Declare versions of the domains of custom operators, as far as the model uses them."""
-    for domain, version in custom_opsets.items():
-        for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
-            if domain in imports:
-                imports[domain] = version
 
 
 def _check_memory(inputs: Mapping[str, Any], written: Sequence[str]) -> None:

@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from onnx_fx_export import dynamic_shapes as shapes
-from onnx_fx_export.dimension_names import declared_text
 from onnx_fx_export.errors import FallbackError, InvalidArgumentError, OnnxExporterError
-from onnxops_decomp.exporting.naming import Leaf, example_paths, names_by_leaf
+from onnxops_decomp.exporting.naming import call_leaves, names_by_leaf
 from onnxops_decomp.exporting.options import ExportPath, asked_of_torchscript, refusal
 
 __all__ = ["export_through_torchscript", "fall_back"]
@@ -38,11 +35,14 @@ def fall_back(given: Mapping[str, Any], arguments: Mapping[str, Any], error: Onn
     text = refusal(ExportPath.FALLBACK, given)
     if text is not None:
         raise FallbackError(error, InvalidArgumentError(text)) from error
-    if given["training"] is None:
-        given = {**given, "training": _PRESERVE}
+    # The FX exporter writes the page and the profile, of the whole export.
+    given = {**given, "frozen_values": "error", "report": False, "profile": False}
+    modules = given["model"].modules() if isinstance(given["model"], torch.nn.Module) else ()
+    if given["training"] is None and any(module.training for module in modules):
+        given["training"] = _PRESERVE
     try:
         names = _in_signature_order(given["input_names"] or (), arguments, list(given["kwargs"] or {}))
-        program = export_through_torchscript({**given, "input_names": names}, arguments)
+        program = export_through_torchscript({**given, "input_names": names})
     except OnnxExporterError as other:
         raise FallbackError(error, other) from error
     warnings.warn(
@@ -52,12 +52,11 @@ def fall_back(given: Mapping[str, Any], arguments: Mapping[str, Any], error: Onn
     return program
 
 
-def export_through_torchscript(given: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+def export_through_torchscript(given: Mapping[str, Any]) -> Any:
     """Export with onnx-ts-legacy.
 
     Args:
         given: The options of the export by name.
-        arguments: The example arguments by parameter name, in the order of the parameters.
 
     Raises:
         OnnxExporterError: If it is not installed, or fails as well.
@@ -66,43 +65,7 @@ def export_through_torchscript(given: Mapping[str, Any], arguments: Mapping[str,
         legacy = importlib.import_module("onnx_ts_legacy")
     except ImportError as error:
         raise OnnxExporterError("The TorchScript exporter is missing: pip install onnx-ts-legacy.") from error
-    options = asked_of_torchscript(given)
-    declared = options.pop("dynamic_shapes", None)
-    if declared is not None:
-        options["dynamic_axes"] = _dynamic_axes(declared, arguments, given["input_names"])
-    return legacy.export(**options)
-
-
-def _dynamic_axes(
-    dynamic_shapes: Any, arguments: Mapping[str, Any], input_names: Sequence[str] | None
-) -> dict[str, dict[int, str]]:
-    """Return the declared dimensions as the TorchScript exporter takes them.
-
-    Raises:
-        InvalidArgumentError: If a number is declared dynamic, which a trace takes for a constant.
-    """
-    declared = shapes.normalized(dynamic_shapes, arguments, input_names)
-    leaves = _leaves(arguments)
-    named = names_by_leaf(input_names or (), leaves, InvalidArgumentError)
-    specs = [spec for name, value in arguments.items() for spec in shapes.leaf_specs(value, declared[name])]
-    axes: dict[str, dict[int, str]] = {}
-    for index, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
-        if shapes.NUMBER in spec:
-            raise InvalidArgumentError(
-                f"The TorchScript exporter can make the dimensions of tensors dynamic, not {leaf.name} as declared."
-            )
-        name = named.get(index, leaf.name)
-        if spec:
-            axes[name] = {axis: declared_text(dim) or f"{name}_{axis}" for axis, dim in spec.items()}
-    return axes
-
-
-def _leaves(arguments: Mapping[str, Any]) -> list[Leaf]:
-    """Return the leaves of a call as the TorchScript exporter calls them."""
-    paths = [(name, *path) for name, value in arguments.items() for path in example_paths(value)]
-    values = pytree.tree_leaves(list(arguments.values()))
-    names = ["_".join(map(str, path)) for path in paths]
-    return [Leaf(name, value, isinstance(value, torch.Tensor)) for name, value in zip(names, values, strict=True)]
+    return legacy.export(**asked_of_torchscript(given))
 
 
 def _in_signature_order(
@@ -112,7 +75,7 @@ def _in_signature_order(
     if not input_names or not keywords:
         return list(input_names) or None
     order = [*(name for name in arguments if name not in keywords), *keywords]
-    leaves = _leaves({name: arguments[name] for name in order})
+    leaves = call_leaves({name: arguments[name] for name in order})
     named = names_by_leaf(input_names, leaves, InvalidArgumentError)
     by_name = {leaves[index].name: name for index, name in named.items()}
-    return [by_name.get(leaf.name, leaf.name) for leaf in _leaves(arguments) if leaf.is_input]
+    return [by_name.get(leaf.name, leaf.name) for leaf in call_leaves(arguments) if leaf.is_input]

@@ -75,6 +75,7 @@ __all__ = [
     "shape_as_tensor",
     "shape_env",
     "trace_graph",
+    "traced_graph",
     "traced_value",
     "traces",
 ]
@@ -314,6 +315,11 @@ def traces() -> bool:
 def traced_value(tensor: torch.Tensor) -> Any:
     """Return what stands for a tensor in the trace that is being recorded (``torch._C._get_value_trace``)."""
     return torch._C._get_value_trace(tensor)  # type: ignore[attr-defined]
+
+
+def traced_graph() -> Any:
+    """Return the trace that is being recorded (``torch._C._get_tracing_state().graph()``)."""
+    return torch._C._get_tracing_state().graph()
 
 
 def is_traced_size(tensor: torch.Tensor) -> bool:

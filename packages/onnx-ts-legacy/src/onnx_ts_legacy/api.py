@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any, Literal, NoReturn
 
 import torch
 
 from onnx_ts_legacy._globals import DEFAULT_OPSET, running_export
-from onnx_ts_legacy.capture import Captured, capture
+from onnx_ts_legacy._version import __version__
+from onnx_ts_legacy.capture import Captured, capture, positional_list
+from onnx_ts_legacy.declared_shapes import axes_and_bounds
 from onnx_ts_legacy.enumerations import OperatorExportTypes, TrainingMode
 from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.exporter import Options, convert_numbers, convert_partly
@@ -23,9 +25,14 @@ from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode
 from onnxops_core.export_state import is_torch_onnx_call
 from onnxops_core.isolation import exclusive_export
 from onnxops_decomp import LoweringTable
+from onnxops_decomp.exporting.constraints import SizeConstraints
+from onnxops_decomp.exporting.domains import set_custom_opsets
+from onnxops_decomp.exporting.dynamic_shapes import smallest_declared
+from onnxops_decomp.exporting.finish import finish
 from onnxops_decomp.exporting.models import plain_model
 from onnxops_decomp.exporting.naming import check_names, names_by_leaf, warn_of_names, without_absent
 from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
+from onnxops_decomp.exporting.record import ExportRecord, recorded
 from onnxops_decomp.exporting.tool_metadata import Metadata
 from onnxops_decomp.exporting.translations import Translations, translation_table
 from onnxops_decomp.exporting.verification import Reference, verify_program
@@ -57,7 +64,7 @@ def export(
     dynamic_shapes: Any = None,
     custom_translation_table: Translations | None = None,
     external_data: bool | None = None,
-    optimize: bool | Literal["onnxscript"] = True,
+    optimize: bool | Literal["onnxscript"] = False,
     target: Literal["onnxruntime"] | None = None,
     capture_repeated_blocks: bool | Collection[type[torch.nn.Module]] = False,
     size_checks: bool = False,
@@ -70,6 +77,7 @@ def export(
     artifacts_dir: str | os.PathLike[str] = ".",
     progress: Callable[[str], None] | None = None,
     metadata: Metadata = "source",
+    frozen_values: Literal["warn", "error"] = "warn",
     **unknown: NoReturn,
 ) -> TSProgram:
     """Export a model through TorchScript.
@@ -106,11 +114,11 @@ def export(
             arguments, functions of the arguments alone that call onnxscript's operators, lists of these, or functions
             of ``onnxscript.script``. They win over all that is built in, and over registered symbolics.
         external_data: Whether the weights are saved beside the model.
-        optimize: Whether groups of nodes are fused.
-        target: Refused: the model is for any runtime.
+        optimize: Whether groups of nodes are fused where the opset has one operator for them.
+        target: ``"onnxruntime"`` for operators of its own domain ``com.microsoft``.
         capture_repeated_blocks: Refused: TorchScript has no such blocks.
         size_checks: Refused: a TorchScript program lists no conditions on sizes.
-        widen_bfloat16: Refused: operators compute in the dtypes of the model.
+        widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU.
         dynamo: True is refused: that is onnx-fx-export.
         fallback: Changes nothing: this is what others fall back to.
         report: Whether a page about the export is written.
@@ -120,6 +128,8 @@ def export(
         progress: Called with the name of each stage as it begins.
         metadata: What nodes and values say of where they come from: ``"source"`` is module and line; ``"full"`` has the
             keys of torch's exporter too, such as ``namespace``, which make the file larger; ``"none"`` is nothing.
+        frozen_values: What to do where a trace would keep what the example's data, or its size along a dynamic axis,
+            decides in Python: ``"warn"``, or ``"error"`` to refuse it with the lines.
         unknown: Nothing: any other argument is refused.
 
     Returns:
@@ -132,7 +142,8 @@ def export(
     given = {name: value for name, value in locals().items() if name != "unknown"}
     given["opset_version"] = DEFAULT_OPSET if opset_version is None else opset_version
     check_options(ExportPath.LEGACY, given, unknown, ArgumentsError)
-    options = _options(given)
+    given["args"] = args = positional_list(model, args)
+    options, bounds = _options(given)
     asked = running_export(
         export_onnx_opset_version=options.opset_version,
         training_mode=TrainingMode(number_of(training)),
@@ -140,57 +151,57 @@ def export(
         operator_export_type=options.fallback,
         autograd_inlining=autograd_inlining,
     )
-    stages = Stages(progress)
-    with asked, exclusive_export(), select_model_mode_for_export(model, training):
+    record = ExportRecord(f"onnx-ts-legacy {__version__}", progress, profile=profile)
+    writing = recorded(record, Path(artifacts_dir), page=report, captured=False)
+    with asked, exclusive_export(), writing, select_model_mode_for_export(model, training):
         reference = Reference.of(model)
-        stages.begin("capture")
-        captured = capture(model, args, kwargs)
-        stages.begin("convert")
+        with record.stage("capture"):
+            captured = capture(model, args, kwargs, options.axes_of if frozen_values == "error" else None)
         options = _named(options, captured, model)
-        with torch.no_grad():
-            program = convert_numbers(captured, options, reference)
-        apply_metadata(program.model, model, metadata)
+        with record.stage("convert"), record.profiled(), torch.no_grad():
+            record.program = program = convert_numbers(captured, options, reference)
+            _finish(program, given, bounds)
+            apply_metadata(program.model, model, metadata)
         if verify:
-            stages.begin("verify")
-            verify_program(program, reference, *captured.call())
-    if verbose or is_log_enabled():
-        print(pretty_model(program.model))
-    if f is not None:
-        stages.begin("save")
-        program.save(f, external_data=external_data)
-    program.timings = stages.seconds()
+            with record.stage("verify"):
+                smallest = smallest_declared(dynamic_shapes)
+                program.verified = verify_program(program, reference, *captured.call(), smallest_size=smallest)
+                record.verified = program.verified
+        if verbose or is_log_enabled():
+            print(pretty_model(program.model))
+        if f is not None:
+            with record.stage("save"):
+                program.save(f, external_data=external_data)
+    program.timings = dict(record.seconds)
     return program
 
 
-class Stages:
-    """Reports the stages of an export as they begin, and measures them."""
-
-    def __init__(self, progress: Callable[[str], None] | None) -> None:
-        self._progress = progress
-        self._begun: dict[str, float] = {}
-
-    def begin(self, name: str) -> None:
-        """Begin a stage, which ends the one before."""
-        self._begun[name] = time.perf_counter()
-        if self._progress is not None:
-            self._progress(name)
-
-    def seconds(self) -> dict[str, float]:
-        """Return how long each stage took; the last one ends now."""
-        ends = [*list(self._begun.values())[1:], time.perf_counter()]
-        return {name: end - begun for (name, begun), end in zip(self._begun.items(), ends, strict=True)}
+def _finish(program: TSProgram, given: Mapping[str, Any], bounds: Sequence[str]) -> None:
+    """Fuse nodes, if that is asked for, and note versions of domains and the bounds of dynamic dimensions."""
+    if given["optimize"]:
+        has_inputs = given["keep_initializers_as_inputs"] or not given["export_params"]
+        folds = given["do_constant_folding"] and number_of(given["training"]) == TrainingMode.EVAL and not has_inputs
+        finish(program.model, given["target"], folds_weights=folds)
+    set_custom_opsets(program.model, given["custom_opsets"] or {})
+    if bounds:
+        program.constraints = SizeConstraints([*program.constraints.conditions, *bounds])
+        program.constraints.record(program.model)
 
 
-def _options(given: Mapping[str, Any]) -> Options:
-    """Return what the conversion is told of the arguments of an export."""
+def _options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:
+    """Return what the conversion is told of the arguments of an export, and the bounds of dynamic dimensions."""
     opset: int = given["opset_version"]
     if given["export_modules_as_functions"]:
         check_opset(opset)
-    return Options(
+    axes, bounds = dict(given["dynamic_axes"] or {}), list[str]()
+    if given["dynamic_shapes"] is not None:
+        names = given["input_names"] or ()
+        axes, bounds = axes_and_bounds(given["model"], given["args"], given["kwargs"], names, given["dynamic_shapes"])
+    options = Options(
         opset_version=opset,
         input_names=tuple(given["input_names"] or ()),
         output_names=tuple(given["output_names"] or ()),
-        dynamic_axes=dict(given["dynamic_axes"] or {}),
+        dynamic_axes=axes,
         state=given["state"],
         fallback=OperatorExportTypes(number_of(given["operator_export_type"])),
         custom_opsets=dict(given["custom_opsets"] or {}),
@@ -201,7 +212,10 @@ def _options(given: Mapping[str, Any]) -> Options:
         module_classes=module_classes(given["model"], given["export_modules_as_functions"]),
         table=_table(given["custom_translation_table"]),
         of_torch=symbolics_of_torch() if is_torch_onnx_call() else None,
+        target=given["target"],
+        widen_bfloat16=given["widen_bfloat16"],
     )
+    return options, bounds
 
 
 def _named(options: Options, captured: Captured, model: Any) -> Options:

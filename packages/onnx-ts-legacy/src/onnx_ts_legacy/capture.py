@@ -7,6 +7,7 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,20 @@ from onnxops_decomp.exporting.naming import (
     positional_parameters,
 )
 
-__all__ = ["Captured", "ExampleInput", "capture", "is_left_out", "joined", "leaves_of", "split_arguments"]
+__all__ = [
+    "Captured",
+    "ExampleInput",
+    "capture",
+    "is_left_out",
+    "joined",
+    "leaves_of",
+    "positional_list",
+    "scripted_parameters",
+    "split_arguments",
+]
+
+
+DynamicAxes = Callable[[Sequence[Leaf]], Sequence[Collection[int]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,13 +135,17 @@ def split_arguments(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[
     return positional, named
 
 
-def capture(model: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> Captured:
+def capture(
+    model: Any, args: Any, kwargs: Mapping[str, Any] | None = None, dynamic_axes: DynamicAxes | None = None
+) -> Captured:
     """Capture a model.
 
     Args:
         model: A ScriptModule or ScriptFunction, which is taken as it is; a module or function, which is traced.
         args: Example arguments, a tuple or a single one; a dict at the end holds keyword arguments.
         kwargs: Further keyword arguments.
+        dynamic_axes: Given the leaves of the call, returns the dynamic axes of each tensor. If it is given, a trace
+            in which the data or a dynamic size decides a Python value is refused, and not only warned of.
 
     Raises:
         ArgumentsError: If the arguments do not fit the model's signature.
@@ -139,22 +157,45 @@ def capture(model: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> C
             return _scripted(model, positional, named)
         if not callable(model):
             raise ArgumentsError(f"A model to export is a module or function, got {type(model).__name__}.")
-        return _traced(model, positional, named)
+        return _traced(model, positional, named, dynamic_axes)
+
+
+def positional_list(model: Any, args: Any) -> Any:
+    """Return a list of arguments as a tuple, unless the model is a scripted one that takes a list first."""
+    if not isinstance(args, list):
+        return args
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        parameters = scripted_parameters(model)
+        if parameters and parameters[0].type.kind() == "ListType":
+            return args
+    return tuple(args)
 
 
 # ---- scripted programs
 
 
-def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
-    is_module = isinstance(model, torch.jit.ScriptModule)
-    if is_module and not model._c._has_method("forward"):
+def scripted_parameters(model: Any) -> Sequence[Any]:
+    """Return the parameters of a scripted program, without the module itself.
+
+    Raises:
+        CaptureError: If a module has no forward.
+    """
+    if not isinstance(model, torch.jit.ScriptModule):
+        parameters: Sequence[Any] = model.schema.arguments
+        return parameters
+    if not model._c._has_method("forward"):
         raise CaptureError(
             f"{getattr(model, 'original_name', 'The module')} has several scripted forward methods and none by that "
             "name, as torch.nn.LSTM and GRU do; script a module that calls it."
         )
-    schema = model._c._get_method("forward").schema if is_module else model.schema
-    parameters = schema.arguments[1:] if is_module else schema.arguments
-    inputs = _bound(schema.name, parameters, args, kwargs)
+    parameters = model._c._get_method("forward").schema.arguments
+    return parameters[1:]
+
+
+def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+    is_module = isinstance(model, torch.jit.ScriptModule)
+    parameters = scripted_parameters(model)
+    inputs = _bound("forward" if is_module else model.name, parameters, args, kwargs)
     # The graph is changed while it is prepared, and the model must not be.
     graph = model.graph.copy()
     private.inline_calls(graph)
@@ -244,7 +285,12 @@ class _FlatModel(torch.nn.Module):
     """Takes the tensors of nested arguments, and returns those of a nested result, one by one."""
 
     def __init__(
-        self, model: Any, leaves: list[Any], structure: pytree.TreeSpec, at_end: Callable[[], None] = lambda: None
+        self,
+        model: Any,
+        leaves: list[Any],
+        structure: pytree.TreeSpec,
+        at_start: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._hidden = [model]
@@ -256,9 +302,10 @@ class _FlatModel(torch.nn.Module):
         self.result: list[Any] = []
         self.left_out: dict[str, Any] = {}
         self.result_structure = structure
-        self._at_end = at_end
+        self._at_start, self._at_end = at_start, at_end
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self._at_start(tensors)
         given = iter(tensors)
         filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(filled, self._structure)
@@ -285,7 +332,9 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
     raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has tensors, and numbers as such, only.")
 
 
-def _traced(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+def _traced(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_axes: DynamicAxes | None = None
+) -> Captured:
     signature = _signature(model)
     kwargs = in_order(signature.parameters, kwargs)
     _check_arguments(model, signature, args, kwargs)
@@ -297,22 +346,21 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Cap
     names = [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     weights: list[tuple[str, torch.Tensor]] = []
-    root: Any = None
-    examples = _copies(tensors)
-    rebound: dict[str, str] = {}
+    root, examples = None, _copies(tensors)
     with (
         kept_attributes(model) as attributes,
         onnx_export(),
         unfused_layers(),
         private.recorded_aliases(_unrecorded),
         replaced(_TRACEABLE),
-        told_frozen_values() as frozen,
+        told_frozen_values(dynamic_axes is not None) as frozen,
     ):
-        flat = _FlatModel(model, leaves, structure, at_end=frozen.close)
+        begin = partial(frozen.begin, dynamic=dynamic_axes(named) if dynamic_axes is not None else ())
+        flat = _FlatModel(model, leaves, structure, begin, frozen.close)
         try:
             if any(map(_holds_script, flat.modules())):
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
-                graph, root = traced.graph.copy(), traced._c
+                graph, root, rebound = traced.graph.copy(), traced._c, dict[str, str]()
                 _refuse_rebound(attributes)
             else:
                 graph, weights, rebound = _recorded(flat, examples, attributes)
@@ -321,6 +369,7 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Cap
         except Exception as error:
             raise _trace_error(error) from error
         _warn_of_changed(attributes, frozen)
+        frozen.check()
     private.inline_calls(graph)
     _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]

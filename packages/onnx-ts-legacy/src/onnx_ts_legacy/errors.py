@@ -121,3 +121,7 @@ class UnsupportedOperatorsError(TorchScriptExportError):
         lines.append("Give a conversion with register_custom_op_symbolic, raise opset_version where it says so, ")
         lines[-1] += "or rewrite the lines above."
         super().__init__("\n".join(lines))
+
+    def rows(self) -> list[tuple[str, int, str, tuple[str, ...]]]:
+        """Return for each operator and reason: the operator, the number of calls, the reason, the lines."""
+        return [(call.operator, call.count, call.reason, call.sources) for call in self.calls]

@@ -36,7 +36,7 @@ from onnxops_decomp import LoweringTable, builtin_table
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import is_complex, to_ir
 from onnxops_decomp.exporting.interface import Interface
-from onnxops_decomp.exporting.naming import names_by_leaf, warn_of_left_out
+from onnxops_decomp.exporting.naming import Leaf, names_by_leaf, warn_of_left_out
 from onnxops_decomp.exporting.verification import Reference
 from onnxops_decomp.model import build_model
 from onnxops_decomp.passes import FoldBatchNormalization
@@ -66,12 +66,23 @@ class Options:
     module_classes: Mapping[str, ModuleClass] = dataclasses.field(default_factory=dict)
     table: LoweringTable = dataclasses.field(default_factory=builtin_table)
     of_torch: Registry | None = None
+    target: str | None = None
+    widen_bfloat16: bool = False
     name: str = "main_graph"
 
     def custom(self, operator: str) -> Callable[..., Any] | None:
         """Return the user's conversion of an operator, or None."""
         found = registry.find(operator, self.opset_version)
         return self.of_torch.find(operator, self.opset_version) if found is None and self.of_torch else found
+
+    def axes_of(self, leaves: Sequence[Leaf]) -> list[Sequence[int]]:
+        """Return the dynamic axes of the tensors among the leaves of a call."""
+        named = names_by_leaf(self.input_names, leaves, ArgumentsError)
+        return [
+            list(self.dynamic_axes.get(named.get(index, leaf.name), ()))
+            for index, leaf in enumerate(leaves)
+            if isinstance(leaf.value, torch.Tensor)
+        ]
 
 
 def convert(captured: Captured, options: Options, reference: Reference | None = None) -> TSProgram:
@@ -167,6 +178,8 @@ class _Conversion:
     def __init__(self, captured: Captured, options: Options, slots: Mapping[str, StateSlot]) -> None:
         self._captured, self._options, self._slots = captured, options, slots
         self.op = OpBuilder(options.opset_version)
+        self.op.context.target = options.target
+        self.op.context.widen_bfloat16 = options.widen_bfloat16
         self.interpreter = Interpreter(
             self.op,
             captured.root,

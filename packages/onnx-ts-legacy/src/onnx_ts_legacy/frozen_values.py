@@ -12,13 +12,16 @@ import inspect
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.decided_values import Cause, TracedData
+from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph_parts import node_outputs
 from onnx_ts_legacy.sources import source_line, user_frame
 from onnxops_core.patching import replaced
@@ -36,6 +39,21 @@ _PYTHON_RESULTS = (
     *((torch, name) for name in ("equal", "allclose", "is_nonzero")),
     *((torch.Tensor, name) for name in ("equal", "allclose", "is_nonzero", "stride")),
 )
+# What Python makes of a tensor's elements, and of its sizes.
+_PYTHON_VALUES = {
+    "__bool__": "a condition",
+    "__int__": "int()",
+    "__float__": "float()",
+    "__complex__": "complex()",
+    "item": "item()",
+    "tolist": "tolist()",
+    "numpy": "numpy()",
+    "__array__": "a NumPy array",
+    "__dlpack__": "memory that another library reads",
+}
+_PYTHON_SIZES = {"__len__": "len()", "__iter__": "a loop over the rows of a tensor"}
+# Tensors among what they are given become constants.
+_CONSTRUCTORS = ((torch, "tensor"), (torch, "as_tensor"), (torch.Tensor, "new_tensor"))
 
 
 class Place(NamedTuple):
@@ -50,11 +68,62 @@ class Place(NamedTuple):
 
 
 class FrozenValues:
-    """What one trace froze."""
+    """What one trace froze.
 
-    def __init__(self) -> None:
+    Args:
+        refuses: Whether values that the data decides are refused.
+    """
+
+    def __init__(self, refuses: bool = False) -> None:
         self._told: dict[tuple[str, str, int], Place] = {}
-        self._integers: list[tuple[Any, Place]] = []
+        self._integers: list[tuple[torch.Tensor, Any, Place]] = []
+        self._refuses = refuses
+        self._data: TracedData | None = None
+        self._decided: dict[str, Cause] = {}
+
+    def begin(self, inputs: Sequence[torch.Tensor], dynamic: Sequence[Collection[int]]) -> None:
+        """Note the model's inputs and their dynamic axes. To be called as the trace begins."""
+        if self._refuses and private.traces():
+            self._data = TracedData(inputs, dynamic)
+
+    def add_decision(
+        self, what: str, operands: Any, of_shape: bool, place: Place | None = None, least: Cause = Cause.MODEL
+    ) -> None:
+        """Note that a Python value is made of tensors.
+
+        Args:
+            what: The value, for a message.
+            operands: The tensors, in any structure.
+            of_shape: Whether it follows from their sizes alone.
+            place: The line, if it is not the one that runs.
+            least: The least cause that it is taken for.
+        """
+        if self._data is None:
+            return
+        tensors = [leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)]
+        cause = max((self._data.cause(tensor, of_shape=of_shape) for tensor in tensors), default=least)
+        cause = max(cause, least)
+        if cause is not Cause.MODEL:
+            text = f"{what} at {place or _place() or 'an unknown line'}"
+            self._decided[text] = max(cause, self._decided.get(text, cause))
+
+    def check(self) -> None:
+        """Refuse the trace if the data, or a dynamic dimension, decided something in it.
+
+        Raises:
+            CaptureError: If it did.
+        """
+        if not self._decided:
+            return
+        by_size = [text for text, cause in self._decided.items() if cause is Cause.SIZE]
+        by_data = [text for text, cause in self._decided.items() if cause is Cause.DATA]
+        lines = [f"  the data decides: {text}" for text in by_data]
+        lines += [f"  a size decides, which is declared dynamic or cannot be traced: {text}" for text in by_size]
+        raise CaptureError(
+            "A trace would keep for all inputs what the example decides:\n" + "\n".join(lines) + "\nScript the model "
+            "(torch.jit.script), or use torch.cond"
+            + (", or make the size static: int(), no dynamic axis." if by_size else " where the data chooses a branch.")
+        )
 
     def tell(self, text: str, place: Place | None) -> None:
         """Warn of something at the end, once for each line."""
@@ -65,14 +134,15 @@ class FrozenValues:
         """Note that a tensor was made a Python integer, which may be recorded afterwards."""
         place = _place()
         if place is not None:
-            self._integers.append((private.traced_value(tensor), place))
+            self._integers.append((tensor, private.traced_value(tensor), place))
 
     def close(self) -> None:
         """Tell of the integers that no operator took. To be called while the trace is still being recorded."""
-        calls = Counter((value.unique(), str(place)) for value, place in self._integers)
-        for value, place in self._integers:
+        calls = Counter((value.unique(), str(place)) for _, value, place in self._integers)
+        for tensor, value, place in self._integers:
             if calls[value.unique(), str(place)] > _recorded_calls(value, str(place)):
                 self.tell(_INDEX, place)
+                self.add_decision("a Python integer", tensor, False, place)
         self._integers.clear()
 
     def warn(self) -> None:
@@ -92,9 +162,13 @@ _active = threading.local()
 
 
 @contextmanager
-def told_frozen_values() -> Iterator[FrozenValues]:
-    """Collect what the trace that is recorded meanwhile freezes, and warn of it at the end."""
-    values = FrozenValues()
+def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
+    """Collect what the trace that is recorded meanwhile freezes, and warn of it at the end.
+
+    Args:
+        refuses: Whether :meth:`FrozenValues.check` refuses what the data decides.
+    """
+    values = FrozenValues(refuses)
     before, _active.values = getattr(_active, "values", None), values
     try:
         with warnings.catch_warnings(), replaced(_replacements()):
@@ -128,11 +202,15 @@ def _recorded_calls(value: Any, place: str) -> int:
 
 @functools.cache
 def _replacements() -> tuple[tuple[Any, str, Any], ...]:
-    return (
-        (torch.Tensor, "__index__", _noticed(torch.Tensor.__index__, FrozenValues.add_integer)),
-        (torch.Tensor, "__hash__", _noticed(torch.Tensor.__hash__, _add_key)),
-        *((owner, name, _noticed(getattr(owner, name), _add_result(name))) for owner, name in _PYTHON_RESULTS),
-    )
+    notices = [
+        (torch.Tensor, "__index__", FrozenValues.add_integer),
+        (torch.Tensor, "__hash__", _add_key),
+        *((owner, name, _add_result(name)) for owner, name in _PYTHON_RESULTS),
+        *((torch.Tensor, name, _add_decision(what, False)) for name, what in _PYTHON_VALUES.items()),
+        *((torch.Tensor, name, _add_decision(what, True)) for name, what in _PYTHON_SIZES.items()),
+        *((owner, name, _add_constants(name)) for owner, name in _CONSTRUCTORS),
+    ]
+    return tuple((owner, name, _noticed(getattr(owner, name), notice)) for owner, name, notice in notices)
 
 
 def _noticed(usual: Callable[..., Any], notice: Callable[..., None]) -> Callable[..., Any]:
@@ -150,12 +228,32 @@ def _noticed(usual: Callable[..., Any], notice: Callable[..., None]) -> Callable
 
 def _add_result(name: str) -> Callable[..., None]:
     text = f"The result of {name}() is a Python value. {_CONSTANT}"
-    return lambda values, *_: values.tell(text, _place())
+
+    def notice(values: FrozenValues, *operands: Any) -> None:
+        values.tell(text, _place())
+        values.add_decision(f"{name}()", operands, name == "stride")
+
+    return notice
+
+
+def _add_decision(what: str, of_shape: bool) -> Callable[..., None]:
+    return lambda values, *operands: values.add_decision(what, operands, of_shape)
+
+
+def _add_constants(name: str) -> Callable[..., None]:
+    def notice(values: FrozenValues, *operands: Any) -> None:
+        if operands and not (name == "as_tensor" and isinstance(operands[0], torch.Tensor)):
+            # The first operand of a method is the tensor whose dtype the result gets.
+            values.add_decision(f"{name}()", operands[name.startswith("new") :], False)
+
+    return notice
 
 
 def _add_key(values: FrozenValues, tensor: torch.Tensor) -> None:
     if tensor.dim() == 0 and tensor.dtype == torch.int64 and private.is_traced_size(tensor):
         values.tell(_KEY, _place())
+        # A traced size equals no key, whatever it is.
+        values.add_decision("the key of a dict, set or cache", tensor, False, least=Cause.SIZE)
 
 
 def changing_place(module: torch.nn.Module, name: str) -> Place:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from onnxops_core.errors import OnnxExporterError
@@ -16,6 +17,7 @@ from onnxops_core.errors import OnnxExporterError
 __all__ = [
     "Leaf",
     "argument_paths",
+    "call_leaves",
     "check_names",
     "example_paths",
     "in_order",
@@ -45,6 +47,14 @@ class Leaf:
     name: str
     value: Any
     is_input: bool
+
+
+def call_leaves(arguments: Mapping[str, Any]) -> list[Leaf]:
+    """Return the leaves of a call, given its arguments by name, as the TorchScript exporter calls them."""
+    paths = [(name, *path) for name, value in arguments.items() for path in example_paths(value)]
+    values = pytree.tree_leaves(list(arguments.values()))
+    names = ["_".join(map(str, path)) for path in paths]
+    return [Leaf(name, value, isinstance(value, torch.Tensor)) for name, value in zip(names, values, strict=True)]
 
 
 def left_out(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[str]:

@@ -75,7 +75,12 @@ OPTIONS: Mapping[str, Option] = {
         asks=lambda value: value is not None and value > _NEWEST_BY_TORCHSCRIPT,
         about="By default 20 through onnx_fx_export on every path, and 17 through onnx_ts_legacy.",
     ),
-    "dynamic_shapes": Option(kinds.SHAPES, {LEGACY: "give dynamic_axes"}),
+    "dynamic_shapes": Option(
+        kinds.SHAPES,
+        {LEGACY: 'for "auto" import export from onnx_fx_export; dynamo=False brings it here'},
+        asks=lambda value: isinstance(value, str),
+        about='Dimensions of tensors everywhere; numbers and "auto" through onnx_fx_export.',
+    ),
     "dynamic_axes": Option(kinds.AXES, about="Not beside dynamic_shapes."),
     "custom_translation_table": Option(
         kinds.TRANSLATIONS, about="Keys that are functions of numbers, such as operator.mul, belong to fx graphs."
@@ -87,25 +92,24 @@ OPTIONS: Mapping[str, Option] = {
     "verify": Option(FLAG),
     "optimize": Option(
         either(True, False, "onnxscript"),
-        _by_torchscript("the TorchScript exporter fuses no nodes"),
-        asks=lambda value: value is not True,
+        _by_torchscript("onnxscript's optimizer is run by the FX exporter alone; pass True or False"),
+        asks=lambda value: value == "onnxscript",
+        about="True by default through onnx_fx_export, False through onnx_ts_legacy.",
     ),
-    "target": Option(
-        either("onnxruntime").or_none(), _by_torchscript("the TorchScript exporter makes no models for one runtime")
-    ),
+    "target": Option(either("onnxruntime").or_none()),
     "export_modules_as_functions": Option(kinds.CLASSES),
     "capture_repeated_blocks": Option(
         kinds.CLASSES, _by_torchscript("a TorchScript program has no blocks that are captured once")
     ),
     "size_checks": Option(FLAG, _by_torchscript("a TorchScript program lists no conditions on sizes")),
-    "widen_bfloat16": Option(FLAG, _by_torchscript("the TorchScript exporter computes in the dtypes of the model")),
+    "widen_bfloat16": Option(FLAG),
     "dynamo": Option(
         FLAG,
-        {LEGACY: "onnx_ts_legacy exports through TorchScript; for dynamo=True import export from onnx_fx_export"},
+        {LEGACY: "onnx_ts_legacy exports through TorchScript; for that import export from onnx_fx_export"},
     ),
     "fallback": Option(FLAG, about="Where TorchScript exports anyway, there is nothing to fall back from."),
-    "report": Option(FLAG, _by_torchscript("TorchScript writes no report")),
-    "profile": Option(FLAG, _by_torchscript("TorchScript writes no profile")),
+    "report": Option(FLAG),
+    "profile": Option(FLAG),
     "dump_exported_program": Option(
         FLAG, _by_torchscript("a model that TorchScript captures has no program of torch.export")
     ),
@@ -115,26 +119,34 @@ OPTIONS: Mapping[str, Option] = {
         either("full", "source", "none"),
         about="A TorchScript graph has no fx_node, and of stack_trace the innermost line of the user's code.",
     ),
+    "frozen_values": Option(
+        either("warn", "error"),
+        dict.fromkeys((FX, TORCHSCRIPT, FALLBACK), "it is an argument of onnx_ts_legacy.export alone"),
+        asks=lambda value: True,
+        about="The FX exporter freezes no values, and a fallback always refuses to.",
+    ),
     "training": Option(
         kinds.TRAINING,
         about="By default the model's own mode by the FX exporter and in a fallback, evaluation through TorchScript.",
     ),
     "operator_export_type": Option(
         kinds.OPERATORS,
-        {
-            FX: "it exists in the TorchScript exporter only: pass dynamo=False; operators of your own go into "
-            "custom_translation_table"
-        },
+        dict.fromkeys(
+            (FX, FALLBACK),
+            "it exists in the TorchScript exporter only: pass dynamo=False; operators of your own go into "
+            "custom_translation_table",
+        ),
         asks=lambda value: number_of(value) != 0,
     ),
     "do_constant_folding": Option(FLAG),
     "custom_opsets": Option(kinds.VERSIONS),
     "autograd_inlining": Option(
         FLAG,
-        {
-            FX: "it exists in the TorchScript exporter only: pass dynamo=False, or give the Function a symbolic "
-            "method, which is honoured"
-        },
+        dict.fromkeys(
+            (FX, FALLBACK),
+            "it exists in the TorchScript exporter only: pass dynamo=False, or give the Function a symbolic method, "
+            "which is honoured",
+        ),
         asks=lambda value: not value,
     ),
 }

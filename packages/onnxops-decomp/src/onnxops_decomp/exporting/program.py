@@ -21,7 +21,7 @@ from onnxops_decomp.exporting.finish.weights import restore_duplicates
 from onnxops_decomp.exporting.interface import Interface
 from onnxops_decomp.exporting.running import Session, run_proto, run_reference
 from onnxops_decomp.exporting.saving import check_data, save_model
-from onnxops_decomp.exporting.verification import Reference, verify_program
+from onnxops_decomp.exporting.verification import Reference, Verified, verify_program
 from onnxops_decomp.exporting.weight_loading import apply_weights, load_state_dict
 
 __all__ = ["ONNXProgram"]
@@ -42,6 +42,7 @@ class ONNXProgram:
             the state; ``"list"`` or ``"tuple"`` for all outputs in order.
         constraints: Sizes that the model is right for; calls outside them are refused.
         timings: Seconds spent in each stage of the export.
+        verified: What the export compared with PyTorch (see ``verify=True``).
     """
 
     answer: Literal["structure", "list", "tuple"] = "structure"
@@ -65,6 +66,7 @@ class ONNXProgram:
         self.state = dict(state or {})
         self.constraints = constraints or SizeConstraints(())
         self.timings: dict[str, float] = {}
+        self.verified: Sequence[Verified] = ()
         self.lowered_program = lowered_program
         self._interface, self._reference = interface, reference
         self._target = target

@@ -32,7 +32,7 @@ PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
 )
 
 
-_OF_WEIGHTS = (FoldWeightTransposes, FoldBatchNormalization)
+_OF_WEIGHTS = (FoldWeightTransposes, FoldBatchNormalization, DeduplicateInitializers)
 
 
 def finish(model: ir.Model, target: str | None = None, *, folds_weights: bool = True) -> None:

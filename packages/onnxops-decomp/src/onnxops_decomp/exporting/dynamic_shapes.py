@@ -12,13 +12,15 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.errors import InvalidArgumentError
+from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.naming import Leaf, example_paths, key_of, names_by_leaf
 
 __all__ = [
     "NUMBER",
     "axes_by_number",
     "bound_arguments",
+    "declared_bounds",
+    "declared_text",
     "for_torch",
     "from_dynamic_axes",
     "leaf_specs",
@@ -31,6 +33,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 # Stands for the axis where the declaration is of a number and not of a tensor's dimension.
 NUMBER = -1
+_NO_BOUND = 1 << 62
 
 
 def bound_arguments(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,6 +239,23 @@ def _leaf_spec(value: Any, spec: Any) -> dict[int, Any]:
         return {} if isinstance(spec, int) or spec is Dim.STATIC else {NUMBER: spec}
     entries = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
     return {axis % max(value.dim(), 1): dim for axis, dim in entries if dim is not None and not isinstance(dim, int)}
+
+
+def declared_text(dim: Any) -> str | None:
+    """Return the name, or the expression in names, that the user gave a dimension; None if it has none."""
+    if isinstance(dim, str):
+        return dim
+    return str(dim.__name__) if isinstance(dim, Dim) else None
+
+
+def declared_bounds(dim: Any) -> list[str]:
+    """Return the conditions that the bounds of a ``Dim`` are; those that every size keeps are left out."""
+    root = getattr(dim, "root", dim)
+    if not isinstance(root, Dim):
+        return []
+    # torch takes the largest integers for no bound.
+    upper = [f"{root.__name__} <= {root.max}"] if root.max < _NO_BOUND else []
+    return [*([f"{root.__name__} >= {root.min}"] if root.min > 1 else []), *upper]
 
 
 def for_torch(value: Any, specs: Iterator[dict[int, Any]]) -> Any:

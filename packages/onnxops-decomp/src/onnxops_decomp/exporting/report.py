@@ -7,18 +7,19 @@ import dataclasses
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import onnx_ir as ir
 import torch
 
-from onnx_fx_export._version import __version__
-from onnx_fx_export.errors import ConversionError, OnnxExporterError
-from onnx_fx_export.origin import source_line
+from onnxops_core.errors import OnnxExporterError
 from onnxops_decomp.exporting.program import ONNXProgram
 from onnxops_decomp.exporting.saving import write_text
 from onnxops_decomp.exporting.verification import Verified
 
-__all__ = ["Page", "report_html", "write_report"]
+__all__ = ["Call", "Page", "Unconverted", "report_html", "write_report"]
+
+Row = tuple[str, int, str, Sequence[str]]
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #d7dade; --soft: #f4f5f7; --bad: #b3261e; --good: #1b6e3c }
@@ -38,27 +39,48 @@ pre { overflow-x: auto; background: var(--soft); padding: 0.8rem; font-size: 12.
 _PLACES_SHOWN = 6
 
 
+class Call(NamedTuple):
+    """A call that was captured: its operator, the name of its node, and its line."""
+
+    target: str
+    name: str
+    place: str
+
+
+@runtime_checkable
+class Unconverted(Protocol):
+    """An error that lists operators that could not be converted."""
+
+    def rows(self) -> Sequence[Row]:
+        """Return for each operator and reason: the operator, the number of calls, the reason, the lines."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Page:
     """What the page tells.
 
     Attributes:
+        exporter: Name and version of the exporter.
         seconds: Time of each stage; the last one failed if the export did.
         warnings: Texts of the warnings.
         verified: What was compared with PyTorch.
-        captured: What torch.export captured, once it did.
+        calls: What torch.export captured, once it did.
         program: The converted model, once there is one.
         failure: Why the export failed, if it did.
         profile: Where the time of the conversion went, as text, if it was measured.
+        replaced: Why another exporter than the one that was asked made the model.
     """
+
+    exporter: str
 
     seconds: Mapping[str, float]
     warnings: Sequence[str] = ()
     verified: Sequence[Verified] = ()
-    captured: torch.export.ExportedProgram | None = None
+    calls: Sequence[Call] = ()
     program: ONNXProgram | None = None
     failure: OnnxExporterError | None = None
     profile: str | None = None
+    replaced: OnnxExporterError | None = None
 
 
 def write_report(page: Page, folder: Path) -> Path:
@@ -81,8 +103,8 @@ def report_html(page: Page) -> str:
         *_section("Stages", ["stage", "seconds"], page.seconds.items()),
         *_section("Warnings", ["warning"], [[text] for text in dict.fromkeys(page.warnings)]),
     ]
-    if isinstance(page.failure, ConversionError):
-        parts += _failures(page.failure)
+    if isinstance(page.failure or page.replaced, Unconverted):
+        parts += _failures(page.failure or page.replaced)
     if page.program is not None:
         parts += _about_the_model(page.program)
     parts += _section(
@@ -91,7 +113,7 @@ def report_html(page: Page) -> str:
     )  # fmt: skip
     if page.program is not None:
         parts += _operators(page.program.model)
-    if page.captured is not None:
+    if page.calls:
         parts += _captured_calls(page)
     if page.profile:
         parts += [f"<details><summary>Profile</summary><pre>{html.escape(page.profile)}</pre></details>"]
@@ -99,7 +121,7 @@ def report_html(page: Page) -> str:
 
 
 def _outcome(page: Page) -> list[str]:
-    version = f"onnx-fx-export {__version__}, torch {torch.__version__}"
+    version = f"{page.exporter}, torch {torch.__version__}"
     if page.failure is not None:
         stage = next(reversed(list(page.seconds)), "the arguments")
         return [
@@ -107,14 +129,17 @@ def _outcome(page: Page) -> list[str]:
             f"<pre>{html.escape(f'{type(page.failure).__name__}: {page.failure}')}</pre>",
         ]
     verified = "verified against PyTorch" if page.verified else "not verified against PyTorch"
-    return [f"<p><strong class=good>Exported</strong>, {verified}. {version}</p>"]
+    outcome = [f"<p><strong class=good>Exported</strong>, {verified}. {version}</p>"]
+    if page.replaced is not None:
+        reason = html.escape(f"{type(page.replaced).__name__}: {page.replaced}")
+        outcome += [
+            f"<p>The fallback to TorchScript made the model, because the FX exporter failed:</p><pre>{reason}</pre>"
+        ]
+    return outcome
 
 
-def _failures(error: ConversionError) -> list[str]:
-    groups: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
-    for failure in error.failures:
-        groups[str(failure.node.target), str(failure.error)].append(source_line(failure.node))
-    rows = [(target, len(places), reason, _listed(places)) for (target, reason), places in groups.items()]
+def _failures(error: Unconverted) -> list[str]:
+    rows = [(target, count, reason, _listed(places)) for target, count, reason, places in error.rows()]
     return _section("Operators that cannot be converted", ["operator", "calls", "reason", "from"], rows)
 
 
@@ -164,8 +189,6 @@ def _by_operator(graphs: Iterable[ir.Graph]) -> dict[str, list[str]]:
 
 def _captured_calls(page: Page) -> list[str]:
     """Return the table of PyTorch's operators with what became of their calls."""
-    program = page.program.lowered_program if page.program is not None else None
-    calls = [node for node in (program or page.captured).graph.nodes if node.op == "call_function"]  # type: ignore[union-attr]
     became: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     if page.program is not None:
         model = page.program.model
@@ -173,14 +196,14 @@ def _captured_calls(page: Page) -> list[str]:
             for node in graph.all_nodes():
                 became[node.metadata_props.get("onnxops.fx_node", "")][node.op_type] += 1
     rows: dict[str, tuple[int, collections.Counter[str], list[str]]] = {}
-    for call in calls:
-        count, nodes, places = rows.get(str(call.target), (0, collections.Counter(), []))
-        rows[str(call.target)] = (count + 1, nodes + became[call.name], [*places, source_line(call)])
+    for call in page.calls:
+        count, nodes, places = rows.get(call.target, (0, collections.Counter(), []))
+        rows[call.target] = (count + 1, nodes + became[call.name], [*places, call.place])
     table = [
         (target, count, ", ".join(f"{number} {name}" for name, number in nodes.most_common()), _listed(places))
         for target, (count, nodes, places) in sorted(rows.items(), key=lambda row: (-row[1][0], row[0]))
     ]
-    if page.program is None:
+    if page.program is None or page.replaced is not None:
         return _section("Captured calls", ["call", "calls", "from"], [(row[0], row[1], row[3]) for row in table])
     return _section("Captured calls", ["call", "calls", "became", "from"], table)
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.errors import OnnxExporterError, SaveError
-from onnx_fx_export.report import Page, write_report
-from onnx_fx_export.request import Captured
+from onnxops_core.errors import OnnxExporterError
+from onnxops_decomp.exporting.errors import SaveError
 from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.report import Call, Page, write_report
 from onnxops_decomp.exporting.saving import replaced_file, write_text
 from onnxops_decomp.exporting.verification import Verified
 
@@ -28,25 +28,45 @@ __all__ = ["ExportRecord", "recorded"]
 class ExportRecord:
     """What an export has come to.
 
+    Args:
+        exporter: Name and version of the exporter.
+        progress: Called with the name of each stage as it begins.
+        verbose: Whether the times of stages are printed.
+        profile: Whether it is measured where the time goes.
+        calls: Given a captured program, returns its calls for the page.
+
     Attributes:
         seconds: Time of each stage, also of one that failed.
         profiler: Measures the conversion, if that is wanted.
-        captured: What was captured, once that is done.
+        captured: What torch.export captured, once that is done.
         program: The result of the conversion, once that is done.
         verified: What was compared with PyTorch.
+        replaced: Why another exporter than the one that was asked made the program.
         warnings: Texts of the warnings.
     """
 
     def __init__(
-        self, verbose: bool, progress: Callable[[str], None] | None, profiler: cProfile.Profile | None
+        self,
+        exporter: str,
+        progress: Callable[[str], None] | None = None,
+        *,
+        verbose: bool = False,
+        profile: bool = False,
+        calls: Callable[[torch.export.ExportedProgram], Sequence[Call]] = lambda program: (),
     ) -> None:
         self.seconds: dict[str, float] = {}
-        self.profiler = profiler
-        self.captured: Captured | None = None
+        self.profiler = cProfile.Profile() if profile else None
+        self.captured: torch.export.ExportedProgram | None = None
         self.program: ONNXProgram | None = None
         self.verified: Sequence[Verified] = ()
         self.warnings: list[str] = []
+        self.replaced: OnnxExporterError | None = None
+        self.exporter, self.calls = exporter, calls
         self._verbose, self._progress = verbose, progress
+
+    def profiled(self) -> contextlib.AbstractContextManager[Any]:
+        """Measure where the time of what follows goes, if that is wanted."""
+        return self.profiler or contextlib.nullcontext()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -96,17 +116,20 @@ def _make(folder: Path) -> None:
 
 
 def _write(record: ExportRecord, folder: Path, page: bool, captured: bool, failure: OnnxExporterError | None) -> None:
-    program = record.captured.program if record.captured is not None else None
-    if captured and program is not None:
+    if captured and record.captured is not None:
         with replaced_file(folder / "exported_program.pt2") as beside:
-            torch.export.save(program, beside)
+            torch.export.save(record.captured, beside)
     profile = _profile_text(record.profiler)
     if profile is not None:
         write_text(folder / "onnx_export_profile.txt", profile)
     if page:
-        write_report(
-            Page(record.seconds, record.warnings, record.verified, program, record.program, failure, profile), folder
-        )
+        lowered = (record.program.lowered_program if record.program is not None else None) or record.captured
+        calls = record.calls(lowered) if lowered is not None else ()
+        page_of = Page(
+            record.exporter, record.seconds, record.warnings, record.verified, calls, record.program, failure, profile,
+            record.replaced,
+        )  # fmt: skip
+        write_report(page_of, folder)
 
 
 @contextmanager

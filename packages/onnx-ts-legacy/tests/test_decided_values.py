@@ -1,0 +1,167 @@
+"""With ``frozen_values="error"`` a trace in which the data decides a Python value is refused, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from test_frozen_values import FUNCTIONS
+from torch import Tensor, nn
+
+import onnx_ts_legacy
+from onnx_ts_legacy.errors import CaptureError
+
+X = torch.linspace(-2, 2, 6).reshape(2, 3) + 0.3
+BY_SIZE = {
+    *("length", "iteration", "counted", "counted_beside_a_slice", "repeated_list", "slice_of_list"),
+    *("numpy_of_size", "numpy_integer", "strides", "key"),
+}
+
+
+class Deciding(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.max() > 0 else x
+
+
+class DecidingFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+def written_through_a_view(x: Tensor) -> Tensor:
+    memory = torch.zeros(2, 3)
+    memory[0].copy_(x[0])
+    return x * 2 if memory.sum() > 0 else x
+
+
+def read_through_a_view(x: Tensor) -> Tensor:
+    memory = torch.zeros(2, 3)
+    row = memory[0]
+    memory.copy_(x)
+    return x * 2 if row.sum() > 0 else x
+
+
+def length_of_a_selection(x: Tensor) -> Tensor:
+    for _ in range(x[x > 0].shape[0]):
+        x = x + 1
+    return x
+
+
+def length_of_a_slice(x: Tensor) -> Tensor:
+    return x + 1 if x.reshape(-1)[: x.argmax()].shape[0] > 1 else x
+
+
+def length_of_a_range(x: Tensor) -> Tensor:
+    return x + len(torch.arange(x.argmax()))
+
+
+def loop(x: Tensor) -> Tensor:
+    while x.sum() < 10:
+        x = x + 1
+    return x
+
+
+def swallowed(x: Tensor) -> Tensor:
+    try:
+        return x + int(x.sum())
+    except RuntimeError:
+        return x
+
+
+def largest(x: Tensor) -> Tensor:
+    return x if max(x[0, 0], x[0, 1]) > 1 else -x
+
+
+def asserted(x: Tensor) -> Tensor:
+    assert not torch.isnan(x).any()
+    return x * 1
+
+
+def tensor_of_elements(x: Tensor) -> Tensor:
+    return x + torch.tensor([x.sum(), 2.0, 1.0])
+
+
+def new_tensor_of_elements(x: Tensor) -> Tensor:
+    return x + x.new_tensor([x.sum(), 2.0, 1.0])
+
+
+def array(x: Tensor) -> Tensor:
+    return x + float(np.asarray(x.detach().cpu()).sum())
+
+
+BY_DATA: list[Callable[[Tensor], Tensor]] = [
+    *(function for function in FUNCTIONS if function.__name__ not in BY_SIZE),
+    *(written_through_a_view, read_through_a_view, length_of_a_selection, length_of_a_slice, length_of_a_range),
+    *(loop, swallowed, largest, asserted, tensor_of_elements, new_tensor_of_elements, array),
+]
+
+
+@pytest.mark.parametrize("function", BY_DATA, ids=lambda function: function.__name__)
+def test_what_the_data_decides_is_refused_with_its_line(function: Callable[[Tensor], Tensor]) -> None:
+    code = function.__code__
+
+    with pytest.raises(CaptureError, match=r"torch\.jit\.script.*torch\.cond") as caught:
+        onnx_ts_legacy.export(function, (X,), frozen_values="error")
+
+    lines = range(code.co_firstlineno, code.co_firstlineno + 6)
+    assert any(f"{code.co_filename}:{line}\n" in str(caught.value) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [nn.Sequential(nn.Sequential(Deciding())), lambda x: Deciding()(x), DecidingFunction.apply],
+    ids=["submodule", "helper", "autograd function"],
+)
+def test_a_decision_inside_of_what_the_model_calls_is_refused(model: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(CaptureError, match=r"the data decides: a condition at .*test_decided_values\.py"):
+        onnx_ts_legacy.export(model, (X,), frozen_values="error")
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("function", [f for f in FUNCTIONS if f.__name__ in BY_SIZE], ids=lambda f: f.__name__)
+def test_a_size_may_decide_as_long_as_it_is_not_dynamic(function: Callable[[Tensor], Tensor]) -> None:
+    if function.__name__ != "key":  # which is wrong for the example as well
+        program = onnx_ts_legacy.export(function, (X,), frozen_values="error")
+        torch.testing.assert_close(program(-X)[0], function(-X))
+
+    with pytest.raises(CaptureError, match="a size decides"):
+        onnx_ts_legacy.export(function, (X,), frozen_values="error", dynamic_axes={"x": [0]})
+
+
+class DecidedByWeights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight if self.weight.sum() > 0 and bool(self.scale > 0) else x
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize(
+    "model",
+    [
+        DecidedByWeights(),
+        lambda x: x * 2 if torch.tensor([1.0, 2.0]).sum() > 0 else x,
+        lambda x: x * 2 if torch.zeros_like(x).sum() > 0 else x + torch.ones_like(x).mean().item(),
+        lambda x: x + x.new_tensor([1.0, 2.0, 3.0]),
+        lambda x: x + torch.as_tensor(x),
+        lambda x: x + torch.full((3,), x.sum()),
+        lambda x: x if x.is_floating_point() and x.dim() == 2 else -x,
+        lambda x: x[: x.argmax()],
+    ],
+    ids=["weights", "constants", "shape alone", "new_tensor", "as_tensor", "filled", "dtype", "recorded"],
+)
+def test_what_the_data_does_not_decide_is_exported(model: Callable[[Tensor], Tensor]) -> None:
+    program = onnx_ts_legacy.export(model, (X,), frozen_values="error")
+
+    torch.testing.assert_close(program(X * 2)[0], model(X * 2), check_dtype=False)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_by_default_it_is_warned_about() -> None:
+    assert len(onnx_ts_legacy.export(Deciding(), (X,))(X)) == 1
