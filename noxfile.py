@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -174,6 +175,27 @@ def wide(session: nox.Session, package: str) -> None:
         parallel=True,
         success_codes=[0, nothing_selected],
     )
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("package", PACKAGES)
+def stability(session: nox.Session, package: str) -> None:
+    """Run the default tests of a package ten times, or as often as `-- 3` says, in random orders and with other hashes.
+
+    `-- --seed 7` replays the run of that seed.
+    """
+    python = torch_env(session)
+    pip_install(session, python, *group("stability"))
+    first, *rest = session.posargs or ["10"]
+    seeds = [int(rest[0])] if first == "--seed" else random.sample(range(2**32), int(first))
+    for seed in seeds:
+        session.log(f"the order and the hashes of this run are those of --seed {seed}")
+        session.run(
+            *(python, "-m", "pytest", "-c", "pyproject.toml", f"packages/{package}/tests", "-m", "not wide"),
+            *("-n", "auto", "--dist", "worksteal", "--random-order-bucket=global", f"--random-order-seed={seed}"),
+            external=True,
+            env={"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": str(seed)},
+        )
 
 
 @nox.session(venv_backend="none")

@@ -19,7 +19,7 @@ FORBIDDEN = re.compile(r"\b_jit_pass_onnx\w*|\btorch\.onnx\._internal\b|\bonnx_i
 # The modules in which private names of torch may stand, each with a test that notices when torch changes one.
 TORCH_PRIVATE = re.compile(r"/(_?torch_private|_torch_export_flag|torch_graph)\.py$")
 # What torch documents, or asks others to use, in spite of the underscore; the tests of onnxops-core notice a change.
-USED_EVERYWHERE = re.compile(r"torch\.(_check|_ops|_ops\.OpOverload(Packet)?|utils\._pytree(\.\w+)?)")
+USED_EVERYWHERE = re.compile(r"torch\.(_check|_ops|_ops\.OpOverload(Packet)?|utils\._pytree(\.\w+)?|ops\..*)")
 
 
 def file_faults(name: str, text: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.autocast import autocast_inside, cast_inside_calls
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.block_expansion import NotRepeatableError, expand
 from onnx_fx_export.capture_errors import capture_error, is_dimension_error
@@ -261,6 +262,7 @@ def _exported(
         args, kwargs = stack.enter_context(variable_numbers(request.model, example, specs))
         stack.enter_context(named_keywords(request.model, kwargs))
         stack.enter_context(unmarked((args, kwargs)))
+        stack.enter_context(autocast_inside(request.model))
         program = torch.export.export(request.model, args, kwargs, dynamic_shapes=declared, strict=strict)
     if repeated_blocks:
         expand(program)
@@ -274,4 +276,5 @@ def _exported(
     if any(specs) and not request.has_dynamic_numbers:
         program.graph_module.meta[TRIED_SIZES] = sizes_tried(program, request.model, example, specs)
     restore(program.graph_module)
+    cast_inside_calls(program.graph_module)
     return program

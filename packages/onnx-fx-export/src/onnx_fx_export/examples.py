@@ -24,6 +24,7 @@ __all__ = [
     "inferred_dimensions",
     "named_keywords",
     "of_size_one",
+    "replaced_forward",
     "separated",
     "several_examples",
     "unmarked",
@@ -224,7 +225,7 @@ def variable_numbers(model: torch.nn.Module, example: Example, specs: Sequence[M
         args, kwargs = pytree.tree_unflatten(parts, inner)
         return forward(*args, **kwargs)
 
-    with _replaced_forward(model, with_numbers):
+    with replaced_forward(model, with_numbers):
         for position in positions:
             number = leaves[position]
             leaves[position] = torch.tensor(number, dtype=torch.bool if isinstance(number, bool) else torch.float64)
@@ -253,12 +254,13 @@ def named_keywords(model: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterato
 
     named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in collected]
     with_names.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
-    with _replaced_forward(model, with_names):
+    with replaced_forward(model, with_names):
         yield
 
 
 @contextlib.contextmanager
-def _replaced_forward(model: torch.nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def replaced_forward(model: torch.nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module have another forward meanwhile."""
     before, own = model.forward, "forward" in vars(model)
     object.__setattr__(model, "forward", forward)
     try:

@@ -16,7 +16,7 @@ from onnx_fx_export.origin import captured_calls, source_line
 from onnx_fx_export.regions import ModuleClasses
 from onnx_fx_export.request import ExportRequest
 from onnx_fx_export.tool_metadata import apply_metadata
-from onnxops_core.isolation import exclusive_export
+from onnxops_core.isolation import exclusive_export, without_autocast
 from onnxops_decomp.exporting import dynamic_shapes as shapes
 from onnxops_decomp.exporting.models import plain_model
 from onnxops_decomp.exporting.modes import in_mode
@@ -168,7 +168,7 @@ def export(
             with record.stage("capture"):
                 captured = request.captured(capture_repeated_blocks)
                 record.captured = captured.program
-            with record.stage("convert"), record.profiled():
+            with record.stage("convert"), without_autocast(), record.profiled():
                 record.program = result = request.converted(captured, table, optimize, export_modules_as_functions)
                 apply_metadata(result.model, captured.program, metadata)
             if verify:

@@ -11,7 +11,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from onnx_fx_export.capture_errors import capture_error
-from onnx_fx_export.errors import DynamicShapeError, MutationError
+from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
 from onnx_fx_export.origin import source_line
 from onnxops_decomp.mutation import written_arguments
 
@@ -38,6 +38,12 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
         if "internal overlap" in str(error):
             raise _overlapping([node for node in program.graph.nodes if written_arguments(node)]) from error
         raise capture_error(error, _place(program, error)) from error
+    dtypes, new = _output_dtypes(program), _output_dtypes(result)
+    if any(before.itemsize < after.itemsize for before, after in zip(dtypes, new, strict=False)):
+        raise CaptureError(
+            f"Under autocast the model gives {dtypes}, but what torch makes of its graph gives {new}: autocast casts "
+            "inside of an operator. Export the model itself, or enter autocast in its forward."
+        )
     after = dict(_dynamic_axes(result))
     if fixed := [
         f"dimension {axis} of {name}" for name, axes in before.items() for axis in axes - after.get(name, set())
@@ -51,6 +57,18 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
             ]
         )
     return result
+
+
+def _output_dtypes(program: torch.export.ExportedProgram) -> list[torch.dtype]:
+    """Return the dtypes of the tensors that the user gets."""
+    names = set(program.graph_signature.user_outputs)
+    nodes = program.graph.output_node().all_input_nodes
+    values = {node.name: node.meta.get("val") for node in nodes if node.name in names}
+    return [
+        value.dtype
+        for name in program.graph_signature.user_outputs
+        if isinstance(value := values.get(name), torch.Tensor)
+    ]
 
 
 def _repeats_memory(node: torch.fx.Node) -> bool:

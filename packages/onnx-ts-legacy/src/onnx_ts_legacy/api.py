@@ -23,7 +23,7 @@ from onnx_ts_legacy.tool_metadata import apply_metadata
 from onnx_ts_legacy.torch_symbolics import symbolics_of_torch
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
 from onnxops_core.export_state import is_torch_onnx_call
-from onnxops_core.isolation import exclusive_export
+from onnxops_core.isolation import exclusive_export, without_autocast
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.constraints import SizeConstraints
 from onnxops_decomp.exporting.domains import set_custom_opsets
@@ -158,7 +158,7 @@ def export(
         with record.stage("capture"):
             captured = capture(model, args, kwargs, options.axes_of if frozen_values == "error" else None)
         options = _named(options, captured, model)
-        with record.stage("convert"), record.profiled(), torch.no_grad():
+        with record.stage("convert"), record.profiled(), torch.no_grad(), without_autocast():
             record.program = program = convert_numbers(captured, options, reference)
             _finish(program, given, bounds)
             apply_metadata(program.model, model, metadata)
@@ -267,7 +267,7 @@ def unconvertible_ops(
     options = Options(opset_version=opset, state="io", table=_table(custom_translation_table))
     with exclusive_export(), select_model_mode_for_export(model, training):
         captured = capture(model, args)
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast():
             failures = convert_partly(captured, options)
     return captured.graph, [failure.operator for failure in failures]
 

@@ -20,6 +20,7 @@ from onnx_ts_legacy.frozen_values import FrozenValues, changing_place, told_froz
 from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
 from onnx_ts_legacy.sources import line_of_exception, source_line
 from onnxops_core.export_state import onnx_export, unfused_layers
+from onnxops_core.isolation import active_autocasts
 from onnxops_core.patching import replaced
 from onnxops_core.symbolic import symbolic, symbolic_multi_out
 from onnxops_decomp.exporting.call_structure import CallStructure
@@ -193,6 +194,11 @@ def scripted_parameters(model: Any) -> Sequence[Any]:
 
 
 def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+    if active_autocasts():
+        raise CaptureError(
+            "A scripted model is exported as its script says, which is not what it computes inside of torch.autocast: "
+            "export it outside, or export the Python model."
+        )
     is_module = isinstance(model, torch.jit.ScriptModule)
     parameters = scripted_parameters(model)
     inputs = _bound("forward" if is_module else model.name, parameters, args, kwargs)

@@ -139,6 +139,7 @@ class Interpreter(OperatorCalls):
         outer, self.node = self.node, node
         try:
             result = self._dispatch(node, node.kind(), args)
+            _check_autocast(node, result)
         except (LoweringError, ScriptValueError, DynamicDimensionError) as error:
             if isinstance(error, DynamicDimensionError) and not self._falls_through(node):
                 raise DynamicDimensionError(located(str(error), node)) from error
@@ -447,6 +448,22 @@ class Interpreter(OperatorCalls):
         """
         if self.op.opset < lowest:
             raise UnsupportedOpsetError(types, self.op.opset, lowest=lowest, reason=what)
+
+
+def _check_autocast(node: Any, result: Any) -> None:
+    """Refuse a call that gave another dtype when it was traced: under autocast, parts of it computed in half precision.
+
+    Raises:
+        LoweringError: If it is one.
+    """
+    if isinstance(result, Tensor) and node.kind().startswith("aten::"):
+        kind = node.output().type()
+        traced = kind.dtype() if kind.kind() == "TensorType" else None
+        if traced in (torch.float16, torch.bfloat16) and result.fake.dtype == torch.float32:
+            raise LoweringError(
+                f"it gives {traced} under torch.autocast, which casts inside of it, and float32 in the trace; call the "
+                "operators that it is made of, cast its operands, or use onnx-fx-export"
+            )
 
 
 @functools.cache

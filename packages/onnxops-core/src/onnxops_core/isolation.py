@@ -12,10 +12,12 @@ import gc
 import threading
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["exclusive_export", "without_collection"]
+__all__ = ["active_autocasts", "exclusive_export", "without_autocast", "without_collection"]
 
 _exporting = threading.RLock()
 _collection = threading.RLock()
@@ -30,7 +32,12 @@ def exclusive_export() -> Iterator[None]:
     Both exporters enter it around a whole export; another thread waits for its end. Contexts nest within a thread.
     """
     with _exporting, without_collection():
-        yield
+        # Weights that were cast before would be constants of the graph, and those cast inside are parts of it.
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
 
 
 @contextlib.contextmanager
@@ -62,3 +69,19 @@ def _keep_all() -> None:
     if gc.get_freeze_count() == 0:
         gc.freeze()
         _undo.callback(gc.unfreeze)
+
+
+def active_autocasts() -> list[tuple[str, torch.dtype]]:
+    """Returns the types of devices for which the thread is under autocast, each with the dtype that is cast to."""
+    accelerator = torch.accelerator.current_accelerator()
+    devices = dict.fromkeys(["cpu", "cuda", *([accelerator.type] if accelerator else [])])
+    return [(device, torch.get_autocast_dtype(device)) for device in devices if torch.is_autocast_enabled(device)]
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Lets operators compute in the dtypes that they are given, also under autocast."""
+    with contextlib.ExitStack() as stack:
+        for device, dtype in active_autocasts():
+            stack.enter_context(torch.autocast(device, dtype=dtype, enabled=False))
+        yield

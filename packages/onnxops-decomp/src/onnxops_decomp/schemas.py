@@ -9,7 +9,7 @@ from typing import Any, cast
 import onnx
 import onnx_ir as ir
 
-from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 
 __all__ = ["NEWEST_OPSET", "OLDEST_OPSET", "Formal", "OpSpec", "check_opset", "first_opset", "op_spec"]
 
@@ -22,10 +22,17 @@ def check_opset(opset: int) -> None:
 
     Raises:
         UnsupportedOpsetError: If it is none.
+        LoweringError: If the installed onnx does not know it.
     """
     if type(opset) is not int or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         reason = f"supported are opsets {OLDEST_OPSET} to {NEWEST_OPSET}"
         raise UnsupportedOpsetError("models", opset, lowest=OLDEST_OPSET, reason=reason)
+    if opset > onnx.defs.onnx_opset_version():
+        # Each release of onnx since 1.18 has brought one opset.
+        raise LoweringError(
+            f"Opset {opset} is newer than the installed onnx {onnx.__version__}, which knows opset "
+            f"{onnx.defs.onnx_opset_version()}: ask for that, or install onnx 1.{opset - 5} or newer."
+        )
 
 
 _OPTION = onnx.defs.OpSchema.FormalParameterOption
