@@ -156,7 +156,7 @@ class FunctionStore:
 
         outputs: Sequence[ir.Value] = ()
         if known.function is not None:
-            op.context.domains.update(known.function.opset_imports.items() - {("", op.opset)})
+            op.context.domains.update(x for x in known.function.opset_imports.items() if x != ("", op.opset))
             outputs = _emit_call(op, known.function, [given(source) for source in known.inputs], known.outputs)
 
         def received(result: Any) -> Any:
