@@ -36,6 +36,26 @@ class Einsum(torch.nn.Module):
         return torch.einsum("ij,kj->ik", x, x), torch.cosine_similarity(x, x)
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self, recurrent):
+        super().__init__()
+        torch.manual_seed(0)
+        self.recurrent = recurrent(3, 4).eval()
+
+    def forward(self, x, k):
+        return (self.recurrent(x[None])[0],)
+
+
+class InsideOnly(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x, k):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.inner(x, k)
+
+
 class EntersItself(torch.nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -121,6 +141,38 @@ def test_autocast_casts_inside_of_operators_that_are_made_of_others(model, conte
     check(model, "fx", context, **HALF)
     with context(), pytest.raises(fx.OnnxExporterError, match=r"under torch\.autocast, which casts inside of it"):
         fx.export(model, (X, K), **PATHS["torchscript"])
+
+
+@pytest.mark.parametrize("around", [True, False], ids=["around", "inside"])
+@pytest.mark.parametrize("recurrent", [torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM])
+def test_recurrent_layers_are_refused_in_a_trace_under_autocast(recurrent, around):
+    model = Recurrent(recurrent)
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=around), pytest.raises(fx.OnnxExporterError) as refused:
+        fx.export(model if around else EntersItself(model), (X, K), **PATHS["torchscript"])
+
+    assert f"torch.nn.{recurrent.__name__} under torch.autocast at {__file__}:" in str(refused.value)
+
+
+@pytest.mark.parametrize("around", [True, False], ids=["around", "inside"])
+@pytest.mark.parametrize("recurrent", [torch.nn.RNN, torch.nn.GRU])
+def test_recurrent_layers_compute_in_half_precision(recurrent, around):
+    model = Recurrent(recurrent)
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=around), torch.no_grad():
+        program = fx.export(model if around else InsideOnly(model), (X, K))
+        expected = (model if around else InsideOnly(model))(X, K)
+
+    for actual, wanted in zip(outputs(program, X, K), expected, strict=True):
+        torch.testing.assert_close(actual, wanted, **HALF)
+
+
+@pytest.mark.parametrize("around", [True, False], ids=["around", "inside"])
+def test_an_lstm_in_half_precision_is_refused_by_name(around):
+    model = Recurrent(torch.nn.LSTM)
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=around), pytest.raises(fx.OnnxExporterError, match="mkldnn_rnn"):
+        fx.export(model if around else InsideOnly(model), (X, K))
 
 
 def test_a_scripted_model_is_refused_under_autocast():

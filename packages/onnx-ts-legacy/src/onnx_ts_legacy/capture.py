@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.modules import module as module_hook
 from torch.onnx import ops as onnx_ops
 from torch.utils import _pytree as pytree
 
@@ -18,7 +19,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError
 from onnx_ts_legacy.frozen_values import FrozenValues, changing_place, told_frozen_values
 from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
-from onnx_ts_legacy.sources import line_of_exception, source_line
+from onnx_ts_legacy.sources import line_of_exception, source_line, user_frame
 from onnxops_core.export_state import onnx_export, unfused_layers
 from onnxops_core.isolation import active_autocasts
 from onnxops_core.patching import replaced
@@ -360,6 +361,7 @@ def _traced(
         private.recorded_aliases(_unrecorded),
         replaced(_TRACEABLE),
         told_frozen_values(dynamic_axes is not None) as frozen,
+        module_hook.register_module_forward_pre_hook(_refuse_recurrent_autocast),
     ):
         begin = partial(frozen.begin, dynamic=dynamic_axes(named) if dynamic_axes is not None else ())
         flat = _FlatModel(model, leaves, structure, begin, frozen.close)
@@ -381,11 +383,23 @@ def _traced(
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
     call = _call_structure(signature, structure, flat.result_structure)
     output_names = _names_of_paths(flat.result_paths)
-    absent = left_out(signature, args, kwargs)
     return Captured(
-        graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result, absent, flat.left_out,
-        _aliases(model),
+        graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result,
+        left_out(signature, args, kwargs), flat.left_out, _aliases(model),
     )  # fmt: skip
+
+
+def _refuse_recurrent_autocast(module: torch.nn.Module, args: Any) -> None:
+    """Refuse a recurrent layer of which autocast casts a part: the trace holds it as one call, without the casts."""
+    if not isinstance(module, torch.nn.RNNBase) or not (dtypes := [str(dtype) for _, dtype in active_autocasts()]):
+        return
+    if any(weight.dtype == torch.float32 for weight in module.parameters()):
+        frame = user_frame()
+        place = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        raise CaptureError(
+            f"torch.nn.{type(module).__name__} under torch.autocast{place} computes partly in {dtypes[0]}, which a "
+            "trace does not record. Disable autocast around it, or use onnx-fx-export."
+        )
 
 
 def _trace_error(error: Exception) -> CaptureError:

@@ -456,10 +456,15 @@ def _check_autocast(node: Any, result: Any) -> None:
     Raises:
         LoweringError: If it is one.
     """
-    if isinstance(result, Tensor) and node.kind().startswith("aten::"):
-        kind = node.output().type()
+    if not node.kind().startswith("aten::"):
+        return
+    results = [result] if node.outputsSize() == 1 else result
+    for variable, value in zip(node_outputs(node), results or (), strict=False):
+        kind = variable.type()
         traced = kind.dtype() if kind.kind() == "TensorType" else None
-        if traced in (torch.float16, torch.bfloat16) and result.fake.dtype == torch.float32:
+        if not isinstance(value, Tensor) or value.fake.dtype != torch.float32:
+            continue
+        if traced in (torch.float16, torch.bfloat16):
             raise LoweringError(
                 f"it gives {traced} under torch.autocast, which casts inside of it, and float32 in the trace; call the "
                 "operators that it is made of, cast its operands, or use onnx-fx-export"
