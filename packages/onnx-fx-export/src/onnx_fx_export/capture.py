@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,14 @@ from onnx_fx_export.autocast import autocast_inside, cast_inside_calls
 from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.block_expansion import NotRepeatableError, expand
 from onnx_fx_export.capture_errors import capture_error, is_dimension_error
-from onnx_fx_export.errors import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError
+from onnx_fx_export.captured_state import watched_state
+from onnx_fx_export.errors import (
+    CaptureError,
+    DynamicShapeError,
+    InvalidArgumentError,
+    MutationError,
+    OnnxExporterError,
+)
 from onnx_fx_export.examples import (
     enlarged,
     has_special_sizes,
@@ -69,6 +77,7 @@ class CaptureRequest:
         arguments: Both, by parameter name.
         dynamic_shapes: Declared dynamic dimensions by parameter name, or None.
         output_axes: What ``dynamic_axes`` says of outputs.
+        state: What becomes of changes that are no tensors: ``"ignore"`` warns of them, else they are refused.
     """
 
     model: torch.nn.Module
@@ -77,6 +86,7 @@ class CaptureRequest:
     arguments: Mapping[str, Any]
     dynamic_shapes: Mapping[str, Any] | None
     output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    state: str = "error"
 
     @property
     def example(self) -> Example:
@@ -107,6 +117,7 @@ class CaptureRequest:
         dynamic_shapes: Any,
         dynamic_axes: Any,
         input_names: Sequence[str] | None,
+        state: str = "error",
     ) -> CaptureRequest:
         """Check the example arguments and bring the declared dimensions to one form.
 
@@ -123,7 +134,7 @@ class CaptureRequest:
         if dynamic_axes is not None:
             dynamic_shapes, output_axes = shapes.from_dynamic_axes(dynamic_axes, in_call, input_names)
         declared = shapes.normalized(dynamic_shapes, arguments, input_names, in_call)
-        return cls(model, args, kwargs, arguments, declared, output_axes)
+        return cls(model, args, kwargs, arguments, declared, output_axes, state)
 
 
 def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) -> torch.export.ExportedProgram:
@@ -225,8 +236,8 @@ def _tried(
             warnings.warn(f"Repeated blocks are captured one by one: {error}.", stacklevel=2)
         except Exception as error:
             first = first or error
-            # Dynamo would record the forward of a Function and lose what its symbolic method says.
-            if is_dimension_error(error) or calls:
+            # Dynamo would record the forward of a Function and lose what its symbolic method says, and forget state.
+            if is_dimension_error(error) or calls or isinstance(error, MutationError):
                 break
     assert first is not None
     if isinstance(first, OnnxExporterError):
@@ -263,9 +274,12 @@ def _exported(
         stack.enter_context(named_keywords(request.model, kwargs))
         stack.enter_context(unmarked((args, kwargs)))
         stack.enter_context(autocast_inside(request.model))
-        program = torch.export.export(request.model, args, kwargs, dynamic_shapes=declared, strict=strict)
+        found = stack.enter_context(watched_state(request.model))
+        export = partial(torch.export.export, request.model, args, kwargs, dynamic_shapes=declared, strict=strict)
+        program = found.capture(export, (args, kwargs), strict)
     if repeated_blocks:
         expand(program)
+    found.note(program, example, request.state)
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = calls
     if not request.has_dynamic_numbers and not strict and any(specs):

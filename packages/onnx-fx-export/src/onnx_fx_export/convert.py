@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,16 +15,14 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from onnx_fx_export._version import __version__
 from onnx_fx_export.constraints import size_constraints
 from onnx_fx_export.dimension_names import declared_minimums, name_sizes
-from onnx_fx_export.errors import InvalidArgumentError, MutationError, conversion_error
-from onnx_fx_export.functionalization import functionalized
+from onnx_fx_export.errors import InvalidArgumentError, conversion_error
 from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.higher_order import HANDLERS
-from onnx_fx_export.observers import settled
+from onnx_fx_export.mutations import Mutations, without_hidden_writes
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.regions import ModuleClasses, module_regions
 from onnx_fx_export.size_sources import define_symbol
-from onnx_fx_export.tensor_subclasses import ACCESS, inner_tensor, reads_a_subclass_whole
-from onnx_fx_export.torch_private import records_modes
+from onnx_fx_export.tensor_subclasses import ACCESS, inner_tensor
 from onnx_fx_export.weights import WeightStore
 from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir
@@ -34,13 +33,13 @@ from onnxops_decomp.exporting.finish import finish
 from onnxops_decomp.exporting.interface import Interface
 from onnxops_decomp.exporting.naming import Leaf, check_names, names_by_leaf, warn_of_left_out, warn_of_names
 from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.state_liveness import needed_state
 from onnxops_decomp.exporting.tensor_subclasses import inner_tensors
 from onnxops_decomp.exporting.verification import Reference
 from onnxops_decomp.folding import MAX_ELEMENTS
 from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.inference import Dims
 from onnxops_decomp.model import build_model
-from onnxops_decomp.mutation import needs_functionalization, written_roots
 from onnxops_decomp.scope import ModelContext, axis_size
 from onnxops_decomp.torch_private import is_without_data
 
@@ -72,7 +71,8 @@ _INPUTS = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 class _Converter:
     def __init__(
         self,
-        program: torch.export.ExportedProgram,
+        mutations: Mutations,
+        left_out: frozenset[str],
         opset: int,
         table: LoweringTable,
         names: ModelNames,
@@ -81,7 +81,12 @@ class _Converter:
         widen_bfloat16: bool,
         target: str | None,
     ) -> None:
-        self.program, self.names, self.state_mode = program, names, state
+        self.mutations, self.names, self.state_mode = mutations, names, state
+        self.program = program = mutations.program
+        self.carried = mutations.buffers - left_out
+        self.before: dict[str, ir.Value] = {}
+        self.needed: frozenset[str] = frozenset()
+        self.rebound = mutations.rebound
         self.op = OpBuilder(opset, context=ModelContext(opset, target=target))
         self.op.context.widen_bfloat16 = widen_bfloat16
         self.symbols = SymbolNames(self.op)
@@ -98,11 +103,11 @@ class _Converter:
         self.initial_state: dict[str, torch.Tensor] = {}
         self.state: dict[str, str] = {}
         # Names of the boundary come before those of values inside.
-        weights = {*program.state_dict, *program.constants}
+        weights = {*program.state_dict, *program.constants, *mutations.notes.paths.values()}
         check_names(names.input_overrides, names.output_overrides, weights, InvalidArgumentError)
         leaves = _leaves(program, names.inputs)
         self.given = names_by_leaf(names.input_overrides, leaves, InvalidArgumentError)
-        warn_of_names(names.input_overrides, self.given, leaves, stacklevel=5)  # the caller of export
+        warn_of_names(names.input_overrides, self.given, leaves, stacklevel=6)  # the caller of export
         own = {name for name in names.outputs if name not in names.inputs and name not in weights}
         self.kept = frozenset({*names.input_overrides, *names.output_overrides, *own})
         for name in self.kept:
@@ -178,53 +183,17 @@ class _Converter:
         _check_numbers("Weight", target, tensor)
         if parts := inner_tensors(tensor):
             return {name: self.weights.value(f"{target}.{name}", part) for name, part in parts.items()}
-        if target in self.mutated_buffers:
-            self.initial_state[target] = tensor.detach().clone()  # the user may run the model on
+        if target in self.carried:
+            name = self.mutations.name(target)
+            self.initial_state[name] = tensor.detach().clone()  # the user may run the model on
             dims = (*tensor.shape, 2) if tensor.is_complex() else tuple(tensor.shape)
-            value = self.op.input(target, to_ir(tensor.dtype), dims)
+            value = self.before[target] = self.op.input(name, to_ir(tensor.dtype), dims)
             return mark_complex(value) if tensor.is_complex() else value
         # Small constants take part in folding; parameters and persistent buffers stay exchangeable.
         small = tensor.numel() <= MAX_ELEMENTS and not tensor.is_complex()
         if target in self.program.constants and small and not is_without_data(tensor):
             return self.lowering.tensor_constant(tensor)
         return self.weights.value(target, tensor)
-
-    # ---- mutation
-
-    @property
-    def mutated_buffers(self) -> frozenset[str]:
-        """Targets of the buffers that the model writes to."""
-        return self._mutated
-
-    def find_mutations(self) -> None:
-        """Functionalize if rebinding is not enough, the graph switches modes or works on subclasses of Tensor, and hold
-        what is mutated against what the user wants.
-
-        Raises:
-            MutationError: If something is mutated and the user did not ask for state inputs and outputs.
-            DynamicShapeError: If torch fixes a dynamic dimension while it functionalizes.
-        """
-        self.program = settled(self.program)
-        module = self.program.graph_module
-        if needs_functionalization(module) or records_modes(module) or reads_a_subclass_whole(self.program):
-            self.program = functionalized(self.program)
-        self.rebound = _written_placeholders(self.program)
-        signature = self.program.graph_signature
-        kinds = {spec.arg.name: spec for spec in signature.input_specs if hasattr(spec.arg, "name")}
-        buffers = set(signature.buffers_to_mutate.values())
-        inputs = set(signature.user_inputs_to_mutate.values())
-        for node in self.rebound:
-            spec = kinds[node.name]
-            (inputs if spec.kind is InputKind.USER_INPUT else buffers).add(
-                node.name if spec.kind is InputKind.USER_INPUT else str(spec.target)
-            )
-        self._mutated = frozenset(buffers)
-        if (buffers or inputs) and self.state_mode != "io":
-            raise MutationError(
-                f"The model changes {_listed(buffers, 'buffer')}{' and ' if buffers and inputs else ''}"
-                f"{_listed(inputs, 'input')} in place. An ONNX model has no memory of its own: pass "
-                'state="io" to make each of them an input and an output, or put the model in eval() mode.'
-            )
 
     # ---- outputs
 
@@ -233,15 +202,15 @@ class _Converter:
         if clash := {*self.names.output_overrides}.intersection(self.model_inputs):
             raise InvalidArgumentError(f"output_names gives the name {min(clash)!r}, which is that of an input.")
         values: list[tuple[ir.Value, str]] = []
+        written: list[tuple[ir.Value, str, bool]] = []
         user: list[Any] = []
         numbers: list[int] = []
-        state: dict[str, Any] = {}
         left_out: dict[str, Any] = {}
         overrides = iter(self.names.output_overrides)
         names = iter(self.names.outputs)
         for spec, result in zip(self.program.graph_signature.output_specs, results, strict=True):
             if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
-                state[self._state_source(str(spec.target), spec.kind is OutputKind.BUFFER_MUTATION)] = result
+                written.append((result, str(spec.target), spec.kind is OutputKind.BUFFER_MUTATION))
             elif spec.kind is OutputKind.USER_OUTPUT:
                 name = next(names)
                 if affine_of(result) is not None:
@@ -257,16 +226,12 @@ class _Converter:
                     values.append((self._number(user[-1]), next(overrides, name)))
                 else:
                     left_out[name] = user[-1]
-        specs = {getattr(spec.arg, "name", ""): spec for spec in self.program.graph_signature.input_specs}
-        for node in self.rebound:
-            buffer = specs[node.name].kind is not InputKind.USER_INPUT
-            source = str(specs[node.name].target) if buffer else node.name
-            state[self._state_source(source, buffer)] = self.lowering.value_of(node)
+        state = self._state_values([value for value, _ in values], written)
         if (extra := next(overrides, None)) is not None:
             raise InvalidArgumentError(f"output_names has {extra!r} and more, but the model has no output for it.")
         if not values and not state:
             raise InvalidArgumentError("The model returns no tensor and no number, so that there is nothing to export.")
-        warn_of_left_out(left_out, stacklevel=6)  # the caller of export
+        warn_of_left_out(left_out, stacklevel=7)  # the caller of export
         # The state comes last, in the order in which it comes in.
         order = [*self.model_inputs, *self.initial_state]
         sources = sorted(state, key=order.index)
@@ -280,13 +245,33 @@ class _Converter:
         dtypes = {bool: ir.DataType.BOOL, int: ir.DataType.INT64, float: ir.DataType.DOUBLE}
         return self.op.constant(number, dtypes[type(number)])
 
-    def _state_source(self, source: str, buffer: bool) -> str:
-        """Return the name of the input that holds a buffer, or that is a mutated input."""
-        if not buffer:
-            user = [s.arg.name for s in self.program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
-            index = self.input_positions.index(user.index(source))
-            return self.model_inputs[index]
-        return source
+    def _state_values(
+        self, results: Sequence[ir.Value], written: list[tuple[ir.Value, str, bool]]
+    ) -> dict[str, ir.Value]:
+        """Return the next value of each state input and written input by name, and find what is needed of them."""
+        specs = {getattr(spec.arg, "name", ""): spec for spec in self.program.graph_signature.input_specs}
+        for node in self.rebound:
+            buffer = specs[node.name].kind is not InputKind.USER_INPUT
+            source = str(specs[node.name].target) if buffer else node.name
+            written.append((self.lowering.value_of(node), source, buffer))
+        self._find_needed(results, written)
+        return {
+            self.mutations.name(source) if buffer else self.user_name(source): value
+            for value, source, buffer in written
+            if (source in self.carried if buffer else self.state_mode == "io")
+        }
+
+    def _find_needed(self, results: Sequence[ir.Value], written: Sequence[tuple[ir.Value, str, bool]]) -> None:
+        """Find the buffers that a later call depends on."""
+        after = {source: value for value, source, buffer in written if buffer}
+        pairs = {target: (self.before.get(target), after.get(target)) for target in self.carried}
+        own = self.carried - self.mutations.notes.paths.keys()
+        self.needed = frozenset(needed_state(results, pairs, own))
+
+    def user_name(self, placeholder: str) -> str:
+        """Return the name of the model's input that stands for the placeholder of a user input."""
+        user = [s.arg.name for s in self.program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
+        return self.model_inputs[self.input_positions.index(user.index(placeholder))]
 
     def _named(self, values: Sequence[tuple[ir.Value, str]]) -> list[ir.Value]:
         """Give each output a value of its own that carries its name."""
@@ -302,6 +287,17 @@ class _Converter:
             result.append(output)
         return result
 
+    def lowered(self) -> Sequence[Any]:
+        """Return what the graph computes."""
+        values = self.inputs()
+        # What the user feeds comes first, what the model carries along after it.
+        self.op.scope.inputs.sort(key=lambda value: value.name in self.initial_state)
+        self.lowering.regions = module_regions(self.program.graph, self.module_classes, self.functions)
+        results: Sequence[Any] = self.lowering.run(self.program.graph_module, values)
+        if self.lowering.failures:
+            raise conversion_error(self.lowering.failures, self.op.opset)
+        return results
+
     def run(
         self, optimize: bool, folds_weights: bool, captured: torch.export.ExportedProgram, structure: CallStructure
     ) -> ONNXProgram:
@@ -315,15 +311,7 @@ class _Converter:
         Raises:
             ConversionError: If some operators cannot be converted.
         """
-        self.find_mutations()
-        values = self.inputs()
-        # What the user feeds comes first, what the model carries along after it.
-        self.op.scope.inputs.sort(key=lambda value: value.name in self.initial_state)
-        self.lowering.regions = module_regions(self.program.graph, self.module_classes, self.functions)
-        results = self.lowering.run(self.program.graph_module, values)
-        if self.lowering.failures:
-            raise conversion_error(self.lowering.failures, self.op.opset)
-        outputs, user = self.outputs(results)
+        outputs, user = self.outputs(self.lowered())
         complex_outputs = frozenset(str(value.name) for value in outputs if is_complex(value))
         model = build_model(
             self.op,
@@ -351,6 +339,7 @@ class _Converter:
             exported_program=captured,
             lowered_program=self.program,
             target=self.op.context.target,
+            written_inputs=[self.user_name(name) for name in self.mutations.inputs],
         )
 
     def constraints(self) -> SizeConstraints:
@@ -381,11 +370,6 @@ class _Named:
     index: int
 
 
-def _written_placeholders(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
-    roots = written_roots(program.graph).values()
-    return list(dict.fromkeys(root for root in roots if root.op == "placeholder"))
-
-
 def _check_numbers(kind: str, name: str, tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided:
         raise InvalidArgumentError(
@@ -397,12 +381,6 @@ def _check_numbers(kind: str, name: str, tensor: torch.Tensor) -> None:
             f"{kind} {name} holds two numbers in each element ({tensor.dtype}), and no operator of torch computes with "
             "those. Keep its bytes, tensor.view(torch.uint8), and unpack them in the model."
         )
-
-
-def _listed(names: set[str], kind: str) -> str:
-    if not names:
-        return ""
-    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(sorted(names))}"
 
 
 def convert(
@@ -426,8 +404,8 @@ def convert(
         table: Lowerings to use.
         names: Names at the model's boundary.
         structure: Structure of the arguments and of the result.
-        state: ``"error"`` to refuse programs that mutate buffers or inputs, ``"io"`` to make each of those an input
-            and an output.
+        state: ``"error"`` to refuse programs that change what a later call depends on, ``"io"`` to make each of those
+            an input and an output, ``"ignore"`` to leave them as they are and warn.
         optimize: Whether the finishing passes fuse nodes.
         functions: Classes of the modules that become functions, or True for all modules.
         widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
@@ -444,5 +422,22 @@ def convert(
             f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {opset} is asked for: give a higher "
             "opset_version, or leave out export_modules_as_functions."
         )
-    converter = _Converter(program, opset, table, names, state, functions, widen_bfloat16, target)
-    return converter.run(optimize, folds_weights, program, structure)
+    mutations = without_hidden_writes(program)
+
+    def converted(left_out: frozenset[str]) -> tuple[_Converter, ONNXProgram]:
+        converter = _Converter(mutations, left_out, opset, table, names, state, functions, widen_bfloat16, target)
+        return converter, converter.run(optimize, folds_weights, program, structure)
+
+    converter, result = converted(frozenset())
+    needed = converter.needed
+    if state == "error":
+        mutations.refuse(needed)
+    if left_out := mutations.buffers if state == "ignore" else mutations.buffers - needed:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # all of them were given before
+            converter, result = converted(left_out)
+    if state == "ignore":
+        mutations.warn_of_ignored(needed)
+    if state != "io":
+        mutations.warn_of_inputs({name: converter.user_name(name) for name in mutations.inputs})
+    return result

@@ -48,7 +48,7 @@ def export(
     external_data: bool | None = None,
     export_params: bool = True,
     keep_initializers_as_inputs: bool = False,
-    state: Literal["error", "io"] = "error",
+    state: Literal["error", "io", "ignore"] = "error",
     verify: bool = False,
     optimize: bool | Literal["onnxscript"] = True,
     target: Literal["onnxruntime"] | None = None,

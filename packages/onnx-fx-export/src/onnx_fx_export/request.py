@@ -26,7 +26,7 @@ from onnxops_decomp.exporting.domains import set_custom_opsets
 from onnxops_decomp.exporting.naming import argument_paths, example_paths, left_out, structure_paths, without_absent
 from onnxops_decomp.exporting.program import ONNXProgram
 from onnxops_decomp.exporting.size_checks import add_size_checks
-from onnxops_decomp.torch_private import is_without_data
+from onnxops_decomp.exporting.state_memory import shared_memory
 
 __all__ = ["Captured", "ExportRequest"]
 
@@ -99,6 +99,7 @@ class ExportRequest:
             dynamic_shapes=self.dynamic_shapes,
             dynamic_axes=self.dynamic_axes,
             input_names=input_names,
+            state=self.state,
         )
         program = capture(request, repeated_blocks=repeated_blocks)
         _warn_of_dropout(program)
@@ -204,16 +205,13 @@ def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
         )
 
 
-def _check_memory(inputs: Mapping[str, Any], written: Sequence[str]) -> None:
-    """Refuse an example in which an input that the model writes to is seen through another one."""
-    tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and not is_without_data(x)}
-    places = {name: x.untyped_storage().data_ptr() for name, x in tensors.items() if x.numel()}
+def _check_memory(inputs: Mapping[str, Any], weights: Mapping[str, torch.Tensor], written: Sequence[str]) -> None:
+    """Refuse an example in which an input that the model writes to is seen in another way, too."""
+    tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
     for name in written:
-        if shared := [other for other in places if other != name and places[other] == places.get(name)]:
-            raise MutationError(
-                f"The model changes input {name}, which shares its memory with {', '.join(shared)} in the example. "
-                "Inputs of an ONNX model are apart from each other: pass tensors of their own."
-            )
+        others = {other: x for other, x in tensors.items() if other != name}
+        if text := shared_memory(f"input {name}", tensors[name], {**weights, **others}, same_counts=True):
+            raise MutationError(text)
 
 
 def _check_example(result: ONNXProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -224,7 +222,8 @@ def _check_example(result: ONNXProgram, args: tuple[Any, ...], kwargs: Mapping[s
         MutationError: If the model writes to memory that two inputs share in the example.
     """
     inputs = result.flat_inputs(*args, **kwargs)
-    _check_memory(inputs, [name for name in result.state if name not in result.initial_state])
+    weights = result.exported_program.state_dict if result.exported_program is not None else {}
+    _check_memory(inputs, weights, result.written_inputs)
     try:
         result.check_sizes(inputs)
     except InvalidArgumentError as error:

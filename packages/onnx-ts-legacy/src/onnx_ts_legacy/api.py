@@ -59,7 +59,7 @@ def export(
     custom_opsets: Mapping[str, int] | None = None,
     export_modules_as_functions: bool | Collection[type[torch.nn.Module]] = False,
     autograd_inlining: bool = True,
-    state: Literal["error", "io"] = "error",
+    state: Literal["error", "io", "ignore"] = "error",
     verify: bool = False,
     dynamic_shapes: Any = None,
     custom_translation_table: Translations | None = None,
@@ -106,8 +106,8 @@ def export(
         export_modules_as_functions: Whether modules become functions of the model, which their weights are inputs of:
             all of them, or those of the given classes. Needs opset 15.
         autograd_inlining: Whether an ``autograd.Function`` without a symbolic is converted as what its forward does.
-        state: What to do if the model changes its attributes or inputs: ``"error"``, or ``"io"`` to make the state
-            inputs and outputs of the model.
+        state: What to do if the model changes something that a later call depends on: ``"error"`` refuses, ``"io"``
+            makes it inputs and outputs of the model, and ``"ignore"`` exports what the first call computes and warns.
         verify: Whether to compare the model with the original on the example inputs; needs ``onnx-verify``.
         dynamic_shapes: Dynamic dimensions as torch.export takes them, in place of ``dynamic_axes``.
         custom_translation_table: Lowerings of your own by operator: functions of the builder and the operator's
@@ -156,7 +156,7 @@ def export(
     with asked, exclusive_export(), writing, select_model_mode_for_export(model, training):
         reference = Reference.of(model)
         with record.stage("capture"):
-            captured = capture(model, args, kwargs, options.axes_of if frozen_values == "error" else None)
+            captured = capture(model, args, kwargs, state, options.axes_of if frozen_values == "error" else None)
         options = _named(options, captured, model)
         with record.stage("convert"), record.profiled(), torch.no_grad(), without_autocast():
             record.program = program = convert_numbers(captured, options, reference)

@@ -9,10 +9,12 @@ import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.errors import ScriptValueError, StateError
+from onnx_ts_legacy.sources import source_line
 from onnx_ts_legacy.state import StateSlot
 from onnx_ts_legacy.values import ObjectRef, Tensor
 from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.exporting.state_memory import shared_memory, with_line
 from onnxops_decomp.exporting.weights import TIED
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Attributes:
         self.slots = dict(slots)
         self.initializers: list[ir.Value] = []
         self.written: dict[str, Any] = {}
+        self.lines: dict[str, str] = {}
         self.root = ObjectRef(interpreter.heap, "", root)
 
     def read(self, target: Any, name: str) -> Any:
@@ -72,7 +75,10 @@ class Attributes:
     def write(self, target: ObjectRef, name: str, value: Any) -> None:
         """Set attribute ``name``."""
         if target.path is not None:
-            self.written.setdefault(self.path(target, name), (target, name))
+            path = self.path(target, name)
+            self.written.setdefault(path, (target, name))
+            if self._interpreter.node is not None:
+                self.lines.setdefault(path, source_line(self._interpreter.node))
         self._interpreter.heap.write(target, {**target.state, name: value})
 
     def path(self, target: ObjectRef, name: str) -> str:
@@ -145,6 +151,32 @@ class Attributes:
         value = interpreter.op.constant(array, to_ir(tensor.dtype))
         number = tensor.item() if tensor.dim() == 0 and not tensor.dtype.is_floating_point else None
         return interpreter.fresh(value, interpreter.metadata.constant(tensor), number=number)
+
+    def is_read(self, path: str) -> bool:
+        """Tell whether the program reads what an attribute held before it."""
+        target, name = self.written.get(path, (None, ""))
+        return (id(target), name) in self._first
+
+    def starts(self) -> dict[str, ir.Value | None]:
+        """Return what the tensors among the attributes are at first, by qualified name."""
+        return {str(variable.storage.origin): variable.storage.start.value for variable in self._tensors.values()}
+
+    def check_memory(self) -> None:
+        """Refuse writes to memory that is shown by another attribute, too, or more than once.
+
+        Raises:
+            StateError: If there are any.
+        """
+        tensors = {str(variable.storage.origin): tensor for variable, tensor in self._read_tensors()}
+        for variable, tensor in self._read_tensors():
+            name, line = str(variable.storage.origin), variable.storage.line
+            if not variable.storage.is_changed:
+                continue
+            if text := shared_memory(with_line(name, line), tensor, tensors):
+                raise StateError(text)
+
+    def _read_tensors(self) -> list[tuple[Tensor, torch.Tensor]]:
+        return list(zip(self._tensors.values(), self._kept, strict=True))
 
     def changed(self) -> dict[str, Any]:
         """Return what the attributes that the program changed hold now, by qualified name."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,10 @@ from torch.onnx import ops as onnx_ops
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.errors import ArgumentsError, CaptureError
-from onnx_ts_legacy.frozen_values import FrozenValues, changing_place, told_frozen_values
-from onnx_ts_legacy.module_attributes import ModuleAttributes, kept_attributes
+from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterError
+from onnx_ts_legacy.frozen_values import told_frozen_values
 from onnx_ts_legacy.sources import line_of_exception, source_line, user_frame
+from onnx_ts_legacy.traced_state import TracedState, kept_state
 from onnxops_core.export_state import onnx_export, unfused_layers
 from onnxops_core.isolation import active_autocasts
 from onnxops_core.patching import replaced
@@ -79,6 +80,7 @@ class Captured:
         output_names: Names of the flat outputs, where the structure of the result says them; else None.
         weights: Parameters and buffers that are the last inputs of the graph, with their names.
         rebound: Names of the buffers whose new values are the last outputs of the graph, with the lines that bind them.
+        places: Names of the weights that the model holds outside of its parameters and buffers.
         structure: Structure of a call, and of the result of a traced model.
         leaves: Leaves of the example call.
         result: For each leaf of the result of a traced model its class, or what it is if that has no value in ONNX.
@@ -100,6 +102,7 @@ class Captured:
     absent: frozenset[str] = frozenset()
     left_out: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     aliases: Sequence[tuple[str, torch.Tensor]] = ()
+    places: frozenset[str] = frozenset()
 
     def initial(self, name: str) -> Any:
         """Return what an attribute of the model holds."""
@@ -138,7 +141,11 @@ def split_arguments(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[
 
 
 def capture(
-    model: Any, args: Any, kwargs: Mapping[str, Any] | None = None, dynamic_axes: DynamicAxes | None = None
+    model: Any,
+    args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    state: str = "io",
+    dynamic_axes: DynamicAxes | None = None,
 ) -> Captured:
     """Capture a model.
 
@@ -146,11 +153,13 @@ def capture(
         model: A ScriptModule or ScriptFunction, which is taken as it is; a module or function, which is traced.
         args: Example arguments, a tuple or a single one; a dict at the end holds keyword arguments.
         kwargs: Further keyword arguments.
+        state: What becomes of changes that are no tensors: ``"ignore"`` warns of them, else they are refused.
         dynamic_axes: Given the leaves of the call, returns the dynamic axes of each tensor. If it is given, a trace
             in which the data or a dynamic size decides a Python value is refused, and not only warned of.
 
     Raises:
         ArgumentsError: If the arguments do not fit the model's signature.
+        StateError: If a later call of the model depends on what cannot be an input of a graph.
         CaptureError: If the model cannot be traced.
     """
     positional, named = split_arguments(args, kwargs)
@@ -159,7 +168,7 @@ def capture(
             return _scripted(model, positional, named)
         if not callable(model):
             raise ArgumentsError(f"A model to export is a module or function, got {type(model).__name__}.")
-        return _traced(model, positional, named, dynamic_axes)
+        return _traced(model, positional, named, state, dynamic_axes)
 
 
 def positional_list(model: Any, args: Any) -> Any:
@@ -297,7 +306,7 @@ class _FlatModel(torch.nn.Module):
         leaves: list[Any],
         structure: pytree.TreeSpec,
         at_start: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None,
-        at_end: Callable[[], None] = lambda: None,
+        at_end: Sequence[Callable[[], None]] = (),
     ) -> None:
         super().__init__()
         self._hidden = [model]
@@ -322,7 +331,8 @@ class _FlatModel(torch.nn.Module):
         self.result = [leaf if is_left_out(leaf) else type(leaf) for _, leaf in leaves]
         self.result_paths = [path for path, leaf in leaves if not is_left_out(leaf)]
         self.left_out = {joined(("result", *map(key_of, path))): leaf for path, leaf in leaves if is_left_out(leaf)}
-        self._at_end()
+        for step in self._at_end:
+            step()
         return tuple(_as_tensor(leaf) for _, leaf in leaves if not is_left_out(leaf))
 
 
@@ -340,7 +350,7 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
 
 
 def _traced(
-    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_axes: DynamicAxes | None = None
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: str, dynamic_axes: DynamicAxes | None
 ) -> Captured:
     signature = _signature(model)
     kwargs = in_order(signature.parameters, kwargs)
@@ -353,31 +363,29 @@ def _traced(
     names = [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     weights: list[tuple[str, torch.Tensor]] = []
-    root, examples = None, _copies(tensors)
+    root: Any = None
+    rebound: dict[str, str] = {}
     with (
-        kept_attributes(model) as attributes,
         onnx_export(),
         unfused_layers(),
         private.recorded_aliases(_unrecorded),
         replaced(_TRACEABLE),
         told_frozen_values(dynamic_axes is not None) as frozen,
         module_hook.register_module_forward_pre_hook(_refuse_recurrent_autocast),
+        kept_state(model) as found,
     ):
         begin = partial(frozen.begin, dynamic=dynamic_axes(named) if dynamic_axes is not None else ())
-        flat = _FlatModel(model, leaves, structure, begin, frozen.close)
-        try:
+        flat = _FlatModel(model, leaves, structure, begin, [frozen.close, found.leave])
+        with _explained():
             if any(map(_holds_script, flat.modules())):
+                examples = _copies(tensors)
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
-                graph, root, rebound = traced.graph.copy(), traced._c, dict[str, str]()
-                _refuse_rebound(attributes)
+                graph, root = traced.graph.copy(), traced._c
+                found.refuse_tensors()
             else:
-                graph, weights, rebound = _recorded(flat, examples, attributes)
-        except CaptureError:
-            raise
-        except Exception as error:
-            raise _trace_error(error) from error
-        _warn_of_changed(attributes, frozen)
+                graph, weights, rebound, examples = _recorded(flat, tensors, found)
         frozen.check()
+        found.check_lasting(lambda given: _FlatModel(model, leaves, structure)(*given), tensors, state)
     private.inline_calls(graph)
     _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
@@ -386,6 +394,7 @@ def _traced(
     return Captured(
         graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result,
         left_out(signature, args, kwargs), flat.left_out, _aliases(model),
+        frozenset(place.path for place in found.places),
     )  # fmt: skip
 
 
@@ -400,14 +409,6 @@ def _refuse_recurrent_autocast(module: torch.nn.Module, args: Any) -> None:
             f"torch.nn.{type(module).__name__} under torch.autocast{place} computes partly in {dtypes[0]}, which a "
             "trace does not record. Disable autocast around it, or use onnx-fx-export."
         )
-
-
-def _trace_error(error: Exception) -> CaptureError:
-    text, line = str(error).strip().splitlines(), line_of_exception(error)
-    return CaptureError(
-        f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
-        + (f" (at {line})" if line else "")
-    )
 
 
 def _call_structure(signature: inspect.Signature, call: pytree.TreeSpec, result: pytree.TreeSpec) -> CallStructure:
@@ -428,28 +429,24 @@ def _warn_of_numbers(leaves: Sequence[Leaf]) -> None:
         )
 
 
-def _refuse_rebound(attributes: ModuleAttributes) -> None:
-    """Refuse buffers that are bound anew where the trace cannot have them as results.
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say in which line of the user's a trace failed.
 
     Raises:
-        CaptureError: If there are any.
+        CaptureError: If it did.
     """
-    rebound = attributes.rebound_buffers()
-    if rebound:
+    try:
+        yield
+    except OnnxExporterError:
+        raise
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        line = line_of_exception(error)
         raise CaptureError(
-            f"The model binds its buffer {min(rebound)} anew, which tracing does not record in models that hold "
-            "scripted modules; write to the buffer with copy_(), or script the whole model."
-        )
-
-
-def _warn_of_changed(attributes: ModuleAttributes, frozen: FrozenValues) -> None:
-    for path, module, name in attributes.changed():
-        place = changing_place(module, name)
-        frozen.tell(
-            f"The model sets {path} when it runs ({place}). The trace keeps what that held before; if the next call "
-            "reads it, make it a buffer, or script the model.",
-            place,
-        )
+            f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
+            + (f" (at {line})" if line else "")
+        ) from error
 
 
 def _refuse_constant_inputs(graph: Any, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
@@ -486,32 +483,35 @@ def _holds_script(module: torch.nn.Module) -> bool:
 
 
 def _recorded(
-    flat: _FlatModel, tensors: list[torch.Tensor], attributes: ModuleAttributes
-) -> tuple[Any, list[tuple[str, torch.Tensor]], dict[str, str]]:
+    flat: _FlatModel, examples: Sequence[torch.Tensor], state: TracedState
+) -> tuple[Any, list[tuple[str, torch.Tensor]], dict[str, str], list[torch.Tensor]]:
     """Trace a model of Python modules.
 
     Returns:
-        The graph; the weights, which are its last inputs, with their names; the names of the buffers that the model
-        binds anew, whose new values are its last outputs, with the lines that bind them.
+        The graph; the weights, which are its last inputs, with their names; the names of what the model binds anew,
+        whose new values are its last outputs, with the lines that do; and the tensors that it was traced with.
     """
-    rebound: dict[str, torch.Tensor] = {}
     named = {**dict(flat.named_parameters()), **dict(flat.named_buffers())}
-    weights = [(name.removeprefix("model."), tensor) for name, tensor in named.items()]
     scopes = {module: f"__module.{name}" if name else "__module" for name, module in flat.named_modules()}
+    tensors: list[torch.Tensor] = []
+    rebound: dict[str, torch.Tensor] = {}
 
     def call(*given: torch.Tensor) -> Any:
+        state.enter(given[len(tensors) + len(named) :])
         results = flat(*given[: len(tensors)])
-        rebound.update(attributes.rebound_buffers())
+        rebound.clear()
+        rebound.update(state.rebound())
         results = (*results, *rebound.values())
         return results[0] if len(results) == 1 else results
 
-    graph = private.trace_graph(call, [*tensors, *named.values()], scopes)
-    modules = {name.removeprefix("model").removeprefix("."): module for name, module in flat.named_modules() if name}
-    places = {}
-    for path in rebound:
-        owner, _, name = path.rpartition(".")
-        places[path] = str(changing_place(modules[owner], name))
-    return graph, weights, places
+    def trace() -> Any:
+        tensors[:] = _copies(examples)
+        return private.trace_graph(call, [*tensors, *named.values(), *(place.tensor for place in state.places)], scopes)
+
+    graph = state.settle(trace)
+    weights = [(name.removeprefix("model."), tensor) for name, tensor in named.items()]
+    weights.extend((place.path, place.tensor) for place in state.places)
+    return graph, weights, {path: state.line(path) for path in rebound}, tensors
 
 
 def _aliases(model: Any) -> list[tuple[str, torch.Tensor]]:

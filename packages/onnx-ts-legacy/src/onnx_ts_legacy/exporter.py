@@ -20,6 +20,7 @@ from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import (
     ArgumentsError,
     OnnxExporterError,
+    OnnxExporterWarning,
     ScriptValueError,
     StateError,
     UnsupportedOperatorsError,
@@ -37,6 +38,9 @@ from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import is_complex, to_ir
 from onnxops_decomp.exporting.interface import Interface
 from onnxops_decomp.exporting.naming import Leaf, names_by_leaf, warn_of_left_out
+from onnxops_decomp.exporting.state_liveness import needed_state
+from onnxops_decomp.exporting.state_memory import shared_memory, with_line
+from onnxops_decomp.exporting.state_watch import ignored
 from onnxops_decomp.exporting.verification import Reference
 from onnxops_decomp.model import build_model
 from onnxops_decomp.passes import FoldBatchNormalization
@@ -100,11 +104,20 @@ def convert(captured: Captured, options: Options, reference: Reference | None = 
     for _ in range(_ROUNDS):
         conversion = _Conversion(captured, options, slots)
         changed = conversion.run()
-        settled = _settled(conversion, captured, slots, changed, options)
-        if settled:
-            warn_of_left_out(conversion.left_out, stacklevel=3)  # the caller of export
-            return conversion.program(reference)
-    raise StateError("The shapes of the model's state do not settle from one call to the next.")
+        if _settled(conversion, captured, slots, changed, options):
+            break
+    else:
+        raise StateError("The shapes of the model's state do not settle from one call to the next.")
+    conversion.check_inputs()
+    needed = conversion.needed(changed)
+    if options.state != "io":
+        _refuse_or_warn({name: conversion.line(name, changed[name]) for name in needed}, options.state)
+        needed = set()
+    if changed.keys() - needed:
+        conversion = _Conversion(captured, options, {name: slot for name, slot in slots.items() if name in needed})
+        conversion.run()
+    warn_of_left_out(conversion.left_out, stacklevel=3)  # the caller of export
+    return conversion.program(reference)
 
 
 def convert_numbers(captured: Captured, options: Options, reference: Reference | None = None) -> TSProgram:
@@ -151,25 +164,38 @@ def _settled(
     options: Options,
 ) -> bool:
     """Enter what the program changes as state; tell whether everything was entered before."""
-    conversion.check_inputs()
-    if changed and options.state != "io":
-        lines = captured.rebound
-        names = ", ".join(f"{name} (at {lines[name]})" if name in lines else name for name in sorted(changed))
-        raise StateError(
-            f"The model changes {names} when it runs. Pass state='io' to make that inputs and outputs of the ONNX "
-            "model, or take the change out of the model."
-        )
+    conversion.interpreter.attributes.check_memory()
     before = [(name, tuple(slot.forms)) for name, slot in slots.items()]
     for name, value in changed.items():
         slot = slots.get(name)
         if slot is None:
-            slot = slots[name] = StateSlot(name, captured.initial(name))
+            initial = captured.initial(name)
+            if options.state != "io" and not isinstance(initial, torch.Tensor | bool | int | float):
+                continue
+            slot = slots[name] = StateSlot(name, initial)
             if isinstance(slot.initial, torch.Tensor):
                 slot.add(slot.initial.dtype, tuple(slot.initial.shape))
         for form in value.forms if isinstance(value, Tensor) else ():
             sizes = tuple(size if isinstance(size, int) else None for size in form.shape)
             slot.add(form.dtype, sizes)
     return before == [(name, tuple(slot.forms)) for name, slot in slots.items()]
+
+
+def _refuse_or_warn(lines: Mapping[str, str], state: str) -> None:
+    """Refuse what the program changes, given with the lines that do, or warn of it where it is to be ignored.
+
+    Raises:
+        StateError: If there is anything and it is not to be ignored.
+    """
+    if lines and state != "ignore":
+        names = ", ".join(with_line(name, lines[name]) for name in sorted(lines))
+        raise StateError(
+            f"The model changes {names} when it runs. Pass state='io' to make that inputs and outputs of the ONNX "
+            "model, state='ignore' for a model that always computes what the first call does, or take the change out "
+            "of the model."
+        )
+    for name, line in sorted(lines.items()):
+        warnings.warn(ignored(name, line), OnnxExporterWarning, stacklevel=2)
 
 
 class _Conversion:
@@ -219,9 +245,26 @@ class _Conversion:
             changed.update(zip(self._captured.rebound, values[count:], strict=True))
             results = [values[:count] if count > 1 else values[0]]
         if not interpreter.failures:
-            self._close(results, changed)
+            self._close(results)
+            self._results = [value for _, value in self._outputs]
+            self._close_state(changed)
         interpreter.raise_failures()
         return changed
+
+    def needed(self, changed: Mapping[str, Any]) -> set[str]:
+        """Return what a later call depends on of the things that the program changes."""
+        attributes, values = self.interpreter.attributes, dict(self._outputs)
+        starts = attributes.starts()
+        numbers = {name for name, value in changed.items() if not isinstance(value, Tensor)}
+        read = {name for name in numbers if attributes.is_read(name)}
+        outputs = [*self._results, *(values[self._state[name]] for name in read & self._state.keys())]
+        pairs = {name: (starts.get(name), values.get(self._state.get(name, ""))) for name in changed.keys() - numbers}
+        return read | needed_state(outputs, pairs, pairs.keys() - self._captured.places)
+
+    def line(self, name: str, value: Any) -> str:
+        """Return the line that changes something of the model; an empty string if it is not known."""
+        known = self._captured.rebound.get(name) or self.interpreter.attributes.lines.get(name)
+        return known or (value.storage.line if isinstance(value, Tensor) else "")
 
     # ---- inputs
 
@@ -266,21 +309,33 @@ class _Conversion:
         return variable
 
     def check_inputs(self) -> None:
-        """Refuse programs that change their arguments in place.
+        """Warn of arguments that the program changes in place, which is no part of the model without state="io".
 
         Raises:
-            StateError: If this one does.
+            StateError: If its results are wrong then, because the example shares memory.
         """
-        changed = [variable.storage.origin for variable in self._inputs if variable.storage.is_changed]
-        if changed and self._options.state != "io":
-            raise StateError(
-                f"The model changes its input {', '.join(map(str, changed))} in place. Pass state='io' to get the new "
-                "contents as outputs, or let the model work on a clone."
-            )
+        examples = dict(zip((str(x.storage.origin) for x in self._inputs), self._captured.tensors(), strict=True))
+        memory = {**dict(self._captured.weights), **examples}
+        for variable in self._inputs:
+            if not variable.storage.is_changed:
+                continue
+            name, line = str(variable.storage.origin), variable.storage.line
+            place, example = with_line(name, line), examples[name]
+            others = {other: tensor for other, tensor in memory.items() if other != name}
+            if text := shared_memory(f"its input {place}", example, others, same_counts=True):
+                raise StateError(text)
+            if self._options.state != "io":
+                warnings.warn(
+                    f"The model changes its input {place} in place. The outputs of the ONNX model take "
+                    'account of that, but it cannot change what it is given: state="io" makes the new contents an '
+                    "output.",
+                    OnnxExporterWarning,
+                    stacklevel=2,
+                )
 
     # ---- outputs
 
-    def _close(self, values: Sequence[Any], changed: Mapping[str, Any]) -> None:
+    def _close(self, values: Sequence[Any]) -> None:
         results, leaves, structure = results_of(self._captured, values, self.left_out)
         names = self._output_names([result.path for result in results])
         for name, result in zip(names, results, strict=True):
@@ -289,6 +344,9 @@ class _Conversion:
             except ScriptValueError as error:
                 raise ScriptValueError(located(f"Output {name!r} cannot be given: {error}", result.node)) from error
         self._interface = self._described(names, results, leaves, structure)
+
+    def _close_state(self, changed: Mapping[str, Any]) -> None:
+        """Make the new contents of inputs and of the state outputs."""
         for variable in self._inputs:
             if variable.storage.is_changed and self._options.state == "io":
                 self._add_state(str(variable.storage.origin), self.interpreter.value(variable))
@@ -297,6 +355,8 @@ class _Conversion:
                 self._add_state(path, interface_value(self.interpreter, slot, changed[path]))
         if not self._outputs:
             raise ArgumentsError("The model returns no tensor and no number, so that there is nothing to export.")
+        pairs = frozenset(name for name, value in self._outputs if is_complex(value))
+        self._interface = dataclasses.replace(self._interface, complex_outputs=pairs)
 
     def _add_state(self, name: str, value: ir.Value) -> None:
         self._state[name] = self.op.context.names.reserve(f"{name}.next")
@@ -313,7 +373,6 @@ class _Conversion:
             {place: leaf.value for place, leaf in enumerate(captured.leaves) if not leaf.is_input},
             [names[leaf] if isinstance(leaf, int) else leaf for leaf in leaves],
             number_outputs=frozenset(name for name, result in zip(names, results, strict=True) if result.is_number),
-            complex_outputs=frozenset(name for name, value in self._outputs if is_complex(value)),
         )
 
     def _output_value(self, result: Any) -> ir.Value:

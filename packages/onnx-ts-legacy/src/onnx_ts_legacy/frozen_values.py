@@ -6,10 +6,9 @@ lists take, functions of tensors that give Python values, sizes as keys, and att
 
 from __future__ import annotations
 
-import dis
 import functools
-import inspect
 import threading
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -26,7 +25,7 @@ from onnx_ts_legacy.graph_parts import node_outputs
 from onnx_ts_legacy.sources import source_line, user_frame
 from onnxops_core.patching import replaced
 
-__all__ = ["FrozenValues", "changing_place", "told_frozen_values"]
+__all__ = ["FrozenValues", "told_frozen_values"]
 
 _CONSTANT = "The trace holds it as the constant that it is for the example."
 _INDEX = f"A tensor or size is used as a Python integer here, by range(), a list or other Python code. {_CONSTANT}"
@@ -34,6 +33,9 @@ _KEY = (
     "A size is looked up in a dict, set or cache here. While a model is traced, sizes are tensors, and none equals "
     "another key; use int(), which makes it a constant of the trace."
 )
+# What torch's own modules check of the sizes that they are given, which changes no result.
+_CHECKS = ("check_input", "check_hidden_size", "check_forward_args", "_verify_batch_size", "_check_input_dim")
+_DEPTH = 8
 # Functions of tensors whose results are Python values.
 _PYTHON_RESULTS = (
     *((torch, name) for name in ("equal", "allclose", "is_nonzero")),
@@ -181,6 +183,8 @@ def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
 
 
 def _show(values: FrozenValues, usual: Callable[..., None], message: Any, category: Any, *where: Any) -> None:
+    if any(frame.name in _CHECKS for frame in traceback.extract_stack(limit=_DEPTH)):
+        return
     place = _place() if issubclass(category, private.TracerWarning) else None
     if place is None:
         usual(message, category, *where)
@@ -254,20 +258,3 @@ def _add_key(values: FrozenValues, tensor: torch.Tensor) -> None:
         values.tell(_KEY, _place())
         # A traced size equals no key, whatever it is.
         values.add_decision("the key of a dict, set or cache", tensor, False, least=Cause.SIZE)
-
-
-def changing_place(module: torch.nn.Module, name: str) -> Place:
-    """Return the line of a module's code that sets an attribute, or uses it first, as to change a list or dict.
-
-    To notice the assignment itself, all classes of modules would have to change while the model is traced.
-    """
-    forward = inspect.unwrap(type(module).forward)
-    others = [value for kind in type(module).__mro__ for value in vars(kind).values() if inspect.isfunction(value)]
-    own = [f for f in (forward, *others) if f.__name__ != "__init__" and f.__module__ != torch.nn.Module.__module__]
-    for operation in ("STORE_ATTR", "LOAD_ATTR"):
-        for function in own:
-            for instruction in dis.get_instructions(function):
-                line = instruction.positions.lineno if instruction.positions else None
-                if instruction.opname == operation and instruction.argval == name and line is not None:
-                    return Place(function.__code__.co_filename, line, function.__globals__)
-    return Place(forward.__code__.co_filename, forward.__code__.co_firstlineno, forward.__globals__)

@@ -93,7 +93,9 @@ def assign(interpreter: Interpreter, target: Tensor, value: ir.Value) -> None:
     before = node.state
     interpreter.heap.write(node, Content(value))
     interpreter.sometimes_views.written(node, before)
-    source = source_line(interpreter.node) if interpreter.node is not None and node.aliases else ""
+    known = interpreter.node is not None and (node.aliases or node.origin is not None)
+    source = source_line(interpreter.node) if known else ""
+    node.line = source or node.line
     stale = Poison(_STALE.format(place=f" at {source}" if source else ""))
     for other in node.aliases:
         interpreter.heap.write(other, Content(None, stale))

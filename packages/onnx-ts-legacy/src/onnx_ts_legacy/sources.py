@@ -18,7 +18,7 @@ _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MU
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # Scripted programs may come from another machine, whose torch lies elsewhere.
 _LIBRARY = re.compile(
-    r"[/\\]site-packages[/\\](torch|numpy)[/\\]|[/\\](onnxops_core|onnx_ts_legacy)[/\\]|"
+    r"[/\\]site-packages[/\\](torch|numpy)[/\\]|[/\\](onnxops_core|onnxops_decomp|onnx_ts_legacy)[/\\]|"
     + "|".join(map(re.escape, (os.path.dirname(torch.__file__) + os.sep, warnings.__file__)))
 )
 _PLACE = re.compile(r" at \S+:\d+")

@@ -173,9 +173,10 @@ class Storage(Mutable):
         fake: Form of it; None while that is not settled.
         origin: Name of the input or attribute that the memory belongs to, or None.
         aliases: Other memories that are the same as this one on some paths of the program.
+        line: Where the program last wrote to it; empty where that is not known.
     """
 
-    __slots__ = ("aliases", "fake", "origin", "start")
+    __slots__ = ("aliases", "fake", "line", "origin", "start")
 
     def __init__(
         self, heap: Heap, value: ir.Value | None, fake: Any, *, origin: Any = None, number: Any = None
@@ -184,6 +185,7 @@ class Storage(Mutable):
         self.fake, self.origin = fake, origin
         self.aliases: set[Storage] = set()
         self.start: Content = self.state
+        self.line = ""
 
     def link(self, other: Storage) -> None:
         """Note that the two may be the same memory: once one is written to, the other must not be read any more."""

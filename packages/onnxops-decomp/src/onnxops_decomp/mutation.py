@@ -12,7 +12,14 @@ import torch
 
 from onnxops_decomp.torch_private import is_composite
 
-__all__ = ["needs_functionalization", "shared_writes", "written_arguments", "written_roots"]
+__all__ = [
+    "needs_functionalization",
+    "shared_writes",
+    "shown_inputs",
+    "written_arguments",
+    "written_inputs",
+    "written_roots",
+]
 
 # Operators that write to an argument without saying so in their schema: position of the argument that, when true,
 # makes them update the running statistics.
@@ -103,6 +110,29 @@ def written_roots(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
         for operand in written_arguments(node):
             roots[node] = roots.get(operand, operand)
     return roots
+
+
+def shown_inputs(graph: torch.fx.Graph) -> dict[torch.fx.Node, set[torch.fx.Node]]:
+    """Return for each node the placeholders whose memory it may show."""
+    shown: dict[torch.fx.Node, set[torch.fx.Node]] = {}
+    for node in graph.nodes:
+        operands = {node} if node.op == "placeholder" else set()
+        shown[node] = operands.union(*(shown.get(operand, ()) for operand in _aliased_operands(node)))
+    return shown
+
+
+def written_inputs(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
+    """Return the placeholders whose memory a graph writes to, through views too, each with the first call that does."""
+    if not any(map(_writes, graph.nodes)):
+        return {}
+    shown = shown_inputs(graph)
+    found: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.nodes:
+        operands = node.args[3:5] if _writes_silently(node) else written_arguments(node)
+        for operand in operands:
+            for root in shown.get(operand, ()):
+                found.setdefault(root, node)
+    return found
 
 
 def _writes_silently(node: torch.fx.Node) -> bool:

@@ -88,7 +88,7 @@ OPTIONS: Mapping[str, Option] = {
     "external_data": Option(FLAG.or_none()),
     "export_params": Option(FLAG),
     "keep_initializers_as_inputs": Option(FLAG.or_none()),
-    "state": Option(either("error", "io")),
+    "state": Option(either("error", "io", "ignore")),
     "verify": Option(FLAG),
     "optimize": Option(
         either(True, False, "onnxscript"),

@@ -38,6 +38,7 @@ class ONNXProgram:
         initial_state: First value of each state input (see ``state="io"`` of the exporters).
         state: For each state input, and each input that the model changes in place, the name of the output that holds
             its next value: ``<name>.next``. These outputs come last, in the order of the inputs.
+        written_inputs: Names of the user inputs that the torch model changes in place.
         answer: What a call returns: ``"structure"`` for the structure in which the torch model returns it, without
             the state; ``"list"`` or ``"tuple"`` for all outputs in order.
         constraints: Sizes that the model is right for; calls outside them are refused.
@@ -59,8 +60,10 @@ class ONNXProgram:
         exported_program: torch.export.ExportedProgram | None = None,
         lowered_program: torch.export.ExportedProgram | None = None,
         target: str | None = None,
+        written_inputs: Sequence[str] = (),
     ) -> None:
         self.model = model
+        self.written_inputs = tuple(written_inputs)
         self.exported_program = exported_program
         self.initial_state = dict(initial_state or {})
         self.state = dict(state or {})

@@ -1,0 +1,218 @@
+"""What a model changes outside of its buffers while torch.export captures it: captured as buffers, or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from onnx_fx_export.errors import MutationError
+from onnx_fx_export.origin import source_line
+from onnxops_decomp.exporting.kept_contents import KeptContents
+from onnxops_decomp.exporting.state_inventory import Inventory, kept
+from onnxops_decomp.exporting.state_watch import StateWatch, refusal
+from onnxops_decomp.mutation import shown_inputs, written_inputs
+from onnxops_decomp.torch_private import is_without_data
+
+__all__ = ["STATE", "CapturedState", "StateNotes", "watched_state"]
+
+STATE = "onnx_fx_export.state"
+_MOST_CAPTURES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class StateNotes:
+    """What is known of the state of a captured program, which its graph module carries along.
+
+    Attributes:
+        paths: For buffers that stand for tensors elsewhere in the model, the paths of those.
+        lines: Where the code changes a buffer, by its name in the program.
+        ignored: Other things that the model changes and a later call depends on, with the lines that change them.
+    """
+
+    paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class CapturedState:
+    """The state of a model while it is captured.
+
+    Args:
+        model: The module.
+        inventory: What it can reach.
+    """
+
+    def __init__(self, model: torch.nn.Module, inventory: Inventory) -> None:
+        self._model, self._inventory = model, inventory
+        self._watch = StateWatch(inventory)
+
+    def capture(
+        self, run: Callable[[], torch.export.ExportedProgram], example: Any, strict: bool
+    ) -> torch.export.ExportedProgram:
+        """Capture until all tensors that the model changes are buffers of the program.
+
+        Args:
+            run: Captures the model once.
+            example: Positional and keyword arguments of the model.
+            strict: Whether Dynamo captures it, which does not run the model itself.
+
+        Raises:
+            MutationError: If there are changes that cannot be captured.
+        """
+        contents = KeptContents(self._inventory.tensors.values())
+        watched = contextlib.nullcontext() if strict or not self._inventory.tensors else contents
+        for _ in range(_MOST_CAPTURES):
+            try:
+                # torch.export runs calls that involve no inputs on the real tensors.
+                with self._inputs(hooked=not strict), watched:
+                    program = run()
+            finally:
+                contents.restore()
+            if strict:
+                self._call(example)
+            written = self._written(program)
+            self._watch.check_memory(written, MutationError)
+            if not self._watch.find_places(_reader(program), written):
+                _keep_returned_buffers(program)
+                return program
+            if strict:
+                break
+        lines = {place.path: place.line for place in self._watch.places}
+        raise MutationError(refusal(lines))
+
+    def note(self, program: torch.export.ExportedProgram, example: Any, state: str) -> None:
+        """Write into a program what is known of its state.
+
+        Raises:
+            MutationError: If a later call depends on what is no tensor, and ``state`` is not ``"ignore"``.
+        """
+        leaves, structure = pytree.tree_flatten(example)
+
+        def call(given: Sequence[Any]) -> Any:
+            args, kwargs = pytree.tree_unflatten(list(given), structure)
+            return self._model(*args, **kwargs)
+
+        found = self._watch.lasting(call, leaves)
+        if found and state != "ignore":
+            raise MutationError(refusal(found))
+        names = {_name(index): place for index, place in enumerate(self._watch.places)}
+        lines = {name: place.line for name, place in names.items()}
+        specs = {getattr(spec.arg, "name", ""): spec for spec in program.graph_signature.input_specs}
+        for node, write in written_inputs(program.graph).items():
+            target = specs[node.name].target
+            if target is not None and target not in lines:
+                lines[target] = source_line(write) or self._inventory.line(target, self._owner(target))
+        program.graph_module.meta[STATE] = StateNotes({n: place.path for n, place in names.items()}, lines, found)
+
+    def _call(self, example: Any) -> None:
+        """Find out what the model changes by calling it, unless it has no data."""
+        leaves = pytree.tree_leaves(example)
+        tensors = [*self._inventory.weights.values(), *self._inventory.tensors.values(), *leaves]
+        if any(isinstance(tensor, torch.Tensor) and is_without_data(tensor) for tensor in tensors):
+            return
+        contents = KeptContents(tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
+        args, kwargs = example
+        try:
+            with contents, torch.random.fork_rng(devices=[]):
+                self._model(*args, **kwargs)
+            self._watch.leave()
+        finally:
+            contents.restore()
+
+    def _owner(self, target: str) -> torch.nn.Module | None:
+        return dict(self._model.named_modules()).get(target.rpartition(".")[0])
+
+    def _written(self, program: torch.export.ExportedProgram) -> dict[str, str]:
+        """Return the paths of the tensors that a program holds as constants and writes to, with the lines."""
+        specs = {getattr(spec.arg, "name", ""): spec for spec in program.graph_signature.input_specs}
+        found: dict[str, str] = {}
+        for node, write in written_inputs(program.graph).items():
+            spec = specs[node.name]
+            if spec.kind is InputKind.CONSTANT_TENSOR:
+                constant = program.constants[str(spec.target)]
+                for path, tensor in self._inventory.tensors.items():
+                    if _place(tensor) == _place(constant):
+                        # torch notes lines of functions called forward only.
+                        record, _ = self._inventory.holding(tensor)[0]
+                        found[path] = self._inventory.line(path, record.owner) or source_line(write)
+        return found
+
+    @contextlib.contextmanager
+    def _inputs(self, *, hooked: bool) -> Iterator[None]:
+        """Register a buffer for each tensor that is to be an input, and let each call use and update it."""
+        if not hooked:
+            yield
+            return
+        model, names = self._model, [_name(index) for index, _ in enumerate(self._watch.places)]
+
+        def enter(*_: Any) -> None:
+            # Results of the call may be what a place held before it.
+            self._watch.enter([model._buffers[name].clone() for name in names])  # type: ignore[union-attr]
+
+        def leave(*_: Any) -> None:
+            for name, value in zip(names, self._watch.leave(), strict=True):
+                model._buffers[name].copy_(value)  # type: ignore[union-attr]
+
+        for name, place in zip(names, self._watch.places, strict=True):
+            model.register_buffer(name, place.tensor.detach(), persistent=False)
+        hooks = [model.register_forward_pre_hook(enter, prepend=True), model.register_forward_hook(leave)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for name in names:
+                del model._buffers[name]
+                model._non_persistent_buffers_set.discard(name)
+
+
+@contextlib.contextmanager
+def watched_state(model: torch.nn.Module) -> Iterator[CapturedState]:
+    """Watch what captures of a model change, and give it back what it had in the end, whatever happens."""
+    with kept(model) as inventory:
+        yield CapturedState(model, inventory)
+
+
+def _name(index: int) -> str:
+    return f"onnx_state_{index}"
+
+
+def _place(tensor: torch.Tensor) -> Any:
+    has_memory = tensor.layout is torch.strided and not is_without_data(tensor) and tensor.numel() > 0
+    return tensor.untyped_storage().data_ptr() if has_memory else id(tensor)
+
+
+def _reader(program: torch.export.ExportedProgram) -> Callable[[torch.Tensor], bool]:
+    """Return a function that tells whether a program holds a tensor as a constant."""
+    constants = {_place(x) for x in program.constants.values() if isinstance(x, torch.Tensor)}
+    return lambda tensor: _place(tensor) in constants
+
+
+def _keep_returned_buffers(program: torch.export.ExportedProgram) -> None:
+    """Let results that show what a buffer held before it was bound anew stay what they are.
+
+    torch.export writes the new value to the buffer in the end, before it returns.
+    """
+    graph, aten = program.graph, torch.ops.aten
+    copies = graph.find_nodes(op="call_function", target=aten.copy_.default)
+    # The tracer calls what the model itself copies copy_, copy__1 and so on.
+    late = [node for node in copies if node.name.startswith("copy__default")]
+    if not late:
+        return
+    (output,) = graph.find_nodes(op="output")
+    shown, buffers = shown_inputs(graph), {node.args[0] for node in late}
+    for old in [node for node in output.all_input_nodes if shown[node] & buffers]:
+        with graph.inserting_before(late[0]):
+            new = graph.call_function(aten.clone.default, (old,))
+        new.meta.update(val=old.meta["val"])
+        output.replace_input_with(old, new)
+        for spec in program.graph_signature.output_specs:
+            if spec.kind is OutputKind.USER_OUTPUT and getattr(spec.arg, "name", "") == old.name:
+                spec.arg = TensorArgument(name=new.name)
+    program.graph_module.recompile()

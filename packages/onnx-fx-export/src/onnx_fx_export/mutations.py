@@ -1,0 +1,124 @@
+"""What a captured program writes to, and what becomes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from onnx_fx_export.captured_state import STATE, StateNotes
+from onnx_fx_export.errors import MutationError
+from onnx_fx_export.functionalization import functionalized
+from onnx_fx_export.observers import settled
+from onnx_fx_export.origin import source_line
+from onnx_fx_export.tensor_subclasses import reads_a_subclass_whole
+from onnx_fx_export.torch_private import records_modes
+from onnxops_decomp.exporting.state_memory import shared_memory, with_line
+from onnxops_decomp.exporting.state_watch import ignored
+from onnxops_decomp.mutation import needs_functionalization, written_inputs, written_roots
+
+__all__ = ["Mutations", "without_hidden_writes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutations:
+    """What a program writes to.
+
+    Attributes:
+        program: The program, in which rebinding names is all that writes need.
+        rebound: Placeholders whose last value stands for what was written to them.
+        buffers: Names in the program of the buffers that are written to.
+        inputs: Names of the placeholders of user inputs that are written to, with the lines.
+        notes: What is known of its state.
+    """
+
+    program: torch.export.ExportedProgram
+    rebound: tuple[torch.fx.Node, ...]
+    buffers: frozenset[str]
+    inputs: Mapping[str, str]
+    notes: StateNotes
+
+    def name(self, buffer: str) -> str:
+        """Return what a buffer of the program is called in the model."""
+        return self.notes.paths.get(buffer, buffer)
+
+    def refuse(self, buffers: Iterable[str]) -> None:
+        """Refuse state that was not asked for.
+
+        Raises:
+            MutationError: If there are any such buffers.
+        """
+        if lines := [with_line(self._called(name), self.notes.lines.get(name, "")) for name in sorted(buffers)]:
+            raise MutationError(
+                f"The model changes {', '.join(lines)} when it runs. An ONNX model has no memory of its own: pass "
+                'state="io" to make each of them an input and an output, put the model in eval() mode, or pass '
+                'state="ignore" for a model that always computes what the first call does.'
+            )
+
+    def warn_of_ignored(self, buffers: Iterable[str]) -> None:
+        """Warn of state that is left out."""
+        found = {self._called(name): self.notes.lines.get(name, "") for name in sorted(buffers)}
+        for name, line in {**found, **self.notes.ignored}.items():
+            warnings.warn(ignored(name, line), stacklevel=5)
+
+    def warn_of_inputs(self, names: Mapping[str, str]) -> None:
+        """Warn of inputs that the torch model changes in place, given by the names of their placeholders."""
+        for placeholder, line in self.inputs.items():
+            warnings.warn(
+                f"The model changes its input {with_line(names[placeholder], line)} in place. The outputs of the ONNX "
+                'model take account of that, but it cannot change what it is given: state="io" makes the new contents '
+                "an output.",
+                stacklevel=5,
+            )
+
+    def _called(self, buffer: str) -> str:
+        return self.notes.paths.get(buffer) or f"buffer {buffer}"
+
+
+def without_hidden_writes(program: torch.export.ExportedProgram) -> Mutations:
+    """Functionalize a program if rebinding is not enough, or if it switches modes or works on subclasses of Tensor.
+
+    Raises:
+        MutationError: If what is written to shares its memory with another weight.
+        DynamicShapeError: If torch fixes a dynamic dimension while it functionalizes.
+    """
+    notes = program.graph_module.meta.get(STATE) or StateNotes()
+    _check_memory(program)
+    program = settled(program)
+    specs = {getattr(spec.arg, "name", ""): spec for spec in program.graph_signature.input_specs}
+    lines = {node.name: source_line(write) for node, write in written_inputs(program.graph).items()}
+    module = program.graph_module
+    if needs_functionalization(module) or records_modes(module) or reads_a_subclass_whole(program):
+        program = functionalized(program)
+        specs = {getattr(spec.arg, "name", ""): spec for spec in program.graph_signature.input_specs}
+    roots = written_roots(program.graph).values()
+    rebound = tuple(dict.fromkeys(root for root in roots if root.op == "placeholder"))
+    inputs = {name for node in rebound if specs[name := node.name].kind is InputKind.USER_INPUT}
+    buffers = {str(specs[node.name].target) for node in rebound if node.name not in inputs}
+    signature = program.graph_signature
+    buffers.update(map(str, signature.buffers_to_mutate.values()))
+    inputs.update(map(str, signature.user_inputs_to_mutate.values()))
+    targets = {str(spec.target): name for name, spec in specs.items() if spec.target is not None}
+    known = {buffer: notes.lines.get(buffer) or lines.get(targets.get(buffer, ""), "") for buffer in buffers}
+    notes = dataclasses.replace(notes, lines=known)
+    return Mutations(program, rebound, frozenset(buffers), {name: lines.get(name, "") for name in inputs}, notes)
+
+
+def _check_memory(program: torch.export.ExportedProgram) -> None:
+    """Refuse writes to weights that show memory of others.
+
+    Raises:
+        MutationError: If there are any.
+    """
+    weights = {**program.constants, **program.state_dict}
+    tensors = {name: weight for name, weight in weights.items() if isinstance(weight, torch.Tensor)}
+    specs = {getattr(spec.arg, "name", ""): spec for spec in program.graph_signature.input_specs}
+    for node, write in written_inputs(program.graph).items():
+        target = str(specs[node.name].target)
+        if target in tensors:
+            text = shared_memory(with_line(f"buffer {target}", source_line(write)), tensors[target], tensors)
+            if text is not None:
+                raise MutationError(text)

@@ -1,0 +1,139 @@
+"""What a traced model changes: made inputs and outputs of the trace, or refused; the model gets everything back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from onnx_ts_legacy.errors import CaptureError, OnnxExporterWarning, StateError
+from onnxops_decomp.exporting.kept_contents import KeptContents
+from onnxops_decomp.exporting.state_inventory import Inventory, kept
+from onnxops_decomp.exporting.state_watch import StatePlace, StateWatch, ignored, refusal
+
+__all__ = ["TracedState", "kept_state"]
+
+_MOST_TRACES = 4
+
+
+class TracedState:
+    """The state of a model while it is traced.
+
+    Args:
+        model: The module or function.
+        inventory: What it can reach.
+        contents: What keeps the contents of its tensors.
+    """
+
+    def __init__(self, model: Any, inventory: Inventory, contents: KeptContents) -> None:
+        self._watch = StateWatch(inventory, resizable=True)
+        self._inventory, self._contents = inventory, contents
+        modules = list(model.named_modules()) if isinstance(model, torch.nn.Module) else []
+        # Scripted modules record what they do by themselves.
+        self._buffers = [
+            (path, module, dict(module._buffers))
+            for path, module in modules
+            if not isinstance(module, torch.jit.ScriptModule)
+        ]
+        self._values: list[Any] = []
+
+    @property
+    def places(self) -> list[StatePlace]:
+        """The tensors outside of the buffers that are inputs of the trace."""
+        return self._watch.places
+
+    def enter(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Let the model find copies of the inputs of the trace that stand for :attr:`places`."""
+        self._watch.enter([tensor.clone() for tensor in tensors])
+
+    def leave(self) -> None:
+        """Take note of what the call left behind; to be called while the trace still runs."""
+        # Tensors that the trace does not know become constants of it.
+        self._values = [value.clone() for value in self._watch.leave()]
+
+    def rebound(self) -> dict[str, torch.Tensor]:
+        """Return what takes the place of buffers, and stands in :attr:`places`, by qualified name."""
+        buffers = {
+            f"{path}.{name}" if path else name: after
+            for path, module, before in self._buffers
+            for name, buffer in before.items()
+            if (after := module._buffers.get(name)) is not buffer and isinstance(after, torch.Tensor)
+        }
+        return {**buffers, **{place.path: value for place, value in zip(self.places, self._values, strict=True)}}
+
+    def line(self, path: str) -> str:
+        """Return ``file:line`` of what changes something."""
+        known = next((place.line for place in self.places if place.path == path), "")
+        owners = (module for owner, module, _ in self._buffers if owner == path.rpartition(".")[0])
+        return known or self._inventory.line(path, next(owners, None))
+
+    def settle(self, trace: Callable[[], Any]) -> Any:
+        """Trace until all tensors that the model changes are inputs; return the graph of the last trace.
+
+        Raises:
+            StateError: If some change of the model cannot be expressed.
+        """
+        for _ in range(_MOST_TRACES):
+            graph = trace()
+            tensors = self._inventory.tensors.items()
+            written = {path: "" for path, tensor in tensors if self._contents.written(tensor)}
+            self._contents.restore()
+            self._restore_buffers()
+            self._watch.check_memory(written, StateError)
+            if not self._watch.find_places(_reader(graph), written):
+                return graph
+        raise StateError("The tensors that the model changes do not settle from one trace to the next.")
+
+    def refuse_tensors(self) -> None:
+        """Refuse a trace that cannot have the tensors that the model changes as inputs.
+
+        Raises:
+            CaptureError: If there are any.
+        """
+        if names := [*self.rebound(), *self._watch.tensor_changes()]:
+            raise CaptureError(
+                f"The model binds {min(names)} anew, which tracing does not record in models that hold scripted "
+                "modules; keep it in a buffer and write to that with copy_(), or script the whole model."
+            )
+
+    def check_lasting(self, call: Callable[[Sequence[Any]], Any], tensors: Sequence[Any], state: str) -> None:
+        """Refuse changes of other things than tensors that make a difference to a later call.
+
+        Raises:
+            StateError: If there are any, and ``state`` is not ``"ignore"``.
+        """
+        found = self._watch.lasting(call, tensors)
+        if found and state != "ignore":
+            raise StateError(refusal(found))
+        for path, line in found.items():
+            warnings.warn(ignored(path, line), OnnxExporterWarning, stacklevel=2)
+
+    def _restore_buffers(self) -> None:
+        for _, module, before in self._buffers:
+            module._buffers.update(before)
+
+
+@contextmanager
+def kept_state(model: Any) -> Iterator[TracedState]:
+    """Undo what runs of the model do to it and to what it reaches."""
+    with kept(model) as inventory:
+        contents = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
+        try:
+            with contents:
+                yield TracedState(model, inventory, contents)
+        finally:
+            contents.restore()
+
+
+def _place(tensor: torch.Tensor) -> Any:
+    return tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor)
+
+
+def _reader(graph: Any) -> Callable[[torch.Tensor], bool]:
+    """Return a function that tells whether a trace reads a tensor as a constant."""
+    nodes = (n for n in graph.findAllNodes("prim::Constant") if n.hasAttribute("value") and n.kindOf("value") == "t")
+    places = {_place(node.t("value")) for node in nodes}
+    return lambda tensor: _place(tensor) in places

@@ -1,0 +1,72 @@
+"""What tensors hold, kept while a model runs on them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from onnxops_decomp.torch_private import is_without_data
+
+__all__ = ["KeptContents"]
+
+# Functions that write to an operand and have no name that says so.
+_WRITERS = ("__setitem__", "batch_norm", "instance_norm", "fake_quant", "multi_tensor", "_foreach")
+
+
+class KeptContents(TorchFunctionMode):
+    """Copies what tensors hold before a function first writes to them, and nothing of the others.
+
+    Args:
+        tensors: The tensors.
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        strided = [tensor for tensor in tensors if tensor.layout is torch.strided and not is_without_data(tensor)]
+        self._versions = {id(x): (x, x._version) for x in strided if not x.is_inference()}
+        self._watched = {tensor.untyped_storage().data_ptr() for tensor in strided if tensor.numel()}
+        self._copies: dict[int, tuple[torch.UntypedStorage, Any]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, and copy before what it may write to."""
+        kwargs = kwargs or {}
+        name = str(getattr(func, "__name__", func))
+        if "out" in kwargs or hasattr(func, "overloads") or hasattr(func, "overloadpacket") or _may_write(name):
+            for leaf in pytree.tree_leaves((args, kwargs)):
+                if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and not is_without_data(leaf):
+                    self._keep(leaf.untyped_storage())
+        return func(*args, **kwargs)
+
+    def _keep(self, storage: torch.UntypedStorage) -> None:
+        address = storage.data_ptr()
+        if address in self._watched and address not in self._copies:
+            # Where calls are captured, torch copies nothing.
+            on_cpu = storage.device.type == "cpu"
+            self._copies[address] = (
+                storage,
+                ctypes.string_at(address, storage.nbytes()) if on_cpu else storage.clone(),
+            )
+
+    def written(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor was written to since :meth:`restore`, itself or as memory of another one."""
+        known, version = self._versions.get(id(tensor), (None, 0))
+        return known is not None and known._version != version
+
+    def restore(self) -> None:
+        """Put the copies back."""
+        for storage, copy in self._copies.values():
+            if isinstance(copy, bytes):
+                ctypes.memmove(storage.data_ptr(), copy, len(copy))
+            else:
+                storage.copy_(copy)
+        self._versions = {key: (tensor, tensor._version) for key, (tensor, _) in self._versions.items()}
+
+
+def _may_write(name: str) -> bool:
+    inplace = name.endswith("_") and (not name.startswith("__") or name.startswith("__i"))
+    return inplace or any(part in name for part in _WRITERS)

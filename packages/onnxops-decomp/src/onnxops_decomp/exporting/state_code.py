@@ -1,0 +1,130 @@
+"""What the code of a model says of the things that it changes: where it does so, and whether it ever reads them."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import inspect
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+__all__ = ["code_names", "is_read", "line_of", "plain_functions"]
+
+_NOT_OF_A_CALL = ("__init__", "__repr__", "__str__", "extra_repr", "__getstate__", "__setstate__", "__deepcopy__")
+_FILLING = ("append", "appendleft", "extend", "add", "update", "insert", "clear", "remove")
+_STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
+_LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_DEREF")
+
+
+def plain_functions(value: Any) -> list[types.FunctionType]:
+    """Return the functions written in Python that a function, method, property or decorated function consists of."""
+    if isinstance(value, staticmethod | classmethod | types.MethodType):
+        value = value.__func__
+    if isinstance(value, property):
+        return [part for part in (value.fget, value.fset) if isinstance(part, types.FunctionType)]
+    if isinstance(value, functools.cached_property):
+        value = value.func
+    found: list[types.FunctionType] = []
+    while isinstance(value, types.FunctionType) and value not in found:
+        found.append(value)
+        value = getattr(value, "__wrapped__", None)
+    return found
+
+
+@functools.cache
+def code_names(code: types.CodeType) -> frozenset[str]:
+    """Return the names of globals and attributes in code and in the functions that it defines."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return frozenset(code.co_names).union(*map(code_names, inner))
+
+
+def line_of(path: str, functions: Mapping[Callable[..., Any], Any], owner: Any) -> str:
+    """Return ``file:line`` of the code that sets something, or else names it first; an empty string if none does.
+
+    Args:
+        path: Its dotted path, of which the last part that the code names decides.
+        functions: Functions of the model, with the objects or classes that they belong to.
+        owner: The module or object that holds it, whose code is asked first.
+    """
+    kind = owner if isinstance(owner, type) else type(owner)
+    called = [f for f in functions if f.__name__ not in _NOT_OF_A_CALL]
+    called.sort(key=lambda f: not (isinstance(functions[f], type) and issubclass(kind, functions[f])))
+    for operations in (_STORES, _LOADS, ("LOAD_FAST",)):
+        for part in reversed(path.split(".")):
+            for function in called:
+                for code, line in _uses(function.__code__, part, operations):
+                    return f"{code.co_filename}:{line}"
+    return ""
+
+
+def _uses(code: types.CodeType, name: str, operations: tuple[str, ...]) -> Iterator[tuple[types.CodeType, int]]:
+    for instruction in dis.get_instructions(code):
+        line = instruction.positions.lineno if instruction.positions else None
+        if instruction.argval == name and instruction.opname in operations and line is not None:
+            yield code, line
+        elif isinstance(instruction.argval, types.CodeType):
+            yield from _uses(instruction.argval, name, operations)
+
+
+def is_read(path: str, functions: Mapping[Callable[..., Any], Any]) -> bool:
+    """Tell whether code uses something otherwise than to change it, as ``self.calls += 1`` does.
+
+    Args:
+        path: Its dotted path.
+        functions: Functions of the model. One whose source is not known may do anything.
+    """
+    called = [f for f in functions if f.__name__ not in _NOT_OF_A_CALL]
+    for part in reversed([part for part in path.split(".") if part.isidentifier()]):
+        named = [f for f in called if part in {*code_names(f.__code__), *_local_names(f.__code__)}]
+        if named:
+            return any(_reads(function, part) for function in named)
+    return True
+
+
+@functools.cache
+def _local_names(code: types.CodeType) -> frozenset[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    texts = (constant for constant in code.co_consts if isinstance(constant, str))
+    return frozenset((*code.co_varnames, *code.co_freevars, *code.co_cellvars, *texts)).union(*map(_local_names, inner))
+
+
+def _reads(function: Callable[..., Any], name: str) -> bool:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return True
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        text = isinstance(node, ast.Constant) and node.value == name
+        named = getattr(node, "attr", None) == name or (isinstance(node, ast.Name) and node.id == name)
+        if text or (named and not _is_write(node, parents, name)):
+            return True
+    return False
+
+
+def _is_write(node: ast.AST, parents: Mapping[ast.AST, ast.AST], name: str) -> bool:
+    if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+        return True
+    parent = parents[node]
+    while isinstance(parent, ast.Subscript) and parent.value is node:
+        if isinstance(parent.ctx, ast.Store | ast.Del):
+            return True
+        node, parent = parent, parents[parent]
+    if isinstance(parent, ast.Attribute) and parent.attr in _FILLING:
+        call = parents[parent]
+        return isinstance(call, ast.Call) and isinstance(parents[call], ast.Expr)
+    return _is_own_update(node, parents, name)
+
+
+def _is_own_update(node: ast.AST, parents: Mapping[ast.AST, ast.AST], name: str) -> bool:
+    """Tell whether a name is read for its own next value alone: ``self.n = self.n + 1``."""
+    parent: ast.AST = parents[node]
+    while isinstance(parent, ast.BinOp):
+        node, parent = parent, parents[parent]
+    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1 or parent.value is not node:
+        return False
+    target = parent.targets[0]
+    return getattr(target, "attr", getattr(target, "id", None)) == name

@@ -1,0 +1,76 @@
+"""Whether tensors that a model writes to show memory that it sees in another way, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from onnxops_decomp.torch_private import is_without_data
+
+__all__ = ["shared_memory", "with_line"]
+
+
+def with_line(path: str, line: str) -> str:
+    """Return a path with the line that changes what it leads to."""
+    return f"{path} (at {line})" if line else path
+
+
+def shared_memory(
+    name: str, tensor: torch.Tensor, others: Mapping[str, torch.Tensor], *, same_counts: bool = False
+) -> str | None:
+    """Return why a tensor cannot be written to; None if it shows no memory that is seen in another way, too.
+
+    Args:
+        name: What the message calls it.
+        tensor: What is written to.
+        others: Tensors by name, perhaps with ``tensor`` among them.
+        same_counts: Whether one that shows just the same counts, too; else it is the same thing by another name.
+    """
+    other = next((other for other, value in others.items() if _overlap(tensor, value, same_counts)), None)
+    if other is None and not _repeats_memory(tensor):
+        return None
+    repeated = "in which elements share memory, as after expand()"
+    shares = repeated if other is None else f"which shares its memory with {other}"
+    return (
+        f"The model writes to {name}, {shares}. The values of an ONNX model are apart from each other: clone it before "
+        "it is written to, or keep one tensor and take the other from it in forward."
+    )
+
+
+def _repeats_memory(tensor: torch.Tensor) -> bool:
+    return _has_memory(tensor) and tensor.numel() > _extent(tensor)
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor, same_counts: bool) -> bool:
+    if not (_has_memory(a) and _has_memory(b)):
+        return False
+    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    if (a.data_ptr(), a.shape, a.stride(), a.dtype) == (b.data_ptr(), b.shape, b.stride(), b.dtype):
+        return same_counts
+    start, end = _span(a)
+    other_start, other_end = _span(b)
+    if end <= other_start or other_end <= start:
+        return False
+    if a.dtype != b.dtype:
+        return True
+    mask = torch.zeros(max(end, other_end) // a.element_size(), dtype=torch.bool)
+    mask.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
+    return bool(mask.as_strided(b.shape, b.stride(), b.storage_offset()).any())
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.numel() > 0 and not is_without_data(tensor)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Return how many elements of the memory lie between the first and the last of a tensor."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((int(size) - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    return start, start + _extent(tensor) * tensor.element_size()
