@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from ts_models import exported, n
 
-from onnx_ts_legacy.errors import DynamicDimensionError
 from onnxops_core.export_state import unfused_layers
 
 ARGUMENTS = "xyzw"
@@ -235,14 +234,3 @@ def test_a_call_takes_other_sizes(name: str, opset: int) -> None:
             input_names=list(ARGUMENTS[:count]),
             dynamic_axes=axes_of(case),
         )
-
-
-def test_sizes_that_must_be_equal_need_one_name() -> None:
-    model = Called(lambda x, y: x.repeat_interleave(y, 0))
-    examples = (n(3, 2), torch.tensor([1, 0, 2])), (n(4, 2), torch.tensor([2, 2, 0, 3]))
-    names = ["x", "y"]
-
-    exported(model, *examples, input_names=names, dynamic_axes={"x": {0: "rows"}, "y": {0: "rows"}})
-
-    with pytest.raises(DynamicDimensionError, match="always equal need one name"):
-        exported(model, *examples, input_names=names, dynamic_axes={"x": {0: "rows"}, "y": {0: "counts"}})
