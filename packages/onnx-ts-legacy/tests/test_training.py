@@ -24,14 +24,15 @@ class Wrapped(nn.Module):
         return self.inner(x.clone()), self.inner(x.clone())
 
 
+# So many draws that their rates are nearer to each other than the tolerance by six standard deviations.
 DROPPING = {
-    "Dropout": (nn.Dropout(0.3), (3000, 5)),
-    "Dropout in place": (nn.Dropout(0.3, inplace=True), (3000, 5)),
-    "Dropout1d": (nn.Dropout1d(0.4), (3000, 5, 3)),
-    "Dropout2d": (nn.Dropout2d(0.4), (2000, 5, 3, 2)),
-    "Dropout3d": (nn.Dropout3d(0.4), (2000, 5, 2, 1, 2)),
-    "AlphaDropout": (nn.AlphaDropout(0.2), (3000, 5)),
-    "FeatureAlphaDropout": (nn.FeatureAlphaDropout(0.2), (3000, 5, 3)),
+    "Dropout": (nn.Dropout(0.3), (15000, 5)),
+    "Dropout in place": (nn.Dropout(0.3, inplace=True), (15000, 5)),
+    "Dropout1d": (nn.Dropout1d(0.4), (15000, 5, 3)),
+    "Dropout2d": (nn.Dropout2d(0.4), (15000, 5, 3, 2)),
+    "Dropout3d": (nn.Dropout3d(0.4), (15000, 5, 2, 1, 2)),
+    "AlphaDropout": (nn.AlphaDropout(0.2), (15000, 5)),
+    "FeatureAlphaDropout": (nn.FeatureAlphaDropout(0.2), (15000, 5, 3)),
 }
 
 

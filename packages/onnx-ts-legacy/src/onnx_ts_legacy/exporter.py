@@ -133,15 +133,20 @@ def convert_numbers(captured: Captured, options: Options, reference: Reference |
     try:
         return convert(captured, options, reference)
     except OnnxExporterError as error:
-        for names in [*([name] for name in numbers), *([numbers] if len(numbers) > 1 else [])]:
-            with contextlib.suppress(OnnxExporterError):
-                program = convert(captured.with_constants(names), options, reference)
-                warnings.warn(
-                    f"{', '.join(names)} of the example becomes a constant of the model and no input, as {error}",
-                    stacklevel=3,  # the caller of export
-                )
-                return program
-        raise
+        first = last = error
+    for names in [*([name] for name in numbers), *([numbers] if len(numbers) > 1 else [])]:
+        try:
+            program = convert(captured.with_constants(names), options, reference)
+        except OnnxExporterError as error:
+            last = error
+            continue
+        warnings.warn(
+            f"{', '.join(names)} of the example becomes a constant of the model and no input, as {first}",
+            stacklevel=3,  # the caller of export
+        )
+        return program
+    # What fails with constants as well does not fail because of the numbers.
+    raise last
 
 
 def _holds_number(value: Any) -> bool:
