@@ -262,11 +262,6 @@ def test_another_target_is_refused() -> None:
         export(torch.nn.ReLU(), (torch.randn(2),), target="tensorrt")
 
 
-def test_the_torchscript_exporter_refuses_a_target() -> None:
-    with pytest.raises(InvalidArgumentError, match="target"):
-        export(torch.nn.ReLU(), (torch.randn(2),), target="onnxruntime", dynamo=False)
-
-
 def test_the_command_line_takes_a_target(tmp_path) -> None:
     torch.export.save(torch.export.export(Gated(), (torch.randn(2, 3),)), tmp_path / "gated.pt2")
     arguments = [str(tmp_path / "gated.pt2"), "-o", str(tmp_path / "gated.onnx"), "--target", "onnxruntime", "--json"]

@@ -114,13 +114,13 @@ def operator() -> torch._ops.OpOverload:
 def recorded_calls(calls: list[SymbolicFunctionCall]) -> contextlib.AbstractContextManager[None]:
     """Turn calls of classes with a ``symbolic`` method into the operator, and collect them in ``calls``."""
     base: Any = torch.autograd.Function
-    usual = original(base, "apply")
+    usual = original(base, "apply").__func__
 
     def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
         leaves = pytree.tree_leaves(args)
         positions = tuple(index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
         if kwargs or not positions or not hasattr(cls, "symbolic"):
-            return usual.__get__(None, cls)(*args, **kwargs)
+            return usual(cls, *args, **kwargs)
         call = SymbolicFunctionCall(cls, args, positions)
         _CALLS[call.key] = call
         calls.append(call)

@@ -57,7 +57,7 @@ def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torc
         warnings.warn(
             f"The model only works where {text} equals {used}: the dimension of {', '.join(places)} is called {used}. "
             "Declare both with one name.",
-            stacklevel=9,  # the caller of export
+            stacklevel=11,  # the caller of export
         )
 
 

@@ -115,9 +115,15 @@ AXES = Kind("a dictionary with a list of axes, or their names by axis, for each 
 SHAPES = Kind(
     'a dictionary, tuple or list of dimensions, or "auto"', lambda value: isinstance(value, Mapping | Sequence)
 ).or_none()
+
+
+def _are_keywords(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
 VALUES = Kind(
-    "a dictionary of arguments by name",
-    lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value),
+    "a dictionary of arguments by name, or a list of them for several examples",
+    lambda value: _are_keywords(value) or (isinstance(value, list) and all(map(_are_keywords, value))),
 ).or_none()
 VERSIONS = Kind("a dictionary with a version above 0 for each domain", _are_versions).or_none()
 TRANSLATIONS = Kind(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from onnxops_decomp.torch_private import is_without_data
+from onnxops_decomp.torch_private import flattened_subclass, is_without_data
 
 __all__ = ["shared_memory", "with_line"]
 
@@ -61,7 +61,9 @@ def _overlap(a: torch.Tensor, b: torch.Tensor, same_counts: bool) -> bool:
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.numel() > 0 and not is_without_data(tensor)
+    # A subclass that is made of other tensors has no memory of its own.
+    has_data = not is_without_data(tensor) and not flattened_subclass(tensor)
+    return tensor.layout is torch.strided and tensor.numel() > 0 and has_data
 
 
 def _extent(tensor: torch.Tensor) -> int:
