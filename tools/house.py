@@ -64,13 +64,14 @@ def forbidden_names(name: str, text: str) -> Iterator[str]:
 def private_torch_names(text: str) -> Iterator[tuple[int, str]]:
     """The names of torch with an underscore in front that a file uses: line and dotted name."""
     for node in ast.walk(ast.parse(text)):
-        names: list[str] = []
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.Attribute):
             names = [ast.unparse(node)]
+        else:
+            continue
         for name in names:
             if re.fullmatch(r"torch(\.\w+)*\.(_(?!_)\w+)(\.\w+)*", name):
                 yield node.lineno, name
@@ -83,10 +84,12 @@ def torch_faults(name: str, text: str) -> Iterator[str]:
             if not USED_EVERYWHERE.fullmatch(used):
                 yield f"{name}:{line}: {used} is private to torch; it belongs into the package's torch_private module"
     for node in ast.walk(ast.parse(text)):
-        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
-        changed = [ast.unparse(target) for target in targets if isinstance(target, ast.Attribute)]
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
-            changed.append(ast.unparse(node.args[0]) + ".")
+        if isinstance(node, ast.Assign | ast.Delete):
+            changed = [ast.unparse(target) for target in node.targets if isinstance(target, ast.Attribute)]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            changed = [ast.unparse(node.args[0]) + "."]
+        else:
+            continue
         if any(target.startswith("torch.") for target in changed):
             yield f"{name}:{node.lineno}: torch is changed here; use onnxops_core.patching.replaced"
 

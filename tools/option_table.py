@@ -1,0 +1,41 @@
+"""Writes docs/reference/options.md: what each way to an exporter does with each option of an export."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+__all__ = ["PAGE", "text"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "options.md"
+
+HEAD = """# Options of an export
+
+What each way to an exporter does with each option: it honours it, or refuses it with the reason below; "in part" stands
+where some values are refused. Nothing is dropped. Inside `replace_torch_onnx`, a call is one of the first three.
+
+Written by `python -m tools.option_table` from the table by which both exporters check their arguments.
+
+"""
+
+
+def text() -> str:
+    """Return the page."""
+    options = importlib.import_module("onnxops_decomp.exporting.options")
+    paths = list(options.ExportPath)
+    lines = [f"| option | values | {' | '.join(path.value for path in paths)} |", "| --- " * (len(paths) + 2) + "|"]
+    notes: dict[str, int] = {}
+    for name, option in options.OPTIONS.items():
+        cells = []
+        for path in paths:
+            reason = option.refused.get(path)
+            verdict = "refused" if option.asks is bool else "in part"
+            cells.append(f"{verdict} [{notes.setdefault(reason, len(notes) + 1)}]" if reason else "honoured")
+        about = f" {option.about}" if option.about else ""
+        lines.append(f"| `{name}` | {option.kind.text}.{about} | {' | '.join(cells)} |".replace("..", "."))
+    reasons = [f"{number}. {reason}" for reason, number in notes.items()]
+    return HEAD + "\n".join(lines) + "\n\n" + "\n".join(reasons) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text())
