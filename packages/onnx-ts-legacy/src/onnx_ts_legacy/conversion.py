@@ -458,7 +458,7 @@ def _check_autocast(node: Any, result: Any) -> None:
     """
     if not node.kind().startswith("aten::"):
         return
-    results = [result] if node.outputsSize() == 1 else result
+    results = result if node.outputsSize() > 1 else [result]
     for variable, value in zip(node_outputs(node), results or (), strict=False):
         kind = variable.type()
         traced = kind.dtype() if kind.kind() == "TensorType" else None
