@@ -89,7 +89,9 @@ def test_an_error_ends_the_context():
 
     with pytest.raises(KeyError), exclusive_export():
         raise KeyError
-    threading.Thread(target=export).start()
+    thread = threading.Thread(target=export)
+    thread.start()
 
     assert entered.wait(5)
+    thread.join()
     assert gc.isenabled()

@@ -85,6 +85,8 @@ def _copies() -> Cases:
 def _assertions() -> Cases:
     true = torch.tensor(True)
     return {
+        "aten::_is_all_true": _of(_draw(3, 4) > 0),
+        "aten::_is_any_true": _of(_draw(3, 4) > 0),
         "aten::_assert_async": _of(true),
         "aten::_assert_async.msg": _of(true, "no"),
         "aten::_functional_assert_async.msg": _of(true, "no", torch.ones(3)),

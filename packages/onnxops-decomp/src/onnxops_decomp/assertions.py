@@ -34,9 +34,10 @@ def unneeded_nodes(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
     symbols: set[str] = set()
     for node in reversed(graph.nodes):
         asserts = node.target in ASSERTIONS or node.target is torch._check
-        for_assertions = node.op == "call_function" and node.users and found.issuperset(node.users)
+        unread = node.op == "call_function" and found.issuperset(node.users)
         bound = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
-        if asserts or (for_assertions and not written_arguments(node) and symbols.isdisjoint(bound)):
+        for_assertions = node.users and not written_arguments(node) and symbols.isdisjoint(bound)
+        if unread and (asserts or for_assertions):
             found.add(node)
         else:
             symbols.update(_symbols(node))
