@@ -220,7 +220,7 @@ NOT_EMPTY = (
     view_as""".split()
     }
     | {
-        # Of no elements torch gives a mean of 0 beside a deviation of NaN, and the runtime NaN for both at some opsets.
+        # Of no elements torch gives a reciprocal deviation of NaN, and the model 1 / sqrt(eps): a known fault.
         "aten::native_group_norm"
     }
 )
