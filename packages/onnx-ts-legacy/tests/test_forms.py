@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from onnx_ts_legacy.forms import known_form, known_view
+from onnx_ts_legacy.shapes.simple_calls import known_form, known_view
 
 aten = torch.ops.aten
 X, W = torch.randn(3, 4, 5), torch.randn(7, 5)

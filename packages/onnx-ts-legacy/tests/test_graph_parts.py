@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from onnx_ts_legacy import graph_parts
+from onnx_ts_legacy.graph import parts as graph_parts
 
 
 @torch.jit.script

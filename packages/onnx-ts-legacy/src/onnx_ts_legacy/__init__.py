@@ -8,10 +8,10 @@ from onnx_ts_legacy._version import __version__
 from onnx_ts_legacy.api import export, export_to_pretty_string, unconvertible_ops
 from onnx_ts_legacy.enumerations import JitScalarType, OperatorExportTypes, TrainingMode
 from onnx_ts_legacy.errors import OnnxExporterError
-from onnx_ts_legacy.graph_context import GraphContext
 from onnx_ts_legacy.migration import MigrationReport, migration_report
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import register_custom_op_symbolic, unregister_custom_op_symbolic
+from onnx_ts_legacy.symbolics.graph_context import GraphContext
 from onnx_ts_legacy.utils import disable_log, enable_log, select_model_mode_for_export
 from onnxops_core.export_state import is_in_onnx_export
 

@@ -12,15 +12,15 @@ import torch
 
 from onnx_ts_legacy._globals import DEFAULT_OPSET, running_export
 from onnx_ts_legacy._version import __version__
-from onnx_ts_legacy.capture import Captured, capture, positional_list
-from onnx_ts_legacy.declared_shapes import axes_and_bounds
+from onnx_ts_legacy.capture.declared_shapes import axes_and_bounds
+from onnx_ts_legacy.capture.graphs import Captured, capture, positional_list
 from onnx_ts_legacy.enumerations import OperatorExportTypes, TrainingMode
 from onnx_ts_legacy.errors import ArgumentsError
-from onnx_ts_legacy.exporter import Options, convert_numbers, convert_partly
-from onnx_ts_legacy.module_functions import check_opset, module_classes
+from onnx_ts_legacy.finish.module_functions import check_opset, module_classes
+from onnx_ts_legacy.finish.tool_metadata import apply_metadata
+from onnx_ts_legacy.pipeline import Options, convert_numbers, convert_partly
 from onnx_ts_legacy.program import TSProgram
-from onnx_ts_legacy.tool_metadata import apply_metadata
-from onnx_ts_legacy.torch_symbolics import symbolics_of_torch
+from onnx_ts_legacy.symbolics.registered_with_torch import symbolics_of_torch
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
 from onnxops_core.export_state import is_torch_onnx_call
 from onnxops_core.isolation import exclusive_export, without_autocast

@@ -14,27 +14,27 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.attributes import Attributes
-from onnx_ts_legacy.calls import OperatorCalls, frozen, functional_form, split_arguments
-from onnx_ts_legacy.containers import CONTAINER_OPERATORS, container_operator, plain
-from onnx_ts_legacy.control_flow import CONTROL_FLOW
+from onnx_ts_legacy.calls.containers import CONTAINER_OPERATORS, container_operator, plain
+from onnx_ts_legacy.calls.dispatch import OperatorCalls, frozen, functional_form, split_arguments
+from onnx_ts_legacy.calls.fallback import write_as_it_is
+from onnx_ts_legacy.calls.prims import PRIM_HANDLERS, TEXT_SINKS
+from onnx_ts_legacy.calls.python_operators import convert_python_operator
+from onnx_ts_legacy.calls.scalars import SCALAR_OPERATORS, Scalars
+from onnx_ts_legacy.calls.sequences import PIECES, list_of_pieces
+from onnx_ts_legacy.control_flow.if_ import CONTROL_FLOW
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError, UnsupportedCall, UnsupportedOperatorsError
-from onnx_ts_legacy.fallback import write_as_it_is
-from onnx_ts_legacy.graph_context import run_symbolic
-from onnx_ts_legacy.graph_parts import block_inputs, block_nodes, block_outputs, node_inputs, node_outputs
-from onnx_ts_legacy.metadata import Metadata
-from onnx_ts_legacy.prims import PRIM_HANDLERS, TEXT_SINKS
-from onnx_ts_legacy.python_operators import convert_python_operator
-from onnx_ts_legacy.quantized import convert_quantized, is_quantized_call, observed_fake_quantize
-from onnx_ts_legacy.quantized_values import QUANTIZED_DTYPES
-from onnx_ts_legacy.scalars import SCALAR_OPERATORS, Scalars
-from onnx_ts_legacy.sequences import PIECES, list_of_pieces
-from onnx_ts_legacy.sometimes_views import SometimesViews
-from onnx_ts_legacy.sources import located, module_path, source_line
-from onnx_ts_legacy.state import StateSlot
-from onnx_ts_legacy.tensor_forms import is_tensor
-from onnx_ts_legacy.values import (
+from onnx_ts_legacy.graph.parts import block_inputs, block_nodes, block_outputs, node_inputs, node_outputs
+from onnx_ts_legacy.graph.sources import located, module_path, source_line
+from onnx_ts_legacy.mutation.sometimes_views import SometimesViews
+from onnx_ts_legacy.mutation.writes import unfitted_value
+from onnx_ts_legacy.quantization.calls import convert_quantized, is_quantized_call, observed_fake_quantize
+from onnx_ts_legacy.quantization.values import QUANTIZED_DTYPES
+from onnx_ts_legacy.shapes.metadata import Metadata
+from onnx_ts_legacy.shapes.tensor_forms import is_tensor
+from onnx_ts_legacy.state.attributes import Attributes
+from onnx_ts_legacy.state.slots import StateSlot
+from onnx_ts_legacy.state.values import (
     DictRef,
     Heap,
     ListRef,
@@ -46,7 +46,7 @@ from onnx_ts_legacy.values import (
     VectorState,
     is_runtime,
 )
-from onnx_ts_legacy.writes import unfitted_value
+from onnx_ts_legacy.symbolics.graph_context import run_symbolic
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.calls import functional_overload
 from onnxops_decomp.decompose import Decomposer

@@ -8,8 +8,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnx_ts_legacy.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.errors import ArgumentsError
+from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
 from onnxops_decomp.dtypes import to_ir, to_torch
 
 __all__ = ["JitScalarType", "OperatorExportTypes", "TrainingMode"]

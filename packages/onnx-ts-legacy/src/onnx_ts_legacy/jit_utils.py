@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnx_ts_legacy.errors import ArgumentsError
-from onnx_ts_legacy.graph_context import GraphContext
+from onnx_ts_legacy.symbolics.graph_context import GraphContext
 
 __all__ = ["GraphContext", "add_op_with_blocks", "is_aten", "is_onnx", "is_prim", "parse_node_kind"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy.api import export
-from onnx_ts_legacy.capture import split_arguments
+from onnx_ts_legacy.capture.graphs import split_arguments
 from onnx_ts_legacy.errors import OnnxExporterError
 
 __all__ = ["MigrationReport", "migration_report"]

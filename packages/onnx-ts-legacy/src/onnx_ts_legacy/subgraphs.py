@@ -10,10 +10,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.capture import Captured, ExampleInput, leaves_of
+from onnx_ts_legacy.capture.graphs import Captured, ExampleInput, leaves_of
 from onnx_ts_legacy.errors import ArgumentsError
-from onnx_ts_legacy.exporter import Options, convert
-from onnx_ts_legacy.graph_parts import block_inputs
+from onnx_ts_legacy.graph.parts import block_inputs
+from onnx_ts_legacy.pipeline import Options, convert
 from onnxops_core.isolation import exclusive_export
 from onnxops_decomp.exporting.call_structure import CallStructure
 

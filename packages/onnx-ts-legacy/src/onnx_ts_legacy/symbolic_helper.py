@@ -1,6 +1,6 @@
 """Helpers for custom symbolics, under the names that published ones import them by.
 
-Values are those of :mod:`onnx_ts_legacy.symbolic_values`; what a helper writes, it writes with ``g.op`` in the form of
+Values are those of :mod:`onnx_ts_legacy.symbolics.values`; what a helper writes, it writes with ``g.op`` in the form of
 the requested opset.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from onnx_ts_legacy._globals import GLOBALS
 from onnx_ts_legacy.enumerations import JitScalarType
-from onnx_ts_legacy.symbolic_arguments import (
+from onnx_ts_legacy.symbolics.arguments import (
     _black_list_in_opset,
     _block_list_in_opset,
     _get_const,
@@ -52,17 +52,17 @@ from onnx_ts_legacy.symbolic_arguments import (
     is_complex_value,
     parse_args,
 )
-from onnx_ts_legacy.symbolic_interpolation import (
+from onnx_ts_legacy.symbolics.interpolation import (
     __interpolate_helper,
     _get_interpolate_attributes,
     _interpolate_get_scales,
     _interpolate_get_scales_and_mode,
     _interpolate_helper,
 )
-from onnx_ts_legacy.symbolic_interpolation import interpolation_warning as _interpolate_warning
-from onnx_ts_legacy.symbolic_interpolation import scales_of_factors as _interpolate_get_scales_if_available
-from onnx_ts_legacy.symbolic_interpolation import scales_of_sizes as _interpolate_size_to_scales
-from onnx_ts_legacy.symbolic_nodes import (
+from onnx_ts_legacy.symbolics.interpolation import interpolation_warning as _interpolate_warning
+from onnx_ts_legacy.symbolics.interpolation import scales_of_factors as _interpolate_get_scales_if_available
+from onnx_ts_legacy.symbolics.interpolation import scales_of_sizes as _interpolate_size_to_scales
+from onnx_ts_legacy.symbolics.nodes import (
     _arange_cast_helper,
     _arange_helper,
     _argmin_argmax_helper,
@@ -92,14 +92,14 @@ from onnx_ts_legacy.symbolic_nodes import (
     _unbind_helper,
     _unsqueeze_helper,
 )
-from onnx_ts_legacy.symbolic_quantization import (
+from onnx_ts_legacy.symbolics.quantization import (
     _unpack_quantized_tensor,
     dequantize_helper,
     quantize_helper,
     quantized_args,
     requantize_bias_helper,
 )
-from onnx_ts_legacy.symbolic_reductions import (
+from onnx_ts_legacy.symbolics.reductions import (
     _handle_reduce_dim_none,
     _linalg_vector_norm_helper,
     _max_helper,
@@ -109,7 +109,7 @@ from onnx_ts_legacy.symbolic_reductions import (
     _reduce_with_dtype_helper,
     _var_mean_helper,
 )
-from onnx_ts_legacy.symbolic_values import SymbolicValue
+from onnx_ts_legacy.symbolics.values import SymbolicValue
 from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET
 
 __all__ = [

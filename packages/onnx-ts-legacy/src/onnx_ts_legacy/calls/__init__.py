@@ -1,0 +1,1 @@
+"""Calls of operators: dispatch, and those on numbers, lists, strings and sequences."""

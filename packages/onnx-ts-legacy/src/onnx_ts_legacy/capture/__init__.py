@@ -1,0 +1,1 @@
+"""From a model and its arguments to a TorchScript graph."""

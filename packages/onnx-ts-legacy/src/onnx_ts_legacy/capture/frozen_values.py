@@ -1,0 +1,260 @@
+"""Python values that tracing freezes: each is told of with the line of the user's program.
+
+torch warns of most of them, of some with a line of its own; of others it says nothing: integers that ``range()`` and
+lists take, functions of tensors that give Python values, sizes as keys, and attributes that ``forward`` sets.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.capture.decided_values import Cause, TracedData
+from onnx_ts_legacy.errors import CaptureError
+from onnx_ts_legacy.graph.parts import node_outputs
+from onnx_ts_legacy.graph.sources import source_line, user_frame
+from onnxops_core.patching import replaced
+
+__all__ = ["FrozenValues", "told_frozen_values"]
+
+_CONSTANT = "The trace holds it as the constant that it is for the example."
+_INDEX = f"A tensor or size is used as a Python integer here, by range(), a list or other Python code. {_CONSTANT}"
+_KEY = (
+    "A size is looked up in a dict, set or cache here. While a model is traced, sizes are tensors, and none equals "
+    "another key; use int(), which makes it a constant of the trace."
+)
+# What torch's own modules check of the sizes that they are given, which changes no result.
+_CHECKS = ("check_input", "check_hidden_size", "check_forward_args", "_verify_batch_size", "_check_input_dim")
+_DEPTH = 8
+# Functions of tensors whose results are Python values.
+_PYTHON_RESULTS = (
+    *((torch, name) for name in ("equal", "allclose", "is_nonzero")),
+    *((torch.Tensor, name) for name in ("equal", "allclose", "is_nonzero", "stride")),
+)
+# What Python makes of a tensor's elements, and of its sizes.
+_PYTHON_VALUES = {
+    "__bool__": "a condition",
+    "__int__": "int()",
+    "__float__": "float()",
+    "__complex__": "complex()",
+    "item": "item()",
+    "tolist": "tolist()",
+    "numpy": "numpy()",
+    "__array__": "a NumPy array",
+    "__dlpack__": "memory that another library reads",
+}
+_PYTHON_SIZES = {"__len__": "len()", "__iter__": "a loop over the rows of a tensor"}
+# Tensors among what they are given become constants.
+_CONSTRUCTORS = ((torch, "tensor"), (torch, "as_tensor"), (torch.Tensor, "new_tensor"))
+
+
+class Place(NamedTuple):
+    """A line of the user's program, and the globals of its module."""
+
+    file: str
+    line: int
+    module: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class FrozenValues:
+    """What one trace froze.
+
+    Args:
+        refuses: Whether values that the data decides are refused.
+    """
+
+    def __init__(self, refuses: bool = False) -> None:
+        self._told: dict[tuple[str, str, int], Place] = {}
+        self._integers: list[tuple[torch.Tensor, Any, Place]] = []
+        self._refuses = refuses
+        self._data: TracedData | None = None
+        self._decided: dict[str, Cause] = {}
+
+    def begin(self, inputs: Sequence[torch.Tensor], dynamic: Sequence[Collection[int]]) -> None:
+        """Note the model's inputs and their dynamic axes. To be called as the trace begins."""
+        if self._refuses and private.traces():
+            self._data = TracedData(inputs, dynamic)
+
+    def add_decision(
+        self, what: str, operands: Any, of_shape: bool, place: Place | None = None, least: Cause = Cause.MODEL
+    ) -> None:
+        """Note that a Python value is made of tensors.
+
+        Args:
+            what: The value, for a message.
+            operands: The tensors, in any structure.
+            of_shape: Whether it follows from their sizes alone.
+            place: The line, if it is not the one that runs.
+            least: The least cause that it is taken for.
+        """
+        if self._data is None:
+            return
+        tensors = [leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)]
+        cause = max((self._data.cause(tensor, of_shape=of_shape) for tensor in tensors), default=least)
+        cause = max(cause, least)
+        if cause is not Cause.MODEL:
+            text = f"{what} at {place or _place() or 'an unknown line'}"
+            self._decided[text] = max(cause, self._decided.get(text, cause))
+
+    def check(self) -> None:
+        """Refuse the trace if the data, or a dynamic dimension, decided something in it.
+
+        Raises:
+            CaptureError: If it did.
+        """
+        if not self._decided:
+            return
+        by_size = [text for text, cause in self._decided.items() if cause is Cause.SIZE]
+        by_data = [text for text, cause in self._decided.items() if cause is Cause.DATA]
+        lines = [f"  the data decides: {text}" for text in by_data]
+        lines += [f"  a size decides, which is declared dynamic or cannot be traced: {text}" for text in by_size]
+        raise CaptureError(
+            "A trace would keep for all inputs what the example decides:\n" + "\n".join(lines) + "\nScript the model "
+            "(torch.jit.script), or use torch.cond"
+            + (", or make the size static: int(), no dynamic axis." if by_size else " where the data chooses a branch.")
+        )
+
+    def tell(self, text: str, place: Place | None) -> None:
+        """Warn of something at the end, once for each line."""
+        if place is not None:
+            self._told[text, place.file, place.line] = place
+
+    def add_integer(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor was made a Python integer, which may be recorded afterwards."""
+        place = _place()
+        if place is not None:
+            self._integers.append((tensor, private.traced_value(tensor), place))
+
+    def close(self) -> None:
+        """Tell of the integers that no operator took. To be called while the trace is still being recorded."""
+        calls = Counter((value.unique(), str(place)) for _, value, place in self._integers)
+        for tensor, value, place in self._integers:
+            if calls[value.unique(), str(place)] > _recorded_calls(value, str(place)):
+                self.tell(_INDEX, place)
+                self.add_decision("a Python integer", tensor, False, place)
+        self._integers.clear()
+
+    def warn(self) -> None:
+        """Issue the warnings."""
+        for (text, file, line), place in self._told.items():
+            warnings.warn_explicit(
+                text,
+                private.TracerWarning,
+                file,
+                line,
+                module=place.module.get("__name__"),
+                registry=place.module.setdefault("__warningregistry__", {}),
+            )
+
+
+_active = threading.local()
+
+
+@contextmanager
+def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
+    """Collect what the trace that is recorded meanwhile freezes, and warn of it at the end.
+
+    Args:
+        refuses: Whether :meth:`FrozenValues.check` refuses what the data decides.
+    """
+    values = FrozenValues(refuses)
+    before, _active.values = getattr(_active, "values", None), values
+    try:
+        with warnings.catch_warnings(), replaced(_replacements()):
+            warnings.simplefilter("always", private.TracerWarning)
+            warnings.showwarning = functools.partial(_show, values, warnings.showwarning)
+            yield values
+    finally:
+        _active.values = before
+        values.warn()
+
+
+def _show(values: FrozenValues, usual: Callable[..., None], message: Any, category: Any, *where: Any) -> None:
+    if any(frame.name in _CHECKS for frame in traceback.extract_stack(limit=_DEPTH)):
+        return
+    place = _place() if issubclass(category, private.TracerWarning) else None
+    if place is None:
+        usual(message, category, *where)
+    else:
+        values.tell(str(message), place)
+
+
+def _place() -> Place | None:
+    frame = user_frame()
+    return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+
+
+def _recorded_calls(value: Any, place: str) -> int:
+    """Return how many operators of a line took a traced tensor as an integer."""
+    conversions = [use.user for use in value.uses() if use.user.kind() == "aten::Int"]
+    takers = [use.user for node in conversions for output in node_outputs(node) for use in output.uses()]
+    return sum(source_line(taker) == place for taker in takers)
+
+
+@functools.cache
+def _replacements() -> tuple[tuple[Any, str, Any], ...]:
+    notices = [
+        (torch.Tensor, "__index__", FrozenValues.add_integer),
+        (torch.Tensor, "__hash__", _add_key),
+        *((owner, name, _add_result(name)) for owner, name in _PYTHON_RESULTS),
+        *((torch.Tensor, name, _add_decision(what, False)) for name, what in _PYTHON_VALUES.items()),
+        *((torch.Tensor, name, _add_decision(what, True)) for name, what in _PYTHON_SIZES.items()),
+        *((owner, name, _add_constants(name)) for owner, name in _CONSTRUCTORS),
+    ]
+    return tuple((owner, name, _noticed(getattr(owner, name), notice)) for owner, name, notice in notices)
+
+
+def _noticed(usual: Callable[..., Any], notice: Callable[..., None]) -> Callable[..., Any]:
+    """Return a function that notes its call, if it is made by a program that is being traced."""
+
+    @functools.wraps(usual)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        values = getattr(_active, "values", None)
+        if values is not None and private.traces():
+            notice(values, *args[:2])
+        return usual(*args, **kwargs)
+
+    return function
+
+
+def _add_result(name: str) -> Callable[..., None]:
+    text = f"The result of {name}() is a Python value. {_CONSTANT}"
+
+    def notice(values: FrozenValues, *operands: Any) -> None:
+        values.tell(text, _place())
+        values.add_decision(f"{name}()", operands, name == "stride")
+
+    return notice
+
+
+def _add_decision(what: str, of_shape: bool) -> Callable[..., None]:
+    return lambda values, *operands: values.add_decision(what, operands, of_shape)
+
+
+def _add_constants(name: str) -> Callable[..., None]:
+    def notice(values: FrozenValues, *operands: Any) -> None:
+        if operands and not (name == "as_tensor" and isinstance(operands[0], torch.Tensor)):
+            # The first operand of a method is the tensor whose dtype the result gets.
+            values.add_decision(f"{name}()", operands[name.startswith("new") :], False)
+
+    return notice
+
+
+def _add_key(values: FrozenValues, tensor: torch.Tensor) -> None:
+    if tensor.dim() == 0 and tensor.dtype == torch.int64 and private.is_traced_size(tensor):
+        values.tell(_KEY, _place())
+        # A traced size equals no key, whatever it is.
+        values.add_decision("the key of a dict, set or cache", tensor, False, least=Cause.SIZE)

@@ -1,0 +1,562 @@
+"""From a model and example arguments to a TorchScript graph: scripted programs as they are, others by tracing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.modules import module as module_hook
+from torch.onnx import ops as onnx_ops
+from torch.utils import _pytree as pytree
+
+from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.capture.frozen_values import told_frozen_values
+from onnx_ts_legacy.capture.traced_state import TracedState, kept_state
+from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterError
+from onnx_ts_legacy.graph.sources import line_of_exception, source_line, user_frame
+from onnxops_core.export_state import onnx_export, unfused_layers
+from onnxops_core.isolation import active_autocasts
+from onnxops_core.patching import replaced
+from onnxops_core.symbolic import symbolic, symbolic_multi_out
+from onnxops_decomp.exporting.call_structure import CallStructure
+from onnxops_decomp.exporting.containers import register_containers
+from onnxops_decomp.exporting.naming import (
+    Leaf,
+    argument_paths,
+    example_paths,
+    in_order,
+    key_of,
+    left_out,
+    positional_parameters,
+)
+
+__all__ = [
+    "Captured",
+    "ExampleInput",
+    "capture",
+    "is_left_out",
+    "joined",
+    "leaves_of",
+    "positional_list",
+    "scripted_parameters",
+    "split_arguments",
+]
+
+
+DynamicAxes = Callable[[Sequence[Leaf]], Sequence[Collection[int]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleInput:
+    """An argument of the graph.
+
+    Attributes:
+        name: Name of the parameter.
+        value: Example: a tensor, a number, or a container of them.
+        is_constant: Whether its numbers are part of the model, as those of defaults are.
+    """
+
+    name: str
+    value: Any
+    is_constant: bool = False
+
+
+@dataclasses.dataclass
+class Captured:
+    """A TorchScript graph and what is needed to run it.
+
+    Attributes:
+        graph: The graph, all calls inlined.
+        root: The module that its first input is, or None.
+        prefix: Start of attribute names that the user's model does not have.
+        inputs: Its other inputs.
+        output_names: Names of the flat outputs, where the structure of the result says them; else None.
+        weights: Parameters and buffers that are the last inputs of the graph, with their names.
+        rebound: Names of the buffers whose new values are the last outputs of the graph, with the lines that bind them.
+        places: Names of the weights that the model holds outside of its parameters and buffers.
+        structure: Structure of a call, and of the result of a traced model.
+        leaves: Leaves of the example call.
+        result: For each leaf of the result of a traced model its class, or what it is if that has no value in ONNX.
+        absent: Names of the parameters that the call leaves at None.
+        left_out: What a traced model returns that has no value in ONNX, by its place in the result.
+        aliases: Further names of these weights.
+    """
+
+    graph: Any
+    root: Any
+    prefix: str
+    inputs: list[ExampleInput]
+    output_names: list[str] | None
+    structure: CallStructure
+    leaves: Sequence[Leaf]
+    weights: list[tuple[str, torch.Tensor]] = dataclasses.field(default_factory=list)
+    rebound: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    result: Sequence[Any] = ()
+    absent: frozenset[str] = frozenset()
+    left_out: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    aliases: Sequence[tuple[str, torch.Tensor]] = ()
+    places: frozenset[str] = frozenset()
+
+    def initial(self, name: str) -> Any:
+        """Return what an attribute of the model holds."""
+        found = dict(self.weights).get(name)
+        if found is None:
+            found = self.root
+            for part in (f"{self.prefix}.{name}" if self.prefix else name).split("."):
+                found = found.getattr(part)
+        return found.detach().clone() if isinstance(found, torch.Tensor) else found
+
+    def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and keyword arguments of the example."""
+        leaves = [leaf.value for leaf in self.leaves]
+        call: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, self.structure.inputs)
+        return call
+
+    def with_constants(self, names: Collection[str]) -> Captured:
+        """Return the same program with the numbers of some parameters as parts of it."""
+        inputs = [dataclasses.replace(x, is_constant=x.is_constant or x.name in names) for x in self.inputs]
+        return dataclasses.replace(self, inputs=inputs, leaves=leaves_of(inputs))
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors among the example inputs, flat."""
+        leaves = pytree.tree_leaves([example.value for example in self.inputs])
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def split_arguments(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments; a dict at the end of ``args`` holds keyword arguments, as in torch."""
+    positional = tuple(args) if isinstance(args, tuple) else (args,)
+    named = dict(kwargs or {})
+    if positional and isinstance(positional[-1], dict) and all(isinstance(key, str) for key in positional[-1]):
+        named = {**positional[-1], **named}
+        positional = positional[:-1]
+    return positional, named
+
+
+def capture(
+    model: Any,
+    args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    state: str = "io",
+    dynamic_axes: DynamicAxes | None = None,
+) -> Captured:
+    """Capture a model.
+
+    Args:
+        model: A ScriptModule or ScriptFunction, which is taken as it is; a module or function, which is traced.
+        args: Example arguments, a tuple or a single one; a dict at the end holds keyword arguments.
+        kwargs: Further keyword arguments.
+        state: What becomes of changes that are no tensors: ``"ignore"`` warns of them, else they are refused.
+        dynamic_axes: Given the leaves of the call, returns the dynamic axes of each tensor. If it is given, a trace
+            in which the data or a dynamic size decides a Python value is refused, and not only warned of.
+
+    Raises:
+        ArgumentsError: If the arguments do not fit the model's signature.
+        StateError: If a later call of the model depends on what cannot be an input of a graph.
+        CaptureError: If the model cannot be traced.
+    """
+    positional, named = split_arguments(args, kwargs)
+    with private.hidden_deprecations():
+        if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+            return _scripted(model, positional, named)
+        if not callable(model):
+            raise ArgumentsError(f"A model to export is a module or function, got {type(model).__name__}.")
+        return _traced(model, positional, named, state, dynamic_axes)
+
+
+def positional_list(model: Any, args: Any) -> Any:
+    """Return a list of arguments as a tuple, unless the model is a scripted one that takes a list first."""
+    if not isinstance(args, list):
+        return args
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        parameters = scripted_parameters(model)
+        if parameters and parameters[0].type.kind() == "ListType":
+            return args
+    return tuple(args)
+
+
+# ---- scripted programs
+
+
+def scripted_parameters(model: Any) -> Sequence[Any]:
+    """Return the parameters of a scripted program, without the module itself.
+
+    Raises:
+        CaptureError: If a module has no forward.
+    """
+    if not isinstance(model, torch.jit.ScriptModule):
+        parameters: Sequence[Any] = model.schema.arguments
+        return parameters
+    if not model._c._has_method("forward"):
+        raise CaptureError(
+            f"{getattr(model, 'original_name', 'The module')} has several scripted forward methods and none by that "
+            "name, as torch.nn.LSTM and GRU do; script a module that calls it."
+        )
+    parameters = model._c._get_method("forward").schema.arguments
+    return parameters[1:]
+
+
+def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+    if active_autocasts():
+        raise CaptureError(
+            "A scripted model is exported as its script says, which is not what it computes inside of torch.autocast: "
+            "export it outside, or export the Python model."
+        )
+    is_module = isinstance(model, torch.jit.ScriptModule)
+    parameters = scripted_parameters(model)
+    inputs = _bound("forward" if is_module else model.name, parameters, args, kwargs)
+    # The graph is changed while it is prepared, and the model must not be.
+    graph = model.graph.copy()
+    private.inline_calls(graph)
+    structure = _scripted_structure(parameters, inputs)
+    return Captured(graph, model._c if is_module else None, "", inputs, None, structure, leaves_of(inputs))
+
+
+def leaves_of(inputs: Sequence[ExampleInput]) -> list[Leaf]:
+    """Return the leaves of the arguments of a graph; numbers are inputs as tensors are."""
+    leaves: list[Leaf] = []
+    for example in inputs:
+        kinds = (torch.Tensor,) if example.is_constant else (torch.Tensor, bool, int, float)
+        for path, value in pytree.tree_flatten_with_path(example.value)[0]:
+            leaves.append(Leaf(joined([example.name, *map(key_of, path)]), value, isinstance(value, kinds)))
+    return leaves
+
+
+def _scripted_structure(parameters: Sequence[Any], inputs: Sequence[ExampleInput]) -> CallStructure:
+    """Return the structure of a call of a scripted program."""
+    pairs = list(zip(parameters, inputs, strict=True))
+    args = tuple(example.value for parameter, example in pairs if not parameter.kwarg_only)
+    kwargs = {example.name: example.value for parameter, example in pairs if parameter.kwarg_only}
+    defaults = {parameter.name: parameter.default_value for parameter in parameters if parameter.has_default_value()}
+    names = tuple(parameter.name for parameter in parameters if not parameter.kwarg_only)
+    return CallStructure(pytree.tree_structure((args, kwargs)), pytree.tree_structure(None), names, defaults)
+
+
+def _bound(name: str, parameters: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ExampleInput]:
+    """Match arguments with the parameters of a schema.
+
+    Raises:
+        ArgumentsError: If they do not fit.
+    """
+    names = [parameter.name for parameter in parameters]
+    if len(args) > len(names):
+        raise ArgumentsError(f"{name} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}.")
+    unknown = [key for key in kwargs if key not in names[len(args) :]]
+    if unknown:
+        raise ArgumentsError(f"{name} has no further argument {unknown[0]!r}; it takes {', '.join(names)}.")
+    bound: list[ExampleInput] = []
+    for index, parameter in enumerate(parameters):
+        if index < len(args):
+            value = args[index]
+        elif parameter.name in kwargs:
+            value = kwargs[parameter.name]
+        elif parameter.has_default_value():
+            value = parameter.default_value
+        else:
+            raise ArgumentsError(f"{name} needs argument {parameter.name!r} ({parameter.type}).")
+        is_default = index >= len(args) and parameter.name not in kwargs
+        value = _number_of(str(parameter.type), value)
+        if not _fits(parameter.type, value):
+            raise ArgumentsError(
+                f"Argument {parameter.name!r} of {name} is a {parameter.type}, got {type(value).__name__}."
+            )
+        bound.append(ExampleInput(parameter.name, value, is_constant=is_default))
+    return bound
+
+
+_NUMBERS: dict[str, tuple[type, Callable[[torch.Tensor], bool]]] = {
+    "bool": (bool, lambda x: x.dtype == torch.bool),
+    "int": (int, lambda x: not (x.dtype == torch.bool or x.dtype.is_floating_point or x.dtype.is_complex)),
+    "float": (float, lambda x: not (x.dtype == torch.bool or x.dtype.is_complex)),
+}
+
+
+def _number_of(kind: str, value: Any) -> Any:
+    """Return the number for a parameter that is one, which the example may give as a tensor of one element."""
+    number, takes = _NUMBERS.get(kind.removeprefix("Optional[").removesuffix("]"), (None, None))
+    if number is None or takes is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return number(value.item()) if value.numel() == 1 and takes(value) else value
+    return float(value) if number is float and type(value) is int else value
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    if str(kind) == "Tensor":
+        return isinstance(value, torch.Tensor)
+    return str(kind) not in ("int", "float", "bool", "str") or not isinstance(value, torch.Tensor)
+
+
+# ---- traced programs
+
+
+class _FlatModel(torch.nn.Module):
+    """Takes the tensors of nested arguments, and returns those of a nested result, one by one."""
+
+    def __init__(
+        self,
+        model: Any,
+        leaves: list[Any],
+        structure: pytree.TreeSpec,
+        at_start: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None,
+        at_end: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        super().__init__()
+        self._hidden = [model]
+        if isinstance(model, torch.nn.Module):
+            self.model = model
+            self.training = model.training
+        self._leaves, self._structure = leaves, structure
+        self.result_paths: list[tuple[Any, ...]] = []
+        self.result: list[Any] = []
+        self.left_out: dict[str, Any] = {}
+        self.result_structure = structure
+        self._at_start, self._at_end = at_start, at_end
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self._at_start(tensors)
+        given = iter(tensors)
+        filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        args, kwargs = pytree.tree_unflatten(filled, self._structure)
+        result = (self.model if hasattr(self, "model") else self._hidden[0])(*args, **kwargs)
+        register_containers([result])
+        leaves, self.result_structure = pytree.tree_flatten_with_path(result)
+        self.result = [leaf if is_left_out(leaf) else type(leaf) for _, leaf in leaves]
+        self.result_paths = [path for path, leaf in leaves if not is_left_out(leaf)]
+        self.left_out = {joined(("result", *map(key_of, path))): leaf for path, leaf in leaves if is_left_out(leaf)}
+        for step in self._at_end:
+            step()
+        return tuple(_as_tensor(leaf) for _, leaf in leaves if not is_left_out(leaf))
+
+
+def is_left_out(leaf: Any) -> bool:
+    """Tell whether ONNX has no value for a result."""
+    return leaf is None or isinstance(leaf, str)
+
+
+def _as_tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    if isinstance(leaf, bool | int | float):
+        return torch.tensor(leaf)
+    raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has tensors, and numbers as such, only.")
+
+
+def _traced(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: str, dynamic_axes: DynamicAxes | None
+) -> Captured:
+    signature = _signature(model)
+    kwargs = in_order(signature.parameters, kwargs)
+    _check_arguments(model, signature, args, kwargs)
+    register_containers([*args, *kwargs.values()])
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
+    named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(joined, paths), leaves, strict=True)]
+    _warn_of_numbers(named)
+    names = [leaf.name for leaf in named if leaf.is_input]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    weights: list[tuple[str, torch.Tensor]] = []
+    root: Any = None
+    rebound: dict[str, str] = {}
+    with (
+        onnx_export(),
+        unfused_layers(),
+        private.recorded_aliases(_unrecorded),
+        replaced(_TRACEABLE),
+        told_frozen_values(dynamic_axes is not None) as frozen,
+        module_hook.register_module_forward_pre_hook(_refuse_recurrent_autocast),
+        kept_state(model) as found,
+    ):
+        begin = partial(frozen.begin, dynamic=dynamic_axes(named) if dynamic_axes is not None else ())
+        flat = _FlatModel(model, leaves, structure, begin, [frozen.close, found.leave])
+        with _explained():
+            if any(map(_holds_script, flat.modules())):
+                examples = _copies(tensors)
+                traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
+                graph, root = traced.graph.copy(), traced._c
+                found.refuse_tensors()
+            else:
+                graph, weights, rebound, examples = _recorded(flat, tensors, found)
+        frozen.check()
+        found.check_lasting(lambda given: _FlatModel(model, leaves, structure)(*given), tensors, state)
+    private.inline_calls(graph)
+    _refuse_constant_inputs(graph, names, examples)
+    inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
+    call = _call_structure(signature, structure, flat.result_structure)
+    output_names = _names_of_paths(flat.result_paths)
+    return Captured(
+        graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result,
+        left_out(signature, args, kwargs), flat.left_out, _aliases(model),
+        frozenset(place.path for place in found.places),
+    )  # fmt: skip
+
+
+def _refuse_recurrent_autocast(module: torch.nn.Module, args: Any) -> None:
+    """Refuse a recurrent layer of which autocast casts a part: the trace holds it as one call, without the casts."""
+    if not isinstance(module, torch.nn.RNNBase) or not (dtypes := [str(dtype) for _, dtype in active_autocasts()]):
+        return
+    if any(weight.dtype == torch.float32 for weight in module.parameters()):
+        frame = user_frame()
+        place = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        raise CaptureError(
+            f"torch.nn.{type(module).__name__} under torch.autocast{place} computes partly in {dtypes[0]}, which a "
+            "trace does not record. Disable autocast around it, or use onnx-fx-export."
+        )
+
+
+def _call_structure(signature: inspect.Signature, call: pytree.TreeSpec, result: pytree.TreeSpec) -> CallStructure:
+    """Return how a model of this signature is called."""
+    parameters = signature.parameters.values()
+    single = itertools.takewhile(lambda parameter: parameter.kind <= parameter.POSITIONAL_OR_KEYWORD, parameters)
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    return CallStructure(call, result, tuple(each.name for each in single), defaults)
+
+
+def _warn_of_numbers(leaves: Sequence[Leaf]) -> None:
+    numbers = ", ".join(f"{leaf.name}={leaf.value!r}" for leaf in leaves if isinstance(leaf.value, bool | int | float))
+    if numbers:
+        warnings.warn(
+            f"The trace takes {numbers} of the example for constants of the model. Give tensors, or script the model, "
+            "to make inputs of them.",
+            stacklevel=5,  # the caller of export
+        )
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say in which line of the user's a trace failed.
+
+    Raises:
+        CaptureError: If it did.
+    """
+    try:
+        yield
+    except OnnxExporterError:
+        raise
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        line = line_of_exception(error)
+        raise CaptureError(
+            f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
+            + (f" (at {line})" if line else "")
+        ) from error
+
+
+def _refuse_constant_inputs(graph: Any, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse a trace that holds the memory of an example, as it does where the model reads it in an untraced way.
+
+    Raises:
+        CaptureError: If there is one.
+    """
+    for node in graph.findAllNodes("prim::Constant"):
+        if not node.hasAttribute("value") or node.kindOf("value") != "t":
+            continue
+        constant = node.t("value")
+        for name, tensor in zip(names, tensors, strict=True):
+            if constant.numel() and constant.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+                raise CaptureError(
+                    f"The trace holds {name} as a constant, so that the model would ignore it: something that tracing "
+                    f"does not record makes a tensor of its memory (used at {source_line(node) or 'an unknown line'})."
+                )
+
+
+# What a trace can hold in place of torch's operators that stand for ONNX nodes.
+_TRACEABLE = [(onnx_ops, "symbolic", symbolic), (onnx_ops, "symbolic_multi_out", symbolic_multi_out)]
+
+
+def _unrecorded(what: str) -> Exception:
+    return TypeError(f"a trace cannot hold {what}; write x.copy_(value) or x = value, and x.clone() for a copy")
+
+
+def _holds_script(module: torch.nn.Module) -> bool:
+    """Tell whether a module is scripted, or has an object of TorchScript such as packed weights."""
+    return isinstance(module, torch.jit.ScriptModule) or any(
+        isinstance(x, private.ScriptObject) for x in vars(module).values()
+    )
+
+
+def _recorded(
+    flat: _FlatModel, examples: Sequence[torch.Tensor], state: TracedState
+) -> tuple[Any, list[tuple[str, torch.Tensor]], dict[str, str], list[torch.Tensor]]:
+    """Trace a model of Python modules.
+
+    Returns:
+        The graph; the weights, which are its last inputs, with their names; the names of what the model binds anew,
+        whose new values are its last outputs, with the lines that do; and the tensors that it was traced with.
+    """
+    named = {**dict(flat.named_parameters()), **dict(flat.named_buffers())}
+    scopes = {module: f"__module.{name}" if name else "__module" for name, module in flat.named_modules()}
+    tensors: list[torch.Tensor] = []
+    rebound: dict[str, torch.Tensor] = {}
+
+    def call(*given: torch.Tensor) -> Any:
+        state.enter(given[len(tensors) + len(named) :])
+        results = flat(*given[: len(tensors)])
+        rebound.clear()
+        rebound.update(state.rebound())
+        results = (*results, *rebound.values())
+        return results[0] if len(results) == 1 else results
+
+    def trace() -> Any:
+        tensors[:] = _copies(examples)
+        return private.trace_graph(call, [*tensors, *named.values(), *(place.tensor for place in state.places)], scopes)
+
+    graph = state.settle(trace)
+    weights = [(name.removeprefix("model."), tensor) for name, tensor in named.items()]
+    weights.extend((place.path, place.tensor) for place in state.places)
+    return graph, weights, {path: state.line(path) for path in rebound}, tensors
+
+
+def _aliases(model: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the names under which a module has a weight that has another name as well."""
+    if not isinstance(model, torch.nn.Module):
+        return []
+    first = {id(weight): name for name, weight in model.named_parameters()}
+    return [(n, weight) for n, weight in model.named_parameters(remove_duplicate=False) if first[id(weight)] != n]
+
+
+def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in tensors]
+
+
+def _signature(model: Any) -> inspect.Signature:
+    """Return the signature of a model; builtins that have none take whatever they are given."""
+    try:
+        return inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    except (TypeError, ValueError):
+        return inspect.signature(lambda *args, **kwargs: None)
+
+
+def _check_arguments(
+    model: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Make sure that the arguments of a call fit.
+
+    Raises:
+        ArgumentsError: If they do not.
+    """
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", "the model")
+        raise ArgumentsError(f"The arguments do not fit {name}{signature}: {error}.") from None
+
+
+def joined(path: Iterable[Any]) -> str:
+    """Return the name that a path in a structure makes."""
+    return "_".join(map(str, path))
+
+
+def _names_of_paths(paths: Sequence[tuple[Any, ...]]) -> list[str] | None:
+    """Return output names from the keys of a result; None where it has none."""
+    keyed = [any(hasattr(entry, "key") or hasattr(entry, "name") for entry in path) for path in paths]
+    if not any(keyed):
+        return None
+    return [joined(map(key_of, path)) for path in paths]

@@ -1,0 +1,1 @@
+"""Ifs and loops, and what they leave in variables."""

@@ -1,0 +1,205 @@
+"""``prim::Loop``: repeated here where the number of iterations is known and small, an ONNX Loop otherwise.
+
+What an ONNX Loop carries from one iteration to the next is found by running the body until nothing more turns out to
+change: first everything is taken to stay as it is, but for what its nodes tell; what the body leaves different is
+carried, with the dimensions that stay the same; a list that grows becomes a sequence.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from onnx_ts_legacy.calls.prims import ProgramRaisesError
+from onnx_ts_legacy.control_flow.if_ import abandon, in_branch
+from onnx_ts_legacy.control_flow.loop_guesses import first_objects, first_plans
+from onnx_ts_legacy.control_flow.loop_variables import Plan, joined, plan_of_state
+from onnx_ts_legacy.errors import ControlFlowError
+from onnx_ts_legacy.state.values import Mutable, Tensor
+from onnxops_decomp.builder import OpBuilder
+
+if TYPE_CHECKING:
+    from onnx_ts_legacy.conversion import Interpreter
+
+__all__ = ["convert_loop"]
+
+_UNROLLED = 64
+_ATTEMPTS = 12
+_ENDLESS = 2**63 - 1
+
+
+def convert_loop(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+    """Convert a ``prim::Loop`` and return what it returns."""
+    trips, condition, *carried = args
+    condition = interpreter.scalars.truth(condition)
+    block = next(iter(node.blocks()))
+    if condition is False or (isinstance(trips, int) and trips <= 0):
+        return _results(carried)
+    if condition is True and isinstance(trips, int):
+        result = _unrolled(interpreter, block, trips, carried)
+        if result is not None:
+            return _results(result)
+    return _results(_Loop(interpreter, block, trips, condition, carried).convert())
+
+
+def _results(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else list(values)
+
+
+def _unrolled(interpreter: Interpreter, block: Any, trips: int, carried: list[Any]) -> list[Any] | None:
+    """Repeat the body as long as its condition is known; None if it is not known from the first iteration on."""
+    if _ENDLESS > trips > _UNROLLED or not _stays_known(interpreter, block, carried):
+        return None
+    for iteration in range(trips):
+        if iteration > _UNROLLED:
+            raise ControlFlowError(f"A while loop did not end within {_UNROLLED} iterations known at export.")
+        again, *carried = interpreter.run_block(block, [iteration, *carried])
+        again = interpreter.scalars.truth(again)
+        if again is False:
+            return carried
+        if again is not True:
+            raise ControlFlowError("The condition of a loop is known in its first iterations, but not in later ones.")
+    return carried
+
+
+def _stays_known(interpreter: Interpreter, block: Any, carried: list[Any]) -> bool:
+    """Try one iteration and tell whether it decides its own condition."""
+    op = interpreter.op.subgraph()
+    failures = len(interpreter.failures)
+    with interpreter.heap.branch(), in_branch(interpreter, op):
+        try:
+            again = interpreter.scalars.truth(interpreter.run_block(block, [0, *carried])[0])
+        except ProgramRaisesError:
+            again = False
+    del interpreter.failures[failures:]
+    abandon(op)
+    return isinstance(again, bool)
+
+
+class _Loop:
+    """One ONNX Loop under construction."""
+
+    def __init__(self, interpreter: Interpreter, block: Any, trips: Any, condition: Any, carried: list[Any]) -> None:
+        self._interpreter = interpreter
+        self._block = block
+        self._trips, self._condition = trips, condition
+        self._initial = carried
+        self._symbols = interpreter.metadata.symbol_count()
+        self._plans = first_plans(interpreter, block, carried)
+        self._objects = first_objects(interpreter, block)
+        self._same: set[tuple[int, int]] = _same_memory(carried)
+
+    def convert(self) -> list[Any]:
+        failures = len(self._interpreter.failures)
+        for _ in range(_ATTEMPTS):
+            op, again, outputs = self._attempt()
+            if outputs is not None:
+                return self._emit(op, again, outputs)
+            abandon(op)
+            del self._interpreter.failures[failures:]
+        raise ControlFlowError("The types of the variables of a loop do not settle; give them one rank and dtype.")
+
+    def _attempt(self) -> tuple[OpBuilder, ir.Value | None, list[ir.Value] | None]:
+        """Run the body once as the plans say; no outputs if what it leaves does not fit them."""
+        interpreter = self._interpreter
+        op = interpreter.op.subgraph()
+        op.input("iteration", ir.DataType.INT64, ())
+        op.input("condition", ir.DataType.BOOL, ())
+        plans: list[Plan] = []
+        fits = True
+        with interpreter.heap.body() as changes, in_branch(interpreter, op):
+            results = self._run_body(op)
+            for plan, value in zip(self._plans, results[1:], strict=True):
+                new = joined(interpreter, plan, value, self._symbols)
+                fits &= new is plan
+                plans.append(new)
+            fits &= self._join_objects(interpreter.heap.pending())
+            same = _same_memory(results[1:])
+            fits &= same <= self._same
+            self._same |= same
+            self._plans = plans
+            outputs = self._outputs(results[1:]) if fits else None
+            again = interpreter.scalars.to_value(interpreter.scalars.truth(results[0])) if fits else None
+        changes.clear()
+        return op, again, outputs
+
+    def _run_body(self, op: OpBuilder) -> list[Any]:
+        interpreter = self._interpreter
+        iteration = interpreter.metadata.runtime_int(op.scope.inputs[0])
+        for target, plan in self._objects.items():
+            plan.enter_state(interpreter, target)
+        inputs = self._linked([plan.enter(interpreter) for plan in self._plans])
+        try:
+            return interpreter.run_block(self._block, [iteration, *inputs])
+        except ProgramRaisesError as error:
+            raise ControlFlowError(f"Every iteration of a loop raises an exception: {error}") from error
+
+    def _join_objects(self, changed: dict[Mutable, Any]) -> bool:
+        fits = True
+        for target, before in changed.items():
+            plan = self._objects.get(target)
+            if plan is None:
+                plan = plan_of_state(self._interpreter, target, before)
+                if plan is None:
+                    continue
+                fits = False
+            new = plan.joined_state(self._interpreter, target, self._symbols)
+            fits &= new is plan
+            self._objects[target] = new
+        return fits
+
+    def _outputs(self, results: Sequence[Any]) -> list[ir.Value]:
+        interpreter = self._interpreter
+        outputs: list[ir.Value] = []
+        for target, plan in self._objects.items():
+            outputs.extend(plan.leave_state(interpreter, target))
+        for plan, value in zip(self._plans, results, strict=True):
+            outputs.extend(plan.leave(interpreter, value))
+        return outputs
+
+    def _emit(self, op: OpBuilder, again: ir.Value | None, outputs: list[ir.Value]) -> list[Any]:
+        interpreter = self._interpreter
+        assert again is not None
+        initial: list[ir.Value] = []
+        for target, plan in self._objects.items():
+            initial.extend(plan.leave_state(interpreter, target))
+        for plan, value in zip(self._plans, self._initial, strict=True):
+            initial.extend(plan.leave(interpreter, value))
+        graph = op.graph([again, *outputs], name=op.context.names.new("body"))
+        endless = isinstance(self._trips, int) and self._trips >= _ENDLESS
+        trips = None if endless else interpreter.scalars.to_value(self._trips, ir.DataType.INT64)
+        always = self._condition is True and trips is not None
+        condition = None if always else interpreter.scalars.to_value(self._condition)
+        values = interpreter.op.emit_custom(
+            "",
+            "Loop",
+            [trips, condition, *initial],
+            {"body": graph},
+            [value.dtype for value in initial],
+        )
+        return self._take(iter(values))
+
+    def _take(self, values: Any) -> list[Any]:
+        interpreter = self._interpreter
+        for target, plan in self._objects.items():
+            plan.take_state(interpreter, target, values)
+        pairs = zip(self._plans, self._initial, strict=True)
+        return self._linked([plan.take(interpreter, value, values) for plan, value in pairs])
+
+    def _linked(self, variables: list[Any]) -> list[Any]:
+        """Note which variables may show one memory at the start of an iteration, or after the loop."""
+        for first, second in self._same:
+            a, b = variables[first], variables[second]
+            if isinstance(a, Tensor) and isinstance(b, Tensor):
+                a.storage.link(b.storage)
+        return variables
+
+
+def _same_memory(variables: Sequence[Any]) -> set[tuple[int, int]]:
+    """Return the pairs of variables, by their positions, that may show one memory."""
+    shown = {index: value.storage for index, value in enumerate(variables) if isinstance(value, Tensor)}
+    pairs = itertools.combinations(shown.items(), 2)
+    return {(i, j) for (i, a), (j, b) in pairs if a is b or a in b.aliases}

@@ -1,0 +1,1 @@
+"""The model's outputs, functions and metadata, once the program is converted."""

@@ -1,0 +1,54 @@
+"""Results that are None or not, which only the runtime knows: values of an ONNX optional type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.state.values import Maybe, Tensor, is_runtime
+
+if TYPE_CHECKING:
+    from onnx_ts_legacy.conversion import Interpreter
+    from onnxops_decomp.builder import OpBuilder
+
+__all__ = ["optional_output"]
+
+
+def optional_output(interpreter: Interpreter, result: Maybe) -> ir.Value:
+    """Return the value of an optional type for a tensor or number.
+
+    Raises:
+        ScriptValueError: If it is anything else, such as a tuple.
+        UnsupportedOpsetError: Below opset 16, in which no branch gives a value of an optional type.
+    """
+    interpreter.require_opset(16, "a result that is None or not, which only the runtime knows", types="Optional types")
+    if not isinstance(result.value, Tensor | bool | int | float) and not is_runtime(result.value):
+        raise ScriptValueError(
+            "The model returns a tuple, list or dict that is None or not, depending on a condition that only the "
+            "runtime knows; return tensors in both cases, or an optional tensor."
+        )
+    op = interpreter.op
+    given = result.value
+    value = interpreter.value(given) if isinstance(given, Tensor) else interpreter.scalars.to_output(given)
+    kind = ir.TypeAndShape(value.type, value.shape)
+    graphs = [_branch(op, "then", value, [value], {}), _branch(op, "else", value, [], {"type": kind})]
+    condition = interpreter.scalars.to_value(result.present)
+    output = op.emit_custom("", "If", [condition], {"then_branch": graphs[0], "else_branch": graphs[1]}, [None])[0]
+    _declare(output, value)
+    return output
+
+
+def _branch(
+    op: OpBuilder, name: str, like: ir.Value, inputs: list[ir.Value], attributes: dict[str, ir.TypeAndShape]
+) -> ir.Graph:
+    branch = op.subgraph()
+    made = branch.emit_custom("", "Optional", inputs, attributes, [None])[0]
+    _declare(made, like)
+    return branch.graph([made], name=op.context.names.new(name))
+
+
+def _declare(optional: ir.Value, content: ir.Value) -> None:
+    assert content.type is not None
+    optional.type, optional.shape = ir.OptionalType(content.type), content.shape

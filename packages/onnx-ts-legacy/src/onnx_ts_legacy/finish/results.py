@@ -1,0 +1,126 @@
+"""What a program returns, as a structure of Python containers with the model's outputs as leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from onnx_ts_legacy.capture.graphs import Captured, is_left_out, joined
+from onnx_ts_legacy.graph.parts import node_inputs
+from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, SequenceState, Tensor, VectorState
+from onnxops_decomp.exporting.naming import key_of
+
+__all__ = ["Result", "results_of"]
+
+_ARITHMETIC = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "neg", "pow", "abs", "to"),
+        *("eq", "ne", "lt", "le", "gt", "ge"),
+    )
+)
+
+
+@dataclasses.dataclass
+class Result:
+    """A value that becomes an output of the model.
+
+    Attributes:
+        path: Keys and places that lead to it, joined by underscores.
+        value: What the program returns there.
+        node: The node that gives it.
+        is_number: Whether it is a number of Python in the program, or a list of them.
+    """
+
+    path: str
+    value: Any
+    node: Any
+    is_number: bool
+
+
+def results_of(
+    captured: Captured, values: Sequence[Any], left_out: dict[str, Any]
+) -> tuple[list[Result], list[Any], pytree.TreeSpec]:
+    """Return the results of a program.
+
+    Args:
+        captured: The program.
+        values: What its graph returns.
+        left_out: Receives what has no value in ONNX, by its place in the result.
+
+    Returns:
+        The outputs of the model; the leaves of the result, each the number of its output or a constant; its structure.
+    """
+    variables = list(captured.graph.outputs())
+    tree = tuple(map(_plain, values)) if len(values) > 1 else _plain(values[0])
+    found, structure = pytree.tree_flatten_with_path(tree)
+    results: list[Result] = []
+    leaves: list[Any] = []
+    for path, leaf in found:
+        keys = [str(key_of(entry)) for entry in path]
+        leaves.append(leaf if is_left_out(leaf) else len(results))
+        if is_left_out(leaf):
+            left_out[joined(("result", *keys))] = leaf
+        else:
+            variable, rest = (variables[int(keys[0])], keys[1:]) if len(values) > 1 else (variables[0], keys)
+            given = _given(variable, rest)
+            results.append(Result("_".join(keys), leaf.value, given.node(), _is_number(leaf.value)))
+            if captured.result:
+                results[-1].is_number = _is_traced_number(given)
+    if captured.result:
+        # A trace returns what the result holds one by one.
+        places = iter(range(len(results)))
+        leaves = [kind if is_left_out(kind) else next(places) for kind in captured.result]
+        for kind, place in zip(captured.result, leaves, strict=True):
+            if kind in (bool, int, float):
+                results[place].is_number = True
+        structure = captured.structure.outputs
+    return results, leaves, structure
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    value: Any
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as containers of Python with leaves that pytree does not look into."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, ListRef) and not isinstance(value.state, SequenceState | VectorState):
+        return list(map(_plain, value.items))
+    if isinstance(value, DictRef):
+        return {key: _plain(item) for key, item in value.items.items()}
+    return _Leaf(value)
+
+
+def _given(variable: Any, path: Sequence[str]) -> Any:
+    """Return the value that is an output, also where the graph gives a tuple of several."""
+    node = variable.node()
+    if node.kind() == "prim::TupleConstruct" and path and path[0].isdigit():
+        return node_inputs(node)[int(path[0])]
+    return variable
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a scripted program returns a number or a list of numbers."""
+    if isinstance(value, ListRef):
+        return isinstance(value.state, VectorState)
+    return not isinstance(value, Tensor | Maybe)
+
+
+def _is_traced_number(value: Any) -> bool:
+    """Tell whether a tensor of a trace is a size, or what arithmetic makes of sizes: numbers in the program."""
+    node = value.node()
+    if node.kind() == "prim::NumToTensor":
+        return True
+    if node.kind() not in _ARITHMETIC:
+        return False
+    tensors = [operand for operand in node_inputs(node) if operand.type().kind() == "TensorType"]
+    operands = [operand for operand in tensors if operand.node().kind() != "prim::Constant"]
+    return bool(operands) and all(map(_is_traced_number, operands))

@@ -1,0 +1,1 @@
+"""Writes to tensors and to what shares their memory."""

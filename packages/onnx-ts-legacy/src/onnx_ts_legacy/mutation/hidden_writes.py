@@ -1,0 +1,42 @@
+"""Operators that write to an operand without saying so in their schema: normalization in training mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from onnx_ts_legacy.state.values import Tensor, is_runtime
+
+if TYPE_CHECKING:
+    from onnx_ts_legacy.conversion import Interpreter
+
+__all__ = ["update_running_statistics"]
+
+aten = torch.ops.aten
+_UPDATING = (aten.batch_norm.default, aten.native_batch_norm.default, aten.instance_norm.default)
+_TRAINING, _MOMENTUM = 5, 6
+
+
+def update_running_statistics(interpreter: Interpreter, overload: torch._ops.OpOverload, args: Sequence[Any]) -> None:
+    """Write the running statistics that a call in training mode updates; other calls do nothing here.
+
+    Source: ``torch.nn.BatchNorm1d``: ``x_new = (1 - momentum) * x + momentum * x_observed``, the variance unbiased.
+    What instance normalization observes is the mean over the instances.
+    """
+    if overload not in _UPDATING or not args[_TRAINING] or not isinstance(args[3], Tensor):
+        return
+    x, mean, variance, momentum = args[0], args[3], args[4], args[_MOMENTUM]
+    axes = [axis for axis in range(x.fake.dim()) if axis != 1]
+    observed_mean = interpreter.call(aten.mean.dim, [x, axes], {})
+    if overload is aten.instance_norm.default:
+        of_instances = interpreter.call(aten.var.correction, [x, axes[1:]], {"correction": 1})
+        observed_variance = interpreter.call(aten.mean.dim, [of_instances, [0]], {})
+    else:
+        observed_variance = interpreter.call(aten.var.correction, [x, axes], {"correction": 1})
+    rest = interpreter.scalars.binary("sub", 1, momentum) if is_runtime(momentum) else 1 - momentum
+    for target, observed in ((mean, observed_mean), (variance, observed_variance)):
+        kept = interpreter.call(aten.mul.Scalar, [target, rest], {})
+        added = interpreter.call(aten.mul.Scalar, [observed, momentum], {})
+        interpreter.write(target, interpreter.call(aten.add.Tensor, [kept, added], {}))

@@ -1,0 +1,469 @@
+"""Puts the parts together: capture, convert until the state is settled, close the model, check it, save it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ts_legacy._version import __version__
+from onnx_ts_legacy.capture.graphs import Captured
+from onnx_ts_legacy.conversion import Failure, Interpreter
+from onnx_ts_legacy.enumerations import OperatorExportTypes
+from onnx_ts_legacy.errors import (
+    ArgumentsError,
+    OnnxExporterError,
+    OnnxExporterWarning,
+    ScriptValueError,
+    StateError,
+    UnsupportedOperatorsError,
+)
+from onnx_ts_legacy.finish.module_functions import ModuleClass, outline_modules
+from onnx_ts_legacy.finish.optional_outputs import optional_output
+from onnx_ts_legacy.finish.results import Result, results_of
+from onnx_ts_legacy.graph.sources import located
+from onnx_ts_legacy.program import TSProgram
+from onnx_ts_legacy.registration import Registry, registry
+from onnx_ts_legacy.state.slots import StateSlot, interface_value
+from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
+from onnxops_decomp import LoweringTable, builtin_table
+from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.dtypes import is_complex, to_ir
+from onnxops_decomp.exporting.interface import Interface
+from onnxops_decomp.exporting.naming import Leaf, names_by_leaf, warn_of_left_out
+from onnxops_decomp.exporting.state_liveness import needed_state
+from onnxops_decomp.exporting.state_memory import shared_memory, with_line
+from onnxops_decomp.exporting.state_watch import ignored
+from onnxops_decomp.exporting.verification import Reference
+from onnxops_decomp.model import build_model
+from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_decomp.scope import axis_size
+
+__all__ = ["Options", "convert", "convert_numbers", "convert_partly"]
+
+_ROUNDS = 8
+DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What an export was asked for; see :func:`onnx_ts_legacy.export`."""
+
+    opset_version: int
+    input_names: Sequence[str] = ()
+    output_names: Sequence[str] = ()
+    dynamic_axes: DynamicAxes = dataclasses.field(default_factory=dict)
+    state: str = "error"
+    fallback: OperatorExportTypes = OperatorExportTypes.ONNX
+    custom_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    inlines_python: bool = True
+    export_params: bool = True
+    initializers_as_inputs: bool = False
+    folds_weights: bool = True
+    module_classes: Mapping[str, ModuleClass] = dataclasses.field(default_factory=dict)
+    table: LoweringTable = dataclasses.field(default_factory=builtin_table)
+    of_torch: Registry | None = None
+    target: str | None = None
+    widen_bfloat16: bool = False
+    name: str = "main_graph"
+
+    def custom(self, operator: str) -> Callable[..., Any] | None:
+        """Return the user's conversion of an operator, or None."""
+        found = registry.find(operator, self.opset_version)
+        return self.of_torch.find(operator, self.opset_version) if found is None and self.of_torch else found
+
+    def axes_of(self, leaves: Sequence[Leaf]) -> list[Sequence[int]]:
+        """Return the dynamic axes of the tensors among the leaves of a call."""
+        named = names_by_leaf(self.input_names, leaves, ArgumentsError)
+        return [
+            list(self.dynamic_axes.get(named.get(index, leaf.name), ()))
+            for index, leaf in enumerate(leaves)
+            if isinstance(leaf.value, torch.Tensor)
+        ]
+
+
+def convert(captured: Captured, options: Options, reference: Reference | None = None) -> TSProgram:
+    """Convert a captured model.
+
+    Args:
+        captured: The model.
+        options: What was asked for.
+        reference: What the program is to be compared with later.
+
+    Raises:
+        OnnxExporterError: If it cannot be converted; which one says why.
+    """
+    slots: dict[str, StateSlot] = {}
+    for _ in range(_ROUNDS):
+        conversion = _Conversion(captured, options, slots)
+        changed = conversion.run()
+        if _settled(conversion, captured, slots, changed, options):
+            break
+    else:
+        raise StateError("The shapes of the model's state do not settle from one call to the next.")
+    conversion.check_inputs()
+    needed = conversion.needed(changed)
+    if options.state != "io":
+        _refuse_or_warn({name: conversion.line(name, changed[name]) for name in needed}, options.state)
+        needed = set()
+    if changed.keys() - needed:
+        conversion = _Conversion(captured, options, {name: slot for name, slot in slots.items() if name in needed})
+        conversion.run()
+    warn_of_left_out(conversion.left_out, stacklevel=3)  # the caller of export
+    return conversion.program(reference)
+
+
+def convert_numbers(captured: Captured, options: Options, reference: Reference | None = None) -> TSProgram:
+    """Convert a captured model whose numbers are inputs, as far as operators do not need them as constants.
+
+    Raises:
+        OnnxExporterError: If it cannot be converted; which one says why.
+
+    Warns:
+        UserWarning: If a number becomes a constant.
+    """
+    numbers = [example.name for example in captured.inputs if not example.is_constant and _holds_number(example.value)]
+    try:
+        return convert(captured, options, reference)
+    except OnnxExporterError as error:
+        first = last = error
+    for names in [*([name] for name in numbers), *([numbers] if len(numbers) > 1 else [])]:
+        try:
+            program = convert(captured.with_constants(names), options, reference)
+        except OnnxExporterError as error:
+            last = error
+            continue
+        warnings.warn(
+            f"{', '.join(names)} of the example becomes a constant of the model and no input, as {first}",
+            stacklevel=3,  # the caller of export
+        )
+        return program
+    # What fails with constants as well does not fail because of the numbers.
+    raise last
+
+
+def _holds_number(value: Any) -> bool:
+    return any(isinstance(leaf, bool | int | float) for leaf in pytree.tree_leaves(value))
+
+
+def convert_partly(captured: Captured, options: Options) -> list[Failure]:
+    """Convert as much as possible and return what could not be converted."""
+    conversion = _Conversion(captured, options, {})
+    with contextlib.suppress(UnsupportedOperatorsError):
+        conversion.run()
+    return conversion.interpreter.failures
+
+
+def _settled(
+    conversion: _Conversion,
+    captured: Captured,
+    slots: dict[str, StateSlot],
+    changed: dict[str, Any],
+    options: Options,
+) -> bool:
+    """Enter what the program changes as state; tell whether everything was entered before."""
+    conversion.interpreter.attributes.check_memory()
+    before = [(name, tuple(slot.forms)) for name, slot in slots.items()]
+    for name, value in changed.items():
+        slot = slots.get(name)
+        if slot is None:
+            initial = captured.initial(name)
+            if options.state != "io" and not isinstance(initial, torch.Tensor | bool | int | float):
+                continue
+            slot = slots[name] = StateSlot(name, initial)
+            if isinstance(slot.initial, torch.Tensor):
+                slot.add(slot.initial.dtype, tuple(slot.initial.shape))
+        for form in value.forms if isinstance(value, Tensor) else ():
+            sizes = tuple(size if isinstance(size, int) else None for size in form.shape)
+            slot.add(form.dtype, sizes)
+    return before == [(name, tuple(slot.forms)) for name, slot in slots.items()]
+
+
+def _refuse_or_warn(lines: Mapping[str, str], state: str) -> None:
+    """Refuse what the program changes, given with the lines that do, or warn of it where it is to be ignored.
+
+    Raises:
+        StateError: If there is anything and it is not to be ignored.
+    """
+    if lines and state != "ignore":
+        names = ", ".join(with_line(name, lines[name]) for name in sorted(lines))
+        raise StateError(
+            f"The model changes {names} when it runs. Pass state='io' to make that inputs and outputs of the ONNX "
+            "model, state='ignore' for a model that always computes what the first call does, or take the change out "
+            "of the model."
+        )
+    for name, line in sorted(lines.items()):
+        warnings.warn(ignored(name, line), OnnxExporterWarning, stacklevel=2)
+
+
+class _Conversion:
+    """One pass over a captured graph."""
+
+    def __init__(self, captured: Captured, options: Options, slots: Mapping[str, StateSlot]) -> None:
+        self._captured, self._options, self._slots = captured, options, slots
+        self.op = OpBuilder(options.opset_version)
+        self.op.context.target = options.target
+        self.op.context.widen_bfloat16 = options.widen_bfloat16
+        self.interpreter = Interpreter(
+            self.op,
+            captured.root,
+            prefix=captured.prefix,
+            slots=slots,
+            table=options.table,
+            custom=options.custom,
+            custom_opsets=options.custom_opsets,
+            inlines_python=options.inlines_python,
+            fallback=options.fallback,
+        )
+        self._inputs: list[Tensor] = []
+        self._outputs: list[tuple[str, ir.Value]] = []
+        self._state: dict[str, str] = {}
+        self.left_out = dict(captured.left_out)
+        self._interface: Interface
+
+    def run(self) -> dict[str, Any]:
+        """Convert the graph; return the attributes that it changes."""
+        interpreter = self.interpreter
+        self._remaining = iter(self._input_names())
+        for name in self._options.output_names:
+            self.op.context.names.reserve(name)
+        variables = [self._nested(example.value, example.is_constant) for example in self._captured.inputs]
+        for slot in self._slots.values():
+            interpreter.state_input(slot)
+        if self._captured.root is not None:
+            variables.insert(0, interpreter.attributes.root)
+        variables.extend(interpreter.attributes.tensor(name, weight) for name, weight in self._captured.weights)
+        for name, weight in self._captured.aliases:
+            interpreter.attributes.tie(name, weight)
+        results = interpreter.run(self._captured.graph, variables)
+        changed = interpreter.attributes.changed()
+        if self._captured.rebound:
+            (values,) = results
+            count = len(values) - len(self._captured.rebound)
+            changed.update(zip(self._captured.rebound, values[count:], strict=True))
+            results = [values[:count] if count > 1 else values[0]]
+        if not interpreter.failures:
+            self._close(results)
+            self._results = [value for _, value in self._outputs]
+            self._close_state(changed)
+        interpreter.raise_failures()
+        return changed
+
+    def needed(self, changed: Mapping[str, Any]) -> set[str]:
+        """Return what a later call depends on of the things that the program changes."""
+        attributes, values = self.interpreter.attributes, dict(self._outputs)
+        starts = attributes.starts()
+        numbers = {name for name, value in changed.items() if not isinstance(value, Tensor)}
+        read = {name for name in numbers if attributes.is_read(name)}
+        outputs = [*self._results, *(values[self._state[name]] for name in read & self._state.keys())]
+        pairs = {name: (starts.get(name), values.get(self._state.get(name, ""))) for name in changed.keys() - numbers}
+        return read | needed_state(outputs, pairs, pairs.keys() - self._captured.places)
+
+    def line(self, name: str, value: Any) -> str:
+        """Return the line that changes something of the model; an empty string if it is not known."""
+        known = self._captured.rebound.get(name) or self.interpreter.attributes.lines.get(name)
+        return known or (value.storage.line if isinstance(value, Tensor) else "")
+
+    # ---- inputs
+
+    def _input_names(self) -> list[str]:
+        leaves = self._captured.leaves
+        given = names_by_leaf(self._options.input_names, leaves, ArgumentsError)
+        names = [given.get(index, leaf.name) for index, leaf in enumerate(leaves) if leaf.is_input]
+        unknown = set(self._options.dynamic_axes) - set(names) - set(self._options.output_names)
+        if unknown:
+            raise ArgumentsError(f"dynamic_axes names {min(unknown)!r}, which is no input ({names}) or output.")
+        return names
+
+    def _nested(self, value: Any, is_constant: bool) -> Any:
+        heap = self.interpreter.heap
+        if isinstance(value, torch.Tensor):
+            return self._tensor_input(next(self._remaining), value)
+        if isinstance(value, list):
+            return ListRef(heap, tuple(self._nested(item, is_constant) for item in value))
+        if isinstance(value, tuple):
+            return tuple(self._nested(item, is_constant) for item in value)
+        if isinstance(value, dict):
+            return DictRef(heap, {key: self._nested(item, is_constant) for key, item in value.items()})
+        if isinstance(value, bool | int | float) and not is_constant:
+            dtypes = {bool: ir.DataType.BOOL, int: ir.DataType.INT64, float: ir.DataType.DOUBLE}
+            return self.interpreter.scalars.runtime(self.op.input(next(self._remaining), dtypes[type(value)], ()))
+        return value
+
+    def _tensor_input(self, name: str, example: torch.Tensor) -> Tensor:
+        metadata = self.interpreter.metadata
+        axes = _named_axes(name, self._options.dynamic_axes.get(name, {}), example.dim())
+        fake = metadata.input(example, axes)
+        dims = metadata.symbols.dims(fake)
+        value = self.op.input(name, to_ir(example.dtype), (*dims, 2) if example.is_complex() else dims)
+        for axis, text in axes.items():
+            self.op.context.symbols.setdefault(text, partial(axis_size, value, axis))
+        if example.is_complex():
+            from onnxops_decomp.dtypes import mark_complex
+
+            mark_complex(value)
+        variable = self.interpreter.fresh(value, fake, origin=name)
+        self._inputs.append(variable)
+        return variable
+
+    def check_inputs(self) -> None:
+        """Warn of arguments that the program changes in place, which is no part of the model without state="io".
+
+        Raises:
+            StateError: If its results are wrong then, because the example shares memory.
+        """
+        examples = dict(zip((str(x.storage.origin) for x in self._inputs), self._captured.tensors(), strict=True))
+        memory = {**dict(self._captured.weights), **examples}
+        for variable in self._inputs:
+            if not variable.storage.is_changed:
+                continue
+            name, line = str(variable.storage.origin), variable.storage.line
+            place, example = with_line(name, line), examples[name]
+            others = {other: tensor for other, tensor in memory.items() if other != name}
+            if text := shared_memory(f"its input {place}", example, others, same_counts=True):
+                raise StateError(text)
+            if self._options.state != "io":
+                warnings.warn(
+                    f"The model changes its input {place} in place. The outputs of the ONNX model take "
+                    'account of that, but it cannot change what it is given: state="io" makes the new contents an '
+                    "output.",
+                    OnnxExporterWarning,
+                    stacklevel=2,
+                )
+
+    # ---- outputs
+
+    def _close(self, values: Sequence[Any]) -> None:
+        results, leaves, structure = results_of(self._captured, values, self.left_out)
+        names = self._output_names([result.path for result in results])
+        for name, result in zip(names, results, strict=True):
+            try:
+                self._outputs.append((name, self._output_value(result.value)))
+            except ScriptValueError as error:
+                raise ScriptValueError(located(f"Output {name!r} cannot be given: {error}", result.node)) from error
+        self._interface = self._described(names, results, leaves, structure)
+
+    def _close_state(self, changed: Mapping[str, Any]) -> None:
+        """Make the new contents of inputs and of the state outputs."""
+        for variable in self._inputs:
+            if variable.storage.is_changed and self._options.state == "io":
+                self._add_state(str(variable.storage.origin), self.interpreter.value(variable))
+        for path, slot in self._slots.items():
+            if path in changed:
+                self._add_state(path, interface_value(self.interpreter, slot, changed[path]))
+        if not self._outputs:
+            raise ArgumentsError("The model returns no tensor and no number, so that there is nothing to export.")
+        pairs = frozenset(name for name, value in self._outputs if is_complex(value))
+        self._interface = dataclasses.replace(self._interface, complex_outputs=pairs)
+
+    def _add_state(self, name: str, value: ir.Value) -> None:
+        self._state[name] = self.op.context.names.reserve(f"{name}.next")
+        self._outputs.append((self._state[name], value))
+
+    def _described(
+        self, names: Sequence[str], results: Sequence[Result], leaves: Sequence[Any], structure: pytree.TreeSpec
+    ) -> Interface:
+        """Return how a call becomes inputs, and how outputs become the result."""
+        captured = self._captured
+        return Interface(
+            dataclasses.replace(captured.structure, outputs=structure),
+            [place for place, leaf in enumerate(captured.leaves) if leaf.is_input],
+            {place: leaf.value for place, leaf in enumerate(captured.leaves) if not leaf.is_input},
+            [names[leaf] if isinstance(leaf, int) else leaf for leaf in leaves],
+            number_outputs=frozenset(name for name, result in zip(names, results, strict=True) if result.is_number),
+        )
+
+    def _output_value(self, result: Any) -> ir.Value:
+        if isinstance(result, Poison):
+            raise result.error()
+        if isinstance(result, ListRef):
+            state: SequenceState | VectorState = result.state
+            return state.value if isinstance(state, SequenceState) else self.interpreter.scalars.to_output(state)
+        if isinstance(result, Maybe):
+            return optional_output(self.interpreter, result)
+        if isinstance(result, Tensor):
+            value = self.interpreter.value(result)
+            self.interpreter.check(value, result.fake, "An output")
+            return value
+        return self.interpreter.scalars.to_output(result)
+
+    def _output_names(self, paths: list[str]) -> list[str]:
+        given = list(self._options.output_names)
+        if len(given) > len(paths):
+            raise ArgumentsError(f"{len(given)} output names are given for {len(paths)} outputs: {given}.")
+        own = self._captured.output_names
+        if own is None or len(own) != len(paths):
+            keyed = any(not part.isdigit() for path in paths for part in path.split("_") if part)
+            own = paths if keyed else [f"output_{i}" for i in range(len(paths))] if len(paths) != 1 else ["output"]
+        reserve = self.op.context.names.reserve
+        return [*given, *(reserve(name) for name in own[len(given) :])]
+
+    def program(self, reference: Reference | None) -> TSProgram:
+        """Close the model."""
+        interpreter = self.interpreter
+        model = build_model(
+            self.op,
+            [value for _, value in self._outputs],
+            name=self._options.name,
+            initializers=interpreter.attributes.initializers,
+            functions=tuple(interpreter.functions.values()),
+            producer=("onnx-ts-legacy", __version__),
+        )
+        for (name, _), value in zip(self._outputs, model.graph.outputs, strict=True):
+            value.name = name
+            self._declare(name, value)
+        self._list_weights(model.graph)
+        if self._options.folds_weights and self._options.export_params:
+            FoldBatchNormalization().call(model)
+        if self._options.module_classes:
+            outline_modules(model, self._options.module_classes, interpreter.attributes.initializers)
+        initial = {name: slot.initial_tensor() for name, slot in self._slots.items()}
+        return TSProgram(
+            model,
+            self._interface,
+            state=self._state,
+            initial_state=initial,
+            reference=None if reference is None else lambda: reference,
+        )
+
+    def _list_weights(self, graph: ir.Graph) -> None:
+        """Make the weights inputs too, or inputs only, where that was asked for."""
+        weights = [value for value in self.interpreter.attributes.initializers if value.name in graph.initializers]
+        if self._options.initializers_as_inputs or not self._options.export_params:
+            graph.inputs.extend(weights)
+        if not self._options.export_params:
+            for value in weights:
+                del graph.initializers[str(value.name)]
+                value.const_value = None
+
+    def _declare(self, name: str, value: ir.Value) -> None:
+        """Give the dimensions of an output the names that were asked for."""
+        if value.shape is None:
+            return
+        axes = _named_axes(name, self._options.dynamic_axes.get(name, {}), len(value.shape))
+        for axis, text in axes.items():
+            dim = value.shape[axis]
+            if isinstance(dim, int) or dim.value is None or str(dim.value).startswith("u"):
+                value.shape[axis] = text
+
+
+def _named_axes(name: str, axes: Mapping[int, str] | Sequence[int], rank: int) -> dict[int, str]:
+    """Return the names of dynamic dimensions by axis.
+
+    Raises:
+        ArgumentsError: If there is no such axis.
+    """
+    named = dict(axes) if isinstance(axes, Mapping) else {axis: f"{name}_dim_{axis}" for axis in axes}
+    result: dict[int, str] = {}
+    for axis, text in named.items():
+        if not -rank <= axis < rank:
+            raise ArgumentsError(f"dynamic_axes names axis {axis} of {name!r}, which has rank {rank}.")
+        result[axis % rank] = str(text)
+    return result

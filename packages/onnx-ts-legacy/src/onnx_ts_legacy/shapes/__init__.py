@@ -1,0 +1,1 @@
+"""Dtypes, ranks and sizes of what calls return."""

@@ -1,0 +1,98 @@
+"""Shapes of what operators return that torch finds with data only, or by fixing dynamic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from onnx_ts_legacy.calls.recurrent import SHAPES as RECURRENT
+from onnx_ts_legacy.shapes.tensor_forms import is_tensor
+from onnxops_decomp.definitions import masked_index
+
+__all__ = ["SHAPES"]
+
+aten = torch.ops.aten
+
+
+def _ctc_loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1, *_: Any
+) -> Any:
+    """One loss for each sequence of the batch, or one number where they are reduced."""
+    batch = log_probs.shape[1:2] if log_probs.dim() == 3 else ()
+    return torch.empty((batch if reduction == 0 else ()), dtype=log_probs.dtype)
+
+
+def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
+    """Solution, residuals, rank and singular values; those that the driver does not compute have no elements."""
+    *batch, m, n = self.shape
+    vector = b.dim() == 1 or (self.dim() - 1 == b.dim() and tuple(b.shape) == (*batch, m))
+    columns = () if vector else (b.shape[-1],)
+    both = torch.broadcast_shapes(tuple(batch), tuple(b.shape[: -1 if vector else -2]))
+    driver = driver or "gelsy"
+    squares = isinstance(m, int) and isinstance(n, int) and m > n and driver != "gelsy"
+    return (
+        torch.empty((*both, n, *columns), dtype=self.dtype),
+        torch.empty((*both, *(columns or (1,))) if squares else (0,), dtype=self.dtype.to_real()),
+        torch.empty(tuple(batch) if driver != "gels" else (0,), dtype=torch.int64),
+        torch.empty((*batch, min(m, n)) if driver in ("gelsd", "gelss") else (0,), dtype=self.dtype.to_real()),
+    )
+
+
+def _spaced(start: Any, end: Any, steps: Any, *_: Any, dtype: torch.dtype | None = None, **placement: Any) -> Any:
+    """So many numbers as asked for, also if only the runtime knows how many."""
+    usual = torch.get_default_dtype()
+    is_complex = any(value.is_complex() if is_tensor(value) else isinstance(value, complex) for value in (start, end))
+    return torch.empty((steps,), dtype=dtype or (usual.to_complex() if is_complex else usual))
+
+
+def _counted(*numbers: Any, dtype: torch.dtype | None = None, **placement: Any) -> Any:
+    """So many numbers as fit between numbers that only the runtime knows, of which torch asks too much if they are
+    floats."""
+    floating = [_is_floating(number) for number in numbers]
+    known = not any(is_tensor(number) or isinstance(number, torch.SymFloat) for number in numbers)
+    if known or not any(floating):
+        overload = {1: "default", 2: "start", 3: "start_step"}[len(numbers)]
+        return getattr(aten.arange, overload)(*numbers, dtype=dtype, **placement)
+    return torch.empty((_any_size(),), dtype=dtype or torch.get_default_dtype())
+
+
+def _any_size() -> Any:
+    """Return a size that only the runtime knows."""
+    return torch.empty(2, dtype=torch.bool).nonzero().shape[0]
+
+
+def _repeated(self: Any, repeats: Any, dim: int | None = None, *, output_size: Any = None) -> Any:
+    """As many entries as the counts say, of which there may be one for all."""
+    count = _any_size() if output_size is None else output_size
+    if dim is None or self.dim() == 0:
+        return torch.empty((count,), dtype=self.dtype)
+    sizes = list(self.shape)
+    sizes[dim] = count
+    return torch.empty(sizes, dtype=self.dtype)
+
+
+def _is_floating(number: Any) -> bool:
+    return bool(number.dtype.is_floating_point) if is_tensor(number) else isinstance(number, float | torch.SymFloat)
+
+
+SHAPES: dict[Any, Callable[..., Any]] = {
+    **RECURRENT,
+    aten.ctc_loss.IntList: _ctc_loss,
+    aten.ctc_loss.Tensor: _ctc_loss,
+    aten.linalg_lstsq.default: _lstsq,
+    aten.index.Tensor: masked_index,
+    aten.repeat_interleave.self_Tensor: _repeated,
+    aten.arange.default: _counted,
+    aten.arange.start: _counted,
+    aten.arange.start_step: _counted,
+    # Their own kernels end in an internal assertion of torch where a size is symbolic.
+    aten._is_all_true.default: torch.all,
+    aten._is_any_true.default: torch.any,
+    **{
+        getattr(packet, overload): _spaced
+        for packet in (aten.linspace, aten.logspace)
+        for overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    },
+}

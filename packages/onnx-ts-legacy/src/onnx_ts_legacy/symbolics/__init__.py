@@ -1,0 +1,1 @@
+"""What custom symbolics are written with."""
