@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch.export import Dim
 
-from onnx_fx_export import InvalidArgumentError, constraints, export
-from onnx_fx_export.arguments import FunctionModule
-from onnx_fx_export.constraints import METADATA_KEY
+from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export.inputs.arguments import FunctionModule
+from onnx_fx_export.sizes import constraints
+from onnx_fx_export.sizes.constraints import METADATA_KEY
 
 
 class Branch(torch.nn.Module):

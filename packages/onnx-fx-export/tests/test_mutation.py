@@ -7,7 +7,7 @@ import torch
 
 import onnx_fx_export
 from onnx_fx_export import CaptureError, DynamicShapeError, MutationError, export
-from onnx_fx_export.arguments import FunctionModule
+from onnx_fx_export.inputs.arguments import FunctionModule
 
 
 class Counter(torch.nn.Module):

@@ -12,8 +12,8 @@ import torch
 
 import onnx_fx_export
 from onnx_fx_export import export
-from onnx_fx_export.constraints import METADATA_KEY
 from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.sizes.constraints import METADATA_KEY
 
 
 def mlp() -> torch.nn.Module:

@@ -11,7 +11,7 @@ import torch
 from torch.export import Dim
 
 from onnx_fx_export import DynamicShapeError, InvalidArgumentError, export
-from onnx_fx_export.arguments import FunctionModule
+from onnx_fx_export.inputs.arguments import FunctionModule
 
 APART = "treats size 1 of a dynamic dimension apart"
 

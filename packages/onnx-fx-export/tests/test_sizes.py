@@ -12,8 +12,8 @@ import torch
 from torch.export import Dim
 
 from onnx_fx_export import ConversionError, DynamicShapeError, InvalidArgumentError, export
-from onnx_fx_export.arguments import FunctionModule
-from onnx_fx_export.constraints import METADATA_KEY
+from onnx_fx_export.inputs.arguments import FunctionModule
+from onnx_fx_export.sizes.constraints import METADATA_KEY
 
 
 def repeats(x, y):

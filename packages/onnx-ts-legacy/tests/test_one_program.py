@@ -27,7 +27,7 @@ def fallen_back(model: Any, *args: Any, **options: Any) -> Any:
     """Export through the fallback, as if torch.export could not capture the model."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr("onnx_fx_export.request.ExportRequest.captured", refusing)
+        patch.setattr("onnx_fx_export.pipeline.ExportRequest.captured", refusing)
         return fx.export(model, *args, fallback=True, **options)
 
 

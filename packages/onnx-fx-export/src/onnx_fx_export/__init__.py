@@ -1,7 +1,14 @@
 """The torch.export based ONNX exporter."""
 
 from onnx_fx_export._version import __version__
-from onnx_fx_export.compatibility import replace_torch_onnx
+from onnx_fx_export.compat.preview import (
+    ExportOptions,
+    ExportOutput,
+    ExportOutputSerializer,
+    OnnxRegistry,
+    dynamo_export,
+)
+from onnx_fx_export.compat.torch_onnx import replace_torch_onnx
 from onnx_fx_export.errors import (
     CaptureError,
     ConversionError,
@@ -17,14 +24,7 @@ from onnx_fx_export.errors import (
     VerificationError,
 )
 from onnx_fx_export.export import export, unconvertible_ops
-from onnx_fx_export.preview import (
-    ExportOptions,
-    ExportOutput,
-    ExportOutputSerializer,
-    OnnxRegistry,
-    dynamo_export,
-)
-from onnx_fx_export.unallocated import enable_fake_mode
+from onnx_fx_export.weights.unallocated import enable_fake_mode
 from onnxops_decomp.exporting.program import ONNXProgram
 
 __all__ = [

@@ -10,12 +10,12 @@ from typing import IO, Any, Literal, NoReturn
 import torch
 
 from onnx_fx_export._version import __version__
-from onnx_fx_export.arguments import example_call, with_own_description
 from onnx_fx_export.errors import CaptureError, ConversionError, InvalidArgumentError
+from onnx_fx_export.finish.tool_metadata import apply_metadata
+from onnx_fx_export.inputs.arguments import example_call, with_own_description
 from onnx_fx_export.origin import captured_calls, source_line
-from onnx_fx_export.regions import ModuleClasses
-from onnx_fx_export.request import ExportRequest
-from onnx_fx_export.tool_metadata import apply_metadata
+from onnx_fx_export.pipeline import ExportRequest
+from onnx_fx_export.repeats.regions import ModuleClasses
 from onnxops_core.isolation import exclusive_export, without_autocast
 from onnxops_decomp.exporting import dynamic_shapes as shapes
 from onnxops_decomp.exporting.models import plain_model

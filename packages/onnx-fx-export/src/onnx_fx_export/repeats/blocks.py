@@ -2,7 +2,7 @@
 
 The first call of a block runs under torch.export as any other; two operators without results mark its operands and
 results in the graph. A later call of a block that certainly computes the same from its own parameters becomes one
-operator, and :func:`onnx_fx_export.block_expansion.expand` puts a copy of the marked nodes in its place.
+operator, and :func:`onnx_fx_export.repeats.block_expansion.expand` puts a copy of the marked nodes in its place.
 
 A block computes the same if its class, the shapes of its parameters, the metadata of its arguments, and all attributes
 that the first call read are equal, and the first call assigned none. What a forward does besides, such as
@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.attribute_reads import AttributeReads, equal, parameters_of, structure
-from onnx_fx_export.regions import ModuleClasses
+from onnx_fx_export.repeats.attribute_reads import AttributeReads, equal, parameters_of, structure
+from onnx_fx_export.repeats.regions import ModuleClasses
 
 __all__ = ["RepeatedBlocks", "marker_operators"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.examples import inferred_dimensions, several_examples
+from onnx_fx_export.inputs.examples import inferred_dimensions, several_examples
 from onnx_fx_export.origin import named_forward
 from onnxops_decomp.exporting.dynamic_shapes import bound_arguments
 from onnxops_decomp.exporting.naming import in_order, positional_parameters

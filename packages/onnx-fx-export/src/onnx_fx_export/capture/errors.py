@@ -8,7 +8,7 @@ import traceback
 
 from torch.nn.utils import rnn
 
-from onnx_fx_export.branches import cond_for, decides
+from onnx_fx_export.capture.branches import cond_for, decides
 from onnx_fx_export.errors import CaptureError, DynamicShapeError
 from onnx_fx_export.torch_private import not_the_users
 

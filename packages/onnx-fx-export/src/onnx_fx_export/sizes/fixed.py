@@ -15,8 +15,8 @@ import sympy
 import torch
 from torch.export import Dim
 
-from onnx_fx_export.size_questions import Sizes
-from onnx_fx_export.trial_runs import plain, user_values
+from onnx_fx_export.sizes.questions import Sizes
+from onnx_fx_export.sizes.trial_runs import plain, user_values
 from onnxops_decomp.expressions import at_sizes
 
 __all__ = ["equations_that_fix"]

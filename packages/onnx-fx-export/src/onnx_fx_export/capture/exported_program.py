@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.autocast import autocast_inside, cast_inside_calls
-from onnx_fx_export.autograd_function import SymbolicFunctionCall, recorded_calls
-from onnx_fx_export.block_expansion import NotRepeatableError, expand
-from onnx_fx_export.capture_errors import capture_error, is_dimension_error
-from onnx_fx_export.captured_state import watched_state
+from onnx_fx_export.capture.autocast import autocast_inside, cast_inside_calls
+from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall, recorded_calls
+from onnx_fx_export.capture.errors import capture_error, is_dimension_error
+from onnx_fx_export.capture.state import watched_state
+from onnx_fx_export.capture.torchvision_boxes import any_number_of_boxes
 from onnx_fx_export.errors import (
     CaptureError,
     DynamicShapeError,
@@ -24,7 +24,7 @@ from onnx_fx_export.errors import (
     MutationError,
     OnnxExporterError,
 )
-from onnx_fx_export.examples import (
+from onnx_fx_export.inputs.examples import (
     enlarged,
     has_special_sizes,
     named_keywords,
@@ -33,11 +33,11 @@ from onnx_fx_export.examples import (
     unmarked,
     variable_numbers,
 )
-from onnx_fx_export.fixed_sizes import equations_that_fix
-from onnx_fx_export.regions import ModuleClasses
-from onnx_fx_export.repeated_blocks import RepeatedBlocks
-from onnx_fx_export.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
-from onnx_fx_export.size_questions import (
+from onnx_fx_export.repeats.block_expansion import NotRepeatableError, expand
+from onnx_fx_export.repeats.blocks import RepeatedBlocks
+from onnx_fx_export.repeats.regions import ModuleClasses
+from onnx_fx_export.sizes.fixed import equations_that_fix
+from onnx_fx_export.sizes.questions import (
     CONDITIONS,
     LAYOUT,
     SizeQuestion,
@@ -46,7 +46,8 @@ from onnx_fx_export.size_questions import (
     holds_for_example,
     noted_questions,
 )
-from onnx_fx_export.small_sizes import (
+from onnx_fx_export.sizes.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
+from onnx_fx_export.sizes.small import (
     LEAST_SIZES,
     TRIED_SIZES,
     as_hints,
@@ -55,8 +56,7 @@ from onnx_fx_export.small_sizes import (
     takes_declared_sizes,
 )
 from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_0_and_1, specializations
-from onnx_fx_export.torchvision_boxes import any_number_of_boxes
-from onnx_fx_export.unallocated import allocated_on_paper
+from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core.export_state import onnx_export
 from onnxops_decomp.exporting import dynamic_shapes as shapes
 from onnxops_decomp.exporting.containers import register_containers, registered_results

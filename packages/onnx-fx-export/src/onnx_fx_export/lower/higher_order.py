@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnx_fx_export import autograd_function
+from onnx_fx_export.capture import autograd_function
 from onnxops_decomp import LoweringError, OpBuilder
 from onnxops_decomp.dtypes import is_complex, mark_complex, mark_number
 from onnxops_decomp.graph_lowering import GraphLowering, NodeHandler

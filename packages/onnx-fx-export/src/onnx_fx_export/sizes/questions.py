@@ -22,8 +22,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.origin import source_line
+from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives, in_order, plain, user_values
 from onnx_fx_export.torch_private import guards_of, guards_on_layout, hint_of, not_the_users, replacements_of
-from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives, in_order, plain, user_values
 from onnxops_core.patching import original, replaced
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.expressions import at_sizes

@@ -13,9 +13,9 @@ import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.fingerprint import marks_of, nodes_key, operand_key
 from onnx_fx_export.origin import module_path, origin_of
-from onnx_fx_export.size_sources import define_symbol
+from onnx_fx_export.repeats.fingerprint import marks_of, nodes_key, operand_key
+from onnx_fx_export.sizes.sources import define_symbol
 from onnxops_decomp import LoweringError, OpBuilder
 from onnxops_decomp.exporting.finish.functions import constants_to_nodes
 from onnxops_decomp.graph_lowering import GraphLowering, NodeHandler, RegionHandler
@@ -26,7 +26,7 @@ __all__ = ["LOWEST_OPSET", "Body", "FunctionStore"]
 
 LOWEST_OPSET = 15
 _VERSION = 1
-_REGION_DOMAIN = "onnx_fx_export.regions"
+_REGION_DOMAIN = "onnx_fx_export.repeats.regions"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,9 +17,9 @@ import sympy
 import torch
 from torch.export import Dim
 
-from onnx_fx_export.size_one import RIGHT_FOR_ONE, is_about_one
-from onnx_fx_export.size_questions import CONDITIONS, LAYOUT
-from onnx_fx_export.small_sizes import LEAST_SIZES, TRIED_SIZES, larger_sizes
+from onnx_fx_export.sizes.questions import CONDITIONS, LAYOUT
+from onnx_fx_export.sizes.size_one import RIGHT_FOR_ONE, is_about_one
+from onnx_fx_export.sizes.small import LEAST_SIZES, TRIED_SIZES, larger_sizes
 from onnx_fx_export.torch_private import guard_texts, is_decided_by_data
 from onnxops_decomp.exporting.constraints import METADATA_KEY, SizeConstraints, holds
 from onnxops_decomp.exporting.dimensions import renamed_text

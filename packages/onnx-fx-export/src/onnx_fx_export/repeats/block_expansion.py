@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch.export.graph_signature import InputKind
 
-from onnx_fx_export.repeated_blocks import marker_operators
+from onnx_fx_export.repeats.blocks import marker_operators
 
 __all__ = ["NotRepeatableError", "expand"]
 
@@ -33,7 +33,7 @@ def expand(program: torch.export.ExportedProgram) -> None:
     """Replace the stand-ins of repeated calls by copies of the recorded nodes, and drop the marks, in place.
 
     Args:
-        program: Captured while :class:`~onnx_fx_export.repeated_blocks.RepeatedBlocks` was active.
+        program: Captured while :class:`~onnx_fx_export.repeats.blocks.RepeatedBlocks` was active.
 
     Raises:
         NotRepeatableError: If a repeated block uses or gives tensors that are no arguments, parameters or results.

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.examples import replaced_forward
+from onnx_fx_export.inputs.examples import replaced_forward
 from onnx_fx_export.torch_private import has_autocast_kernel
 from onnxops_core.isolation import active_autocasts, without_autocast
 from onnxops_decomp.torch_private import fake_mode_of, is_composite, trace

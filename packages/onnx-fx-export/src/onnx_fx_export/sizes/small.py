@@ -19,8 +19,8 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.size_questions import Sizes, computed_one, depends_on_layout, of_one_name
-from onnx_fx_export.trial_runs import as_plain, call_at, eager, gives
+from onnx_fx_export.sizes.questions import Sizes, computed_one, depends_on_layout, of_one_name
+from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.expressions import at_sizes
 from onnxops_decomp.torch_private import is_without_data

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch.export.graph_signature import InputKind
 
-from onnx_fx_export.captured_state import STATE, StateNotes
+from onnx_fx_export.capture.state import STATE, StateNotes
 from onnx_fx_export.errors import MutationError
-from onnx_fx_export.functionalization import functionalized
-from onnx_fx_export.observers import settled
+from onnx_fx_export.lower.functionalization import functionalized
+from onnx_fx_export.lower.observers import settled
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.tensor_subclasses import reads_a_subclass_whole
 from onnx_fx_export.torch_private import records_modes
+from onnx_fx_export.weights.tensor_subclasses import reads_a_subclass_whole
 from onnxops_decomp.exporting.state_memory import shared_memory, with_line
 from onnxops_decomp.exporting.state_watch import ignored
 from onnxops_decomp.mutation import needs_functionalization, written_inputs, written_roots

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.arguments import FunctionModule, arguments_by_name, parameter_defaults, parameter_names
-from onnx_fx_export.capture import CaptureRequest, capture
-from onnx_fx_export.constraints import warn_of_bounds
-from onnx_fx_export.convert import ModelNames, convert
-from onnx_fx_export.dimension_names import name_output_axes
+from onnx_fx_export.capture.exported_program import CaptureRequest, capture
 from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError, MutationError, OnnxExporterError
-from onnx_fx_export.regions import ModuleClasses
-from onnx_fx_export.rewriting import rewrite_with_onnxscript
+from onnx_fx_export.finish.onnxscript import rewrite_with_onnxscript
+from onnx_fx_export.inputs.arguments import FunctionModule, arguments_by_name, parameter_defaults, parameter_names
+from onnx_fx_export.lower.convert import ModelNames, convert
+from onnx_fx_export.repeats.regions import ModuleClasses
+from onnx_fx_export.sizes.constraints import warn_of_bounds
+from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.call_structure import CallStructure

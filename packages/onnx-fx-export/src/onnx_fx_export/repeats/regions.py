@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.functions import Body, FunctionStore
-from onnx_fx_export.size_sources import define_new_symbols
+from onnx_fx_export.repeats.functions import Body, FunctionStore
+from onnx_fx_export.sizes.sources import define_new_symbols
 from onnxops_decomp.assertions import unneeded_nodes
 from onnxops_decomp.expressions import is_computable
 from onnxops_decomp.graph_lowering import GraphLowering, RegionHandler

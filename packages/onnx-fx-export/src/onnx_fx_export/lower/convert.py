@@ -13,17 +13,17 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from onnx_fx_export._version import __version__
-from onnx_fx_export.constraints import size_constraints
-from onnx_fx_export.dimension_names import declared_minimums, name_sizes
 from onnx_fx_export.errors import InvalidArgumentError, conversion_error
-from onnx_fx_export.functions import LOWEST_OPSET, FunctionStore
-from onnx_fx_export.higher_order import HANDLERS
-from onnx_fx_export.mutations import Mutations, without_hidden_writes
+from onnx_fx_export.lower.higher_order import HANDLERS
+from onnx_fx_export.lower.mutations import Mutations, without_hidden_writes
 from onnx_fx_export.origin import origin_of
-from onnx_fx_export.regions import ModuleClasses, module_regions
-from onnx_fx_export.size_sources import define_symbol
-from onnx_fx_export.tensor_subclasses import ACCESS, inner_tensor
-from onnx_fx_export.weights import WeightStore
+from onnx_fx_export.repeats.functions import LOWEST_OPSET, FunctionStore
+from onnx_fx_export.repeats.regions import ModuleClasses, module_regions
+from onnx_fx_export.sizes.constraints import size_constraints
+from onnx_fx_export.sizes.dimension_names import declared_minimums, name_sizes
+from onnx_fx_export.sizes.sources import define_symbol
+from onnx_fx_export.weights.initializers import WeightStore
+from onnx_fx_export.weights.tensor_subclasses import ACCESS, inner_tensor
 from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir
 from onnxops_decomp.exporting.call_structure import CallStructure

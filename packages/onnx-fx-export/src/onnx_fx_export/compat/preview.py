@@ -17,7 +17,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.export import DEFAULT_OPSET, export
-from onnx_fx_export.unallocated import FakeContext
+from onnx_fx_export.weights.unallocated import FakeContext
 from onnxops_decomp import LoweringTable, builtin_table
 from onnxops_decomp.exporting.dynamic_shapes import bound_arguments
 from onnxops_decomp.exporting.program import ONNXProgram

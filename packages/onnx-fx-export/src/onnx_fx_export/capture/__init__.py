@@ -1,0 +1,1 @@
+"""From a model and its example to an ExportedProgram."""

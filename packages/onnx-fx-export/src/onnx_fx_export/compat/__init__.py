@@ -1,0 +1,1 @@
+"""Entry points of torch's exporters under their names, for code that calls them."""

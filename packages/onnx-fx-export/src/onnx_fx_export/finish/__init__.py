@@ -1,0 +1,1 @@
+"""What happens to a model once its nodes stand."""

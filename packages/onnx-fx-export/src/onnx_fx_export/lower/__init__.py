@@ -1,0 +1,1 @@
+"""From an ExportedProgram to ONNX nodes."""

@@ -1,0 +1,1 @@
+"""Parameters, buffers and constants: where they come from, and how they become initializers."""
