@@ -84,7 +84,7 @@ class Branching(torch.nn.Module):
 
     def forward(self, x):
         self.total.add_(x.sum(0))
-        warnings.warn("written in a hurry", stacklevel=1)
+        warnings.warn("written in a hurry", stacklevel=1)  # noqa: TID251
         return self.blocks(x).unfold(0, 2, 1), x.shape[0] > 3
 
 

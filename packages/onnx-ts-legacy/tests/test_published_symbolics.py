@@ -266,7 +266,7 @@ def _(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 def test_errors_and_warnings_of_symbolics_are_those_of_the_export() -> None:
     def too_old(g, self):
-        warnings.warn("slow", errors.OnnxExporterWarning, stacklevel=1)
+        warnings.warn("slow", errors.OnnxExporterWarning, stacklevel=1)  # noqa: TID251
         raise errors.UnsupportedOperatorError("aten::exp", g.opset, 20)
 
     def odd(g, self):

@@ -80,7 +80,7 @@ def test_deprecations_of_torchscript_are_hidden_and_others_are_not() -> None:
         warnings.simplefilter("always")
         with private.hidden_deprecations():
             torch.jit.trace(torch.nn.ReLU(), torch.zeros(1))
-            warnings.warn("something else", stacklevel=1)
+            warnings.warn("something else", stacklevel=1)  # noqa: TID251
 
     assert [str(warning.message) for warning in seen] == ["something else"]
 

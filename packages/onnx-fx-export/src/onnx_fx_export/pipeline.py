@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from onnx_fx_export.repeats.regions import ModuleClasses
 from onnx_fx_export.sizes.constraints import warn_of_bounds
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting.call_structure import CallStructure
 from onnxops_decomp.exporting.domains import set_custom_opsets
@@ -91,7 +91,7 @@ class ExportRequest:
             return Captured(self.model, self.input_names)
         module = self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model)
         absent = left_out(inspect.signature(module.forward), self.args, self.kwargs or {})
-        input_names = without_absent(self.input_names, absent, stacklevel=3)  # the caller of export
+        input_names = without_absent(self.input_names, absent)
         request = CaptureRequest.of(
             module,
             self.args,
@@ -182,10 +182,9 @@ def _warn_of_one_tensor(program: torch.export.ExportedProgram) -> None:
             names.setdefault(id(leaf), []).append(str(name))
     for same in names.values():
         if len(same) > 1:
-            warnings.warn(
+            warn_user(
                 f"The inputs {', '.join(same)} were one tensor when the program was captured, and only one of them is "
-                "read. Capture it with tensors of their own, or pass the model itself to export.",
-                stacklevel=4,
+                "read. Capture it with tensors of their own, or pass the model itself to export."
             )
 
 
@@ -198,10 +197,9 @@ def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
         for node in module.graph.nodes
     )
     if count:
-        warnings.warn(
+        warn_user(
             f"The model is in training mode: {count} call(s) of dropout stay random in the ONNX model. Call its eval() "
-            "before the export if that is not meant.",
-            stacklevel=4,
+            "before the export if that is not meant."
         )
 
 

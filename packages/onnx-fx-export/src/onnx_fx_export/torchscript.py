@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from onnx_fx_export.errors import FallbackError, InvalidArgumentError, OnnxExporterError
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.naming import call_leaves, names_by_leaf
 from onnxops_decomp.exporting.options import ExportPath, asked_of_torchscript, refusal
 
@@ -45,10 +45,7 @@ def fall_back(given: Mapping[str, Any], arguments: Mapping[str, Any], error: Onn
         program = export_through_torchscript({**given, "input_names": names})
     except OnnxExporterError as other:
         raise FallbackError(error, other) from error
-    warnings.warn(
-        f"The TorchScript exporter made the model (fallback=True), as the FX exporter failed: {error}",
-        stacklevel=4,  # the caller of export
-    )
+    warn_user(f"The TorchScript exporter made the model (fallback=True), as the FX exporter failed: {error}")
     return program
 
 

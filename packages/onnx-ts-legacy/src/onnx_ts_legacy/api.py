@@ -227,14 +227,14 @@ def _named(options: Options, captured: Captured, model: Any) -> Options:
     Warns:
         UserWarning: If a name seems to be meant for another argument.
     """
-    given = without_absent(options.input_names, captured.absent, stacklevel=3)  # the caller of export
+    given = without_absent(options.input_names, captured.absent)
     weights = [*model.named_parameters(), *model.named_buffers()] if isinstance(model, torch.nn.Module) else []
     check_names(given, options.output_names, {name for name, _ in weights}, ArgumentsError)
     named = names_by_leaf(given, captured.leaves, ArgumentsError)
     inputs = {named.get(index, leaf.name) for index, leaf in enumerate(captured.leaves) if leaf.is_input}
     if clash := inputs.intersection(options.output_names):
         raise ArgumentsError(f"output_names gives the name {min(clash)!r}, which is that of an input.")
-    warn_of_names(given, named, captured.leaves, stacklevel=3)
+    warn_of_names(given, named, captured.leaves)
     return dataclasses.replace(options, input_names=tuple(given))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -47,6 +46,7 @@ from onnx_ts_legacy.state.values import (
     is_runtime,
 )
 from onnx_ts_legacy.symbolics.graph_context import run_symbolic
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.calls import functional_overload
 from onnxops_decomp.decompose import Decomposer
@@ -503,10 +503,9 @@ def _check_squeeze(metadata: Metadata, node: Any, args: Sequence[Any]) -> None:
             "size. Declare it static, or squeeze none that can have other sizes."
         )
     source = source_line(node)
-    warnings.warn(
+    warn_user(
         f"A dynamic dimension is squeezed{f' at {source}' if source else ''}. The model keeps it, also where its "
-        "size is 1; name the dimensions that are always 1, or declare this one static.",
-        stacklevel=2,
+        "size is 1; name the dimensions that are always 1, or declare this one static."
     )
 
 

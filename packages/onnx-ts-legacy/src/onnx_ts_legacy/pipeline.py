@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -33,6 +32,7 @@ from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import Registry, registry
 from onnx_ts_legacy.state.slots import StateSlot, interface_value
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp import LoweringTable, builtin_table
 from onnxops_decomp.builder import OpBuilder
 from onnxops_decomp.dtypes import is_complex, to_ir
@@ -116,7 +116,7 @@ def convert(captured: Captured, options: Options, reference: Reference | None = 
     if changed.keys() - needed:
         conversion = _Conversion(captured, options, {name: slot for name, slot in slots.items() if name in needed})
         conversion.run()
-    warn_of_left_out(conversion.left_out, stacklevel=3)  # the caller of export
+    warn_of_left_out(conversion.left_out)
     return conversion.program(reference)
 
 
@@ -140,10 +140,7 @@ def convert_numbers(captured: Captured, options: Options, reference: Reference |
         except OnnxExporterError as error:
             last = error
             continue
-        warnings.warn(
-            f"{', '.join(names)} of the example becomes a constant of the model and no input, as {first}",
-            stacklevel=3,  # the caller of export
-        )
+        warn_user(f"{', '.join(names)} of the example becomes a constant of the model and no input, as {first}")
         return program
     # What fails with constants as well does not fail because of the numbers.
     raise last
@@ -200,7 +197,7 @@ def _refuse_or_warn(lines: Mapping[str, str], state: str) -> None:
             "of the model."
         )
     for name, line in sorted(lines.items()):
-        warnings.warn(ignored(name, line), OnnxExporterWarning, stacklevel=2)
+        warn_user(ignored(name, line), OnnxExporterWarning)
 
 
 class _Conversion:
@@ -330,12 +327,11 @@ class _Conversion:
             if text := shared_memory(f"its input {place}", example, others, same_counts=True):
                 raise StateError(text)
             if self._options.state != "io":
-                warnings.warn(
+                warn_user(
                     f"The model changes its input {place} in place. The outputs of the ONNX model take "
                     'account of that, but it cannot change what it is given: state="io" makes the new contents an '
                     "output.",
                     OnnxExporterWarning,
-                    stacklevel=2,
                 )
 
     # ---- outputs

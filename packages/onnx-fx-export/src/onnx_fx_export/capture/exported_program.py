@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -58,6 +57,7 @@ from onnx_fx_export.sizes.small import (
 from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_0_and_1, specializations
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core.export_state import onnx_export
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting import dynamic_shapes as shapes
 from onnxops_decomp.exporting.containers import register_containers, registered_results
 from onnxops_decomp.exporting.other_sizes import Example
@@ -233,7 +233,7 @@ def _tried(
             if calls:
                 break
         except NotRepeatableError as error:
-            warnings.warn(f"Repeated blocks are captured one by one: {error}.", stacklevel=2)
+            warn_user(f"Repeated blocks are captured one by one: {error}.")
         except Exception as error:
             first = first or error
             # Dynamo would record the forward of a Function and lose what its symbolic method says, and forget state.

@@ -107,7 +107,7 @@ class _Converter:
         check_names(names.input_overrides, names.output_overrides, weights, InvalidArgumentError)
         leaves = _leaves(program, names.inputs)
         self.given = names_by_leaf(names.input_overrides, leaves, InvalidArgumentError)
-        warn_of_names(names.input_overrides, self.given, leaves, stacklevel=6)  # the caller of export
+        warn_of_names(names.input_overrides, self.given, leaves)
         own = {name for name in names.outputs if name not in names.inputs and name not in weights}
         self.kept = frozenset({*names.input_overrides, *names.output_overrides, *own})
         for name in self.kept:
@@ -231,7 +231,7 @@ class _Converter:
             raise InvalidArgumentError(f"output_names has {extra!r} and more, but the model has no output for it.")
         if not values and not state:
             raise InvalidArgumentError("The model returns no tensor and no number, so that there is nothing to export.")
-        warn_of_left_out(left_out, stacklevel=7)  # the caller of export
+        warn_of_left_out(left_out)
         # The state comes last, in the order in which it comes in.
         order = [*self.model_inputs, *self.initial_state]
         sources = sorted(state, key=order.index)

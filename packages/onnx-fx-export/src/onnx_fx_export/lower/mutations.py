@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -16,6 +15,7 @@ from onnx_fx_export.lower.observers import settled
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import records_modes
 from onnx_fx_export.weights.tensor_subclasses import reads_a_subclass_whole
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.state_memory import shared_memory, with_line
 from onnxops_decomp.exporting.state_watch import ignored
 from onnxops_decomp.mutation import needs_functionalization, written_inputs, written_roots
@@ -62,16 +62,15 @@ class Mutations:
         """Warn of state that is left out."""
         found = {self._called(name): self.notes.lines.get(name, "") for name in sorted(buffers)}
         for name, line in {**found, **self.notes.ignored}.items():
-            warnings.warn(ignored(name, line), stacklevel=5)
+            warn_user(ignored(name, line))
 
     def warn_of_inputs(self, names: Mapping[str, str]) -> None:
         """Warn of inputs that the torch model changes in place, given by the names of their placeholders."""
         for placeholder, line in self.inputs.items():
-            warnings.warn(
+            warn_user(
                 f"The model changes its input {with_line(names[placeholder], line)} in place. The outputs of the ONNX "
                 'model take account of that, but it cannot change what it is given: state="io" makes the new contents '
-                "an output.",
-                stacklevel=5,
+                "an output."
             )
 
     def _called(self, buffer: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from onnx_fx_export.sizes.questions import CONDITIONS, LAYOUT
 from onnx_fx_export.sizes.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.sizes.small import LEAST_SIZES, TRIED_SIZES, larger_sizes
 from onnx_fx_export.torch_private import guard_texts, is_decided_by_data
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.constraints import METADATA_KEY, SizeConstraints, holds
 from onnxops_decomp.exporting.dimensions import renamed_text
 from onnxops_decomp.exporting.dynamic_shapes import declared_text
@@ -95,11 +95,10 @@ def warn_of_bounds(constraints: SizeConstraints, dims: Iterable[Any]) -> None:
     declared = {text: dim for dim in dims if (text := declared_text(dim)) is not None}
     found = [text for text in constraints.conditions if _leaves_out(text, declared)]
     if found:
-        warnings.warn(
+        warn_user(
             f"The model is right for a part of the declared sizes only: {'; '.join(found)}. Its program refuses the "
             "others. Declare the bounds, as torch.export.Dim('n', min=..., max=...) does, or change the code that "
-            "needs them.",
-            stacklevel=5,  # the caller of export
+            "needs them."
         )
 
 
@@ -125,10 +124,7 @@ def _warn_of_unread(texts: Sequence[str]) -> None:
     """Tell of conditions that cannot be written as such of the model, instead of dropping them without a word."""
     if texts:
         listed = "\n".join(f"  {text}" for text in texts)
-        warnings.warn(
-            f"The model is right where these conditions hold, and its program cannot check them:\n{listed}",
-            stacklevel=2,
-        )
+        warn_user(f"The model is right where these conditions hold, and its program cannot check them:\n{listed}")
 
 
 def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:

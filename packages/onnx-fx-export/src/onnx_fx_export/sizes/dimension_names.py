@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch.export import Dim
 
 from onnx_fx_export.errors import InvalidArgumentError
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.dynamic_shapes import axes_by_number, declared_text
 from onnxops_decomp.exporting.size_expressions import names_in, parsed, symbolic
 from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
@@ -54,10 +54,9 @@ def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torc
         if text.isidentifier() and used.is_Symbol and str(used) != text:
             lost.setdefault((text, str(used)), []).append(place)
     for (text, used), places in lost.items():
-        warnings.warn(
+        warn_user(
             f"The model only works where {text} equals {used}: the dimension of {', '.join(places)} is called {used}. "
-            "Declare both with one name.",
-            stacklevel=11,  # the caller of export
+            "Declare both with one name."
         )
 
 
@@ -111,7 +110,7 @@ def name_output_axes(model: ir.Model, dynamic_axes: Mapping[str, Mapping[int, st
         for axis, wanted in axes_by_number(name, axes, len(dims)).items():
             present = dims[axis]
             if isinstance(present, int) or (wanted in inputs and wanted != str(present)):
-                warnings.warn(f"Dimension {axis} of output {name} is {present}, not {wanted}.", stacklevel=4)
+                warn_user(f"Dimension {axis} of output {name} is {present}, not {wanted}.")
             elif isinstance(axes, Mapping):
                 dims[axis] = ir.SymbolicDim(wanted)
         outputs[name].shape = ir.Shape(dims)

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import itertools
 import sys
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -25,6 +24,7 @@ from onnx_fx_export.origin import source_line
 from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives, in_order, plain, user_values
 from onnx_fx_export.torch_private import guards_of, guards_on_layout, hint_of, not_the_users, replacements_of
 from onnxops_core.patching import original, replaced
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.expressions import at_sizes
 from onnxops_decomp.mutation import shared_writes
@@ -284,11 +284,10 @@ def conditions_for_small_sizes(
     at_one += [question for question in assumed if not question.holds(sizes.smallest, 1)]
     if at_one:
         places = "\n".join(dict.fromkeys(f"  {question.place}" for question in at_one))
-        warnings.warn(
+        warn_user(
             f"The model treats size 1 of a dynamic dimension apart, at\n{places}\nThe exported model is right for "
             "larger sizes only, and its program refuses size 1. Declare torch.export.Dim(..., min=2) if it does not "
-            "occur, else export the model once more for it.",
-            stacklevel=7,  # the caller of export
+            "occur, else export the model once more for it."
         )
     return [question.relation for question in (*asked, *assumed)]
 

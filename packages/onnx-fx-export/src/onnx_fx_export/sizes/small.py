@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.sizes.questions import Sizes, computed_one, depends_on_layout, of_one_name
 from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.other_sizes import Example
 from onnxops_decomp.expressions import at_sizes
 from onnxops_decomp.torch_private import is_without_data
@@ -300,10 +300,9 @@ class _Trial:
         except Exception:
             right = False
         if not right and self.warns:
-            warnings.warn(
+            warn_user(
                 f"The model takes size {min(small.values())} of a dynamic dimension, and its capture is right for "
                 "larger sizes only; the exported model's program refuses smaller ones. Export it once more for them, "
-                "or declare torch.export.Dim(..., min=...) if they do not occur.",
-                stacklevel=8,  # the caller of export
+                "or declare torch.export.Dim(..., min=...) if they do not occur."
             )
         return right

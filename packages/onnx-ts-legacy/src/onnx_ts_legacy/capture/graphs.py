@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from onnxops_core.export_state import onnx_export, unfused_layers
 from onnxops_core.isolation import active_autocasts
 from onnxops_core.patching import replaced
 from onnxops_core.symbolic import symbolic, symbolic_multi_out
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.call_structure import CallStructure
 from onnxops_decomp.exporting.containers import register_containers
 from onnxops_decomp.exporting.naming import (
@@ -422,10 +422,9 @@ def _call_structure(signature: inspect.Signature, call: pytree.TreeSpec, result:
 def _warn_of_numbers(leaves: Sequence[Leaf]) -> None:
     numbers = ", ".join(f"{leaf.name}={leaf.value!r}" for leaf in leaves if isinstance(leaf.value, bool | int | float))
     if numbers:
-        warnings.warn(
+        warn_user(
             f"The trace takes {numbers} of the example for constants of the model. Give tensors, or script the model, "
-            "to make inputs of them.",
-            stacklevel=5,  # the caller of export
+            "to make inputs of them."
         )
 
 

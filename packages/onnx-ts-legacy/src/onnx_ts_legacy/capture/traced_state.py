@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy.errors import CaptureError, OnnxExporterWarning, StateError
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.kept_contents import KeptContents
 from onnxops_decomp.exporting.state_inventory import Inventory, kept
 from onnxops_decomp.exporting.state_watch import StatePlace, StateWatch, ignored, refusal
@@ -109,7 +109,7 @@ class TracedState:
         if found and state != "ignore":
             raise StateError(refusal(found))
         for path, line in found.items():
-            warnings.warn(ignored(path, line), OnnxExporterWarning, stacklevel=2)
+            warn_user(ignored(path, line), OnnxExporterWarning)
 
     def _restore_buffers(self) -> None:
         for _, module, before in self._buffers:

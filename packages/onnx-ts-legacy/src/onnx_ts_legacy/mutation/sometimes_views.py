@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.shapes.metadata import Metadata, viewed_argument
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm
 from onnx_ts_legacy.state.values import Content, Storage, Tensor
+from onnxops_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
@@ -155,7 +155,7 @@ class SometimesViews:
         )
         if not sizes:
             raise ScriptValueError(text)
-        warnings.warn(text, stacklevel=2)
+        warn_user(text)
 
     def _sharing_sizes(self, path: Path) -> str | None:
         """Return sizes that make views of all copies; empty for those of the example, None if there are none."""

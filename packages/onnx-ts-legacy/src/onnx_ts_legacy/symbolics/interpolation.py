@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from onnx_ts_legacy.symbolics.graph_context import GraphContext
 from onnx_ts_legacy.symbolics.opset_module import aten_function
 from onnx_ts_legacy.symbolics.quantization import quantized_args
 from onnx_ts_legacy.symbolics.values import SymbolicValue
+from onnxops_core.user_warnings import warn_user
 
 __all__ = ["interpolation_warning", "scales_of_factors", "scales_of_sizes"]
 
@@ -58,11 +58,10 @@ def scales_of_factors(g: GraphContext, scales: Sequence[Any]) -> Any:
 
 def interpolation_warning(interpolate_mode: str) -> None:
     """Warn that Upsample and Resize below opset 11 place their samples otherwise than torch does."""
-    warnings.warn(
+    warn_user(
         f"ONNX's {interpolate_mode} resizing below opset 11 has no coordinate modes, so that samples may lie at other "
         "places than torch's; export with opset_version 11 or above for the same result.",
         OnnxExporterWarning,
-        stacklevel=2,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import inspect
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnxops_core.errors import OnnxExporterError
+from onnxops_core.user_warnings import warn_user
 
 __all__ = [
     "Leaf",
@@ -172,40 +172,33 @@ def check_names(
             found.add(name)
 
 
-def warn_of_left_out(values: Mapping[str, Any], stacklevel: int) -> None:
+def warn_of_left_out(values: Mapping[str, Any]) -> None:
     """Warn of what a model returns and ONNX has no value for.
 
     Args:
         values: What it is, by its place in the result.
-        stacklevel: The caller to blame, as ``warnings.warn`` counts.
 
     Warns:
         UserWarning: If there is anything.
     """
     if values:
         places = ", ".join(f"{value!r} at {name}" for name, value in values.items())
-        warnings.warn(
-            f"The model returns {places}: no output of an ONNX model, and left out.", stacklevel=stacklevel + 1
-        )
+        warn_user(f"The model returns {places}: no output of an ONNX model, and left out.")
 
 
-def without_absent(given: Sequence[str], absent: Collection[str], stacklevel: int) -> Sequence[str]:
+def without_absent(given: Sequence[str], absent: Collection[str]) -> Sequence[str]:
     """Return the names of inputs without those of parameters that the example call leaves at None.
 
     Args:
         given: The names.
         absent: Names of these parameters.
-        stacklevel: The caller to blame, as ``warnings.warn`` counts.
 
     Warns:
         UserWarning: If there are such names.
     """
     for name in given:
         if name in absent:
-            warnings.warn(
-                f"input_names has {name!r}, which the example leaves at None: it is no input.",
-                stacklevel=stacklevel + 1,
-            )
+            warn_user(f"input_names has {name!r}, which the example leaves at None: it is no input.")
     return given if isinstance(given, str) else [name for name in given if name not in absent]
 
 
@@ -235,14 +228,13 @@ def names_by_leaf(given: Sequence[str], leaves: Sequence[Leaf], error: type[Onnx
     return {index: name for index, name in zip(places, given, strict=False) if leaves[index].is_input}
 
 
-def warn_of_names(given: Sequence[str], named: Mapping[int, str], leaves: Sequence[Leaf], stacklevel: int) -> None:
+def warn_of_names(given: Sequence[str], named: Mapping[int, str], leaves: Sequence[Leaf]) -> None:
     """Warn of names of inputs that may be meant for other arguments.
 
     Args:
         given: Names of the inputs in order.
         named: The names by leaf, as :func:`names_by_leaf` returns them.
         leaves: Leaves of the example call.
-        stacklevel: The caller to blame, as ``warnings.warn`` counts.
 
     Warns:
         UserWarning: If a name is that of another argument than the one in that place, or of one that is None.
@@ -253,13 +245,12 @@ def warn_of_names(given: Sequence[str], named: Mapping[int, str], leaves: Sequen
         if name not in named.values():
             absent = ", ".join(leaf.name for leaf in leaves if leaf.value is None and not leaf.is_input)
             text = f"input_names has {name!r} for an argument that is None in the example ({absent}): it is no input."
-            warnings.warn(f"{text} The inputs are, in order: {inputs}.", stacklevel=stacklevel + 1)
+            warn_user(f"{text} The inputs are, in order: {inputs}.")
     for index, name in named.items():
         if name != leaves[index].name and name in own:
-            warnings.warn(
+            warn_user(
                 f"input_names gives the name {name!r} to the input for {leaves[index].name}, and {name} is another "
-                f"argument of the model. The inputs are, in order: {inputs}.",
-                stacklevel=stacklevel + 1,
+                f"argument of the model. The inputs are, in order: {inputs}."
             )
 
 

@@ -8,12 +8,12 @@ shape to which the inputs are reshaped first: nothing moves, and no optimizer ca
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.constraints import SizeConstraints
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.size_expressions import names_in, parsed
@@ -64,7 +64,7 @@ def add_size_checks(model: ir.Model, constraints: SizeConstraints) -> None:
     if unwritten:
         listed = "\n".join(f"  {text}" for text in unwritten)
         text = f"The model's graph does not check these conditions, but its program does:\n{listed}"
-        warnings.warn(text, stacklevel=5)  # the caller of export
+        warn_user(text)
 
 
 def _equal_dimensions(graph: ir.Graph) -> Iterator[str]:

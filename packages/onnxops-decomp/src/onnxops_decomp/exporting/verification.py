@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_core.errors import OnnxExporterError
 from onnxops_core.export_state import unfused_layers
+from onnxops_core.user_warnings import warn_user
 from onnxops_decomp.exporting.errors import VerificationError
 from onnxops_decomp.exporting.other_sizes import Example, other_sizes
 
@@ -100,7 +100,7 @@ def verify_program(
             break
         else:
             if refusals:
-                warnings.warn(f"Not verified{';'.join(refusals)}: the model itself fails there.", stacklevel=3)
+                warn_user(f"Not verified{';'.join(refusals)}: the model itself fails there.")
     return verified
 
 
