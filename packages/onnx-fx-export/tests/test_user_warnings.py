@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from onnx_fx_export.compatibility import replace_torch_onnx
 from torch import Tensor, nn
 
 import onnx_fx_export
 import onnx_ts_legacy
+from onnx_fx_export import replace_torch_onnx
 
 X = torch.ones(2, 3)
 OPTIONS: dict[str, Any] = {"state": "ignore", "input_names": ["y", "x"]}
