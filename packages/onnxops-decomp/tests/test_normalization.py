@@ -1,6 +1,7 @@
 """Normalization layers equal eager PyTorch."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,19 @@ def test_group_norm_of_doubles(opset: int) -> None:
 def test_group_norm_of_nothing(shape: tuple[int, ...], opset: int) -> None:
     check(lambda x, w: F.group_norm(x, 2, w), torch.randn(shape), torch.randn(4), opset=opset)
     check(lambda x: torch.native_group_norm(x, None, None, 0, 4, math.prod(shape[2:]), 2, 1e-5), torch.randn(shape))
+
+
+@pytest.mark.parametrize("opset", [13, 20, 23])
+@pytest.mark.parametrize("shape", [(4, 5), (5, 4)])
+def test_statistics_of_groups_that_may_be_empty(shape: tuple[int, int], opset: int) -> None:
+    def function(x: torch.Tensor) -> Any:
+        grid = torch.arange(20.0).reshape(shape)
+        tensor = grid[..., None] * x if shape[1] == 4 else x[:, None, None] * grid
+        return torch.native_group_norm(
+            tensor, torch.arange(4.0), torch.ones(4), tensor.shape[0], 4, tensor.shape[2], 2, 1e-5
+        )
+
+    check(function, torch.randn(3), opset=opset, others=[(torch.randn(n),) for n in (0, 6)])
 
 
 @pytest.mark.parametrize("opset", [7, 13, 20])

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import to_torch
+from onnxops_decomp.lowerings.reductions import mean
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.sizes import is_zero
 
@@ -305,8 +306,15 @@ def native_group_norm(
     eps: float,
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     grouped = op.reshape(input, [N, group, op.size_mul(op.size_floordiv(C, group), HxW)])
-    mean = op.ReduceMean(grouped, [2], keepdims=1)
-    centered = op.Sub(grouped, mean)
-    variance = op.ReduceMean(op.Mul(centered, centered), [2], keepdims=0)
+    average = mean(op, grouped, 2, keepdim=True, of_nothing=0.0)
+    centered = op.Sub(grouped, average)
+    variance = mean(op, op.Mul(centered, centered), 2)
     rstd = op.Reciprocal(op.Sqrt(op.Add(variance, eps)))
-    return group_norm(op, input, group, weight, bias, eps), op.Squeeze(mean, [2]), rstd
+    if all(isinstance(size, int) for size in op.sizes(input)):
+        return group_norm(op, input, group, weight, bias, eps), op.Squeeze(average, [2]), rstd
+    # ONNX Runtime's kernels for normalizations fail if there turn out to be no elements.
+    result = op.reshape(op.Mul(centered, op.Unsqueeze(rstd, [2])), op.sizes(input))
+    axes = list(range(1, op.rank(input) - 1))
+    result = result if weight is None else op.Mul(result, op.Unsqueeze(op.cast(weight, op.dtype(input)), axes))
+    result = result if bias is None else op.Add(result, op.Unsqueeze(op.cast(bias, op.dtype(input)), axes))
+    return result, op.Squeeze(average, [2]), rstd

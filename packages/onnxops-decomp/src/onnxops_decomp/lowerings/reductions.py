@@ -51,13 +51,13 @@ def element_count(op: OpBuilder, value: ir.Value, dim: Dims) -> Size:
     return op.size_mul(*(op.size(value, axis) for axis in reduced_axes(op, value, dim)))
 
 
-def mean(op: OpBuilder, value: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
-    """Return the mean over ``dim``; that of nothing is NaN, which the specification of ReduceMean leaves open."""
+def mean(op: OpBuilder, value: ir.Value, dim: Dims, keepdim: bool = False, of_nothing: float = math.nan) -> ir.Value:
+    """Return the mean over ``dim``, with that of no elements, which the specification of ReduceMean leaves open."""
     result, count = reduce(op, "ReduceMean", value, dim, keepdim), element_count(op, value, dim)
     if isinstance(count, int) and count > 0:
         return result
-    nan = op.constant(math.nan, op.dtype(value))
-    return op.expand(nan, op.sizes(result)) if is_zero(count) else op.Where(op.Equal(count, 0), nan, result)
+    empty = op.constant(of_nothing, op.dtype(value))
+    return op.expand(empty, op.sizes(result)) if is_zero(count) else op.Where(op.Equal(count, 0), empty, result)
 
 
 def summed_dtype(op: OpBuilder, value: ir.Value, dtype: torch.dtype | None) -> ir.Value:
