@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from onnx_fx_export import SaveError, export
-from onnxops_decomp.exporting import saving, weights
+from onnxops_decomp.exporting.program import saving
+from onnxops_decomp.exporting.weights import initializers as weights
 
 
 def run(path: Path, x: torch.Tensor) -> torch.Tensor:
@@ -51,7 +52,7 @@ def test_a_session_of_a_large_model_reads_a_file_that_goes_with_it(model, monkey
     program = export(model, (torch.randn(2, 64),))
     x = torch.randn(2, 64)
     expected = program(x)
-    monkeypatch.setattr("onnxops_decomp.exporting.running.MAX_SINGLE_FILE_BYTES", 1)
+    monkeypatch.setattr("onnxops_decomp.exporting.program.running.MAX_SINGLE_FILE_BYTES", 1)
     paths: list[str] = []
 
     def initializer(path: str):
@@ -76,13 +77,13 @@ def test_a_save_that_fails_leaves_what_was_there(model, external, broken, tmp_pa
         raise OSError(28, "No space left on device")
 
     if broken == "replace":
-        monkeypatch.setattr("onnxops_decomp.exporting.saving.os.replace", full)
+        monkeypatch.setattr("onnxops_decomp.exporting.program.saving.os.replace", full)
     elif external:
         for tensor in program.model.graph.initializers.values():
             monkeypatch.setattr(type(tensor.const_value), "tofile", full)
     else:
         monkeypatch.setattr(
-            "onnxops_decomp.exporting.saving.write_model", lambda model, file: (file.write(b"half"), full())
+            "onnxops_decomp.exporting.program.saving.write_model", lambda model, file: (file.write(b"half"), full())
         )
     with pytest.raises(SaveError, match="No space left"):
         program.save(path, external_data=external)

@@ -15,7 +15,7 @@ from ts_models import run
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import SaveError
-from onnxops_decomp.exporting import saving
+from onnxops_decomp.exporting.program import saving
 
 X = torch.randn(2, 64)
 

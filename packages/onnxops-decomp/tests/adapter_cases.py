@@ -18,10 +18,10 @@ import onnx_ir as ir
 from decomp_harness import ORT_NEWEST_OPSET
 from onnx import numpy_helper
 
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.model import build_model
-from onnxops_decomp.schemas import NEWEST_OPSET, op_spec
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.spec.schemas import NEWEST_OPSET, op_spec
 
 Array = np.ndarray
 

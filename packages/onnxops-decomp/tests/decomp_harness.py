@@ -19,15 +19,15 @@ from onnx.reference import ReferenceEvaluator
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.builder.scope import ModelContext
 from onnxops_decomp.dtypes import mark_complex, to_ir
-from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.graph.graph_lowering import GraphLowering, SymbolNames
+from onnxops_decomp.graph.mutation import needs_functionalization
+from onnxops_decomp.graph.whole_calls import WholeCalls, restore
 from onnxops_decomp.lowerings import LoweringTable, builtin_table
-from onnxops_decomp.model import build_model
-from onnxops_decomp.mutation import needs_functionalization
-from onnxops_decomp.scope import ModelContext
-from onnxops_decomp.targets import target_passes
-from onnxops_decomp.whole_calls import WholeCalls, restore
+from onnxops_decomp.runtimes import target_passes
 
 ORT_NEWEST_OPSET = 26
 TOLERANCE = {

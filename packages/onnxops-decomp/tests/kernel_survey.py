@@ -18,11 +18,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 from adapter_cases import Case
 
-from onnxops_decomp import kernel_gaps
 from onnxops_decomp.adapters import registry
+from onnxops_decomp.builder.planning import make_plan
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.planning import make_plan
-from onnxops_decomp.schemas import OLDEST_OPSET, OpSpec, op_spec
+from onnxops_decomp.runtimes.onnxruntime import kernel_gaps
+from onnxops_decomp.spec.schemas import OLDEST_OPSET, OpSpec, op_spec
 
 DTYPES = [
     ir.DataType[name]

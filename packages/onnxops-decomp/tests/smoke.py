@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 
 import onnxops_decomp
-from onnxops_decomp.model import build_model
+from onnxops_decomp.files.model import build_model
 
 
 def main() -> None:

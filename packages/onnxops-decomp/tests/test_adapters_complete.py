@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from onnxops_decomp.adapters import registry
-from onnxops_decomp.planning import NEGATIVE_AXES_OPSET
-from onnxops_decomp.schemas import NEWEST_OPSET, OLDEST_OPSET, OpSpec, op_spec
+from onnxops_decomp.builder.planning import NEGATIVE_AXES_OPSET
+from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET, OpSpec, op_spec
 
 # Only an attribute was added; without it the older form means the same, with it the builder names the opset.
 ADDED_ATTRIBUTE_ONLY = {

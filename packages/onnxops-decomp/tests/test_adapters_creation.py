@@ -11,9 +11,9 @@ import pytest
 import torch
 from adapter_cases import run_function as run
 
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.model import build_model
+from onnxops_decomp.files.model import build_model
 
 T = ir.DataType
 SAMPLES = 20000

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxops_decomp import binding
+from onnxops_decomp.builder import binding
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.schemas import NEWEST_OPSET, first_opset, op_spec
+from onnxops_decomp.spec.schemas import NEWEST_OPSET, first_opset, op_spec
 
 T = ir.DataType
 

@@ -7,9 +7,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
-from onnxops_decomp.model import build_model
+from onnxops_decomp.files.model import build_model
 
 T = ir.DataType
 

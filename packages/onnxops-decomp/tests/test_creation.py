@@ -6,9 +6,9 @@ import torch
 from decomp_harness import check, compare, run
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.files.model import build_model
 from onnxops_decomp.lowerings import builtin_table
-from onnxops_decomp.model import build_model
 
 X = torch.randn(3, 4)
 LARGER = [(torch.randn(6, 5),)]

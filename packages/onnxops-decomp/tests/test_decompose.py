@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from onnxops_decomp import UnsupportedOperatorError
-from onnxops_decomp.decompose import Decomposer
+from onnxops_decomp.graph.decompose import Decomposer
 
 LIBRARY = torch.library.Library("onnxops_decomp_tests", "DEF")
 

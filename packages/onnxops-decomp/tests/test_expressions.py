@@ -9,9 +9,9 @@ import pytest
 import sympy
 from torch.utils._sympy import functions as f
 
-from onnxops_decomp.builder import OpBuilder
-from onnxops_decomp.expressions import emit_expression, is_computable
-from onnxops_decomp.model import build_model
+from onnxops_decomp.builder.expressions import emit_expression, is_computable
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.files.model import build_model
 
 N, M = sympy.symbols("n m", integer=True, positive=True)
 

@@ -11,9 +11,9 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxops_decomp.builder import OpBuilder
-from onnxops_decomp.folding import MAX_ELEMENTS, fold, is_foldable
-from onnxops_decomp.schemas import NEWEST_OPSET
+from onnxops_decomp.builder.folding import MAX_ELEMENTS, fold, is_foldable
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.spec.schemas import NEWEST_OPSET
 
 FLOATS = np.array([[-2.5, -1.0, -0.0], [0.5, 1.0, 7.25]], np.float32)
 POSITIVE = np.abs(FLOATS) + 0.5

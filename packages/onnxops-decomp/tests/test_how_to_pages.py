@@ -57,10 +57,10 @@ print(entry and entry.function.__module__)
 
 def test_the_steps_to_add_an_operator_add_it(package: Path) -> None:
     lowering, test = files_on("add-an-operator.md")
-    without(package / "lowerings" / "activations.py", "@lowering(aten.softplus.default)\n")
+    without(package / "lowerings" / "pointwise" / "activations.py", "@lowering(aten.softplus.default)\n")
     assert run(package, "-c", HAS_SOFTPLUS).stdout.strip() == "None"
-    (package / "lowerings" / "added.py").write_text(lowering)
-    assert run(package, "-c", HAS_SOFTPLUS).stdout.strip() == "onnxops_decomp.lowerings.added"
+    (package / "lowerings" / "pointwise" / "added.py").write_text(lowering)
+    assert run(package, "-c", HAS_SOFTPLUS).stdout.strip() == "onnxops_decomp.lowerings.pointwise.added"
     (package.parent / "test_added.py").write_text(test)
     result = run(package, "-m", "pytest", "-q", "test_added.py")
     assert result.returncode == 0, result.stdout

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import onnx_ir as ir
 import pytest
 
-from onnxops_decomp.builder import OpBuilder
-from onnxops_decomp.inference import UNKNOWN, broadcast_dims
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.spec.inference import UNKNOWN, broadcast_dims
 
 T = ir.DataType
 N, M = ir.SymbolicDim("n"), ir.SymbolicDim("m")

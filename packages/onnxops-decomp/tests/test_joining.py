@@ -5,9 +5,9 @@ import pytest
 import torch
 from decomp_harness import check, compare, run
 
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.files.model import build_model
 from onnxops_decomp.lowerings import builtin_table
-from onnxops_decomp.model import build_model
 
 A, B = torch.randn(2, 3), torch.randn(2, 3)
 LARGER = [(torch.randn(4, 5), torch.randn(4, 5))]

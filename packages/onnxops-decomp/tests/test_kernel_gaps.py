@@ -18,12 +18,12 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from opset_sweep import swept
 
-from onnxops_decomp import kernel_gaps
 from onnxops_decomp.adapters import registry
-from onnxops_decomp.builder import OpBuilder
-from onnxops_decomp.model import build_model
-from onnxops_decomp.schemas import op_spec
-from onnxops_decomp.scope import ModelContext
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.builder.scope import ModelContext
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.runtimes.onnxruntime import kernel_gaps
+from onnxops_decomp.spec.schemas import op_spec
 
 T = ir.DataType
 INF, NAN = float("inf"), float("nan")

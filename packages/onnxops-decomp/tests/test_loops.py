@@ -5,9 +5,9 @@ import pytest
 import torch
 from decomp_harness import run
 
-from onnxops_decomp.builder import OpBuilder
-from onnxops_decomp.lowerings.loops import repeat
-from onnxops_decomp.model import build_model
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.formulas.loops import repeat
 
 
 def doubled(body: OpBuilder, index: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:

@@ -160,7 +160,7 @@ def test_a_fused_operator_of_a_function_is_composed_where_the_opset_lacks_it(ops
 
 def normalized(op, input, normalized_shape):
     """Takes none of the arguments that have their defaults in the call."""
-    from onnxops_decomp.scripted import script_lowering
+    from onnxops_decomp.lowerings.scripted import script_lowering
 
     return script_lowering(Normalized)(op, input)
 
@@ -194,7 +194,7 @@ def test_an_attribute_that_the_model_computes_is_refused() -> None:
     table = builtin_table().extended({halves.default: lambda op, x, y, alpha, axis: scripted(op, x, y, op.Size(x))})
 
     def scripted(op, *args):
-        from onnxops_decomp.scripted import script_lowering
+        from onnxops_decomp.lowerings.scripted import script_lowering
 
         return script_lowering(Halves)(op, *args)
 
@@ -204,7 +204,7 @@ def test_an_attribute_that_the_model_computes_is_refused() -> None:
 
 def test_a_missing_attribute_is_named() -> None:
     from onnxops_decomp import OpBuilder
-    from onnxops_decomp.scripted import script_lowering
+    from onnxops_decomp.lowerings.scripted import script_lowering
 
     op = OpBuilder(20)
     x = op.input("x", ir.DataType.FLOAT, (3, 4))

@@ -10,9 +10,9 @@ from decomp_harness import check, compare, expected_of, run
 from opset_sweep import swept
 
 from onnxops_decomp import OpBuilder, builtin_table
-from onnxops_decomp.calls import apply_lowering, find_lowering
 from onnxops_decomp.dtypes import to_ir
-from onnxops_decomp.model import build_model
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.graph.calls import apply_lowering, find_lowering
 
 KINDS = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 INPUT, HIDDEN, BATCH, STEPS = 5, 3, 4, 6

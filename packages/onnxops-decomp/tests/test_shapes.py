@@ -5,7 +5,7 @@ import pytest
 import torch
 from decomp_harness import check, lower
 
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 
 X = torch.randn(2, 3, 4, 5)

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 import sympy
 
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.model import build_model
+from onnxops_decomp.files.model import build_model
 
 T = ir.DataType
 OPSETS = [7, 9, 11, 13, 14, 20]

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from onnxops_decomp.builder import OpBuilder
-from onnxops_decomp.model import build_model
-from onnxops_decomp.streaming import write_model
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.files.streaming import write_model
 
 
 class Recorder(io.BytesIO):

@@ -26,7 +26,7 @@ def test_an_operator_is_listed_from_the_lowest_opset_that_has_what_it_needs() ->
     assert "aten::nonzero" not in lowerings(8)
     support = lowerings(9)["aten::nonzero"]
     assert support.lowest == 9
-    assert support.lowering == "onnxops_decomp.lowerings.indexing.nonzero"
+    assert support.lowering == "onnxops_decomp.lowerings.indexing.picking.nonzero"
 
 
 def test_what_the_table_holds_was_tested_at_some_opset() -> None:

@@ -13,7 +13,7 @@ import torch
 from decomp_harness import run
 
 from onnxops_decomp import LoweringError
-from onnxops_decomp.targets.onnxruntime_weights import FuseQuantizedProducts
+from onnxops_decomp.runtimes.onnxruntime.weights import FuseQuantizedProducts
 
 ROWS, COLUMNS = 12, 96
 DTYPES = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4, "int8": np.int8, "uint8": np.uint8}

@@ -10,7 +10,7 @@ from onnx_fx_export.origin import source_line
 from onnxops_core.errors import OnnxExporterError
 from onnxops_decomp.errors import UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.exporting.errors import InvalidArgumentError, RuntimeSupportError, SaveError, VerificationError
-from onnxops_decomp.graph_lowering import Failure
+from onnxops_decomp.graph.graph_lowering import Failure
 
 __all__ = [
     "CaptureError",

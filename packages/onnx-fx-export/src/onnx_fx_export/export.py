@@ -17,15 +17,15 @@ from onnx_fx_export.origin import captured_calls, source_line
 from onnx_fx_export.pipeline import ExportRequest
 from onnx_fx_export.repeats.regions import ModuleClasses
 from onnxops_core.isolation import exclusive_export, without_autocast
-from onnxops_decomp.exporting import dynamic_shapes as shapes
-from onnxops_decomp.exporting.models import plain_model
-from onnxops_decomp.exporting.modes import in_mode
-from onnxops_decomp.exporting.options import ExportPath, check_options
-from onnxops_decomp.exporting.program import ONNXProgram
-from onnxops_decomp.exporting.record import ExportRecord, recorded
-from onnxops_decomp.exporting.tool_metadata import Metadata
-from onnxops_decomp.exporting.translations import Translations, translation_table
-from onnxops_decomp.exporting.verification import Reference, Verified, verify_program
+from onnxops_decomp.exporting.calls.models import plain_model
+from onnxops_decomp.exporting.calls.modes import in_mode
+from onnxops_decomp.exporting.options.table import ExportPath, check_options
+from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
+from onnxops_decomp.exporting.reporting.record import ExportRecord, recorded
+from onnxops_decomp.exporting.reporting.tool_metadata import Metadata
+from onnxops_decomp.exporting.sizes import dynamic_shapes as shapes
+from onnxops_decomp.exporting.translations.table import Translations, translation_table
 
 __all__ = ["DEFAULT_OPSET", "export", "unconvertible_ops"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from onnxops_decomp.exporting.report import Call
+from onnxops_decomp.exporting.reporting.page import Call
 
 __all__ = ["captured_calls", "module_path", "named_forward", "origin_of", "source_line"]
 

@@ -21,12 +21,18 @@ from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_core.user_warnings import warn_user
 from onnxops_decomp import LoweringTable
-from onnxops_decomp.exporting.call_structure import CallStructure
-from onnxops_decomp.exporting.domains import set_custom_opsets
-from onnxops_decomp.exporting.naming import argument_paths, example_paths, left_out, structure_paths, without_absent
-from onnxops_decomp.exporting.program import ONNXProgram
-from onnxops_decomp.exporting.size_checks import add_size_checks
-from onnxops_decomp.exporting.state_memory import shared_memory
+from onnxops_decomp.exporting.calls.naming import (
+    argument_paths,
+    example_paths,
+    left_out,
+    structure_paths,
+    without_absent,
+)
+from onnxops_decomp.exporting.calls.structure import CallStructure
+from onnxops_decomp.exporting.options.domains import set_custom_opsets
+from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_decomp.exporting.sizes.checks import add_size_checks
+from onnxops_decomp.exporting.state.memory import shared_memory
 
 __all__ = ["Captured", "ExportRequest"]
 

@@ -10,8 +10,8 @@ import torch
 
 from onnx_fx_export.errors import FallbackError, InvalidArgumentError, OnnxExporterError
 from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.naming import call_leaves, names_by_leaf
-from onnxops_decomp.exporting.options import ExportPath, asked_of_torchscript, refusal
+from onnxops_decomp.exporting.calls.naming import call_leaves, names_by_leaf
+from onnxops_decomp.exporting.options.table import ExportPath, asked_of_torchscript, refusal
 
 __all__ = ["export_through_torchscript", "fall_back"]
 

@@ -25,17 +25,17 @@ from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode
 from onnxops_core.export_state import is_torch_onnx_call
 from onnxops_core.isolation import exclusive_export, without_autocast
 from onnxops_decomp import LoweringTable
-from onnxops_decomp.exporting.constraints import SizeConstraints
-from onnxops_decomp.exporting.domains import set_custom_opsets
-from onnxops_decomp.exporting.dynamic_shapes import smallest_declared
+from onnxops_decomp.exporting.calls.models import plain_model
+from onnxops_decomp.exporting.calls.naming import check_names, names_by_leaf, warn_of_names, without_absent
 from onnxops_decomp.exporting.finish import finish
-from onnxops_decomp.exporting.models import plain_model
-from onnxops_decomp.exporting.naming import check_names, names_by_leaf, warn_of_names, without_absent
-from onnxops_decomp.exporting.options import ExportPath, check_options, number_of
-from onnxops_decomp.exporting.record import ExportRecord, recorded
-from onnxops_decomp.exporting.tool_metadata import Metadata
-from onnxops_decomp.exporting.translations import Translations, translation_table
-from onnxops_decomp.exporting.verification import Reference, verify_program
+from onnxops_decomp.exporting.options.domains import set_custom_opsets
+from onnxops_decomp.exporting.options.table import ExportPath, check_options, number_of
+from onnxops_decomp.exporting.program.verification import Reference, verify_program
+from onnxops_decomp.exporting.reporting.record import ExportRecord, recorded
+from onnxops_decomp.exporting.reporting.tool_metadata import Metadata
+from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
+from onnxops_decomp.exporting.sizes.dynamic_shapes import smallest_declared
+from onnxops_decomp.exporting.translations.table import Translations, translation_table
 
 __all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
 

@@ -34,17 +34,17 @@ from onnx_ts_legacy.state.slots import StateSlot, interface_value
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
 from onnxops_core.user_warnings import warn_user
 from onnxops_decomp import LoweringTable, builtin_table
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.builder.scope import axis_size
 from onnxops_decomp.dtypes import is_complex, to_ir
-from onnxops_decomp.exporting.interface import Interface
-from onnxops_decomp.exporting.naming import Leaf, names_by_leaf, warn_of_left_out
-from onnxops_decomp.exporting.state_liveness import needed_state
-from onnxops_decomp.exporting.state_memory import shared_memory, with_line
-from onnxops_decomp.exporting.state_watch import ignored
-from onnxops_decomp.exporting.verification import Reference
-from onnxops_decomp.model import build_model
+from onnxops_decomp.exporting.calls.interface import Interface
+from onnxops_decomp.exporting.calls.naming import Leaf, names_by_leaf, warn_of_left_out
+from onnxops_decomp.exporting.program.verification import Reference
+from onnxops_decomp.exporting.state.liveness import needed_state
+from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.state.watch import ignored
+from onnxops_decomp.files.model import build_model
 from onnxops_decomp.passes import FoldBatchNormalization
-from onnxops_decomp.scope import axis_size
 
 __all__ = ["Options", "convert", "convert_numbers", "convert_partly"]
 

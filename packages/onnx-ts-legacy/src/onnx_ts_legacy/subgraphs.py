@@ -15,7 +15,7 @@ from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.graph.parts import block_inputs
 from onnx_ts_legacy.pipeline import Options, convert
 from onnxops_core.isolation import exclusive_export
-from onnxops_decomp.exporting.call_structure import CallStructure
+from onnxops_decomp.exporting.calls.structure import CallStructure
 
 __all__ = ["export_graph"]
 

@@ -21,7 +21,7 @@ from onnxops_decomp.support import why_not as why_not
 
 if TYPE_CHECKING:
     from onnxops_decomp.adapters import adapter as adapter
-    from onnxops_decomp.builder import OpBuilder as OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder as OpBuilder
     from onnxops_decomp.errors import LoweringError as LoweringError
     from onnxops_decomp.errors import UnsupportedOperatorError as UnsupportedOperatorError
     from onnxops_decomp.errors import UnsupportedOpsetError as UnsupportedOpsetError
@@ -45,7 +45,7 @@ __all__ = [
 
 _HOMES = {
     "LoweringError": "errors",
-    "OpBuilder": "builder",
+    "OpBuilder": "builder.op_builder",
     "UnsupportedOperatorError": "errors",
     "UnsupportedOpsetError": "errors",
     "adapter": "adapters.registry",

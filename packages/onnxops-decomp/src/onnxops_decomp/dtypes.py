@@ -13,7 +13,7 @@ import torch
 from onnxops_core.dtypes import onnx_dtype, torch_dtype
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 __all__ = [
     "Affine",

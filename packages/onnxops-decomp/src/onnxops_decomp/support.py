@@ -61,7 +61,7 @@ def lowerings(opset: int, *, table: LoweringTable | None = None) -> dict[str, Su
         >>> lowerings(18)["aten::add.Tensor"].lowest
         7
     """
-    from onnxops_decomp.schemas import check_opset
+    from onnxops_decomp.spec.schemas import check_opset
 
     check_opset(opset)
     given = builtin_table() if table is None else table
@@ -101,7 +101,7 @@ def why_not(
         True
     """
     from onnxops_decomp.errors import LoweringError
-    from onnxops_decomp.schemas import check_opset
+    from onnxops_decomp.spec.schemas import check_opset
 
     try:
         check_opset(opset)
@@ -131,7 +131,7 @@ def _below(support: Support, opset: int) -> str | None:
 
 def _unknown(operator: Operator, name: str, opset: int, table: LoweringTable) -> str | None:
     from onnxops_core.native import find_native_op
-    from onnxops_decomp.calls import functional_overload
+    from onnxops_decomp.graph.calls import functional_overload
     from onnxops_decomp.torch_private import is_composite, table_decomposition
 
     try:
@@ -162,10 +162,10 @@ def _unknown(operator: Operator, name: str, opset: int, table: LoweringTable) ->
 def _why_not_call(
     overload: torch._ops.OpOverload, opset: int, args: tuple[Any, ...], kwargs: dict[str, Any], table: LoweringTable
 ) -> str | None:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.dtypes import mark_complex, to_ir
     from onnxops_decomp.errors import LoweringError
-    from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
+    from onnxops_decomp.graph.graph_lowering import GraphLowering, SymbolNames
     from onnxops_decomp.torch_private import trace_call
 
     try:

@@ -22,7 +22,7 @@ from onnx_fx_export.errors import MutationError
 from onnx_fx_export.torch_private import Writes
 from onnxops_core.patching import original, replaced
 from onnxops_decomp import LoweringError, OpBuilder
-from onnxops_decomp.graph_lowering import GraphLowering
+from onnxops_decomp.graph.graph_lowering import GraphLowering
 
 __all__ = ["SymbolicContext", "SymbolicFunctionCall", "lower_call", "operator", "recorded_calls"]
 

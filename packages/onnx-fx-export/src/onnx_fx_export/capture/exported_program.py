@@ -58,10 +58,10 @@ from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core.export_state import onnx_export
 from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting import dynamic_shapes as shapes
-from onnxops_decomp.exporting.containers import register_containers, registered_results
-from onnxops_decomp.exporting.other_sizes import Example
-from onnxops_decomp.whole_calls import WholeCalls, restore
+from onnxops_decomp.exporting.calls.containers import register_containers, registered_results
+from onnxops_decomp.exporting.sizes import dynamic_shapes as shapes
+from onnxops_decomp.exporting.sizes.other_sizes import Example
+from onnxops_decomp.graph.whole_calls import WholeCalls, restore
 
 __all__ = ["CaptureRequest", "capture"]
 

@@ -13,10 +13,10 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import MutationError
 from onnx_fx_export.origin import source_line
-from onnxops_decomp.exporting.kept_contents import KeptContents
-from onnxops_decomp.exporting.state_inventory import Inventory, kept
-from onnxops_decomp.exporting.state_watch import StateWatch, refusal
-from onnxops_decomp.mutation import shown_inputs, written_inputs
+from onnxops_decomp.exporting.state.contents import KeptContents
+from onnxops_decomp.exporting.state.inventory import Inventory, kept
+from onnxops_decomp.exporting.state.watch import StateWatch, refusal
+from onnxops_decomp.graph.mutation import shown_inputs, written_inputs
 from onnxops_decomp.torch_private import is_without_data
 
 __all__ = ["STATE", "CapturedState", "StateNotes", "watched_state"]

@@ -10,7 +10,7 @@ import torch
 from onnx_fx_export.export import export
 from onnxops_core.export_state import as_torch_onnx
 from onnxops_core.patching import replaced
-from onnxops_decomp.exporting.program import ONNXProgram
+from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
 
 __all__ = ["replace_torch_onnx"]
 

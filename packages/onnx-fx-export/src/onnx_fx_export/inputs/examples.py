@@ -14,9 +14,9 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnxops_decomp.exporting import dynamic_shapes as shapes
-from onnxops_decomp.exporting.dynamic_shapes import NUMBER
-from onnxops_decomp.exporting.other_sizes import Example, resampled
+from onnxops_decomp.exporting.sizes import dynamic_shapes as shapes
+from onnxops_decomp.exporting.sizes.dynamic_shapes import NUMBER
+from onnxops_decomp.exporting.sizes.other_sizes import Example, resampled
 
 __all__ = [
     "enlarged",

@@ -25,22 +25,22 @@ from onnx_fx_export.sizes.sources import define_symbol
 from onnx_fx_export.weights.initializers import WeightStore
 from onnx_fx_export.weights.tensor_subclasses import ACCESS, inner_tensor
 from onnxops_decomp import LoweringTable, OpBuilder
+from onnxops_decomp.builder.folding import MAX_ELEMENTS
+from onnxops_decomp.builder.scope import ModelContext, axis_size
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir
-from onnxops_decomp.exporting.call_structure import CallStructure
-from onnxops_decomp.exporting.constraints import SizeConstraints
-from onnxops_decomp.exporting.dynamic_shapes import NUMBER
+from onnxops_decomp.exporting.calls.interface import Interface
+from onnxops_decomp.exporting.calls.naming import Leaf, check_names, names_by_leaf, warn_of_left_out, warn_of_names
+from onnxops_decomp.exporting.calls.structure import CallStructure
 from onnxops_decomp.exporting.finish import finish
-from onnxops_decomp.exporting.interface import Interface
-from onnxops_decomp.exporting.naming import Leaf, check_names, names_by_leaf, warn_of_left_out, warn_of_names
-from onnxops_decomp.exporting.program import ONNXProgram
-from onnxops_decomp.exporting.state_liveness import needed_state
-from onnxops_decomp.exporting.tensor_subclasses import inner_tensors
-from onnxops_decomp.exporting.verification import Reference
-from onnxops_decomp.folding import MAX_ELEMENTS
-from onnxops_decomp.graph_lowering import GraphLowering, SymbolNames
-from onnxops_decomp.inference import Dims
-from onnxops_decomp.model import build_model
-from onnxops_decomp.scope import ModelContext, axis_size
+from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_decomp.exporting.program.verification import Reference
+from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
+from onnxops_decomp.exporting.sizes.dynamic_shapes import NUMBER
+from onnxops_decomp.exporting.state.liveness import needed_state
+from onnxops_decomp.exporting.weights.tensor_subclasses import inner_tensors
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.graph.graph_lowering import GraphLowering, SymbolNames
+from onnxops_decomp.spec.inference import Dims
 from onnxops_decomp.torch_private import is_without_data
 
 __all__ = ["ModelNames", "convert"]

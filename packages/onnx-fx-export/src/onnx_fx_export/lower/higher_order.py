@@ -11,8 +11,8 @@ import torch
 from onnx_fx_export.capture import autograd_function
 from onnxops_decomp import LoweringError, OpBuilder
 from onnxops_decomp.dtypes import is_complex, mark_complex, mark_number
-from onnxops_decomp.graph_lowering import GraphLowering, NodeHandler
-from onnxops_decomp.inference import UNKNOWN, Dims, dims_of
+from onnxops_decomp.graph.graph_lowering import GraphLowering, NodeHandler
+from onnxops_decomp.spec.inference import UNKNOWN, Dims, dims_of
 
 __all__ = ["HANDLERS"]
 

@@ -16,9 +16,9 @@ from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import records_modes
 from onnx_fx_export.weights.tensor_subclasses import reads_a_subclass_whole
 from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.state_memory import shared_memory, with_line
-from onnxops_decomp.exporting.state_watch import ignored
-from onnxops_decomp.mutation import needs_functionalization, written_inputs, written_roots
+from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.state.watch import ignored
+from onnxops_decomp.graph.mutation import needs_functionalization, written_inputs, written_roots
 
 __all__ = ["Mutations", "without_hidden_writes"]
 

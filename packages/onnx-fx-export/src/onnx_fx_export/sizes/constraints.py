@@ -21,12 +21,12 @@ from onnx_fx_export.sizes.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.sizes.small import LEAST_SIZES, TRIED_SIZES, larger_sizes
 from onnx_fx_export.torch_private import guard_texts, is_decided_by_data
 from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.constraints import METADATA_KEY, SizeConstraints, holds
-from onnxops_decomp.exporting.dimensions import renamed_text
-from onnxops_decomp.exporting.dynamic_shapes import declared_text
-from onnxops_decomp.exporting.size_expressions import evaluated, names_in, parsed, symbolic
-from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
-from onnxops_decomp.inference import Dims
+from onnxops_decomp.exporting.sizes.constraints import METADATA_KEY, SizeConstraints, holds
+from onnxops_decomp.exporting.sizes.dimensions import renamed_text
+from onnxops_decomp.exporting.sizes.dynamic_shapes import declared_text
+from onnxops_decomp.exporting.sizes.expressions import evaluated, names_in, parsed, symbolic
+from onnxops_decomp.graph.graph_lowering import SymbolNames, dimension_symbol
+from onnxops_decomp.spec.inference import Dims
 
 __all__ = ["METADATA_KEY", "size_constraints", "warn_of_bounds"]
 

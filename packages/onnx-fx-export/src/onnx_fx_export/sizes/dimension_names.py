@@ -13,9 +13,9 @@ from torch.export import Dim
 
 from onnx_fx_export.errors import InvalidArgumentError
 from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.dynamic_shapes import axes_by_number, declared_text
-from onnxops_decomp.exporting.size_expressions import names_in, parsed, symbolic
-from onnxops_decomp.graph_lowering import SymbolNames, dimension_symbol
+from onnxops_decomp.exporting.sizes.dynamic_shapes import axes_by_number, declared_text
+from onnxops_decomp.exporting.sizes.expressions import names_in, parsed, symbolic
+from onnxops_decomp.graph.graph_lowering import SymbolNames, dimension_symbol
 
 __all__ = ["declared_minimums", "name_output_axes", "name_sizes"]
 

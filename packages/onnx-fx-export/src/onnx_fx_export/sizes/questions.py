@@ -25,9 +25,9 @@ from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives, in_
 from onnx_fx_export.torch_private import guards_of, guards_on_layout, hint_of, not_the_users, replacements_of
 from onnxops_core.patching import original, replaced
 from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.other_sizes import Example
-from onnxops_decomp.expressions import at_sizes
-from onnxops_decomp.mutation import shared_writes
+from onnxops_decomp.builder.expressions import at_sizes
+from onnxops_decomp.exporting.sizes.other_sizes import Example
+from onnxops_decomp.graph.mutation import shared_writes
 from onnxops_decomp.torch_private import is_without_data
 
 __all__ = [

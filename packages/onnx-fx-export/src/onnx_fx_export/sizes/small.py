@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.sizes.questions import Sizes, computed_one, depends_on_layout, of_one_name
 from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives
 from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.other_sizes import Example
-from onnxops_decomp.expressions import at_sizes
+from onnxops_decomp.builder.expressions import at_sizes
+from onnxops_decomp.exporting.sizes.other_sizes import Example
 from onnxops_decomp.torch_private import is_without_data
 
 __all__ = [

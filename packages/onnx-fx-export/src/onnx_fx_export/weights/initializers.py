@@ -7,9 +7,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.dtypes import mark_complex, to_ir
-from onnxops_decomp.exporting.weights import TIED, StreamedTensor
+from onnxops_decomp.exporting.weights.initializers import TIED, StreamedTensor
 
 __all__ = ["WeightStore"]
 

@@ -35,11 +35,11 @@ from onnx_ts_legacy.state.values import (
     View,
 )
 from onnx_ts_legacy.state.variables import Variables
-from onnxops_decomp.calls import apply_lowering, check_result, find_lowering, functional_overload
-from onnxops_decomp.decompose import Decomposer
-from onnxops_decomp.definitions import definition
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
+from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload
+from onnxops_decomp.graph.decompose import Decomposer
+from onnxops_decomp.graph.definitions import definition
 from onnxops_decomp.lowerings.registry import LoweringTable
 
 __all__ = ["OperatorCalls", "frozen", "functional_form", "split_arguments"]

@@ -10,7 +10,8 @@ from torch.export import Dim
 
 from onnx_ts_legacy.capture.graphs import scripted_parameters, split_arguments
 from onnx_ts_legacy.errors import ArgumentsError
-from onnxops_decomp.exporting.dynamic_shapes import (
+from onnxops_decomp.exporting.calls.naming import call_leaves, in_order, names_by_leaf
+from onnxops_decomp.exporting.sizes.dynamic_shapes import (
     NUMBER,
     bound_arguments,
     declared_bounds,
@@ -18,7 +19,6 @@ from onnxops_decomp.exporting.dynamic_shapes import (
     leaf_specs,
     normalized,
 )
-from onnxops_decomp.exporting.naming import call_leaves, in_order, names_by_leaf
 
 __all__ = ["axes_and_bounds"]
 

@@ -25,9 +25,8 @@ from onnxops_core.isolation import active_autocasts
 from onnxops_core.patching import replaced
 from onnxops_core.symbolic import symbolic, symbolic_multi_out
 from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.call_structure import CallStructure
-from onnxops_decomp.exporting.containers import register_containers
-from onnxops_decomp.exporting.naming import (
+from onnxops_decomp.exporting.calls.containers import register_containers
+from onnxops_decomp.exporting.calls.naming import (
     Leaf,
     argument_paths,
     example_paths,
@@ -36,6 +35,7 @@ from onnxops_decomp.exporting.naming import (
     left_out,
     positional_parameters,
 )
+from onnxops_decomp.exporting.calls.structure import CallStructure
 
 __all__ = [
     "Captured",

@@ -10,9 +10,9 @@ import torch
 
 from onnx_ts_legacy.errors import CaptureError, OnnxExporterWarning, StateError
 from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.kept_contents import KeptContents
-from onnxops_decomp.exporting.state_inventory import Inventory, kept
-from onnxops_decomp.exporting.state_watch import StatePlace, StateWatch, ignored, refusal
+from onnxops_decomp.exporting.state.contents import KeptContents
+from onnxops_decomp.exporting.state.inventory import Inventory, kept
+from onnxops_decomp.exporting.state.watch import StatePlace, StateWatch, ignored, refusal
 
 __all__ = ["TracedState", "kept_state"]
 

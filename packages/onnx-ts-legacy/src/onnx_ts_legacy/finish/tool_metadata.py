@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.exporting.tool_metadata import (
+from onnxops_decomp.exporting.reporting.tool_metadata import (
     Metadata,
     class_name,
     scope_keys,

@@ -13,8 +13,8 @@ import torch
 
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
 from onnx_ts_legacy.state.values import Tensor
+from onnxops_decomp.builder.sizes import is_one
 from onnxops_decomp.dtypes import to_ir
-from onnxops_decomp.sizes import is_one
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

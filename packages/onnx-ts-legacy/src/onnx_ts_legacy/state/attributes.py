@@ -14,8 +14,8 @@ from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.state.slots import StateSlot
 from onnx_ts_legacy.state.values import ObjectRef, Tensor
 from onnxops_decomp.dtypes import to_ir
-from onnxops_decomp.exporting.state_memory import shared_memory, with_line
-from onnxops_decomp.exporting.weights import TIED
+from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.weights.initializers import TIED
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

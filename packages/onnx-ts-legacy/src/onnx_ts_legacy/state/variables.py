@@ -31,9 +31,9 @@ from onnx_ts_legacy.state.values import (
     Tensor,
     View,
 )
-from onnxops_decomp.builder import OpBuilder
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.builder.scope import axis_size
 from onnxops_decomp.dtypes import to_ir
-from onnxops_decomp.scope import axis_size
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

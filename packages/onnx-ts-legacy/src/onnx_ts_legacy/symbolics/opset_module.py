@@ -14,7 +14,7 @@ from onnx_ts_legacy.symbolics.graph_context import GraphContext
 from onnx_ts_legacy.symbolics.values import SymbolicValue
 from onnxops_decomp.errors import UnsupportedOperatorError
 from onnxops_decomp.lowerings.registry import builtin_table
-from onnxops_decomp.schemas import NEWEST_OPSET
+from onnxops_decomp.spec.schemas import NEWEST_OPSET
 
 __all__ = ["aten_function", "symbolic_functions", "variable_of"]
 

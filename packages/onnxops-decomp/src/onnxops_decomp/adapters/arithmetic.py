@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from onnxops_decomp.adapters.registry import Adapter, adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.inference import dims_of
+from onnxops_decomp.spec.inference import dims_of
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 __all__ = ["power_by_squaring"]
 

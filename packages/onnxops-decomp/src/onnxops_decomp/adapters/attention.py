@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange
 from onnxops_decomp.adapters.products import written_product
 from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.builder.sizes import Size
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.inference import dims_of, same_dim
-from onnxops_decomp.sizes import Size
+from onnxops_decomp.formulas.operands import arange
+from onnxops_decomp.spec.inference import dims_of, same_dim
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 __all__ = ["attended", "causal_mask", "grouped", "masked", "scaled_query"]
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import static_ints
 from onnxops_decomp.adapters.registry import Adapter, adapter
+from onnxops_decomp.formulas.operands import static_ints
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 
 @adapter("Squeeze", below=13)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange, broadcast_sizes, halves
 from onnxops_decomp.adapters.registry import Adapter, adapter
-from onnxops_decomp.inference import dims_of, same_dim
+from onnxops_decomp.formulas.operands import arange, broadcast_sizes, halves
+from onnxops_decomp.spec.inference import dims_of, same_dim
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 _BOOL, _INT64, _UINT64 = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.UINT64
 _DOUBLE = ir.DataType.DOUBLE

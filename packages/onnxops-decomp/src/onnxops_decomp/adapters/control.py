@@ -11,7 +11,7 @@ from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 
 def _require_tensor(op: OpBuilder, op_type: str, value: ir.Value | None) -> None:

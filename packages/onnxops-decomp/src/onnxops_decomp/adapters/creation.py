@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange, dim_sizes, static_ints
 from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.inference import dims_of
-from onnxops_decomp.lowerings.loops import repeat
+from onnxops_decomp.formulas.loops import repeat
+from onnxops_decomp.formulas.operands import arange, dim_sizes, static_ints
+from onnxops_decomp.spec.inference import dims_of
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 _FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxops_decomp.adapters.registry import adapter
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange, rank_of, repeat
 from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.builder.sizes import is_zero
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.inference import dims_of
-from onnxops_decomp.sizes import is_zero
+from onnxops_decomp.formulas.operands import arange, rank_of, repeat
+from onnxops_decomp.spec.inference import dims_of
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
-    from onnxops_decomp.sizes import Size
+    from onnxops_decomp.builder.op_builder import OpBuilder
+    from onnxops_decomp.builder.sizes import Size
 
 _T = ir.DataType
 

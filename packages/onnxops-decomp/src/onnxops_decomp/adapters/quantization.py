@@ -10,7 +10,7 @@ from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 __all__ = ["aligned", "dequantized", "integer_range", "quantized"]
 

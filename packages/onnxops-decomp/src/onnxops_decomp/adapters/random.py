@@ -13,7 +13,7 @@ from onnxops_decomp.adapters.registry import Adapter, adapter, without_kernel
 from onnxops_decomp.errors import UnsupportedOpsetError
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 _T = ir.DataType
 # Bits of the significand: a uniform number of so many bits never rounds up to 1.

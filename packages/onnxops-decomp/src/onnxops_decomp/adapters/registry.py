@@ -18,8 +18,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxops_decomp.kernel_gaps import NO_KERNEL
-from onnxops_decomp.schemas import NEWEST_OPSET
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import NO_KERNEL
+from onnxops_decomp.spec.schemas import NEWEST_OPSET
 
 __all__ = ["Adapter", "adapter", "find_adapter", "find_form", "without_kernel"]
 
@@ -30,6 +30,9 @@ _ADAPTERS: dict[str, dict[int, Adapter]] = {}
 _COMPOSED: dict[str, list[tuple[int, frozenset[ir.DataType] | None, Adapter]]] = {}
 _FORMS: dict[tuple[Any, ...], Form | None] = {}
 _loaded = False
+
+# Where operators are composed that runtimes lack a kernel for.
+_COMPOSITIONS = ("onnxops_decomp.runtimes.onnxruntime.composed", "onnxops_decomp.runtimes.onnxruntime.regions")
 
 
 def adapter(*op_types: str, below: int) -> Callable[[Adapter], Adapter]:
@@ -66,7 +69,7 @@ def without_kernel(
     Args:
         op_types: Operators that it stands for.
         dtypes: Dtypes that have no kernel; None for an operator that has none at all at the opsets that
-            :data:`onnxops_decomp.kernel_gaps.NO_KERNEL` lists.
+            :data:`onnxops_decomp.runtimes.onnxruntime.kernel_gaps.NO_KERNEL` lists.
         operand: Index of the input whose dtype counts.
     """
 
@@ -119,9 +122,8 @@ def _form(op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | No
 
 def _load() -> None:
     global _loaded
-    import onnxops_decomp.adapters as package
-
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name != "registry":
-            importlib.import_module(f"{package.__name__}.{module.name}")
+    package = importlib.import_module(__name__.rpartition(".")[0])
+    names = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
+    for name in (*names, *_COMPOSITIONS):
+        importlib.import_module(name)
     _loaded = True

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange
 from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.builder.sizes import Size
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.sizes import Size
+from onnxops_decomp.formulas.operands import arange
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 __all__ = ["Tap", "affine_grid", "gathered_taps", "grid_sample"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange, rank_of, static_ints
 from onnxops_decomp.adapters.registry import Adapter, adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.inference import dims_of
+from onnxops_decomp.formulas.operands import arange, rank_of, static_ints
+from onnxops_decomp.spec.inference import dims_of
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
-    from onnxops_decomp.sizes import Size
+    from onnxops_decomp.builder.op_builder import OpBuilder
+    from onnxops_decomp.builder.sizes import Size
 
 _T = ir.DataType
 # Larger matrices are computed by the model instead of stored in it.

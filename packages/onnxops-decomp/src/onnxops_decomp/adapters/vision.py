@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import arange
 from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.adapters.sampling import Tap, gathered_taps
+from onnxops_decomp.builder.sizes import Size
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.sizes import Size
+from onnxops_decomp.formulas.operands import arange
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
+    from onnxops_decomp.builder.op_builder import OpBuilder
 
 
 @adapter("RoiAlign", below=16)

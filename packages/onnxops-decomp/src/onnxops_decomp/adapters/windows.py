@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.common import dim_sizes, static_ints
 from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.formulas.operands import dim_sizes, static_ints
 
 if TYPE_CHECKING:
-    from onnxops_decomp.builder import OpBuilder
-    from onnxops_decomp.sizes import Size
+    from onnxops_decomp.builder.op_builder import OpBuilder
+    from onnxops_decomp.builder.sizes import Size
 
 Ints = Sequence[int]
 

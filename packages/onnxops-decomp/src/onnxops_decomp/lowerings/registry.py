@@ -55,7 +55,7 @@ class Lowering:
     def of(cls, operator: Operator, function: Function) -> Lowering:
         """Return the entry for a plain function, or for one of ``onnxscript``."""
         if hasattr(function, "to_function_proto"):
-            from onnxops_decomp.scripted import script_lowering
+            from onnxops_decomp.lowerings.scripted import script_lowering
 
             function = script_lowering(function)
         return cls(operator_name(operator), function)
@@ -172,9 +172,8 @@ def builtin_table() -> LoweringTable:
     """Return the table of the project. It is loaded on first use and must not be changed: derive from it."""
     global _loaded
     if not _loaded:
-        family = __name__.rpartition(".")[0]
-        for module in pkgutil.iter_modules(importlib.import_module(family).__path__):
-            if module.name != "registry":
-                importlib.import_module(f"{family}.{module.name}")
+        package = importlib.import_module(__name__.rpartition(".")[0])
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
         _loaded = True
     return _BUILTIN

@@ -16,7 +16,7 @@ from onnxops_decomp.exporting.finish.products import FuseGemm
 from onnxops_decomp.exporting.finish.rotary import FuseRotaryEmbedding
 from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, FoldWeightTransposes
 from onnxops_decomp.passes import FoldBatchNormalization
-from onnxops_decomp.targets import target_passes
+from onnxops_decomp.runtimes import target_passes
 
 __all__ = ["PASSES", "finish"]
 

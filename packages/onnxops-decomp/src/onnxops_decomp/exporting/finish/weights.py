@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.exporting.weights import StreamedTensor
+from onnxops_decomp.exporting.weights.initializers import StreamedTensor
 
 __all__ = ["DeduplicateInitializers", "FoldWeightTransposes", "restore_duplicates"]
 

@@ -1,0 +1,1 @@
+"""How a model is called: its arguments, the objects among them, and the names of its inputs and outputs."""

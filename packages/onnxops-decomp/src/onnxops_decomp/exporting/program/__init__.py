@@ -1,0 +1,1 @@
+"""The exported program: what it holds, how it runs, is saved and verified."""

@@ -1,0 +1,185 @@
+"""Compares an exported program with PyTorch through onnx-verify, which is loaded only here."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnxops_core.errors import OnnxExporterError
+from onnxops_core.export_state import unfused_layers
+from onnxops_core.user_warnings import warn_user
+from onnxops_decomp.exporting.errors import VerificationError
+from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes
+
+if TYPE_CHECKING:
+    from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+
+__all__ = ["Reference", "Verified", "verify_program"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verified:
+    """A comparison that found no difference.
+
+    Attributes:
+        sizes: Sizes of the dynamic dimensions, or "the example".
+        outputs: How many outputs were compared.
+        max_abs: Largest absolute difference.
+    """
+
+    sizes: str
+    outputs: int
+    max_abs: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """What an exported program is compared with.
+
+    Attributes:
+        model: The model, or what was captured of it.
+        modes: For each of its modules, by name, whether it was in training mode at the export.
+    """
+
+    model: Callable[..., Any]
+    modes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: Callable[..., Any]) -> Reference:
+        """Return a model with the modes that its modules are in now."""
+        modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
+        return cls(model, {name: module.training for name, module in modules})
+
+
+def verify_program(
+    program: ONNXProgram,
+    reference: Reference,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    smallest_size: int | None = None,
+) -> list[Verified]:
+    """Run both on the example arguments and compare every output, and the buffers that the model changes.
+
+    Args:
+        program: The exported program.
+        reference: What was exported, so that a mistake of the capture shows as well.
+        args: Positional arguments; they are not changed.
+        kwargs: Keyword arguments; they are not changed.
+        smallest_size: If given, both also run at larger sizes of the dynamic dimensions and at this one, unless the
+            model itself fails there, of which a warning tells.
+
+    Returns:
+        What was compared: the example first.
+
+    Raises:
+        VerificationError: If they disagree; the message says where.
+        OnnxExporterError: If onnx-verify is not installed.
+    """
+    example = copy.deepcopy((args, kwargs))
+    verified = [_compare(program, example, _run_model(program, reference, example), "")]
+    if smallest_size is None:
+        return verified
+    for group in other_sizes(program, *example, smallest_size):
+        refusals = []
+        for sizes, call in group:
+            where = " at " + ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            try:
+                expected = _run_model(program, reference, call)
+            except Exception as error:  # whatever a model raises at sizes that it is not made for
+                refusals.append(f"{where} ({type(error).__name__}: {error})")
+                continue
+            verified.append(_compare(program, call, expected, where))
+            break
+        else:
+            if refusals:
+                warn_user(f"Not verified{';'.join(refusals)}: the model itself fails there.")
+    return verified
+
+
+def _run_model(program: ONNXProgram, reference: Reference, call: Example) -> list[Any]:
+    """Return what the model gives, and what it keeps or changes by the name of the state output."""
+    args, kwargs = copy.deepcopy(call)
+    # A model with state is run as a copy: the user's own stays where it is.
+    own = copy.deepcopy(reference.model) if program.initial_state else reference.model
+    for name, value in program.initial_state.items():
+        _set_state(own, name, value)
+    with torch.no_grad(), unfused_layers(), _in_modes(own, reference.modes):
+        outputs = own(*args, **kwargs)
+    inputs = program.flat_inputs(*args, **kwargs) if program.state else {}
+    kept = {
+        output: _state(own, name, program.initial_state[name]) if name in program.initial_state else inputs[name]
+        for name, output in program.state.items()
+    }
+    return [outputs, {output: value for output, value in kept.items() if value is not None}]
+
+
+@contextlib.contextmanager
+def _in_modes(model: Any, modes: Mapping[str, bool]) -> Iterator[None]:
+    """Put the modules of a model in other modes, and back again."""
+    modules = dict(model.named_modules()) if modes else {}
+    before = {name: module.training for name, module in modules.items()}
+    try:
+        for name, mode in modes.items():
+            modules[name].training = mode
+        yield
+    finally:
+        for name, mode in before.items():
+            modules[name].training = mode
+
+
+def _owner(model: Any, name: str) -> tuple[Any, str]:
+    path, _, attribute = name.rpartition(".")
+    parts = path.split(".") if path else []
+    return functools.reduce(lambda owner, part: getattr(owner, part, None), parts, model), attribute
+
+
+def _state(model: Any, name: str, initial: torch.Tensor) -> torch.Tensor | None:
+    """Return what a model keeps under the name of a state input; None if that is not to be found there, or empty."""
+    owner, attribute = _owner(model, name)
+    value = getattr(owner, attribute, None)
+    if isinstance(value, bool | int | float):
+        return torch.tensor(value, dtype=initial.dtype)
+    return value if isinstance(value, torch.Tensor) and value.numel() else None
+
+
+def _set_state(model: Any, name: str, initial: torch.Tensor) -> None:
+    """Put a model back to where the export found it."""
+    owner, attribute = _owner(model, name)
+    present = getattr(owner, attribute, None)
+    if isinstance(present, torch.Tensor) and present.shape == initial.shape:
+        present.data.copy_(initial)
+    elif isinstance(present, bool | int | float):
+        setattr(owner, attribute, type(present)(initial.item()))
+
+
+def _compare(program: ONNXProgram, call: Example, expected: list[Any], where: str) -> Verified:
+    try:
+        import onnx_verify
+    except ImportError as error:
+        raise OnnxExporterError("Verifying needs onnx-verify: pip install onnx-verify[torch].") from error
+
+    try:
+        outputs = program.run(program.flat_inputs(*call[0], **call[1]))
+    except Exception as error:  # ONNX Runtime's errors have no common base but this
+        raise VerificationError(f"ONNX Runtime cannot run the exported model{where}: {error}") from error
+    actual = _tensors([program.structured(outputs), {output: outputs[output] for output in expected[1]}])
+    tensors = _tensors(expected)
+    verdict = onnx_verify.compare(lambda *_: tensors, lambda *_: actual, [tuple(_tensors(call))])
+    if not verdict:
+        raise VerificationError(f"The exported model does not agree with PyTorch{where}.\n{verdict}")
+    errors = [output.metrics.max_abs for case in verdict.cases for output in case.outputs if output.metrics is not None]
+    return Verified(where.removeprefix(" at ") or "the example", len(actual), max(errors, default=0.0))
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    found = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor | bool | int | float)]
+    leaves = [torch.as_tensor(leaf) for leaf in found]
+    return [torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in leaves]

@@ -1,0 +1,1 @@
+"""What is recorded of an export, for users and for other tools."""

@@ -1,0 +1,160 @@
+"""What happens during one export, for the user who watches it and for the page about it."""
+
+from __future__ import annotations
+
+import contextlib
+import cProfile
+import io
+import pstats
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onnxops_core.errors import OnnxExporterError
+from onnxops_decomp.exporting.errors import SaveError
+from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_decomp.exporting.program.saving import replaced_file, write_text
+from onnxops_decomp.exporting.program.verification import Verified
+from onnxops_decomp.exporting.reporting.page import Call, Page, write_report
+
+__all__ = ["ExportRecord", "recorded"]
+
+
+class ExportRecord:
+    """What an export has come to.
+
+    Args:
+        exporter: Name and version of the exporter.
+        progress: Called with the name of each stage as it begins.
+        verbose: Whether the times of stages are printed.
+        profile: Whether it is measured where the time goes.
+        calls: Given a captured program, returns its calls for the page.
+
+    Attributes:
+        seconds: Time of each stage, also of one that failed.
+        profiler: Measures the conversion, if that is wanted.
+        captured: What torch.export captured, once that is done.
+        program: The result of the conversion, once that is done.
+        verified: What was compared with PyTorch.
+        replaced: Why another exporter than the one that was asked made the program.
+        warnings: Texts of the warnings.
+    """
+
+    def __init__(
+        self,
+        exporter: str,
+        progress: Callable[[str], None] | None = None,
+        *,
+        verbose: bool = False,
+        profile: bool = False,
+        calls: Callable[[torch.export.ExportedProgram], Sequence[Call]] = lambda program: (),
+    ) -> None:
+        self.seconds: dict[str, float] = {}
+        self.profiler = cProfile.Profile() if profile else None
+        self.captured: torch.export.ExportedProgram | None = None
+        self.program: ONNXProgram | None = None
+        self.verified: Sequence[Verified] = ()
+        self.warnings: list[str] = []
+        self.replaced: OnnxExporterError | None = None
+        self.exporter, self.calls = exporter, calls
+        self._verbose, self._progress = verbose, progress
+
+    def profiled(self) -> contextlib.AbstractContextManager[Any]:
+        """Measure where the time of what follows goes, if that is wanted."""
+        return self.profiler or contextlib.nullcontext()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage, and tell of it."""
+        start = time.perf_counter()
+        if self._progress is not None:
+            self._progress(name)
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.perf_counter() - start
+        if self._verbose:
+            print(f"{name:>8}  {self.seconds[name]:.2f} s", flush=True)
+
+
+@contextmanager
+def recorded(record: ExportRecord, folder: Path, *, page: bool, captured: bool) -> Iterator[None]:
+    """Write what is asked for besides the model, whether the export succeeds or fails.
+
+    Args:
+        record: What happens.
+        folder: Where the files go; it is made if it is missing.
+        page: Whether a page about the export is written.
+        captured: Whether the captured program is written.
+
+    Raises:
+        SaveError: If a file cannot be written.
+    """
+    with _noted_warnings(record.warnings) if page else contextlib.nullcontext():
+        try:
+            if page or captured or record.profiler is not None:
+                _make(folder)
+            yield
+        except OnnxExporterError as error:
+            # The failure is what the user is to hear of, whatever becomes of these files.
+            with contextlib.suppress(SaveError):
+                _write(record, folder, page, captured, error)
+            raise
+    _write(record, folder, page, captured, None)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
+
+
+def _write(record: ExportRecord, folder: Path, page: bool, captured: bool, failure: OnnxExporterError | None) -> None:
+    if captured and record.captured is not None:
+        with replaced_file(folder / "exported_program.pt2") as beside:
+            torch.export.save(record.captured, beside)
+    profile = _profile_text(record.profiler)
+    if profile is not None:
+        write_text(folder / "onnx_export_profile.txt", profile)
+    if page:
+        lowered = (record.program.lowered_program if record.program is not None else None) or record.captured
+        calls = record.calls(lowered) if lowered is not None else ()
+        page_of = Page(
+            record.exporter, record.seconds, record.warnings, record.verified, calls, record.program, failure, profile,
+            record.replaced,
+        )  # fmt: skip
+        write_report(page_of, folder)
+
+
+@contextmanager
+def _noted_warnings(texts: list[str]) -> Iterator[None]:
+    """Note the warnings that are shown."""
+    shown: Any = warnings.showwarning
+
+    def note(message: Any, category: type[Warning], *place: Any, **options: Any) -> None:
+        texts.append(f"{category.__name__}: {message}")
+        shown(message, category, *place, **options)
+
+    warnings.showwarning = note
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+
+
+def _profile_text(profiler: cProfile.Profile | None) -> str | None:
+    """Return the functions that took most of the time; None if nothing was measured."""
+    if profiler is None:
+        return None
+    text = io.StringIO()
+    try:
+        pstats.Stats(profiler, stream=text).sort_stats("cumulative").print_stats(40)
+    except TypeError:  # the conversion was never reached
+        return None
+    return text.getvalue()

@@ -1,0 +1,111 @@
+"""Sizes that a model is right for: conditions that are kept with it and checked when the program runs itself."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxops_decomp.exporting.errors import InvalidArgumentError
+from onnxops_decomp.exporting.sizes.dimensions import renamed_text
+from onnxops_decomp.exporting.sizes.expressions import evaluated, parsed, size, solved
+
+__all__ = ["METADATA_KEY", "SizeConstraints", "holds"]
+
+METADATA_KEY = "onnxops.size_constraints"
+
+
+class SizeConstraints:
+    """Conditions on the sizes of a model's inputs.
+
+    Attributes:
+        conditions: Python comparisons over the names of dimensions, such as ``batch >= 2`` or ``3*length % 4 == 0``.
+    """
+
+    def __init__(self, conditions: Iterable[str]) -> None:
+        trees = {ast.unparse(tree): tree for text in conditions if (tree := parsed(text)) is not None}
+        self.conditions = tuple(trees)
+        self._parsed = list(trees.items())
+
+    def renamed(self, names: Mapping[str, str]) -> SizeConstraints:
+        """Return the same conditions over dimensions of other names."""
+        return SizeConstraints(renamed_text(text, names) for text in self.conditions)
+
+    def record(self, model: ir.Model) -> None:
+        """Write the conditions into the model's metadata."""
+        if self.conditions:
+            model.metadata_props[METADATA_KEY] = json.dumps(list(self.conditions))
+
+    def check(
+        self, graph: ir.Graph, shapes: Mapping[str, Sequence[int]], numbers: Mapping[str, int] | None = None
+    ) -> None:
+        """Hold the shapes of a call against the declared ones and the conditions.
+
+        Args:
+            graph: The model's graph, whose inputs say what dimensions are called.
+            shapes: Shape of each input by name.
+            numbers: Inputs that are numbers, by their symbols.
+
+        Raises:
+            InvalidArgumentError: If a size differs from a static one, two dimensions of one name differ, or a
+                condition does not hold.
+        """
+        sizes = dict(numbers or {})
+        expressions: list[tuple[str, int, str]] = []
+        for value in graph.inputs:
+            shape = shapes.get(str(value.name))
+            if shape is None or value.shape is None:
+                continue
+            if len(shape) != len(value.shape):
+                raise InvalidArgumentError(f"Input {value.name} has rank {len(shape)}, the model takes {value.shape}.")
+            for axis, (present, dim) in enumerate(zip(shape, value.shape.dims, strict=True)):
+                name = None if isinstance(dim, int) else dim.value
+                wanted = dim if isinstance(dim, int) else sizes.setdefault(name, present) if name else present
+                where = f"Input {value.name} has size {present} along axis {axis}"
+                if wanted != present:
+                    named = f"{name} = {wanted}" if name else wanted
+                    raise InvalidArgumentError(f"{where}, not {named}.")
+                if name and not name.isidentifier():
+                    expressions.append((name, present, where))
+        _check_expressions(expressions, sizes)
+        for text, tree in self._parsed:
+            if not holds(tree, sizes):
+                known = ", ".join(f"{name} = {value}" for name, value in sizes.items() if name.isidentifier())
+                raise InvalidArgumentError(
+                    f"The model was captured for {text}, but is called with {known}. Export it with an example of "
+                    "such sizes, or without code that depends on them."
+                )
+
+
+def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[str, int]) -> None:
+    """Hold sizes that are expressions in others against those, which may follow from them.
+
+    Args:
+        expressions: For each size its text, its value, and where it is.
+        sizes: Sizes that are known; receives those that follow.
+
+    Raises:
+        InvalidArgumentError: If a size is not what its expression gives.
+    """
+    expressions = list(expressions)
+    for text, present, where in expressions:
+        if (found := solved(text, present, sizes)) is not None:
+            name, value = found
+            if value is None:
+                raise InvalidArgumentError(f"{where}, which is {text} for no {name}.")
+            sizes[name] = value
+    for text, present, where in expressions:
+        if (wanted := size(text, sizes)) is not None and wanted != present:
+            raise InvalidArgumentError(f"{where}, not {text} = {wanted}.")
+
+
+def holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
+    """Evaluate a condition; one that needs a size the call does not give holds, one that divides by 0 does not."""
+    try:
+        return bool(evaluated(node, sizes))
+    except KeyError:
+        return True
+    except ZeroDivisionError:
+        return False

@@ -1,0 +1,159 @@
+"""Dimensions such as ``2*length + 1`` and conditions on them, as text that is parsed and evaluated."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sympy
+
+from onnxops_decomp.graph.graph_lowering import dimension_symbol
+
+__all__ = ["evaluated", "names_in", "parsed", "size", "solved", "symbolic"]
+
+_OPERATORS: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+# As torch writes them, without the modules that they are in.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "ceil": math.ceil,
+    "float": float,
+    "floor": math.floor,
+    "max": max,
+    "min": min,
+    "round": round,
+    "sqrt": math.sqrt,
+    "sym_float": float,
+    "trunc": math.trunc,
+}
+_MODULE = re.compile(r"\b(?:math|torch)\.")
+_STRUCTURE = (
+    ast.BinOp,
+    ast.BoolOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.Name,
+    ast.Constant,
+    ast.Load,
+    ast.And,
+    ast.Or,
+    ast.Not,
+)
+
+
+def parsed(text: str) -> ast.expr | None:
+    """Return the syntax tree of an expression or comparison; None if the text has anything else in it."""
+    try:
+        tree = ast.parse(_MODULE.sub("", text), mode="eval").body
+    except SyntaxError:
+        return None
+    return tree if all(map(_is_known, ast.walk(tree))) else None
+
+
+def _is_known(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
+    return isinstance(node, _STRUCTURE) or type(node) in _OPERATORS
+
+
+def names_in(tree: ast.expr) -> set[str]:
+    """Return the names that an expression uses."""
+    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions}
+
+
+def evaluated(node: ast.AST, values: Mapping[str, Any]) -> Any:
+    """Evaluate an expression or a comparison.
+
+    Args:
+        node: What :func:`parsed` returned.
+        values: What the names stand for: numbers or symbols.
+
+    Raises:
+        KeyError: If a name has no value.
+        TypeError: If a function or a condition gets a symbol.
+        ZeroDivisionError: If the expression divides by zero.
+    """
+    match node:
+        case ast.Call(func=ast.Name(id=name)):
+            return _FUNCTIONS[name](*(evaluated(argument, values) for argument in node.args))
+        case ast.BoolOp():
+            parts = (evaluated(part, values) for part in node.values)
+            return all(parts) if isinstance(node.op, ast.And) else any(parts)
+        case ast.UnaryOp(op=ast.Not()):
+            return not evaluated(node.operand, values)
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return values[node.id]
+        case ast.UnaryOp():
+            return _OPERATORS[type(node.op)](evaluated(node.operand, values))
+        case ast.BinOp():
+            return _OPERATORS[type(node.op)](evaluated(node.left, values), evaluated(node.right, values))
+        case ast.Compare():
+            found = [evaluated(part, values) for part in (node.left, *node.comparators)]
+            pairs = zip(node.ops, found, found[1:], strict=False)
+            return all(_OPERATORS[type(sign)](left, right) for sign, left, right in pairs)
+        case _:
+            raise KeyError(ast.dump(node))
+
+
+def symbolic(tree: ast.expr) -> sympy.Expr:
+    """Return an expression in the symbols of the dimensions that it names."""
+    found: sympy.Expr = sympy.sympify(evaluated(tree, {name: dimension_symbol(name) for name in names_in(tree)}))
+    return found
+
+
+def size(text: str, sizes: Mapping[str, int]) -> int | None:
+    """Return the size that a dimension such as ``batch`` or ``2*length + 1`` has, or None if that is not known."""
+    tree = parsed(text)
+    if tree is None:
+        return None
+    try:
+        value = evaluated(tree, sizes)
+    except (KeyError, ZeroDivisionError):
+        return None
+    return int(value) if value == int(value) else None
+
+
+def solved(text: str, actual: int, sizes: Mapping[str, int]) -> tuple[str, int | None] | None:
+    """Find the one size that is unknown in an expression whose value is known.
+
+    Args:
+        text: The expression.
+        actual: Its value.
+        sizes: The other sizes.
+
+    Returns:
+        The name, with the size or None if no integer gives that value; None if there is not one unknown name, or the
+        expression is not linear in it.
+    """
+    tree = parsed(text)
+    unknown = names_in(tree) - sizes.keys() if tree is not None else ()
+    if len(unknown) != 1:
+        return None
+    (name,) = unknown
+    values = [size(text, {**sizes, name: number}) for number in range(3)]
+    first, second, third = values
+    if first is None or second is None or third is None or not (second - first) or third - second != second - first:
+        return None
+    found, rest = divmod(actual - first, second - first)
+    return name, None if rest else found

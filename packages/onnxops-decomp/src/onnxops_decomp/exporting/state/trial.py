@@ -1,0 +1,104 @@
+"""Whether what a call leaves behind makes a difference to the next one: found out by calling the model.
+
+A cache that is filled once, such as a mask for a length, makes none; a counter that decides something does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnxops_decomp.exporting.state.contents import KeptContents
+from onnxops_decomp.exporting.state.inventory import Change, Inventory, same
+from onnxops_decomp.torch_private import is_without_data
+
+__all__ = ["lasting"]
+
+_Call = Callable[[Sequence[Any]], Any]
+
+
+def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves: Sequence[Any]) -> list[Change]:
+    """Return those of the changes that make a difference to a later call, or may make one.
+
+    Other inputs than those of the first call have to give what they give to a fresh model, and the second call must
+    change nothing anew.
+
+    Args:
+        inventory: What the model can reach; everything is put back.
+        changes: What a call changed.
+        call: Calls the model on the flat leaves of its arguments.
+        leaves: Those of the example.
+    """
+    tensors = [*inventory.weights.values(), *inventory.tensors.values(), *leaves]
+    if any(is_without_data(x) for x in tensors if isinstance(x, torch.Tensor)):
+        return list(changes)
+    other = [_other(leaf) for leaf in leaves]
+    try:
+        fresh = _results(inventory, call, other)
+        inventory.restore()
+        _results(inventory, call, leaves)
+        records = {id(change.record): change.record for change in changes}
+        left = [(record, record.now()) for record in records.values()]
+        inventory.restore(caches=False)
+        for record, items in left:
+            record.put(items)
+        second = _results(inventory, call, other)
+        moved = {
+            (id(record), key)
+            for record, items in left
+            for key in {**items, **record.now()}
+            if not _settled(items.get(key), record.now().get(key))
+        }
+    except Exception:
+        # What cannot be tried is taken to matter.
+        return list(changes)
+    finally:
+        inventory.restore()
+    if not _equal(fresh, second):
+        return list(changes)
+    return [change for change in changes if (id(change.record), change.key) in moved]
+
+
+def _results(inventory: Inventory, call: _Call, leaves: Sequence[Any]) -> list[Any]:
+    """Call the model on copies, with the same random numbers each time, and take back what it writes to tensors."""
+    copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    kept = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        try:
+            with kept:
+                results = pytree.tree_leaves(call(copies))
+            return [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in results]
+        finally:
+            kept.restore()
+
+
+def _other(leaf: Any) -> Any:
+    """Return a tensor of the same shape with other numbers; integers and truth values only change places."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    moved = leaf.detach().flatten().roll(1).reshape(leaf.shape)
+    return moved * 0.75 + 0.125 if moved.is_floating_point() or moved.is_complex() else moved
+
+
+def _settled(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return first.shape == second.shape
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(_settled, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_settled(first[key], second[key]) for key in first)
+    return same(first, second) or (type(first) is type(second) and not isinstance(first, bool | int | float | str))
+
+
+def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    if len(first) != len(second):
+        return False
+    return all(
+        type(a) is type(b)
+        and (torch.allclose(a, b, equal_nan=True) if isinstance(a, torch.Tensor) and a.shape == b.shape else same(a, b))
+        for a, b in zip(first, second, strict=True)
+    )

@@ -1,0 +1,196 @@
+"""Watches what a capture changes outside of buffers, and decides what becomes of it.
+
+A tensor that is written to, or replaced by another one after it was read, can be an input and an output of the model:
+the model is captured once more with that tensor as an input. Of everything else it is asked whether a later call gives
+other results for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnxops_decomp.exporting.state.code import is_read
+from onnxops_decomp.exporting.state.inventory import Change, Inventory, Record
+from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.state.trial import lasting
+
+__all__ = ["StatePlace", "StateWatch", "ignored", "refusal"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StatePlace:
+    """A tensor outside of the buffers that is an input and an output of the captured program.
+
+    Attributes:
+        path: What leads to it, such as ``cache.l0``.
+        tensor: What it holds before the first call.
+        line: Where the code changes it.
+        held: The containers that hold it, with the attribute, key or index.
+        read: Where the next value stands after a call, and its index among the leaves there.
+    """
+
+    path: str
+    tensor: torch.Tensor
+    line: str
+    held: Sequence[tuple[Record, Any]]
+    read: tuple[Record, Any, int]
+
+
+class StateWatch:
+    """The state of one model while it is captured.
+
+    Args:
+        inventory: What the model can reach.
+        resizable: Whether the capture takes tensors whose next value has another size.
+
+    Attributes:
+        places: The tensors that :meth:`enter` replaces by inputs of the program.
+        changes: What the last run changed beside them.
+    """
+
+    def __init__(self, inventory: Inventory, *, resizable: bool = False) -> None:
+        self.inventory, self._resizable = inventory, resizable
+        self.places: list[StatePlace] = []
+        self.changes: list[Change] = []
+
+    def enter(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Let the model find these tensors in place of those of :attr:`places`.
+
+        torch.export puts copies of containers into a model between two calls; here the model gets its own back.
+        """
+        self.inventory.restore(registries=False)
+        given = {id(place.tensor): tensor for place, tensor in zip(self.places, tensors, strict=True)}
+        for place in self.places:
+            for record, key in place.held:
+                items = record.now()
+                record.put({**items, key: _replaced(items[key], given)})
+
+    def leave(self) -> list[Any]:
+        """Note what the run changed, undo it, and return what stands in :attr:`places` now."""
+        results = [_leaves(place.read[0].now().get(place.read[1]))[place.read[2]] for place in self.places]
+        known = {(id(record), key) for place in self.places for record, key in (*place.held, place.read[:2])}
+        self.changes = [c for c in self.inventory.changes() if (id(c.record), c.key) not in known]
+        self.inventory.restore(registries=False)
+        return results
+
+    def find_places(self, is_used: Callable[[torch.Tensor], bool], written: Mapping[str, str]) -> bool:
+        """Enter the tensors that have to be inputs of the program; return whether there are new ones.
+
+        Args:
+            is_used: Whether the program reads a tensor.
+            written: Paths of the tensors that it writes to, with the lines that do.
+        """
+        known = {id(place.tensor) for place in self.places}
+        found: list[StatePlace] = []
+        replaced = [(change, leaves) for change in self.changes if (leaves := self._tensors_of(change)) is not None]
+        # A tensor that moves to another place is read by whoever reads that one.
+        moved = {id(leaf) for change, _ in replaced for leaf in _leaves(change.after)}
+        for change, leaves in replaced:
+            self.changes.remove(change)
+            line = self.inventory.line(change.path, change.record.owner)
+            for index, path, tensor in leaves:
+                if id(tensor) not in known and (is_used(tensor) or id(tensor) in moved or path in written):
+                    known.add(id(tensor))
+                    found.append(self._place(path, tensor, line, (change.record, change.key, index)))
+        for path, line in written.items():
+            tensor = self.inventory.tensors[path]
+            if id(tensor) not in known:
+                known.add(id(tensor))
+                found.append(self._place(path, tensor, line, None))
+        order = {id(tensor): index for index, tensor in enumerate(self.inventory.tensors.values())}
+        self.places = sorted([*self.places, *found], key=lambda place: order.get(id(place.tensor), len(order)))
+        return bool(found)
+
+    def tensor_changes(self) -> list[str]:
+        """Return the paths of the tensors that the last run replaced by others of their kind."""
+        return [path for change in self.changes for _, path, _ in self._tensors_of(change) or ()]
+
+    def check_memory(self, written: Iterable[str], refuse: Callable[[str], Exception]) -> None:
+        """Refuse writes to tensors that show memory of others.
+
+        Args:
+            written: Paths of the tensors that the model writes to.
+            refuse: Makes the exception.
+        """
+        known = {**self.inventory.weights, **self.inventory.tensors}
+        for path in written:
+            record, _ = self.inventory.holding(known[path])[0]
+            if text := shared_memory(with_line(path, self.inventory.line(path, record.owner)), known[path], known):
+                raise refuse(text)
+
+    def lasting(self, call: Callable[[Sequence[Any]], Any], leaves: Sequence[Any]) -> dict[str, str]:
+        """Return the paths of the other changes that make a difference to a later call, with their lines.
+
+        Args:
+            call: Calls the model on the flat leaves of the arguments.
+            leaves: Those of the example.
+        """
+        inventory = self.inventory
+        read = [change for change in self.changes if is_read(change.path, inventory.functions)]
+        found = lasting(inventory, read, call, leaves) if read else []
+        return {change.path: inventory.line(change.path, change.record.owner) for change in found}
+
+    def _tensors_of(self, change: Change) -> list[tuple[int, str, torch.Tensor]] | None:
+        """Return the tensors that a change replaces by others of their kind; None if it does something else."""
+        before, spec = pytree.tree_flatten_with_path(change.before)
+        after, spec_after = pytree.tree_flatten(change.after)
+        if spec != spec_after:
+            return None
+        found: list[tuple[int, str, torch.Tensor]] = []
+        for index, ((path, old), new) in enumerate(zip(before, after, strict=True)):
+            if old is new:
+                continue
+            if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)) or not self._fits(old, new):
+                if isinstance(old, bool | int | float | str | None) and type(old) is type(new) and old == new:
+                    continue
+                return None
+            parts = (str(getattr(part, "idx", getattr(part, "key", part))) for part in path)
+            found.append((index, ".".join([change.path, *parts]), old))
+        return found
+
+    def _fits(self, old: torch.Tensor, new: torch.Tensor) -> bool:
+        sizes = all(isinstance(size, int) for size in new.shape) and old.shape == new.shape
+        return old.dtype == new.dtype and (self._resizable or sizes)
+
+    def _place(self, path: str, tensor: torch.Tensor, line: str, read: tuple[Record, Any, int] | None) -> StatePlace:
+        held = self.inventory.holding(tensor)
+        if read is None:
+            record, key = held[0]
+            read = (record, key, next(i for i, leaf in enumerate(_leaves(record.before[key])) if leaf is tensor))
+            line = line or self.inventory.line(path, record.owner)
+        return StatePlace(path, tensor, line, held, read)
+
+
+def _leaves(value: Any) -> list[Any]:
+    leaves: list[Any] = pytree.tree_leaves(value)
+    return leaves
+
+
+def _replaced(value: Any, given: Mapping[int, torch.Tensor]) -> Any:
+    """Return a tensor or tuple with tensors replaced; other containers are entered by records of their own."""
+    if isinstance(value, tuple):
+        items = [_replaced(item, given) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return given.get(id(value), value)
+
+
+def refusal(found: Mapping[str, str]) -> str:
+    """Return the message for what cannot be state of an ONNX model, by path with the lines that change it."""
+    return (
+        f"The model changes {', '.join(with_line(*item) for item in found.items())} when it runs, and later calls "
+        "depend on it. Only tensors of one dtype can be inputs and outputs of an ONNX model in its place: keep it in "
+        'a buffer and pass state="io", or pass state="ignore" for a model that always does what the first call does.'
+    )
+
+
+def ignored(path: str, line: str) -> str:
+    """Return the warning for what a model changes and the export leaves out."""
+    return (
+        f"The model changes {with_line(path, line)} when it runs, and the ONNX model does not: each of its calls "
+        "computes what the first one does."
+    )

@@ -1,0 +1,1 @@
+"""Translations that a user gives for one export."""

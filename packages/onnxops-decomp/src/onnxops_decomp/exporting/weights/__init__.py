@@ -1,0 +1,1 @@
+"""Weights of a model: where their memory is, and how others take their place."""

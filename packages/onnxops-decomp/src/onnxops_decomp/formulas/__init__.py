@@ -1,0 +1,1 @@
+"""Compositions of ONNX operators that both lowerings and adapters write."""

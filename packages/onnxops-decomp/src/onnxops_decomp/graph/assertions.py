@@ -1,0 +1,53 @@
+"""Assertions of an fx graph, which the exported graph does without, and what is computed for them alone."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnxops_decomp.graph.mutation import written_arguments
+
+__all__ = ["ASSERTIONS", "unneeded_nodes"]
+
+aten = torch.ops.aten
+
+# Overloads that check something and return nothing.
+ASSERTIONS = (
+    aten._assert_async.default,
+    aten._assert_async.msg,
+    aten._assert_scalar.default,
+    aten._assert_tensor_metadata.default,
+    aten._linalg_check_errors.default,
+    aten.sym_constrain_range.default,
+    aten.sym_constrain_range_for_size.default,
+)
+
+
+def unneeded_nodes(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
+    """Return the assertions of a graph and the calls whose results nothing but assertions reads.
+
+    A call that writes to an operand, or gives a size that other nodes have, is needed.
+    """
+    found: set[torch.fx.Node] = set()
+    if not any(node.target in ASSERTIONS or node.target is torch._check for node in graph.nodes):
+        return frozenset()
+    symbols: set[str] = set()
+    for node in reversed(graph.nodes):
+        asserts = node.target in ASSERTIONS or node.target is torch._check
+        unread = node.op == "call_function" and found.issuperset(node.users)
+        bound = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
+        for_assertions = node.users and not written_arguments(node) and symbols.isdisjoint(bound)
+        if unread and (asserts or for_assertions):
+            found.add(node)
+        else:
+            symbols.update(_symbols(node))
+    return frozenset(found)
+
+
+def _symbols(node: torch.fx.Node) -> set[str]:
+    """Return the symbols in the sizes of a node's value that data decides."""
+    numbers: list[object] = []
+    for leaf in pytree.tree_leaves(node.meta.get("val")):
+        numbers += leaf.shape if isinstance(leaf, torch.Tensor) else [leaf]
+    symbolic = (number for number in numbers if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool))
+    return {str(symbol) for number in symbolic for symbol in number.node.expr.free_symbols}

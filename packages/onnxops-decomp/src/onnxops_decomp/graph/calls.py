@@ -1,0 +1,211 @@
+"""One ATen call through the table: arguments in schema order, the right entry, the result checked against torch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+
+from onnxops_decomp.dtypes import affine_of, is_complex, to_ir
+from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
+from onnxops_decomp.graph.native import native_lowering
+from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Lowering, LoweringTable
+from onnxops_decomp.spec.inference import Dims, dims_of
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder.op_builder import OpBuilder
+
+__all__ = ["apply_lowering", "bind_arguments", "check_result", "find_lowering", "functional_overload"]
+
+_TAKES_QUANTIZED = ("aten::dequantize.self", "aten::dequantize.tensor")
+
+
+def functional_overload(overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """Return the form of ``overload`` that returns a new tensor: ``aten.relu`` for ``aten.relu_``.
+
+    An overload that mutates nothing, or has no such form, is returned as it is.
+    """
+    schema = overload._schema
+    if not schema.is_mutable:
+        return overload
+    namespace, name = schema.name.split("::")
+    wanted = _signature([argument for argument in schema.arguments if not argument.is_out])
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    if packet is None:
+        return overload
+    for candidate in (getattr(packet, overload_name) for overload_name in packet.overloads()):
+        if not candidate._schema.is_mutable and _signature(candidate._schema.arguments) == wanted:
+            return candidate  # type: ignore[no-any-return]
+    return overload
+
+
+def _signature(arguments: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return names and types; what is written is called ``self`` where the other form has ``input``."""
+    return [(a.name if index else "", str(a.type)) for index, a in enumerate(arguments)]
+
+
+def find_lowering(
+    table: LoweringTable,
+    overload: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    opset: int | None = None,
+) -> Lowering | None:
+    """Return the entry for a call, the complex one if an operand is complex; None if there is none.
+
+    An operator without an entry that stands for an ONNX node itself gets one for that node, where ``opset`` has it.
+    """
+    name = overload.name()
+    leaves = list(_leaves(args, kwargs))
+    of_complex = any(is_complex(leaf) or leaf.__class__ is complex for leaf in leaves)
+    found = None
+    functional = functional_overload(overload)
+    if not table.is_own(name) and table.is_own(functional.name()):
+        name = functional.name()
+    if not of_complex and any(leaf.__class__ is torch.dtype and leaf.is_complex for leaf in leaves):
+        found = table.find(name, complex=True)
+    if found is None:
+        found = table.find(name, complex=of_complex)
+    if found is None:
+        found = None if functional is overload else table.find(functional.name(), complex=of_complex)
+    return found or native_lowering(overload, args, kwargs, opset)
+
+
+def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the arguments of a call, those of lists one by one."""
+    for operand in (*args, *kwargs.values()):
+        yield from operand if isinstance(operand, list | tuple) else (operand,)
+
+
+def bind_arguments(
+    overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Split the arguments of a call as its schema does, defaults filled in and ``out`` left away."""
+    positional: list[Any] = []
+    keyword: dict[str, Any] = {}
+    for index, (name, kwarg_only, default) in enumerate(_arguments(overload)):
+        if index < len(args):
+            value = args[index]
+        elif name in kwargs:
+            value = kwargs[name]
+        elif default is not _REQUIRED:
+            value = default
+        else:
+            raise LoweringError(f"{overload.name()} is called without its argument {name!r}.")
+        if kwarg_only:
+            keyword[name] = value
+        else:
+            positional.append(value)
+    return positional, keyword
+
+
+_REQUIRED = object()
+
+
+@functools.cache
+def _arguments(overload: torch._ops.OpOverload) -> tuple[tuple[str, bool, Any], ...]:
+    """Return name, whether it is keyword-only and default of each argument but ``out``; torch makes them anew."""
+    return tuple(
+        (a.name, a.kwarg_only, a.default_value if a.has_default_value() else _REQUIRED)
+        for a in overload._schema.arguments
+        if not a.is_out
+    )
+
+
+def apply_lowering(
+    op: OpBuilder,
+    entry: Lowering,
+    overload: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Call a lowering and return what it returns: a value, or a list or tuple of them.
+
+    Raises:
+        LoweringError: If the call cannot be expressed; the message names the operator.
+        UnsupportedOpsetError: If the opset is too low for it.
+    """
+    positional, keyword = bind_arguments(overload, args, kwargs)
+    if keyword.get("layout") not in (None, torch.strided, 0):
+        raise LoweringError(
+            f"{overload.name()} makes a tensor of layout {keyword['layout']}; ONNX has dense ones only."
+        )
+    if overload.name() not in _TAKES_QUANTIZED and any(affine_of(leaf) for leaf in _leaves(args, kwargs)):
+        raise LoweringError(
+            f"{overload.name()} is applied to a quantized tensor. In an fx graph such tensors can be dequantized only: "
+            "capture a model that was quantized with torchao's PT2E flow, or use onnx_ts_legacy for quantized modules."
+        )
+    _leave_out_unknown(entry, overload, positional, keyword)
+    try:
+        return entry.function(op, *positional, **keyword)
+    except UnsupportedOpsetError as error:
+        raise error.naming(overload.name()) from error
+    except LoweringError as error:
+        text = str(error)
+        raise type(error)(text if overload.name() in text else f"{overload.name()}: {text}") from error
+    except Exception as error:
+        raise LoweringError(
+            f"{overload.name()}: its lowering failed with {type(error).__name__}: {error}. This is a defect of the "
+            "lowering, please report it with the call's arguments."
+        ) from error
+
+
+def _leave_out_unknown(
+    entry: Lowering, overload: torch._ops.OpOverload, positional: list[Any], keyword: dict[str, Any]
+) -> None:
+    """Leave out arguments that the function has no parameter for, where they say nothing.
+
+    Those are where a tensor is stored, and defaults that a user's function was not written for.
+    """
+    accepted, most = entry.accepted, entry.positional
+    for name in [] if accepted is None else keyword.keys() - accepted:
+        if name in PLACEMENT_ARGUMENTS or _is_default(overload, name, keyword[name]):
+            del keyword[name]
+    if most is not None and len(positional) > most:
+        names = [name for name, kwarg_only, _ in _arguments(overload) if not kwarg_only]
+        while len(positional) > most and _is_default(overload, names[len(positional) - 1], positional[-1]):
+            positional.pop()
+
+
+def _is_default(overload: torch._ops.OpOverload, name: str, value: Any) -> bool:
+    default = next(default for known, _, default in _arguments(overload) if known == name)
+    return type(value) is type(default) and bool(value == default)
+
+
+def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: str) -> None:
+    """Hold a lowered result against what torch says of it, and note its dimensions.
+
+    Args:
+        value: Result of the lowering.
+        expected: A real or fake tensor with torch's dtype and rank.
+        dims: Dimensions of ``expected`` as they are called in the model, without the one for complex parts.
+        operator: Name for the message.
+
+    Raises:
+        LoweringError: If dtype or rank differ. This is a defect of the lowering, never to be passed on silently.
+    """
+    # torch calls a quantized tensor by the dtype that it was made of while it captures.
+    wanted = to_ir(expected.dtype) if affine_of(value) is None or value.dtype is None else value.dtype
+    if expected.dtype.is_complex:
+        if not is_complex(value):
+            raise LoweringError(f"{operator} gives a complex tensor in torch, but its lowering a real one.")
+        dims = (*dims, 2)
+    elif is_complex(value):
+        raise LoweringError(f"{operator} gives a real tensor in torch, but its lowering a complex one.")
+    if value.dtype is None:
+        value.type = ir.TensorType(wanted)
+    elif value.dtype != wanted:
+        raise LoweringError(f"{operator} gives {wanted.name} in torch, but its lowering {value.dtype.name}.")
+    known = dims_of(value)
+    if known is not None and len(known) != len(dims):
+        raise LoweringError(f"{operator} gives rank {len(dims)} in torch, but its lowering rank {len(known)}.")
+    if known is not None:
+        for axis, (mine, theirs) in enumerate(zip(known, dims, strict=True)):
+            if isinstance(mine, int) and isinstance(theirs, int) and mine != theirs:
+                raise LoweringError(f"{operator} gives size {theirs} along axis {axis} in torch, its lowering {mine}.")
+    # An input is as it was declared; what an operator hands through may be called otherwise here.
+    if known is None or (value.producer() is not None and known != dims):
+        value.shape = ir.Shape(dims)

@@ -1,0 +1,148 @@
+"""Takes one ATen call apart when the table has no lowering for it.
+
+Nothing is decomposed ahead of time: an operator that ONNX can express whole stays whole. One that it cannot is traced
+alone, on fake copies of its own operands, and the pieces go through the table again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from onnxops_core.native import find_native_op
+from onnxops_decomp.errors import UnsupportedOperatorError
+from onnxops_decomp.graph.definitions import definition as own_definition
+from onnxops_decomp.graph.mutation import needs_functionalization
+from onnxops_decomp.torch_private import (
+    fake_mode_of,
+    is_composite,
+    recorded_guards,
+    table_decomposition,
+    trace,
+)
+
+__all__ = ["Decomposer", "Decomposition"]
+
+
+class Decomposition:
+    """The pieces of one call.
+
+    Attributes:
+        graph_module: Graph of ATen calls; its placeholders are the tensor and symbolic operands in order.
+        assumptions: What was assumed of symbolic sizes on the way, such as ``Ne(s0, 0)``; nothing in it fixes a size.
+    """
+
+    def __init__(self, graph_module: torch.fx.GraphModule, assumptions: list[sympy.Basic]) -> None:
+        self.graph_module = graph_module
+        self.assumptions = assumptions
+
+
+def _is_dynamic(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _metadata(leaf: object) -> Hashable:
+    if isinstance(leaf, torch.Tensor):
+        return (
+            leaf.dtype,
+            str(tuple(leaf.shape)),
+            str(leaf.stride()) if leaf.layout == torch.strided else "",
+        )
+    if _is_dynamic(leaf):
+        return str(leaf)
+    # 1, 1.0 and True are equal to each other but not to an operator.
+    return (type(leaf).__name__, repr(leaf))
+
+
+def _fresh(leaf: Any) -> Any:
+    """Return a fake tensor of its own, so that equal operands of this call stay apart in the traced graph."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+
+
+def _check_dense(overload: torch._ops.OpOverload, leaves: Sequence[Any]) -> None:
+    sparse = [leaf.layout for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided]
+    if sparse:
+        raise UnsupportedOperatorError(
+            f"{overload.name()} is given a tensor of layout {sparse[0]}; the operators of ONNX work on dense ones.",
+            operator=overload.name(),
+        )
+
+
+class Decomposer:
+    """Decomposes calls and keeps the results for calls with the same metadata."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Decomposition | None] = {}
+
+    def decompose(
+        self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Decomposition | None:
+        """Return the pieces of a call, or None if torch has no definition of the operator by others.
+
+        Args:
+            overload: Operator that is called.
+            args: Its positional arguments, tensors as fake tensors.
+            kwargs: Its keyword arguments.
+        """
+        leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        key = (overload, structure, tuple(_metadata(leaf) for leaf in leaves))
+        if key not in self._known:
+            self._known[key] = self._trace(overload, leaves, structure)
+        return self._known[key]
+
+    def _trace(
+        self, overload: torch._ops.OpOverload, leaves: list[Any], structure: pytree.TreeSpec
+    ) -> Decomposition | None:
+        native = find_native_op(overload)
+        own = native.decomposition if native is not None else own_definition(overload)
+        _check_dense(overload, leaves)
+        definition = own or table_decomposition(overload)
+        if definition is None and not is_composite(overload):
+            return None
+        function: Any = definition or overload
+        positions = [index for index, leaf in enumerate(leaves) if _is_dynamic(leaf)]
+
+        def call(*operands: Any) -> Any:
+            filled = list(leaves)
+            for position, operand in zip(positions, operands, strict=True):
+                filled[position] = operand
+            args, kwargs = pytree.tree_unflatten(filled, structure)
+            return function(*args, **kwargs)
+
+        mode = next((found for leaf in leaves if (found := fake_mode_of(leaf)) is not None), None)
+        with recorded_guards(mode) as assumptions, mode or contextlib.nullcontext():
+            operands = [_fresh(leaves[position]) for position in positions]
+            try:
+                graph_module = trace(call, operands, whole=definition is not None)
+                if needs_functionalization(graph_module):
+                    graph_module = trace(torch.func.functionalize(graph_module), operands, whole=False)
+            except Exception as error:
+                raise UnsupportedOperatorError(
+                    f"{overload.name()} has no ONNX lowering, and its decomposition cannot be traced "
+                    f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}).",
+                    operator=overload.name(),
+                ) from error
+        calls = [node.target for node in graph_module.graph.nodes if node.op == "call_function"]
+        if calls == [overload]:
+            return None
+        if needs_functionalization(graph_module):
+            raise UnsupportedOperatorError(
+                f"{overload.name()} has no ONNX lowering, and its decomposition writes to memory that it reads again "
+                "under another name.",
+                operator=overload.name(),
+            )
+        for fact in assumptions:
+            if isinstance(fact, sympy.Eq) and all(part.is_Symbol or part.is_Integer for part in fact.args):
+                raise UnsupportedOperatorError(
+                    f"{overload.name()} has no ONNX lowering, and its decomposition holds only where "
+                    f"{fact.lhs} = {fact.rhs}, which was declared dynamic.",
+                    operator=overload.name(),
+                )
+        return Decomposition(graph_module, assumptions)

@@ -1,0 +1,309 @@
+"""Keeps calls whole, while a model is captured, that torch would take apart or cannot capture.
+
+torch.export records an operator by running it on fake tensors. Some operators look into their operands there, only to
+check them or to find a size; others, the recurrent ones, are unrolled over the length of the example. While a model is
+captured, calls of these functions go through operators of the same signature whose result shapes are computed; in the
+captured graph they are ATen calls again.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from onnxops_decomp.graph.definitions import corrcoef, cov, gaussian_nll_loss, masked_index, needs_masked_index
+
+__all__ = ["WholeCalls", "restore"]
+
+_NAMESPACE = "onnxops_whole"
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+# ---- result shapes
+
+
+def _recurrent(
+    input: torch.Tensor,
+    hx: Any,
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    """The output follows the input, the states keep their shapes."""
+    states = tuple(hx) if isinstance(hx, list | tuple) else (hx,)
+    # With a projection the first state has its size, and so has the output.
+    width = states[0].shape[-1] * (2 if bidirectional else 1)
+    return (input.new_empty((*input.shape[:-1], width)), *(torch.empty_like(state) for state in states))
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    return log_probs.new_empty(log_probs.shape[1:-1] if reduction == 0 else ())
+
+
+def _ctc_loss_and_alpha(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    listed = not isinstance(target_lengths, torch.Tensor)
+    states = 2 * max(target_lengths, default=0) + 1 if listed else torch.library.get_ctx().new_dynamic_size()
+    steps, batch = log_probs.shape[:2]
+    return log_probs.new_empty(batch), log_probs.new_empty((batch, steps, states))
+
+
+def _ctc_arguments(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Args:
+    """Return the arguments of ``torch.ctc_loss`` for those of ``torch.nn.functional.ctc_loss``."""
+    kind = ("none", "mean", "sum").index(reduction)
+    return log_probs, targets, input_lengths, target_lengths, blank, kind, zero_infinity
+
+
+def _affine_grid_generator(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> torch.Tensor:
+    rank = len(size) - 2
+    if theta.dim() != 3 or tuple(theta.shape[1:]) != (rank, rank + 1):
+        raise ValueError(f"affine_grid to size {tuple(size)} needs theta of shape (N, {rank}, {rank + 1})")
+    return theta.new_empty((size[0], *size[2:], rank))
+
+
+def _affine_grid_arguments(theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None) -> Args:
+    """Return the arguments of ``torch.affine_grid_generator`` for those of ``torch.nn.functional.affine_grid``."""
+    return theta, list(size), bool(align_corners)
+
+
+def _combinations(self: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    size = self.shape[0]
+    if r == 0:
+        return self.new_empty(0)
+    top: Any = size + r - 1 if with_replacement else size
+    count: Any = 1
+    for factor in range(r):
+        count = count * (top - factor)
+    return self.new_empty((count // math.factorial(r), r))
+
+
+def _narrow(self: torch.Tensor, dim: int, start: torch.Tensor, length: Any) -> torch.Tensor:
+    sizes = list(self.shape)
+    sizes[dim] = length
+    return self.new_empty(sizes)
+
+
+def _one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    classes: Any = torch.library.get_ctx().new_dynamic_size() if num_classes == -1 else num_classes
+    return self.new_empty((*self.shape, classes))
+
+
+def _lstsq(
+    self: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[torch.Tensor, ...]:
+    """Return no residuals, but for the driver that takes the rank for full: the others look at it first."""
+    m, n = self.shape[-2:]
+    if driver in ("gelsd", "gelss") and m > n:
+        raise NotImplementedError(
+            f"linalg.lstsq with driver={driver!r} gives residuals only if the rank is full, which decides the shape "
+            "of a result; use the default driver"
+        )
+    vector = b.ndim == 1 or (self.ndim - 1 == b.ndim and b.shape == self.shape[:-1])
+    right = b.unsqueeze(-1) if vector else b
+    batch = torch.broadcast_shapes(self.shape[:-2], right.shape[:-2])
+    solution = self.new_empty((*batch, n, *([] if vector else right.shape[-1:])))
+    real = self.dtype.to_real()
+    residuals = self.new_empty((*batch, right.shape[-1]) if driver == "gels" and m > n else (0,), dtype=real)
+    rank = self.new_empty(self.shape[:-2] if driver != "gels" else (0,), dtype=torch.int64)
+    values = (*self.shape[:-2], min(m, n)) if driver in ("gelsd", "gelss") else (0,)
+    return solution, residuals, rank, self.new_empty(values, dtype=real)
+
+
+# ---- which calls
+
+
+def _always(args: Args, kwargs: Kwargs) -> bool:
+    return True
+
+
+def _padded(args: Args, kwargs: Kwargs) -> bool:
+    """The overload for packed sequences has the batch sizes, a tensor, in second place and a list in third."""
+    return not kwargs and len(args) == 9 and isinstance(args[3], bool)
+
+
+def _starts_at_tensor(args: Args, kwargs: Kwargs) -> bool:
+    return isinstance(args[2] if len(args) > 2 else kwargs.get("start"), torch.Tensor)
+
+
+def _counts_classes(args: Args, kwargs: Kwargs) -> bool:
+    return bool((args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1)
+
+
+_Fake = Callable[..., Any]
+_Condition = Callable[[Args, Kwargs], bool]
+
+# By ATen name: the overloads that stand in, their result shapes, and which calls they are for.
+_OPERATORS: dict[str, tuple[tuple[str, ...], _Fake, _Condition]] = {
+    "lstm": (("input",), _recurrent, _padded),
+    "gru": (("input",), _recurrent, _padded),
+    "rnn_tanh": (("input",), _recurrent, _padded),
+    "rnn_relu": (("input",), _recurrent, _padded),
+    "ctc_loss": (("IntList", "Tensor"), _ctc_loss, _always),
+    "_ctc_loss": (("default", "Tensor"), _ctc_loss_and_alpha, _always),
+    "cov": (("default",), cov, _always),
+    "corrcoef": (("default",), corrcoef, _always),
+    "affine_grid_generator": (("default",), _affine_grid_generator, _always),
+    "combinations": (("default",), _combinations, _always),
+    "narrow": (("Tensor",), _narrow, _starts_at_tensor),
+    "one_hot": (("default",), _one_hot, _counts_classes),
+    "linalg_lstsq": (("default",), _lstsq, _always),
+    "index": (("Tensor",), masked_index, _always),
+}
+
+
+@functools.cache
+def _overloads() -> dict[torch._ops.OpOverload, torch._ops.OpOverload]:
+    """Define the stand-in operators on first use and return what ATen overload each of them stands for."""
+    library = torch.library.Library(_NAMESPACE, "DEF")
+    stood_for: dict[torch._ops.OpOverload, torch._ops.OpOverload] = {}
+    for name, (overloads, fake, _) in _OPERATORS.items():
+        for overload in overloads:
+            target = getattr(getattr(torch.ops.aten, name), overload)
+            full = name if overload == "default" else f"{name}.{overload}"
+            library.define(str(target._schema).removeprefix("aten::"))
+            library.impl(full, target, "CompositeExplicitAutograd")
+            torch.library.register_fake(f"{_NAMESPACE}::{full}", fake, lib=library)
+            stood_for[getattr(getattr(torch.ops, _NAMESPACE), name).__getattr__(overload)] = target
+    _LIBRARIES.append(library)
+    return stood_for
+
+
+_LIBRARIES: list[torch.library.Library] = []
+
+
+@functools.cache
+def _functions() -> dict[Any, str]:
+    """Return the functions and methods of torch that call the operators, with the name of the operator."""
+    found = {getattr(home, name): name for name in _OPERATORS for home in (torch, torch.Tensor) if hasattr(home, name)}
+    return found | {torch.linalg.lstsq: "linalg_lstsq", torch.nn.functional.one_hot: "one_hot"}
+
+
+# Functions in Python around a function of torch that is kept whole, and how their arguments become its.
+_AROUND: dict[Any, tuple[Callable[..., Any], Callable[..., Args]]] = {
+    torch.nn.functional.ctc_loss: (torch.ctc_loss, _ctc_arguments),
+    torch.nn.functional.affine_grid: (torch.affine_grid_generator, _affine_grid_arguments),
+}
+
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _tensor_of(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+    """Return a tensor of numbers; ``torch.as_tensor`` itself takes sizes among them for those of the example."""
+    if not any(isinstance(leaf, _SYMBOLIC) for leaf in pytree.tree_leaves(data)):
+        return torch.as_tensor(data, dtype=dtype, device=device)
+    if isinstance(data, list | tuple):
+        return torch.stack([_tensor_of(entry, dtype, device) for entry in data])
+    kinds = {torch.SymInt: torch.int64, torch.SymBool: torch.bool}
+    return torch.scalar_tensor(data, dtype=dtype or kinds.get(type(data), torch.get_default_dtype()), device=device)
+
+
+def _tensors_of_index(index: Any) -> list[torch.Tensor | None] | None:
+    """Return the tensors of ``self[index]``, None for whole axes; None if torch captures that, or there is more."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if not needs_masked_index(parts):
+        return None
+    whole = [isinstance(part, slice) and part == slice(None) for part in parts]
+    if not all(found or isinstance(part, torch.Tensor) for part, found in zip(parts, whole, strict=True)):
+        return None
+    return [None if found else part for part, found in zip(parts, whole, strict=True)]
+
+
+# Functions that take masks of dtype uint8 for booleans, and where; without data torch refuses such masks.
+_MASKED = {torch.Tensor.__getitem__: 1, torch.where: 0, torch.Tensor.where: 1}
+
+
+def _with_boolean_masks(func: Callable[..., Any], args: Args) -> Args:
+    """Return positional arguments with masks of dtype uint8 as booleans."""
+    place = _MASKED.get(func)
+    if place is None or len(args) <= place:
+        return args
+    given = args[place]
+    masks = given if isinstance(given, tuple) else (given,)
+    if not any(map(_is_old_mask, masks)):
+        return args
+    found = tuple(mask.to(torch.bool) if _is_old_mask(mask) else mask for mask in masks)
+    return (*args[:place], found if isinstance(given, tuple) else found[0], *args[place + 1 :])
+
+
+def _is_old_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.uint8
+
+
+class WholeCalls(TorchFunctionMode):
+    """Sends the calls that have to stay whole through the stand-in operators."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        args = _with_boolean_masks(func, args)
+        if func is torch.as_tensor:
+            return _tensor_of(*args, **kwargs)
+        if func is torch.nn.functional.gaussian_nll_loss:
+            return gaussian_nll_loss(*args, **kwargs)
+        if func is torch.Tensor.__getitem__ and (indices := _tensors_of_index(args[1])) is not None:
+            _overloads()
+            return getattr(torch.ops, _NAMESPACE).index.Tensor(args[0], indices)
+        if func in _AROUND:
+            func, arguments = _AROUND[func]
+            args, kwargs = arguments(*args, **kwargs), {}
+        name = _functions().get(func)
+        if name is None or not _OPERATORS[name][2](args, kwargs):
+            return func(*args, **kwargs)
+        _overloads()
+        if "input" in kwargs:
+            kwargs["self"] = kwargs.pop("input")
+        operands = [list(arg) if isinstance(arg, tuple) else arg for arg in args]
+        result = getattr(getattr(torch.ops, _NAMESPACE), name)(*operands, **kwargs)
+        # An operator of a library returns a plain tuple where this function has names for its results.
+        named = getattr(torch.return_types, name, None)
+        return result if named is None else named(result)
+
+
+def restore(graph_module: torch.fx.GraphModule) -> None:
+    """Turn the stand-in calls of a captured graph back into ATen calls, in place."""
+    for module in graph_module.modules():
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        changed = False
+        for node in module.graph.nodes:
+            if node.op == "call_function" and node.target in _overloads():
+                node.target = _overloads()[node.target]
+                changed = True
+        if changed:
+            module.recompile()

@@ -1,0 +1,1 @@
+"""Complex numbers, which ONNX has few operators for."""

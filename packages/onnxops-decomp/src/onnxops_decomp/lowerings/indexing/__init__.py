@@ -1,0 +1,1 @@
+"""Operators that pick, place, sort or count elements by what other tensors contain."""

@@ -1,0 +1,1 @@
+"""Operators that make tensors, move their elements, or give them another shape."""

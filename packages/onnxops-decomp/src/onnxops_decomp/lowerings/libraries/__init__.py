@@ -1,0 +1,1 @@
+"""Operators that other libraries register with torch, by name."""

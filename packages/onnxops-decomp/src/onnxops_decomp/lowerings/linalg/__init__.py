@@ -1,0 +1,1 @@
+"""Products and factorizations of matrices, and what is solved with them."""

@@ -1,0 +1,53 @@
+"""Distances between rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnxops_decomp.lowerings.registry import lowering
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder.op_builder import OpBuilder
+
+aten = torch.ops.aten
+
+
+@lowering(aten.cdist.default, aten._cdist_forward.default)
+def cdist(op: OpBuilder, x1: ir.Value, x2: ir.Value, p: float = 2.0, compute_mode: int | None = None) -> ir.Value:
+    # The differences themselves, not torch's shortcut over a matrix product, which loses digits for close rows.
+    return _lengths(op, op.Sub(op.Unsqueeze(x1, [-2]), op.Unsqueeze(x2, [-3])), p)
+
+
+@lowering(aten.pdist.default, aten._pdist_forward.default)
+def pdist(op: OpBuilder, self: ir.Value, p: float = 2.0) -> ir.Value:
+    rows = op.size(self, 0)
+    if isinstance(rows, int):
+        first, second = (op.constant(index) for index in np.triu_indices(rows, 1))
+    else:
+        above = op.NonZero(op.Trilu(op.expand(op.constant([[1]]), [rows, rows]), 1, upper=1))
+        first, second = (op.Gather(above, op.constant(place), axis=0) for place in (0, 1))
+    return _lengths(op, op.Sub(op.Gather(self, first, axis=0), op.Gather(self, second, axis=0)), p)
+
+
+def _lengths(op: OpBuilder, difference: ir.Value, p: float) -> ir.Value:
+    """Return the p-norm of the rows."""
+    if p == 0:
+        moved = op.Not(op.Equal(difference, 0.0))
+        return op.ReduceSum(op.cast(moved, op.dtype(difference)), [-1], keepdims=0)
+    if p == 1:
+        return op.ReduceL1(difference, [-1], keepdims=0)
+    if p == 2:
+        return op.ReduceL2(difference, [-1], keepdims=0)
+    if math.isinf(p):
+        width = op.size(difference, -1)
+        if isinstance(width, int) and width == 0:
+            return op.ReduceSum(difference, [-1], keepdims=0)
+        return op.ReduceMax(op.Abs(difference), [-1], keepdims=0)
+    # An exponent of its own dtype, which for a number would be FLOAT.
+    power, root = (op.constant(exponent, op.dtype(difference)) for exponent in (float(p), 1 / p))
+    return op.Pow(op.ReduceSum(op.Pow(op.Abs(difference), power), [-1], keepdims=0), root)

@@ -1,0 +1,148 @@
+"""Scaled dot product attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+import torch
+
+from onnxops_decomp.adapters.attention import attended, causal_mask, grouped, masked, scaled_query
+from onnxops_decomp.adapters.products import written_product
+from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.spec.inference import dims_of, same_dim
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder.op_builder import OpBuilder
+    from onnxops_decomp.builder.sizes import Size
+
+aten = torch.ops.aten
+
+
+def _four_dims(op: OpBuilder, *tensors: ir.Value) -> list[ir.Value] | None:
+    """Return the tensors with exactly two batch dimensions, or None where broadcasting stands in the way."""
+    ranks = {op.rank(tensor) for tensor in tensors}
+    if len(ranks) != 1:
+        return None
+    rank = ranks.pop()
+    if rank == 4:
+        return list(tensors)
+    if rank == 3:
+        return [op.Unsqueeze(tensor, [1]) for tensor in tensors]
+    if rank == 2:
+        return [op.Unsqueeze(tensor, [0, 1]) for tensor in tensors]
+    return None
+
+
+def _same_batch(query: ir.Value, key: ir.Value, value: ir.Value, *, enable_gqa: bool) -> bool:
+    """Tell whether batch and head dimensions fit as ONNX Attention wants them, which does not broadcast."""
+    q, k, v = dims_of(query), dims_of(key), dims_of(value)
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    heads = enable_gqa or same_dim(q[1], k[1])
+    return same_dim(q[0], k[0]) and same_dim(k[0], v[0]) and heads and same_dim(k[1], v[1])
+
+
+def _whole_mask(op: OpBuilder, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
+    """Expand the last two dimensions of a mask to the sizes of query and key; the batch ones may broadcast."""
+    length, total = op.size(query, -2), op.size(key, -2)
+    while op.rank(mask) < 2:
+        mask = op.Unsqueeze(mask, [0])
+    lead: list[Size] = [-1] * (op.rank(mask) - 2)
+    return op.expand(mask, [*lead, length, total])
+
+
+def _mask_for(op: OpBuilder, mask: ir.Value, rank: int, query: ir.Value, key: ir.Value) -> ir.Value:
+    """Return a mask in the dtype and rank that ONNX Attention takes for operands that had ``rank`` dimensions."""
+    whole = _whole_mask(op, mask, query, key)
+    if rank == 3 and op.rank(whole) == 3:
+        whole = op.Unsqueeze(whole, [1])
+    return whole if op.dtype(whole) == ir.DataType.BOOL else op.cast(whole, op.dtype(query))
+
+
+@lowering(aten.scaled_dot_product_attention.default)
+def scaled_dot_product_attention(
+    op: OpBuilder,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    attn_mask: ir.Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> ir.Value:
+    if attn_mask is not None and is_causal:
+        raise LoweringError("scaled_dot_product_attention takes attn_mask or is_causal, not both.")
+    operands = _four_dims(op, query, key, value)
+    fits = operands is not None and _same_batch(*operands, enable_gqa=enable_gqa)
+    if dropout_p > 0 or operands is None or not fits or _is_empty(query, key, value):
+        return _composed(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    q, k, v = operands
+    rank = op.rank(query)
+    mask = None if attn_mask is None else _mask_for(op, attn_mask, rank, q, k)
+    result = op.Attention(q, k, v, mask, is_causal=int(is_causal), scale=scale)
+    return result if rank == 4 else op.Squeeze(result, [1] if rank == 3 else [0, 1])
+
+
+def _is_empty(*tensors: ir.Value) -> bool:
+    return any(isinstance(dim, int) and dim == 0 for tensor in tensors for dim in dims_of(tensor) or ())
+
+
+def _composed(
+    op: OpBuilder,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    attn_mask: ir.Value | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> ir.Value:
+    """Write attention from single operators: with dropout, or over batch dimensions that broadcast."""
+    mask = attn_mask
+    if is_causal:
+        mask = causal_mask(op, op.size(query, -2), op.size(key, -2))
+    elif mask is not None and op.dtype(mask) != ir.DataType.BOOL:
+        mask = op.cast(mask, op.dtype(query))
+    if not enable_gqa or same_dim(op.dim(op.size(query, -3)), op.dim(op.size(key, -3))):
+        return attended(op, query, key, value, mask, always_sees=is_causal, scale=scale, dropout_p=dropout_p)
+    if op.rank(query) != 4 or op.rank(key) != 4 or op.rank(value) != 4:
+        raise LoweringError("Attention with enable_gqa needs operands of shape (batch, heads, length, width).")
+    sizes = [*op.sizes(query)[:3], op.size(value, 3)]
+    grouped_operands = grouped(op, query, key, value, mask)
+    result = attended(op, *grouped_operands, always_sees=is_causal, scale=scale, dropout_p=dropout_p)
+    return op.reshape(result, sizes)
+
+
+@lowering(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def flash_attention_for_cpu(
+    op: OpBuilder,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: ir.Value | None = None,
+    scale: float | None = None,
+) -> tuple[ir.Value, ir.Value]:
+    gqa = not same_dim(op.dim(op.size(query, 1)), op.dim(op.size(key, 1)))
+    output = scaled_dot_product_attention(
+        op, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=gqa
+    )
+    return output, _log_sum_exp(op, query, key, attn_mask, is_causal, scale)
+
+
+def _log_sum_exp(
+    op: OpBuilder, query: ir.Value, key: ir.Value, mask: ir.Value | None, is_causal: bool, scale: float | None
+) -> ir.Value:
+    """Return the logarithm of the softmax's denominator, (B, H, L), which only training needs."""
+    scores = written_product(op, scaled_query(op, query, scale), op.Transpose(key, perm=[0, 1, 3, 2]))
+    if is_causal:
+        mask = causal_mask(op, op.size(query, -2), op.size(key, -2))
+    return op.ReduceLogSumExp(masked(op, scores, mask), [-1], keepdims=0)

@@ -1,0 +1,1 @@
+"""Random numbers, and layers that draw them."""

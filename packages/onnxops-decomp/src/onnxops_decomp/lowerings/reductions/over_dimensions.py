@@ -1,0 +1,396 @@
+"""Sums, means, extrema and norms over dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+import torch
+
+from onnxops_decomp.builder.sizes import is_zero
+from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.lowerings.registry import lowering
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder.op_builder import OpBuilder
+    from onnxops_decomp.builder.sizes import Size
+
+__all__ = ["element_count", "mean", "reduce", "reduced_axes"]
+
+aten = torch.ops.aten
+
+BOOL, INT64, UINT8 = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.UINT8
+
+Dims = Sequence[int] | int | None
+
+
+def reduced_axes(op: OpBuilder, value: ir.Value, dim: Dims) -> list[int]:
+    """Return the axes that ``dim`` names, all of them for None or an empty list, in order and not negative."""
+    rank = op.rank(value)
+    if dim is None:
+        return list(range(rank))
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    return sorted(axis % max(rank, 1) for axis in dims) if dims else list(range(rank))
+
+
+def reduce(op: OpBuilder, op_type: str, value: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
+    """Emit a reduction over ``dim`` as torch means it: None or [] is all, and a 0-d tensor counts as one element."""
+    if op.rank(value) == 0:
+        return op.emit(op_type, op.Unsqueeze(value, [0]), [0], keepdims=0)
+    axes = reduced_axes(op, value, dim)
+    whole = len(axes) == op.rank(value)
+    return op.emit(op_type, value, None if whole else axes, keepdims=int(keepdim))
+
+
+def element_count(op: OpBuilder, value: ir.Value, dim: Dims) -> Size:
+    """Return how many elements one result of a reduction over ``dim`` comes from."""
+    if op.rank(value) == 0:
+        return 1
+    return op.size_mul(*(op.size(value, axis) for axis in reduced_axes(op, value, dim)))
+
+
+def mean(op: OpBuilder, value: ir.Value, dim: Dims, keepdim: bool = False, of_nothing: float = math.nan) -> ir.Value:
+    """Return the mean over ``dim``, with that of no elements, which the specification of ReduceMean leaves open."""
+    result, count = reduce(op, "ReduceMean", value, dim, keepdim), element_count(op, value, dim)
+    if isinstance(count, int) and count > 0:
+        return result
+    empty = op.constant(of_nothing, op.dtype(value))
+    return op.expand(empty, op.sizes(result)) if is_zero(count) else op.Where(op.Equal(count, 0), empty, result)
+
+
+def summed_dtype(op: OpBuilder, value: ir.Value, dtype: torch.dtype | None) -> ir.Value:
+    """Cast to the dtype that torch sums in: ``dtype``, else INT64 for integers and bools."""
+    if dtype is not None:
+        return op.cast(value, to_ir(dtype))
+    return value if op.dtype(value).is_floating_point() else op.cast(value, INT64)
+
+
+def to_float(op: OpBuilder, value: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
+    """Cast to ``dtype``, else integers and bools to the default float dtype."""
+    if dtype is not None:
+        return op.cast(value, to_ir(dtype))
+    return value if op.dtype(value).is_floating_point() else op.cast(value, to_ir(torch.get_default_dtype()))
+
+
+@lowering(aten.sum.default)
+def sum_all(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
+    return reduce(op, "ReduceSum", summed_dtype(op, self, dtype), None)
+
+
+@lowering(aten.sum.dim_IntList)
+def sum_dim(
+    op: OpBuilder, self: ir.Value, dim: Dims, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> ir.Value:
+    return reduce(op, "ReduceSum", summed_dtype(op, self, dtype), dim, keepdim)
+
+
+def _without_nan(op: OpBuilder, value: ir.Value) -> ir.Value:
+    return op.Where(op.IsNaN(value), 0, value) if op.dtype(value).is_floating_point() else value
+
+
+@lowering(aten.nansum.default)
+def nansum(
+    op: OpBuilder, self: ir.Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> ir.Value:
+    return sum_dim(op, _without_nan(op, self), dim, keepdim, dtype)
+
+
+@lowering(aten.mean.default)
+def mean_all(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
+    return mean_dim(op, self, None, False, dtype)
+
+
+@lowering(aten.mean.dim)
+def mean_dim(
+    op: OpBuilder, self: ir.Value, dim: Dims, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> ir.Value:
+    return mean(op, self if dtype is None else op.cast(self, to_ir(dtype)), dim, keepdim)
+
+
+@lowering(aten.nanmean.default)
+def nanmean(
+    op: OpBuilder, self: ir.Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> ir.Value:
+    value = to_float(op, self, dtype)
+    counted = op.cast(op.Not(op.IsNaN(value)), op.dtype(value))
+    total = reduce(op, "ReduceSum", _without_nan(op, value), dim, keepdim)
+    return op.Div(total, reduce(op, "ReduceSum", counted, dim, keepdim))
+
+
+@lowering(aten.prod.default)
+def prod_all(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
+    return reduce(op, "ReduceProd", summed_dtype(op, self, dtype), None)
+
+
+@lowering(aten.prod.dim_int)
+def prod_dim(
+    op: OpBuilder, self: ir.Value, dim: int, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> ir.Value:
+    return reduce(op, "ReduceProd", summed_dtype(op, self, dtype), dim, keepdim)
+
+
+@lowering(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
+def count_nonzero(op: OpBuilder, self: ir.Value, dim: Dims = None) -> ir.Value:
+    return reduce(op, "ReduceSum", op.cast(op.cast(self, BOOL), INT64), dim)
+
+
+# ---- extrema
+
+
+def _has_nan(op: OpBuilder, value: ir.Value, dim: Dims, keepdim: bool) -> ir.Value:
+    return op.cast(reduce(op, "ReduceMax", op.cast(op.IsNaN(value), UINT8), dim, keepdim), BOOL)
+
+
+def extremum(op: OpBuilder, op_type: str, value: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
+    """Return the largest or smallest element, which in torch is NaN if there is one.
+
+    ONNX leaves open what ReduceMax makes of NaN, and ONNX Runtime's depends on where it stands.
+    """
+    result = reduce(op, op_type, value, dim, keepdim)
+    if not op.dtype(value).is_floating_point():
+        return result
+    return op.Where(_has_nan(op, value, dim, keepdim), math.nan, result)
+
+
+@lowering(aten.amax.default)
+def amax(op: OpBuilder, self: ir.Value, dim: Dims = (), keepdim: bool = False) -> ir.Value:
+    return extremum(op, "ReduceMax", self, dim, keepdim)
+
+
+@lowering(aten.amin.default)
+def amin(op: OpBuilder, self: ir.Value, dim: Dims = (), keepdim: bool = False) -> ir.Value:
+    return extremum(op, "ReduceMin", self, dim, keepdim)
+
+
+@lowering(aten.max.default)
+def max_all(op: OpBuilder, self: ir.Value) -> ir.Value:
+    return amax(op, self)
+
+
+@lowering(aten.min.default)
+def min_all(op: OpBuilder, self: ir.Value) -> ir.Value:
+    return amin(op, self)
+
+
+def _position(op: OpBuilder, op_type: str, value: ir.Value, axis: int, keepdim: bool) -> ir.Value:
+    """Return where the extremum first is along an axis; the first NaN counts as one."""
+    keys = op.cast(value, UINT8) if value.dtype == BOOL else value
+    found = op.emit(op_type, keys, axis=axis, keepdims=int(keepdim))
+    if not op.dtype(value).is_floating_point():
+        return found
+    first_nan = op.ArgMax(op.cast(op.IsNaN(value), UINT8), axis=axis, keepdims=int(keepdim))
+    return op.Where(_has_nan(op, value, axis, keepdim), first_nan, found)
+
+
+def _arg(op: OpBuilder, op_type: str, value: ir.Value, dim: int | None, keepdim: bool) -> ir.Value:
+    rank = op.rank(value)
+    if rank == 0:
+        return _position(op, op_type, op.Unsqueeze(value, [0]), 0, False)
+    if dim is not None:
+        return _position(op, op_type, value, dim % rank, keepdim)
+    result = _position(op, op_type, op.Reshape(value, [-1]), 0, keepdim)
+    return op.Reshape(result, [1] * rank) if keepdim else result
+
+
+@lowering(aten.argmax.default)
+def argmax(op: OpBuilder, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
+    return _arg(op, "ArgMax", self, dim, keepdim)
+
+
+@lowering(aten.argmin.default)
+def argmin(op: OpBuilder, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
+    return _arg(op, "ArgMin", self, dim, keepdim)
+
+
+@lowering(aten.max.dim)
+def max_dim(op: OpBuilder, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
+    return extremum(op, "ReduceMax", self, dim, keepdim), _arg(op, "ArgMax", self, dim, keepdim)
+
+
+@lowering(aten.min.dim)
+def min_dim(op: OpBuilder, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
+    return extremum(op, "ReduceMin", self, dim, keepdim), _arg(op, "ArgMin", self, dim, keepdim)
+
+
+@lowering(aten.aminmax.default, aten._aminmax.default, aten._aminmax.dim)
+def aminmax(op: OpBuilder, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
+    low, high = (extremum(op, name, self, dim, keepdim) for name in ("ReduceMin", "ReduceMax"))
+    return low, high
+
+
+def _test(op_type: str) -> Callable[..., ir.Value]:
+    """Lowering of ``any`` or ``all``; of UINT8 torch makes UINT8."""
+
+    def test(op: OpBuilder, self: ir.Value, dim: Dims = None, keepdim: bool = False) -> ir.Value:
+        # Extrema of UINT8 are right for no elements, too: 0 is false and 255 true.
+        truth = op.cast(op.cast(self, BOOL), UINT8)
+        no_dims = isinstance(dim, Sequence) and not dim
+        result = truth if no_dims else reduce(op, op_type, truth, dim, keepdim)
+        answer = op.cast(result, BOOL)
+        return op.cast(answer, UINT8) if self.dtype == UINT8 else answer
+
+    return test
+
+
+lowering(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)(_test("ReduceMax"))
+lowering(aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default)(_test("ReduceMin"))
+
+
+# ---- spread
+
+
+def _moments(op: OpBuilder, value: ir.Value, dim: Dims, correction: float, keepdim: bool) -> tuple[ir.Value, ir.Value]:
+    """Return the variance with ``correction`` taken off the count, and the mean."""
+    center = reduce(op, "ReduceMean", value, dim, True)
+    deviation = op.Sub(value, center)
+    count = element_count(op, value, dim)
+    if correction == 0:
+        variance = mean(op, op.Mul(deviation, deviation), dim, keepdim)
+    else:
+        squares = reduce(op, "ReduceSumSquare", deviation, dim, keepdim)
+        variance = op.Div(squares, _degrees_of_freedom(op, count, correction, op.dtype(value)))
+    return variance, center if keepdim else mean_dim(op, value, dim, False)
+
+
+def _degrees_of_freedom(op: OpBuilder, count: Size, correction: float, dtype: ir.DataType) -> ir.Value:
+    if isinstance(count, int):
+        return op.constant(float(count - correction if count > correction else 0), dtype)
+    return op.Max(op.Sub(op.cast(count, dtype), correction), 0)
+
+
+@lowering(aten.var_mean.correction)
+def var_mean(
+    op: OpBuilder, self: ir.Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+) -> tuple[ir.Value, ir.Value]:
+    return _moments(op, self, dim, 1 if correction is None else correction, keepdim)
+
+
+@lowering(aten.var_mean.default)
+def var_mean_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> tuple[ir.Value, ir.Value]:
+    return _moments(op, self, None, int(unbiased), False)
+
+
+@lowering(aten.var_mean.dim)
+def var_mean_dim(
+    op: OpBuilder, self: ir.Value, dim: Dims, unbiased: bool = True, keepdim: bool = False
+) -> tuple[ir.Value, ir.Value]:
+    return _moments(op, self, dim, int(unbiased), keepdim)
+
+
+@lowering(aten.var.correction)
+def var(
+    op: OpBuilder, self: ir.Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+) -> ir.Value:
+    return var_mean(op, self, dim, correction, keepdim)[0]
+
+
+@lowering(aten.var.default)
+def var_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
+    return var_mean_all(op, self, unbiased)[0]
+
+
+@lowering(aten.var.dim)
+def var_dim(op: OpBuilder, self: ir.Value, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
+    return var_mean_dim(op, self, dim, unbiased, keepdim)[0]
+
+
+def _root(op: OpBuilder, moments: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:
+    return op.Sqrt(moments[0]), moments[1]
+
+
+@lowering(aten.std_mean.correction)
+def std_mean(
+    op: OpBuilder, self: ir.Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+) -> tuple[ir.Value, ir.Value]:
+    return _root(op, var_mean(op, self, dim, correction, keepdim))
+
+
+@lowering(aten.std_mean.default)
+def std_mean_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> tuple[ir.Value, ir.Value]:
+    return _root(op, var_mean_all(op, self, unbiased))
+
+
+@lowering(aten.std_mean.dim)
+def std_mean_dim(
+    op: OpBuilder, self: ir.Value, dim: Dims, unbiased: bool = True, keepdim: bool = False
+) -> tuple[ir.Value, ir.Value]:
+    return _root(op, var_mean_dim(op, self, dim, unbiased, keepdim))
+
+
+@lowering(aten.std.correction)
+def std(
+    op: OpBuilder, self: ir.Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+) -> ir.Value:
+    return std_mean(op, self, dim, correction, keepdim)[0]
+
+
+@lowering(aten.std.default)
+def std_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
+    return std_mean_all(op, self, unbiased)[0]
+
+
+@lowering(aten.std.dim)
+def std_dim(op: OpBuilder, self: ir.Value, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
+    return std_mean_dim(op, self, dim, unbiased, keepdim)[0]
+
+
+# ---- norms
+
+
+@lowering(aten.linalg_vector_norm.default)
+def linalg_vector_norm(
+    op: OpBuilder,
+    self: ir.Value,
+    ord: float = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> ir.Value:
+    value = to_float(op, self, dtype)
+    if ord == 2:
+        return reduce(op, "ReduceL2", value, dim, keepdim)
+    if ord == 1:
+        return reduce(op, "ReduceL1", value, dim, keepdim)
+    if ord == 0:
+        return reduce(op, "ReduceSum", op.cast(op.cast(value, BOOL), op.dtype(value)), dim, keepdim)
+    if math.isinf(ord):
+        return extremum(op, "ReduceMax" if ord > 0 else "ReduceMin", op.Abs(value), dim, keepdim)
+    # Powers of half precision numbers leave its range, while the norm need not.
+    narrow = op.dtype(value)
+    wide = op.cast(value, ir.DataType.FLOAT) if narrow.itemsize < 4 else value
+    # An exponent of its own dtype, which for a number would be FLOAT.
+    power, root = (op.constant(exponent, op.dtype(wide)) for exponent in (float(ord), 1 / ord))
+    powers = op.Pow(op.Abs(wide), power)
+    return op.cast(op.Pow(reduce(op, "ReduceSum", powers, dim, keepdim), root), narrow)
+
+
+@lowering(aten.norm.Scalar)
+def norm(op: OpBuilder, self: ir.Value, p: float = 2) -> ir.Value:
+    return linalg_vector_norm(op, self, p)
+
+
+@lowering(aten.norm.ScalarOpt_dim)
+def norm_dim(op: OpBuilder, self: ir.Value, p: float | None, dim: Dims, keepdim: bool = False) -> ir.Value:
+    return linalg_vector_norm(op, self, 2 if p is None else p, dim, keepdim)
+
+
+@lowering(aten.norm.ScalarOpt_dim_dtype)
+def norm_dim_dtype(
+    op: OpBuilder, self: ir.Value, p: float | None, dim: Dims, keepdim: bool, dtype: torch.dtype
+) -> ir.Value:
+    return linalg_vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype)
+
+
+@lowering(aten.norm.ScalarOpt_dtype)
+def norm_dtype(op: OpBuilder, self: ir.Value, p: float | None, dtype: torch.dtype) -> ir.Value:
+    return linalg_vector_norm(op, self, 2 if p is None else p, None, False, dtype)
+
+
+@lowering(aten.logsumexp.default)
+def logsumexp(op: OpBuilder, self: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
+    value = to_float(op, self)
+    result = reduce(op, "ReduceLogSumExp", value, dim, keepdim)
+    # Runtimes give infinity where there is one, even beside NaN.
+    return op.Where(_has_nan(op, value, dim, keepdim), math.nan, result)

@@ -1,0 +1,1 @@
+"""Fourier transforms and the windows that they are taken in."""

@@ -1,0 +1,228 @@
+"""Operators composed of others where the runtime lacks a kernel for a dtype; see :mod:`.kernel_gaps`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+import torch
+
+from onnxops_decomp.adapters import activations, creation, shapes, windows
+from onnxops_decomp.adapters.registry import without_kernel
+from onnxops_decomp.formulas.tabulated import tabulated
+from onnxops_decomp.spec.inference import dims_of
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder.op_builder import OpBuilder
+
+_T = ir.DataType
+_INTEGERS = (_T.INT8, _T.INT16, _T.INT32, _T.INT64, _T.UINT8, _T.UINT16, _T.UINT32, _T.UINT64)
+_DOUBLE = (_T.DOUBLE,)
+
+
+# ---- booleans and integers
+
+
+@without_kernel("Where", dtypes=[_T.BOOL], operand=1)
+def where_of_booleans(op: OpBuilder, condition: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    first, second = _scalar_bool(op, x), _scalar_bool(op, y)
+    if first is not None:
+        return op.Or(condition, y) if first else op.And(op.Not(condition), y)
+    if second is not None:
+        return op.Or(op.Not(condition), x) if second else op.And(condition, x)
+    return op.Or(op.And(condition, x), op.And(op.Not(condition), y))
+
+
+def _scalar_bool(op: OpBuilder, value: ir.Value) -> bool | None:
+    array = op.static(value)
+    return bool(array) if array is not None and array.ndim == 0 else None
+
+
+@without_kernel("Gemm", dtypes=(_T.INT32, _T.INT64, _T.UINT32, _T.UINT64))
+def gemm_of_integers(
+    op: OpBuilder,
+    a: ir.Value,
+    b: ir.Value,
+    c: ir.Value | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> ir.Value:
+    left = op.Transpose(a, perm=[1, 0]) if transA else a
+    right = op.Transpose(b, perm=[1, 0]) if transB else b
+    product = op.Mul(op.MatMul(left, right), int(alpha))
+    return product if c is None else op.Add(product, op.Mul(c, int(beta)))
+
+
+@without_kernel("Relu", dtypes=(_T.INT64,))
+def relu_of_integers(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Max(x, 0)
+
+
+@without_kernel("TopK", dtypes=(_T.UINT64,))
+def top_k_of_uint64(
+    op: OpBuilder, x: ir.Value, k: ir.Value, *, axis: int = -1, largest: int = 1, sorted: int = 1, _outputs: int = 1
+) -> tuple[ir.Value, ...]:
+    # The same bits as a signed number, moved down by 2**63, keep the order.
+    signed = op.Add(op.cast(x, _T.INT64), -(2**63))
+    index = op.emit_many("TopK", 2, signed, k, axis=axis, largest=largest, sorted=sorted)[1]
+    return (op.GatherElements(x, index, axis=axis), index)[:_outputs]
+
+
+without_kernel("EyeLike", dtypes=(_T.BOOL, _T.INT8, _T.INT16, _T.UINT8, _T.UINT16, _T.UINT32))(creation.eye_like)
+_NO_BLOCKS = (_T.BOOL, _T.INT16, _T.INT32, _T.INT64, _T.UINT16, _T.UINT32, _T.UINT64)
+without_kernel("DepthToSpace", dtypes=_NO_BLOCKS)(shapes.composed_depth_to_space)
+without_kernel("SpaceToDepth", dtypes=_NO_BLOCKS)(shapes.composed_space_to_depth)
+
+
+# ---- doubles
+
+
+@without_kernel("OneHot", dtypes=_DOUBLE, operand=2)
+def one_hot_of_doubles(
+    op: OpBuilder, indices: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int = -1
+) -> ir.Value:
+    chosen = op.OneHot(indices, depth, op.constant([0, 1], _T.INT64), axis=axis)
+    off, on = op.Squeeze(op.Slice(values, [0], [1], [0]), [0]), op.Squeeze(op.Slice(values, [1], [2], [0]), [0])
+    return op.Where(op.cast(chosen, _T.BOOL), on, off)
+
+
+@without_kernel("Tan", dtypes=_DOUBLE)
+def tan(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Div(op.Sin(x), op.Cos(x))
+
+
+@without_kernel("Atan", dtypes=_DOUBLE)
+def atan(op: OpBuilder, x: ir.Value) -> ir.Value:
+    """Correct the angle of the nearest float by one step of Newton's method, which gives all digits of a double."""
+    steep = op.Greater(op.Abs(x), 1)
+    ratio = op.Where(steep, op.Reciprocal(x), x)
+    near = op.cast(op.Atan(op.cast(ratio, _T.FLOAT)), _T.DOUBLE)
+    sine, cosine = op.Sin(near), op.Cos(near)
+    rest = op.Div(op.Sub(op.Mul(ratio, cosine), sine), op.Add(cosine, op.Mul(ratio, sine)))
+    angle = op.Add(near, rest)
+    return op.Where(steep, op.Sub(op.Mul(op.Sign(x), math.pi / 2), angle), angle)
+
+
+@without_kernel("Asin", dtypes=_DOUBLE)
+def asin(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Atan(op.Div(x, op.Sqrt(op.Mul(op.Sub(1, x), op.Add(x, 1)))))
+
+
+@without_kernel("Acos", dtypes=_DOUBLE)
+def acos(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Mul(op.Atan(op.Sqrt(op.Div(op.Sub(1, x), op.Add(x, 1)))), 2)
+
+
+for _name, _form in activations.HYPERBOLIC.items():
+    without_kernel(_name, dtypes=_DOUBLE)(_form)
+
+
+def _expm1_of_negative(op: OpBuilder, x: ir.Value) -> ir.Value:
+    """Return exp(x) - 1 for x <= 0 without losing the digits of small results."""
+    half = op.Tanh(op.Mul(x, 0.5))
+    return op.Div(op.Mul(half, 2), op.Sub(1, half))
+
+
+@without_kernel("Elu", dtypes=_DOUBLE)
+def elu(op: OpBuilder, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
+    return op.Where(op.Greater(x, 0), x, op.Mul(_expm1_of_negative(op, op.Min(x, 0)), alpha))
+
+
+@without_kernel("Selu", dtypes=_DOUBLE)
+def selu(
+    op: OpBuilder, x: ir.Value, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323
+) -> ir.Value:
+    return op.Mul(op.Elu(x, alpha=alpha), gamma)
+
+
+@without_kernel("HardSigmoid", dtypes=_DOUBLE)
+def hard_sigmoid(op: OpBuilder, x: ir.Value, *, alpha: float = 0.2, beta: float = 0.5) -> ir.Value:
+    return op.Clip(op.Add(op.Mul(x, alpha), beta), 0, 1)
+
+
+without_kernel("Swish")(activations.swish)
+without_kernel("SwiGLU")(activations.swiglu)
+without_kernel("HardSwish", dtypes=_DOUBLE)(activations.hard_swish)
+without_kernel("Mish", dtypes=_DOUBLE)(activations.mish)
+
+
+@without_kernel("LeakyRelu", dtypes=_DOUBLE)
+def leaky_relu(op: OpBuilder, x: ir.Value, *, alpha: float = 0.01) -> ir.Value:
+    return op.Where(op.Less(x, 0), op.Mul(x, alpha), x)
+
+
+@without_kernel("PRelu", dtypes=(_T.DOUBLE, *_INTEGERS))
+def prelu(op: OpBuilder, x: ir.Value, slope: ir.Value) -> ir.Value:
+    return op.Where(op.Less(x, 0), op.Mul(x, slope), x)
+
+
+@without_kernel("Softplus", dtypes=_DOUBLE)
+def softplus(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Add(op.Max(x, 0), activations.log1p(op, op.Exp(op.Neg(op.Abs(x)))))
+
+
+@without_kernel("Softsign", dtypes=_DOUBLE)
+def softsign(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Div(x, op.Add(op.Abs(x), 1))
+
+
+without_kernel("ThresholdedRelu", dtypes=_DOUBLE)(activations.thresholded_relu)
+
+
+@without_kernel("Mean", dtypes=_DOUBLE)
+def mean(op: OpBuilder, *values: ir.Value) -> ir.Value:
+    return op.Div(op.Sum(*values), len(values))
+
+
+@without_kernel("GlobalAveragePool", dtypes=_DOUBLE)
+def global_average_pool(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.ReduceMean(x, list(range(2, op.rank(x))))
+
+
+@without_kernel("GlobalMaxPool", dtypes=_DOUBLE)
+def global_max_pool(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.ReduceMax(x, list(range(2, op.rank(x))))
+
+
+@without_kernel("Hardmax", dtypes=_DOUBLE)
+def hardmax(op: OpBuilder, x: ir.Value, *, axis: int = -1) -> ir.Value:
+    dims = dims_of(x)
+    first = op.ArgMax(x, axis=axis, keepdims=0)
+    depth = op.size(x, axis if dims is None else axis % len(dims))
+    return op.OneHot(first, depth, op.constant([0, 1], _T.DOUBLE), axis=axis)
+
+
+@without_kernel("InstanceNormalization", dtypes=_DOUBLE)
+def instance_normalization(
+    op: OpBuilder, x: ir.Value, scale: ir.Value, bias: ir.Value, *, epsilon: float = 1e-5
+) -> ir.Value:
+    spatial = list(range(2, op.rank(x)))
+    centered = op.Sub(x, op.ReduceMean(x, spatial))
+    variance = op.ReduceMean(op.Mul(centered, centered), spatial)
+    per_channel = [axis - 1 for axis in spatial]
+    result = op.Mul(op.Div(centered, op.Sqrt(op.Add(variance, epsilon))), op.Unsqueeze(scale, per_channel))
+    return op.Add(result, op.Unsqueeze(bias, per_channel))
+
+
+# From here on erf is 1 to the last digit of a double.
+_ERF_LIMIT = 6.0
+
+
+def _erf_over_x(x: torch.Tensor) -> torch.Tensor:
+    return torch.erf(x) / x
+
+
+@without_kernel("Erf", dtypes=_DOUBLE)
+def erf(op: OpBuilder, x: ir.Value) -> ir.Value:
+    size = op.Min(op.Abs(x), _ERF_LIMIT)
+    inside = op.Mul(size, tabulated(op, size, _erf_over_x, 0, _ERF_LIMIT))
+    # Exactly 1, because gelu multiplies what is left beside it with x.
+    return op.Mul(op.Sign(x), op.Where(op.Equal(size, _ERF_LIMIT), 1.0, inside))
+
+
+without_kernel("Gelu", dtypes=_DOUBLE)(activations.gelu)
+without_kernel("Col2Im", dtypes=(_T.DOUBLE, *_INTEGERS))(windows.col2im)

@@ -1,0 +1,128 @@
+"""Dtypes that the ONNX specification allows but ONNX Runtime's CPU provider has no kernel for.
+
+A model that uses them would pass the checker and fail to load, so the builder computes in the stand-in named here and
+casts back. Every stand-in is exact for its operator: values that are only moved or compared pass through any type that
+holds them in their order, and sums and products wrap like the narrow type when they are cast back. Where no cast
+helps, the operator is composed of others instead (:mod:`.composed`); where that is not exact either, it is left
+as it is. The tables are measured with ONNX Runtime 1.31, which loads opsets up to 26, and for 27 and 28 with 1.32:
+``tests/test_kernel_gaps.py`` fails when a gap has closed or a new one appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+__all__ = ["BFLOAT16_KERNELS", "KERNEL_GAPS", "NO_KERNEL", "compute_dtype"]
+
+_BOOL, _DOUBLE, _FLOAT = ir.DataType.BOOL, ir.DataType.DOUBLE, ir.DataType.FLOAT
+_INT8, _INT16, _INT32, _INT64 = ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64
+_UINT8, _UINT16 = ir.DataType.UINT8, ir.DataType.UINT16
+_UINT32, _UINT64 = ir.DataType.UINT32, ir.DataType.UINT64
+_BFLOAT16, _FLOAT16 = ir.DataType.BFLOAT16, ir.DataType.FLOAT16
+
+_SHORT = {_INT16: _INT32, _UINT16: _INT32}
+_ORDERED = {**_SHORT, _UINT32: _INT64}
+_WRAPPING = {_UINT32: _INT64, _UINT64: _INT64}
+
+# Operator -> type variable -> dtype without a kernel -> dtype to compute in.
+KERNEL_GAPS: Mapping[str, Mapping[str, Mapping[ir.DataType, ir.DataType]]] = {
+    "ArgMax": {"T": _ORDERED},
+    "ArgMin": {"T": _ORDERED},
+    "BitShift": {"T": {_UINT16: _UINT32}},
+    "CenterCropPad": {"T": _SHORT, "Tind": {_INT32: _INT64}},
+    "Clip": {"T": _SHORT},
+    "CumSum": {"T": _WRAPPING},
+    "Einsum": {"T": {_INT8: _INT32, _UINT8: _INT32, **_SHORT, **_WRAPPING}},
+    "Max": {"T": _SHORT},
+    "Min": {"T": _SHORT},
+    # Only whether a number is zero counts, and that is what a cast to BOOL asks.
+    "NonZero": {"T": dict.fromkeys((_INT8, _INT16, _UINT16, _UINT32, _UINT64, _DOUBLE), _BOOL)},
+    "OneHot": {
+        "T1": dict.fromkeys((_INT8, _INT16, _INT32, _UINT8, _UINT16, _UINT32, _FLOAT16, _FLOAT, _DOUBLE), _INT64),
+        "T2": dict.fromkeys(
+            (_INT8, _INT16, _INT32, _UINT8, _UINT16, _UINT32, _UINT64, _FLOAT16, _FLOAT, _DOUBLE), _INT64
+        ),
+        "T3": {
+            **dict.fromkeys((_BOOL, _INT8, _INT16, _INT32, _UINT8, _UINT16, _UINT32, _UINT64), _INT64),
+            _FLOAT16: _FLOAT,
+        },
+    },
+    "Pad": {"T": _SHORT},
+    "Pow": {"T1": {_INT8: _INT32, _UINT8: _INT32, **_SHORT, _UINT32: _INT64}},
+    # The kernel refuses the maximum of no booleans, which is False.
+    "ReduceMax": {"T": {_BOOL: _UINT8, _UINT32: _INT64}},
+    "ReduceMin": {"T": {_BOOL: _UINT8, _UINT32: _INT64}},
+    "ReduceSum": {"T": _WRAPPING},
+    "Relu": {"T": {_INT16: _INT32}},
+    "TopK": {"T": {_UINT16: _INT32, _UINT32: _INT64}},
+    "Trilu": {"T": {_INT8: _INT32, _UINT8: _INT32, **_SHORT, **_WRAPPING}},
+    "Unique": {"T": {_BOOL: _INT8, _INT16: _INT64, _INT32: _INT64, _UINT8: _INT64, _UINT16: _INT64, _UINT32: _INT64}},
+    "Where": {"T": {_BOOL: _UINT8, **_SHORT, _UINT64: _INT64}},
+}
+
+# Operators that have no kernel for any dtype, and that the runtime cannot expand by their definition, or not rightly,
+# with the first and the last opset of which this was measured.
+NO_KERNEL: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(
+        (
+            *("Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+            *("MaxRoiPool", "RoiAlign"),
+        ),
+        (22, 28),
+    ),
+    # Runtimes expand it by the definition in ONNX's schema, which draws 1 with the probability of 0.
+    "Bernoulli": (15, 28),
+    "Swish": (25, 28),
+    "SwiGLU": (28, 28),
+}
+
+# The operators that have BFLOAT16 kernels. All others compute in FLOAT where the model is meant for the CPU.
+BFLOAT16_KERNELS = frozenset(
+    (
+        "Cast",
+        "CastLike",
+        "Concat",
+        "Constant",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "If",
+        "IsInf",
+        "Loop",
+        "Reshape",
+        "ScatterElements",
+        "ScatterND",
+        "Shape",
+        "Sign",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "TensorScatter",
+        "Transpose",
+        "Unsqueeze",
+    )
+)
+
+
+def compute_dtype(
+    op_type: str, type_key: str, dtype: ir.DataType, *, widen_bfloat16: bool = False
+) -> ir.DataType | None:
+    """Return the dtype to compute in instead of ``dtype``, or None if ``dtype`` itself is right.
+
+    Args:
+        op_type: ONNX operator of the default domain.
+        type_key: Type variable of the operand.
+        dtype: Dtype of the operand.
+        widen_bfloat16: Whether the model is meant for the CPU, which computes in BFLOAT16 almost nowhere.
+    """
+    if dtype == _BFLOAT16 and widen_bfloat16 and op_type not in BFLOAT16_KERNELS:
+        return _FLOAT
+    gaps = KERNEL_GAPS.get(op_type)
+    if gaps is None:
+        return None
+    of_variable = gaps.get(type_key)
+    return None if of_variable is None else of_variable.get(dtype)
