@@ -31,6 +31,20 @@ class Packed(nn.Module):
 ARGS = (torch.randn(2, 6, 3), torch.tensor([6, 3]))
 
 
+class PackedLayer(nn.Module):
+    """A recurrent layer of any kind, whose own checks of its arguments ask for numbers."""
+
+    def __init__(self, kind: type[nn.RNNBase], total: bool, **options) -> None:
+        super().__init__()
+        self.layer, self.total = kind(3, 4, batch_first=True, **options), total
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        output, hidden = self.layer(packed)
+        total = x.shape[1] if self.total else None
+        return nn.utils.rnn.pad_packed_sequence(output, batch_first=True, total_length=total), hidden
+
+
 class Branch(nn.Module):
     def forward(self, x):
         return torch.relu(x) if bool(x.sum() > -99) else x
@@ -80,6 +94,17 @@ def test_a_fallback_warns_with_the_reason_and_keeps_the_opset() -> None:
     assert __file__ in [warning.filename for warning in caught]
     other = (torch.randn(3, 7, 3), torch.tensor([2, 7, 5]))
     torch.testing.assert_close(program(*other), model(*other).detach())
+
+
+@pytest.mark.parametrize("total", [False, True])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=["one layer", "two layers"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_packed_sequences_are_exported(kind: type[nn.RNNBase], options: dict, total: bool) -> None:
+    model = PackedLayer(kind, total, **options).eval()
+    program = export(model, ARGS, fallback=True, dynamic_shapes=({0: "batch", 1: "time"}, {0: "batch"}))
+
+    for other in ((torch.randn(3, 7, 3), torch.tensor([2, 7, 5])), (torch.randn(4, 8, 3), torch.tensor([1, 6, 6, 2]))):
+        torch.testing.assert_close(program(*other), model(*other), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", [Branch, Loop, Nested, PackedNumber, PackedList, PackedArray])

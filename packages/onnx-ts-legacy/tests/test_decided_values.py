@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import io
+import operator
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from test_frozen_values import FUNCTIONS
-from torch import Tensor, nn
+from torch import Tensor, allclose, equal, is_nonzero, nn, numel, tensor
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import CaptureError
@@ -92,6 +95,48 @@ def array(x: Tensor) -> Tensor:
     return x + float(np.asarray(x.detach().cpu()).sum())
 
 
+# Bound before the export.
+item, to_list, to_array, to_integer = Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__index__
+
+
+def stored(x: Tensor) -> Tensor:
+    file = io.BytesIO()
+    torch.save(x + 1, file)
+    file.seek(0)
+    return x * torch.load(file)
+
+
+WAYS: dict[str, Callable[[Tensor], object]] = {
+    "a function imported by name": lambda x: x if equal(x, x.abs()) else -x,
+    "another one": lambda x: x if allclose(x, x.abs()) else -x,
+    "a third one": lambda x: x if is_nonzero(x.sum()) else -x,
+    "a constructor imported by name": lambda x: x * tensor([x[0, 0], x[0, 1], x[1, 1]]),
+    "a constructor by keyword": lambda x: x * torch.tensor(data=[x[0, 0], x[0, 1], x[1, 1]]),
+    "an old constructor": lambda x: x * torch.FloatTensor([x[0, 0], x[0, 1], x[1, 1]]),
+    "a method taken before": lambda x: x * item(x.sum()),
+    "a list": lambda x: x * torch.tensor(to_list(x)),
+    "an array": lambda x: x * torch.from_numpy(to_array(x + 1)),
+    "an array of numpy": lambda x: x * float(np.asarray(x + 1)[0, 0]),
+    "an integer": lambda x: x * to_integer(x.argmax()),
+    "an index": lambda x: x * [1.0, 2.0, 3.0, 4.0, 5.0, 6.0][x.argmax()],
+    "operator.index": lambda x: x * operator.index(x.argmax()),
+    "a number of torch's own dispatch": lambda x: x * torch.ops.aten.item(x[0, 0]),
+    "an argument that torch does not record": lambda x: x.roll(x.argmax()),
+    "in": lambda x: x if 5 in x else -x,
+    "text": lambda x: x * len(str(x)),
+    "formatted text": lambda x: x * float(f"{x[0, 0]:.3f}"),
+    "the address": lambda x: x * ctypes.c_float.from_address((x + 1).data_ptr()).value,
+    "the memory": lambda x: x * (x + 1).untyped_storage()[3],
+    "the typed memory": lambda x: x * (x + 1).storage()[3],
+    "a file": stored,
+    "dlpack": lambda x: x * torch.from_dlpack(np.from_dlpack(x + 1)),
+    "rows": lambda x: x * sum(int(v) for v in x.argmax(1)),
+    "how many were found": lambda x: x * len((x > 0).nonzero()),
+    "how many bytes were found": lambda x: x * x[x > 0].nbytes,
+    "how many were found, by name": lambda x: x * numel(x[x > 0]),
+    "equal shapes of findings": lambda x: x * x[x > 0].is_same_size(x[x < 0]),
+}
+
 BY_DATA: list[Callable[[Tensor], Tensor]] = [
     *(function for function in FUNCTIONS if function.__name__ not in BY_SIZE),
     *(written_through_a_view, read_through_a_view, length_of_a_selection, length_of_a_slice, length_of_a_range),
@@ -108,6 +153,22 @@ def test_what_the_data_decides_is_refused_with_its_line(function: Callable[[Tens
 
     lines = range(code.co_firstlineno, code.co_firstlineno + 6)
     assert any(f"{code.co_filename}:{line}\n" in str(caught.value) for line in lines)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whichever_way_python_gets_at_the_data_it_is_refused(way: str) -> None:
+    with pytest.raises(
+        CaptureError, match=rf"the data decides: .* at {__file__}(.|\n)*torch\.jit\.script.*torch\.cond"
+    ):
+        onnx_ts_legacy.export(WAYS[way], (X,), frozen_values="error")
+
+
+def test_a_check_of_the_users_own_is_no_check_of_torch() -> None:
+    def check_input(x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(CaptureError, match="a condition"):
+        onnx_ts_legacy.export(check_input, (X,), frozen_values="error")
 
 
 @pytest.mark.parametrize(
@@ -153,8 +214,14 @@ class DecidedByWeights(nn.Module):
         lambda x: x + torch.full((3,), x.sum()),
         lambda x: x if x.is_floating_point() and x.dim() == 2 else -x,
         lambda x: x[: x.argmax()],
+        lambda x: x.reshape(x.shape[0], -1) * x.size(1) + x.numel(),
+        lambda x: x + tensor(x[0]) + torch.asarray(x[1]),
+        lambda x: x.clamp(max=x[0, 1]),
     ],
-    ids=["weights", "constants", "shape alone", "new_tensor", "as_tensor", "filled", "dtype", "recorded"],
+    ids=[
+        *("weights", "constants", "shape alone", "new_tensor", "as_tensor", "filled", "dtype", "recorded", "sizes"),
+        *("tensors of tensors", "a recorded number"),
+    ],
 )
 def test_what_the_data_does_not_decide_is_exported(model: Callable[[Tensor], Tensor]) -> None:
     program = onnx_ts_legacy.export(model, (X,), frozen_values="error")

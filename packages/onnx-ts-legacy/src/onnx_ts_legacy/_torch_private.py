@@ -38,6 +38,7 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     constrain_range,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from onnxops_core.patching import replaced
 
@@ -53,6 +54,7 @@ __all__ = [
     "ShapeEnv",
     "StringType",
     "TensorType",
+    "TorchDispatchMode",
     "TracerWarning",
     "decided",
     "fake_mode",

@@ -6,7 +6,9 @@ lists take, functions of tensors that give Python values, sizes as keys, and att
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import threading
 import traceback
 import warnings
@@ -20,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
+from onnx_ts_legacy.capture.watched_calls import watched_calls
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
 from onnx_ts_legacy.graph.sources import source_line, user_frame
@@ -33,29 +36,18 @@ _KEY = (
     "A size is looked up in a dict, set or cache here. While a model is traced, sizes are tensors, and none equals "
     "another key; use int(), which makes it a constant of the trace."
 )
-# What torch's own modules check of the sizes that they are given, which changes no result.
-_CHECKS = ("check_input", "check_hidden_size", "check_forward_args", "_verify_batch_size", "_check_input_dim")
+# What torch's own modules check of what they are given, which changes no result.
+_CHECKS = {
+    *("check_input", "check_hidden_size", "check_forward_args", "_verify_batch_size", "_check_input_dim"),
+    "pad_packed_sequence",
+}
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _DEPTH = 8
 # Functions of tensors whose results are Python values.
 _PYTHON_RESULTS = (
     *((torch, name) for name in ("equal", "allclose", "is_nonzero")),
     *((torch.Tensor, name) for name in ("equal", "allclose", "is_nonzero", "stride")),
 )
-# What Python makes of a tensor's elements, and of its sizes.
-_PYTHON_VALUES = {
-    "__bool__": "a condition",
-    "__int__": "int()",
-    "__float__": "float()",
-    "__complex__": "complex()",
-    "item": "item()",
-    "tolist": "tolist()",
-    "numpy": "numpy()",
-    "__array__": "a NumPy array",
-    "__dlpack__": "memory that another library reads",
-}
-_PYTHON_SIZES = {"__len__": "len()", "__iter__": "a loop over the rows of a tensor"}
-# Tensors among what they are given become constants.
-_CONSTRUCTORS = ((torch, "tensor"), (torch, "as_tensor"), (torch.Tensor, "new_tensor"))
 
 
 class Place(NamedTuple):
@@ -78,7 +70,7 @@ class FrozenValues:
 
     def __init__(self, refuses: bool = False) -> None:
         self._told: dict[tuple[str, str, int], Place] = {}
-        self._integers: list[tuple[torch.Tensor, Any, Place]] = []
+        self._integers: list[tuple[Any, Place]] = []
         self._refuses = refuses
         self._data: TracedData | None = None
         self._decided: dict[str, Cause] = {}
@@ -100,7 +92,7 @@ class FrozenValues:
             place: The line, if it is not the one that runs.
             least: The least cause that it is taken for.
         """
-        if self._data is None:
+        if self._data is None or _in_a_check():
             return
         tensors = [leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)]
         cause = max((self._data.cause(tensor, of_shape=of_shape) for tensor in tensors), default=least)
@@ -109,12 +101,21 @@ class FrozenValues:
             text = f"{what} at {place or _place() or 'an unknown line'}"
             self._decided[text] = max(cause, self._decided.get(text, cause))
 
-    def check(self) -> None:
-        """Refuse the trace if the data, or a dynamic dimension, decided something in it.
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Refuse the trace of the body if the data, or a dynamic dimension, decided something in it.
 
         Raises:
-            CaptureError: If it did.
+            CaptureError: If it did, whatever else went wrong.
         """
+        try:
+            yield
+        except Exception as error:
+            self._check(error)
+            raise
+        self._check(None)
+
+    def _check(self, error: Exception | None) -> None:
         if not self._decided:
             return
         by_size = [text for text, cause in self._decided.items() if cause is Cause.SIZE]
@@ -125,7 +126,7 @@ class FrozenValues:
             "A trace would keep for all inputs what the example decides:\n" + "\n".join(lines) + "\nScript the model "
             "(torch.jit.script), or use torch.cond"
             + (", or make the size static: int(), no dynamic axis." if by_size else " where the data chooses a branch.")
-        )
+        ) from error
 
     def tell(self, text: str, place: Place | None) -> None:
         """Warn of something at the end, once for each line."""
@@ -136,15 +137,14 @@ class FrozenValues:
         """Note that a tensor was made a Python integer, which may be recorded afterwards."""
         place = _place()
         if place is not None:
-            self._integers.append((tensor, private.traced_value(tensor), place))
+            self._integers.append((private.traced_value(tensor), place))
 
     def close(self) -> None:
         """Tell of the integers that no operator took. To be called while the trace is still being recorded."""
-        calls = Counter((value.unique(), str(place)) for _, value, place in self._integers)
-        for tensor, value, place in self._integers:
+        calls = Counter((value.unique(), str(place)) for value, place in self._integers)
+        for value, place in self._integers:
             if calls[value.unique(), str(place)] > _recorded_calls(value, str(place)):
                 self.tell(_INDEX, place)
-                self.add_decision("a Python integer", tensor, False, place)
         self._integers.clear()
 
     def warn(self) -> None:
@@ -172,8 +172,9 @@ def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
     """
     values = FrozenValues(refuses)
     before, _active.values = getattr(_active, "values", None), values
+    watched = watched_calls(values.add_decision) if refuses else contextlib.nullcontext()
     try:
-        with warnings.catch_warnings(), replaced(_replacements()):
+        with warnings.catch_warnings(), replaced(_replacements()), watched:
             warnings.simplefilter("always", private.TracerWarning)
             warnings.showwarning = functools.partial(_show, values, warnings.showwarning)
             yield values
@@ -183,13 +184,19 @@ def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
 
 
 def _show(values: FrozenValues, usual: Callable[..., None], message: Any, category: Any, *where: Any) -> None:
-    if any(frame.name in _CHECKS for frame in traceback.extract_stack(limit=_DEPTH)):
+    if _in_a_check():
         return
     place = _place() if issubclass(category, private.TracerWarning) else None
     if place is None:
         usual(message, category, *where)
     else:
         values.tell(str(message), place)
+
+
+def _in_a_check() -> bool:
+    """Tell whether a check of torch's own asks."""
+    frames = traceback.extract_stack(limit=_DEPTH)
+    return any(frame.name in _CHECKS and frame.filename.startswith(_TORCH) for frame in frames)
 
 
 def _place() -> Place | None:
@@ -210,9 +217,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
         (torch.Tensor, "__index__", FrozenValues.add_integer),
         (torch.Tensor, "__hash__", _add_key),
         *((owner, name, _add_result(name)) for owner, name in _PYTHON_RESULTS),
-        *((torch.Tensor, name, _add_decision(what, False)) for name, what in _PYTHON_VALUES.items()),
-        *((torch.Tensor, name, _add_decision(what, True)) for name, what in _PYTHON_SIZES.items()),
-        *((owner, name, _add_constants(name)) for owner, name in _CONSTRUCTORS),
+        (torch.Tensor, "__iter__", _add_rows),
     ]
     return tuple((owner, name, _noticed(getattr(owner, name), notice)) for owner, name, notice in notices)
 
@@ -232,25 +237,11 @@ def _noticed(usual: Callable[..., Any], notice: Callable[..., None]) -> Callable
 
 def _add_result(name: str) -> Callable[..., None]:
     text = f"The result of {name}() is a Python value. {_CONSTANT}"
-
-    def notice(values: FrozenValues, *operands: Any) -> None:
-        values.tell(text, _place())
-        values.add_decision(f"{name}()", operands, name == "stride")
-
-    return notice
+    return lambda values, *operands: values.tell(text, _place())
 
 
-def _add_decision(what: str, of_shape: bool) -> Callable[..., None]:
-    return lambda values, *operands: values.add_decision(what, operands, of_shape)
-
-
-def _add_constants(name: str) -> Callable[..., None]:
-    def notice(values: FrozenValues, *operands: Any) -> None:
-        if operands and not (name == "as_tensor" and isinstance(operands[0], torch.Tensor)):
-            # The first operand of a method is the tensor whose dtype the result gets.
-            values.add_decision(f"{name}()", operands[name.startswith("new") :], False)
-
-    return notice
+def _add_rows(values: FrozenValues, tensor: torch.Tensor) -> None:
+    values.add_decision("a loop over the rows of a tensor", tensor, True)
 
 
 def _add_key(values: FrozenValues, tensor: torch.Tensor) -> None:

@@ -370,13 +370,13 @@ def _traced(
         unfused_layers(),
         private.recorded_aliases(_unrecorded),
         replaced(_TRACEABLE),
-        told_frozen_values(dynamic_axes is not None) as frozen,
         module_hook.register_module_forward_pre_hook(_refuse_recurrent_autocast),
         kept_state(model) as found,
+        told_frozen_values(dynamic_axes is not None) as frozen,  # sees the calls of the model, not those of the others
     ):
         begin = partial(frozen.begin, dynamic=dynamic_axes(named) if dynamic_axes is not None else ())
         flat = _FlatModel(model, leaves, structure, begin, [frozen.close, found.leave])
-        with _explained():
+        with frozen.checked(), _explained():
             if any(map(_holds_script, flat.modules())):
                 examples = _copies(tensors)
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
@@ -384,7 +384,6 @@ def _traced(
                 found.refuse_tensors()
             else:
                 graph, weights, rebound, examples = _recorded(flat, tensors, found)
-        frozen.check()
         found.check_lasting(lambda given: _FlatModel(model, leaves, structure)(*given), tensors, state)
     private.inline_calls(graph)
     _refuse_constant_inputs(graph, names, examples)

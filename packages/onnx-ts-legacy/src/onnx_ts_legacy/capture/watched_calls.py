@@ -1,0 +1,147 @@
+"""Which calls of a program that is traced give Python values, or read numbers that the trace does not hold.
+
+They are seen however the program calls them: a mode of torch sees functions that were imported by name before, methods
+of tensors and operators alike; another one sees the numbers that torch itself reads of tensors inside of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from onnx_ts_legacy import _torch_private as private
+
+__all__ = ["watched_calls"]
+
+Notice = Callable[[str, Any, bool], None]
+"""Takes what a Python value is, for a message; the operands that it is made of; and whether their sizes alone."""
+
+_NAMES = {
+    "__bool__": "a condition",
+    "__int__": "int()",
+    "__index__": "a Python integer",
+    "__float__": "float()",
+    "__complex__": "complex()",
+    "__len__": "len()",
+    "__contains__": "the operator in",
+    "__format__": "a formatted string",
+    "__repr__": "a tensor as text",
+    "__array__": "a NumPy array",
+    "__dlpack__": "memory that another library reads",
+    "_local_scalar_dense": "a number",
+}
+_OF_SIZES = {
+    *("__len__", "is_contiguous", "is_same_size", "nbytes", "nelement", "numel", "size", "storage_offset", "stride"),
+    *("sym_numel", "sym_size", "sym_storage_offset", "sym_stride", "len"),
+}
+# What they answer is the same for all data and sizes.
+_OF_MODEL = {
+    *("__dlpack_device__", "__hash__", "dim", "element_size", "get_device", "ndimension", "register_hook"),
+    *("register_post_accumulate_grad_hook", "sym_is_contiguous", "type", "_is_view"),
+}
+# They make a new tensor of numbers, and a trace does not hold where these come from.
+_CONSTRUCTORS = ("as_tensor", "asarray", "new", "new_tensor", "tensor")
+_DECIDING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+# What a trace puts between a tensor and the operator that takes it as a number.
+_CONVERSIONS = {
+    f"aten::{kind}{how}" for kind in ("Int", "Float", "Bool", "Scalar", "Complex") for how in ("", "Implicit")
+}
+
+
+class _Read(NamedTuple):
+    """A number that torch read of a tensor: the tensor, and how often the trace used it as a number before."""
+
+    tensor: torch.Tensor
+    uses: int
+
+
+class _Numbers(private.TorchDispatchMode):
+    """Collects the numbers that are read of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.read: list[_Read] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        # While an operator runs that the trace holds, torch records nothing.
+        if func in _DECIDING and private.traces():
+            self.read += [_Read(tensor, _uses(private.traced_value(tensor))) for tensor in args]
+        return func(*args, **(kwargs or {}))
+
+
+class _Calls(TorchFunctionMode):
+    """Reports calls."""
+
+    def __init__(self, notice: Notice, numbers: _Numbers) -> None:
+        super().__init__()
+        self._notice, self._numbers = notice, numbers
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not private.traces():
+            return func(*args, **kwargs)
+        before, self._numbers.read = self._numbers.read, []
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            read, self._numbers.read = self._numbers.read, before
+        name = _name(func)
+        what = _NAMES.get(name, f"{name}()")
+        if _gives_values(name, func, result):
+            self._notice(what, (args, kwargs), name in _OF_SIZES)
+        elif name in _CONSTRUCTORS:
+            self._notice(what, _elements((*args, *kwargs.values())), False)
+        else:
+            for tensor, uses in read:
+                if _uses(private.traced_value(tensor)) == uses:
+                    self._notice(f"a number that {what} takes", tensor, False)
+        return result
+
+
+def watched_calls(notice: Notice) -> ExitStack:
+    """Report the Python values that calls make of tensors meanwhile, as long as this thread records a trace.
+
+    Args:
+        notice: Called with each of them, in the frame of the call.
+    """
+    stack, numbers = ExitStack(), _Numbers()
+    stack.enter_context(numbers)
+    stack.enter_context(_Calls(notice, numbers))
+    return stack
+
+
+def _name(func: Any) -> str:
+    """Return what a function is called, without its overload; of the getter of a property its name."""
+    if getattr(func, "__name__", "") == "__get__":
+        func = func.__self__
+    return str(getattr(func, "__name__", func)).partition(".")[0]
+
+
+def _gives_values(name: str, func: Any, result: Any) -> bool:
+    """Tell whether a call gives values of Python that the data or sizes may decide."""
+    is_getter = getattr(func, "__name__", "") == "__get__"
+    is_property = is_getter or (name.startswith("is_") and name != "is_nonzero")
+    if name in _OF_MODEL or (is_property and name not in _OF_SIZES):
+        return False
+    leaves = pytree.tree_leaves(result)
+    return any(leaf is not None and not isinstance(leaf, torch.Tensor | torch.dtype) for leaf in leaves)
+
+
+def _elements(operands: Iterable[Any]) -> list[Any]:
+    """Return the lists among operands: their elements become constants, while tensors themselves are recorded."""
+    return [operand for operand in operands if isinstance(operand, list | tuple)]
+
+
+def _uses(value: Any) -> int:
+    """Return how many operators of the trace take a value."""
+    users = [use.user for use in value.uses()]
+    return sum(_uses(user.output()) if str(user.kind()) in _CONVERSIONS else 1 for user in users)
