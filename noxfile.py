@@ -353,7 +353,7 @@ def docs(session: nox.Session) -> None:
     pages = ["README.md", "docs", *(f"packages/{name}/README.md" for name in PACKAGES)]
     pytest(session, python, "-p", "tools.doc_examples", "--tb=short", "--show-capture=no", *pages, *session.posargs)
     session.run(python, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", "docs/_build/html", external=True)
-    imports = [name.replace("-", "_") for name in PACKAGES]
+    imports = [name.replace("-", "_") for name in PACKAGES] + ["onnxops_core.exporting", "onnxops_decomp.exporting"]
     session.run(python, "-m", "tools.doc_coverage", "docs/_build/html", *imports, external=True)
 
 

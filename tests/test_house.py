@@ -48,6 +48,21 @@ def test_public_parts_and_mere_mentions_are_not(line: str) -> None:
     assert list(house.forbidden_names("a.py", line)) == []
 
 
+@pytest.mark.parametrize("line", ["from onnxops_decomp.builder.scope import Scope", "import onnxops_decomp.dtypes"])
+@pytest.mark.parametrize("name", ["packages/onnx-fx-export/src/onnx_fx_export/a.py", "benchmarks/a.py"])
+def test_an_import_from_the_inside_of_another_distribution_is_reported(name: str, line: str) -> None:
+    [fault] = house.face_faults(name, line)
+    assert fault.endswith("is inside of onnxops_decomp; import from onnxops_decomp.exporting")
+    assert list(house.face_faults("packages/onnxops-decomp/tests/a.py", line)) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["from onnxops_decomp.exporting import ONNXProgram", "import onnxops_core", "import os"]
+)
+def test_an_import_from_a_face_is_not(line: str) -> None:
+    assert list(house.face_faults("tools/a.py", line)) == []
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [

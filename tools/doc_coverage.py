@@ -19,9 +19,10 @@ def described(inventory: bytes) -> set[str]:
 
 def missing(package: ModuleType, known: set[str]) -> Iterator[str]:
     """The functions and classes of a package's own `__all__` that are not in `known`."""
+    distribution = package.__name__.partition(".")[0]
     for name in package.__all__:
         home = getattr(getattr(package, name), "__module__", None)
-        if home and home.partition(".")[0] == package.__name__ and f"{package.__name__}.{name}" not in known:
+        if home and home.partition(".")[0] == distribution and f"{package.__name__}.{name}" not in known:
             yield f"{package.__name__}.{name} is public and not in the reference"
 
 

@@ -21,6 +21,12 @@ TORCH_PRIVATE = re.compile(r"/(_?torch_private|_torch_export_flag|torch_graph)\.
 # What torch documents, or asks others to use, in spite of the underscore; the tests of onnxops-core notice a change.
 USED_EVERYWHERE = re.compile(r"torch\.(_check|_ops|_ops\.OpOverload(Packet)?|utils\._pytree(\.\w+)?|ops\..*)")
 
+# What other distributions import of a package, in their tests and tools too.
+FACES = {
+    "onnxops_core": ("onnxops_core", "onnxops_core.native", "onnxops_core.exporting"),
+    "onnxops_decomp": ("onnxops_decomp", "onnxops_decomp.exporting"),
+}
+
 
 def file_faults(name: str, text: str) -> Iterator[str]:
     """What is wrong with one Python file, as `path:line: fault`."""
@@ -91,7 +97,23 @@ def torch_faults(name: str, text: str) -> Iterator[str]:
         else:
             continue
         if any(target.startswith("torch.") for target in changed):
-            yield f"{name}:{node.lineno}: torch is changed here; use onnxops_core.patching.replaced"
+            yield f"{name}:{node.lineno}: torch is changed here; use onnxops_core.exporting.replaced"
+
+
+def face_faults(name: str, text: str) -> Iterator[str]:
+    """Imports from a package's inside by a file of another distribution, its tests and tools included."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            modules = [node.module or ""]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            package = module.partition(".")[0]
+            own = f"packages/{package.replace('_', '-')}/"
+            if package in FACES and module not in FACES[package] and not name.startswith(own):
+                yield f"{name}:{node.lineno}: {module} is inside of {package}; import from {FACES[package][-1]}"
 
 
 def python_files(root: Path) -> list[str]:
@@ -106,6 +128,7 @@ def faults(root: Path) -> list[str]:
     found = list(repeated(texts))
     for name, text in texts.items():
         found += file_faults(name, text)
+        found += face_faults(name, text)
         if "/src/" in name:
             found += forbidden_names(name, text)
             found += torch_faults(name, text)

@@ -90,7 +90,7 @@ def pytest_configure() -> None:
     harness: Any = importlib.import_module("decomp_harness")
     harness.lower_graph = recorder.lowering(harness.lower_graph)
     harness.compare = recorder.comparing(harness.compare)
-    graphs = importlib.import_module("onnxops_decomp.graph.graph_lowering").GraphLowering
+    graphs = importlib.import_module("onnxops_decomp.exporting").GraphLowering
     graphs.check = recorder.checking(graphs.check)
 
 

@@ -21,7 +21,7 @@ Written by `python -m tools.option_table` from the table by which both exporters
 
 def text() -> str:
     """Return the page."""
-    options = importlib.import_module("onnxops_decomp.exporting.options.table")
+    options = importlib.import_module("onnxops_decomp.exporting")
     paths = list(options.ExportPath)
     lines = [f"| option | values | {' | '.join(path.value for path in paths)} |", "| --- " * (len(paths) + 2) + "|"]
     notes: dict[str, int] = {}

@@ -13,7 +13,7 @@ from torch.export import Dim
 from onnx_fx_export import InvalidArgumentError, export
 from onnx_fx_export.inputs.arguments import FunctionModule
 from onnx_fx_export.sizes import constraints
-from onnx_fx_export.sizes.constraints import METADATA_KEY
+from onnx_fx_export.sizes.constraints import CONSTRAINTS_KEY
 
 
 class Branch(torch.nn.Module):
@@ -30,7 +30,7 @@ def test_the_untaken_branch_is_refused() -> None:
 
 def test_conditions_are_recorded_in_the_model() -> None:
     program = export(Branch(), (torch.ones(8),), dynamic_shapes={"x": {0: "length"}})
-    recorded = json.loads({entry.key: entry.value for entry in program.model_proto.metadata_props}[METADATA_KEY])
+    recorded = json.loads({entry.key: entry.value for entry in program.model_proto.metadata_props}[CONSTRAINTS_KEY])
     assert "length >= 6" in recorded
 
 

@@ -16,7 +16,7 @@ from torch import nn
 import onnx_fx_export
 import onnx_ts_legacy
 from onnx_fx_export import OnnxExporterError
-from onnxops_decomp.exporting.options.table import OPTIONS, ExportPath
+from onnxops_decomp.exporting import OPTIONS, ExportPath
 
 # A call inside of replace_torch_onnx is one of the others.
 TABLE = {

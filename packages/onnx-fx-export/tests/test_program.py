@@ -13,7 +13,7 @@ import torch
 import onnx_fx_export
 from onnx_fx_export import export
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.sizes.constraints import METADATA_KEY
+from onnx_fx_export.sizes.constraints import CONSTRAINTS_KEY
 
 
 def mlp() -> torch.nn.Module:
@@ -69,7 +69,7 @@ def test_axes_can_be_renamed() -> None:
     program.rename_axes({"lines": "rows"})
     assert str(program.model.graph.inputs[0].shape[0]) == "rows"
     assert "rows" in str(program.model.graph.outputs[0].shape[0])
-    assert all(symbol not in text for text in json.loads(program.model.metadata_props[METADATA_KEY]))
+    assert all(symbol not in text for text in json.loads(program.model.metadata_props[CONSTRAINTS_KEY]))
     with pytest.raises(onnx_fx_export.InvalidArgumentError, match="rows"):
         program(torch.ones(2, 2))
 

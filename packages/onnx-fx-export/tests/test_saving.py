@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from onnx_fx_export import SaveError, export
-from onnxops_decomp.exporting.program import saving
-from onnxops_decomp.exporting.weights import initializers as weights
+from onnxops_decomp.exporting import MAX_SINGLE_FILE_BYTES, StreamedTensor
 
 
 def run(path: Path, x: torch.Tensor) -> torch.Tensor:
@@ -40,10 +39,10 @@ def test_saved_models_equal_the_program(model, external, tmp_path: Path) -> None
 
 
 def test_weights_above_a_gibibyte_go_beside_the_model(model, tmp_path: Path, monkeypatch) -> None:
-    assert saving.MAX_SINGLE_FILE_BYTES == 1 << 30
+    assert MAX_SINGLE_FILE_BYTES == 1 << 30
     size = 4 * sum(parameter.numel() for parameter in model.parameters())
     for limit, names in ((size + 1, ["a.onnx"]), (size, ["a.onnx", "a.onnx.data"])):
-        monkeypatch.setattr(saving, "MAX_SINGLE_FILE_BYTES", limit)
+        monkeypatch.setattr("onnxops_decomp.exporting.program.saving.MAX_SINGLE_FILE_BYTES", limit)
         export(model, (torch.randn(2, 64),), tmp_path / "a.onnx")
         assert sorted(file.name for file in tmp_path.iterdir()) == names
 
@@ -151,18 +150,18 @@ def test_saving_twice_gives_the_same_bytes(model, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.bool])
 @pytest.mark.parametrize("perm", [(0, 1), (1, 0)])
 def test_weights_are_streamed_in_pieces(dtype: torch.dtype, perm: tuple[int, int], monkeypatch) -> None:
-    monkeypatch.setattr(weights, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr("onnxops_decomp.exporting.weights.initializers._BLOCK_BYTES", 100)
     tensor = (torch.rand(70, 130) * 3).to(dtype).permute(perm)
     file = io.BytesIO()
-    weights.StreamedTensor(tensor).tofile(file)
+    StreamedTensor(tensor).tofile(file)
     assert file.getvalue() == tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def test_weights_of_any_rank_are_streamed(monkeypatch) -> None:
-    monkeypatch.setattr(weights, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr("onnxops_decomp.exporting.weights.initializers._BLOCK_BYTES", 100)
     for tensor in (torch.tensor(3.0), torch.empty(0, 4), torch.randn(5, 6, 40).permute(2, 0, 1)):
         file = io.BytesIO()
-        weights.StreamedTensor(tensor).tofile(file)
+        StreamedTensor(tensor).tofile(file)
         assert file.getvalue() == tensor.contiguous().numpy().tobytes()
 
 

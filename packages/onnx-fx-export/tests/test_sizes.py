@@ -13,7 +13,7 @@ from torch.export import Dim
 
 from onnx_fx_export import ConversionError, DynamicShapeError, InvalidArgumentError, export
 from onnx_fx_export.inputs.arguments import FunctionModule
-from onnx_fx_export.sizes.constraints import METADATA_KEY
+from onnx_fx_export.sizes.constraints import CONSTRAINTS_KEY
 
 
 def repeats(x, y):
@@ -173,7 +173,7 @@ def test_conditions_are_kept_and_are_not_taken_for_fixed_sizes(function) -> None
     dims = ({0: "n"}, {0: "m"})
     program = export(FunctionModule(function), (torch.randn(x, 3), torch.randn(y, 3)), dynamic_shapes=dims)
     stored = {entry.key: entry.value for entry in program.model_proto.metadata_props}
-    assert json.loads(stored.get(METADATA_KEY, "[]")) == list(program.constraints.conditions)
+    assert json.loads(stored.get(CONSTRAINTS_KEY, "[]")) == list(program.constraints.conditions)
     session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
     for x, y in right:
         arguments = torch.randn(x, 3), torch.randn(y, 3)

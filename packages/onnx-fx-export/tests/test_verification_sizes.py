@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from onnx_fx_export import DynamicShapeError, VerificationError, export
-from onnxops_decomp.exporting.sizes.other_sizes import other_sizes
+from onnxops_decomp.exporting import other_sizes
 
 
 class SpecialForOne(torch.nn.Module):

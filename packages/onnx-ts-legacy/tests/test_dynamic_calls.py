@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from ts_models import exported, n
 
-from onnxops_core.export_state import unfused_layers
+from onnxops_core.exporting import unfused_layers
 
 ARGUMENTS = "xyzw"
 

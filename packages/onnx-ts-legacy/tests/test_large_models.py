@@ -15,7 +15,6 @@ from ts_models import run
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import SaveError
-from onnxops_decomp.exporting.program import saving
 
 X = torch.randn(2, 64)
 
@@ -23,8 +22,8 @@ X = torch.randn(2, 64)
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a file end at 1,000 bytes."""
-    monkeypatch.setattr(saving, "MAX_SINGLE_FILE_BYTES", 1000)
-    monkeypatch.setattr(saving, "MAX_MESSAGE_BYTES", 1000)
+    monkeypatch.setattr("onnxops_decomp.exporting.program.saving.MAX_SINGLE_FILE_BYTES", 1000)
+    monkeypatch.setattr("onnxops_decomp.exporting.program.saving.MAX_MESSAGE_BYTES", 1000)
 
 
 @pytest.mark.usefixtures("small_files")

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 import onnx_ts_legacy
 import onnx_verify
-from onnxops_core.errors import OnnxExporterError
+from onnxops_core import OnnxExporterError
 
 fx = pytest.importorskip("onnx_fx_export", reason="the programs of both exporters are compared")
 

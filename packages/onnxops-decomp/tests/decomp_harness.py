@@ -25,7 +25,7 @@ from onnxops_decomp.dtypes import mark_complex, to_ir
 from onnxops_decomp.files.model import build_model
 from onnxops_decomp.graph.graph_lowering import GraphLowering, SymbolNames
 from onnxops_decomp.graph.mutation import needs_functionalization
-from onnxops_decomp.graph.whole_calls import WholeCalls, restore
+from onnxops_decomp.graph.whole_calls import WholeCalls, restore_calls
 from onnxops_decomp.lowerings import LoweringTable, builtin_table
 from onnxops_decomp.runtimes import target_passes
 
@@ -69,7 +69,7 @@ def trace(
     """Record the ATen calls of ``function(*args)``."""
     with torch.no_grad(), WholeCalls():
         traced = make_fx(function, tracing_mode="symbolic" if dynamic else "fake", pre_dispatch=whole)(*args)
-        restore(traced)
+        restore_calls(traced)
         if needs_functionalization(traced):
             operands = [node.meta.get("val") for node in traced.graph.nodes if node.op == "placeholder"]
             with operands[0].fake_mode:

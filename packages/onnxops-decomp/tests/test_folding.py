@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxops_decomp.builder.folding import MAX_ELEMENTS, fold, is_foldable
+from onnxops_decomp.builder.folding import MAX_FOLDED_SIZE, fold, is_foldable
 from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.spec.schemas import NEWEST_OPSET
 
@@ -113,9 +113,9 @@ def test_what_is_undefined_is_left_to_the_runtime(op_type: str, inputs: Any, att
 
 
 def test_nothing_large_is_made() -> None:
-    assert fold("Expand", [np.zeros(1, np.float32), np.array([MAX_ELEMENTS + 1])], {}) is None
-    assert fold("Add", [np.zeros(MAX_ELEMENTS + 1), np.zeros(1)], {}) is None
-    assert fold("Tile", [np.zeros(2), np.array([MAX_ELEMENTS])], {}) is None
+    assert fold("Expand", [np.zeros(1, np.float32), np.array([MAX_FOLDED_SIZE + 1])], {}) is None
+    assert fold("Add", [np.zeros(MAX_FOLDED_SIZE + 1), np.zeros(1)], {}) is None
+    assert fold("Tile", [np.zeros(2), np.array([MAX_FOLDED_SIZE])], {}) is None
 
 
 def test_every_foldable_operator_has_a_case() -> None:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.spec.inference import UNKNOWN, broadcast_dims
+from onnxops_decomp.spec.inference import UNKNOWN_DIM, broadcast_dims
 
 T = ir.DataType
 N, M = ir.SymbolicDim("n"), ir.SymbolicDim("m")
@@ -22,8 +22,8 @@ N, M = ir.SymbolicDim("n"), ir.SymbolicDim("m")
         ([(N, 1), (N, 4)], (N, 4)),
         ([(N,), (3,)], (3,)),
         ([(N,), (1,)], (N,)),
-        ([(N,), (M,)], (UNKNOWN,)),
-        ([(UNKNOWN,), (UNKNOWN,)], (UNKNOWN,)),
+        ([(N,), (M,)], (UNKNOWN_DIM,)),
+        ([(UNKNOWN_DIM,), (UNKNOWN_DIM,)], (UNKNOWN_DIM,)),
         ([(), (N, 0)], (N, 0)),
         ([(0,), (1,)], (0,)),
         ([(2,), None], None),

@@ -35,7 +35,7 @@ def test_the_switch_of_the_grad_mode_stands_in_graphs_recorded_before_dispatch()
         with torch.enable_grad():
             return x * 2
 
-    targets = [node.target for node in private.trace(switches, [torch.ones(2)], whole=True).graph.nodes]
+    targets = [node.target for node in private.trace_graph(switches, [torch.ones(2)], whole=True).graph.nodes]
 
     assert private.grad_mode_switch in targets
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from onnxops_decomp.torch_private import trace
+from onnxops_decomp.torch_private import trace_graph
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def leave_a_generator_under_no_grad():
 def test_the_switch_of_a_generator_that_is_collected_is_not_traced(whole):
     leave_a_generator_under_no_grad()
 
-    graph = trace(collecting, [torch.ones(2)], whole=whole).graph
+    graph = trace_graph(collecting, [torch.ones(2)], whole=whole).graph
 
     gc.collect()
     assert [node.op for node in graph.nodes] == ["placeholder", "call_function", "output"]

@@ -25,7 +25,7 @@ from onnx_fx_export.errors import (
 )
 from onnx_fx_export.export import export, unconvertible_ops
 from onnx_fx_export.weights.unallocated import enable_fake_mode
-from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_decomp.exporting import ONNXProgram
 
 __all__ = [
     "CaptureError",

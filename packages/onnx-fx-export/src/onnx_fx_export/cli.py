@@ -28,8 +28,7 @@ from rich.text import Text
 from onnx_fx_export._version import __version__
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.export import DEFAULT_OPSET, export
-from onnxops_decomp.exporting.options.table import OPTIONS
-from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_decomp.exporting import OPTIONS, ONNXProgram
 
 __all__ = ["app", "load_source"]
 

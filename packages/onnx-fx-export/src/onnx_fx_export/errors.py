@@ -7,10 +7,9 @@ import re
 from collections.abc import Sequence
 
 from onnx_fx_export.origin import source_line
-from onnxops_core.errors import OnnxExporterError
-from onnxops_decomp.errors import UnsupportedOperatorError, UnsupportedOpsetError
-from onnxops_decomp.exporting.errors import InvalidArgumentError, RuntimeSupportError, SaveError, VerificationError
-from onnxops_decomp.graph.graph_lowering import Failure
+from onnxops_core import OnnxExporterError
+from onnxops_decomp import UnsupportedOperatorError, UnsupportedOpsetError
+from onnxops_decomp.exporting import Failure, InvalidArgumentError, RuntimeSupportError, SaveError, VerificationError
 
 __all__ = [
     "CaptureError",

@@ -16,16 +16,23 @@ from onnx_fx_export.inputs.arguments import example_call, with_own_description
 from onnx_fx_export.origin import captured_calls, source_line
 from onnx_fx_export.pipeline import ExportRequest
 from onnx_fx_export.repeats.regions import ModuleClasses
-from onnxops_core.isolation import exclusive_export, without_autocast
-from onnxops_decomp.exporting.calls.models import plain_model
-from onnxops_decomp.exporting.calls.modes import in_mode
-from onnxops_decomp.exporting.options.table import ExportPath, check_options
-from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
-from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
-from onnxops_decomp.exporting.reporting.record import ExportRecord, recorded
-from onnxops_decomp.exporting.reporting.tool_metadata import Metadata
-from onnxops_decomp.exporting.sizes import dynamic_shapes as shapes
-from onnxops_decomp.exporting.translations.table import Translations, translation_table
+from onnxops_core.exporting import exclusive_export, without_autocast
+from onnxops_decomp.exporting import (
+    ExportPath,
+    ExportRecord,
+    Metadata,
+    ONNXProgram,
+    Reference,
+    Translations,
+    Verified,
+    check_options,
+    in_mode,
+    plain_model,
+    recorded,
+    smallest_declared,
+    translation_table,
+    verify_program,
+)
 
 __all__ = ["DEFAULT_OPSET", "export", "unconvertible_ops"]
 
@@ -195,7 +202,7 @@ def _verified(result: ONNXProgram, request: ExportRequest) -> list[Verified]:
     model, args, kwargs = request.model, request.args, request.kwargs
     if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs and model.example_inputs:
         args, kwargs = model.example_inputs
-    smallest = shapes.smallest_declared(request.dynamic_shapes)
+    smallest = smallest_declared(request.dynamic_shapes)
     return verify_program(result, Reference(_reference(model)), tuple(args), dict(kwargs or {}), smallest_size=smallest)
 
 

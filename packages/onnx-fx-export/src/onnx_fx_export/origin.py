@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from onnxops_decomp.exporting.reporting.page import Call
+from onnxops_decomp.exporting import ReportedCall
 
 __all__ = ["captured_calls", "module_path", "named_forward", "origin_of", "source_line"]
 
@@ -44,10 +44,10 @@ def source_line(node: torch.fx.Node) -> str:
     return f"{own[-1][0]}:{own[-1][1]}" if own else ""
 
 
-def captured_calls(program: torch.export.ExportedProgram) -> list[Call]:
+def captured_calls(program: torch.export.ExportedProgram) -> list[ReportedCall]:
     """Return the calls of a captured program, with their lines."""
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
-    return [Call(str(node.target), node.name, source_line(node)) for node in nodes]
+    return [ReportedCall(str(node.target), node.name, source_line(node)) for node in nodes]
 
 
 def module_path(node: torch.fx.Node) -> str:

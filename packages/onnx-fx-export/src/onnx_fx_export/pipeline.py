@@ -19,20 +19,20 @@ from onnx_fx_export.repeats.regions import ModuleClasses
 from onnx_fx_export.sizes.constraints import warn_of_bounds
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
-from onnxops_core.user_warnings import warn_user
+from onnxops_core.exporting import warn_user
 from onnxops_decomp import LoweringTable
-from onnxops_decomp.exporting.calls.naming import (
+from onnxops_decomp.exporting import (
+    CallStructure,
+    ONNXProgram,
+    add_size_checks,
     argument_paths,
     example_paths,
     left_out,
+    set_custom_opsets,
+    shared_memory,
     structure_paths,
     without_absent,
 )
-from onnxops_decomp.exporting.calls.structure import CallStructure
-from onnxops_decomp.exporting.options.domains import set_custom_opsets
-from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
-from onnxops_decomp.exporting.sizes.checks import add_size_checks
-from onnxops_decomp.exporting.state.memory import shared_memory
 
 __all__ = ["Captured", "ExportRequest"]
 

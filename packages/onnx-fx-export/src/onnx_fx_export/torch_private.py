@@ -29,7 +29,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 import onnxops_core
 import onnxops_decomp
-from onnxops_core.patching import replaced
+from onnxops_core.exporting import replaced
 
 __all__ = [
     "ACCESS",

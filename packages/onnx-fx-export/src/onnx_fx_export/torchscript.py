@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from onnx_fx_export.errors import FallbackError, InvalidArgumentError, OnnxExporterError
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.calls.naming import call_leaves, names_by_leaf
-from onnxops_decomp.exporting.options.table import ExportPath, asked_of_torchscript, refusal
+from onnxops_core.exporting import warn_user
+from onnxops_decomp.exporting import ExportPath, asked_of_torchscript, call_leaves, names_by_leaf, option_refusal
 
 __all__ = ["export_through_torchscript", "fall_back"]
 
@@ -32,7 +31,7 @@ def fall_back(given: Mapping[str, Any], arguments: Mapping[str, Any], error: Onn
     Warns:
         UserWarning: That the model is one of the TorchScript exporter, and why.
     """
-    text = refusal(ExportPath.FALLBACK, given)
+    text = option_refusal(ExportPath.FALLBACK, given)
     if text is not None:
         raise FallbackError(error, InvalidArgumentError(text)) from error
     # The FX exporter writes the page and the profile, of the whole export.

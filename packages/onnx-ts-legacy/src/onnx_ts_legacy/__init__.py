@@ -13,7 +13,7 @@ from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import register_custom_op_symbolic, unregister_custom_op_symbolic
 from onnx_ts_legacy.symbolics.graph_context import GraphContext
 from onnx_ts_legacy.utils import disable_log, enable_log, select_model_mode_for_export
-from onnxops_core.export_state import is_in_onnx_export
+from onnxops_core import is_in_onnx_export
 
 __all__ = [
     "GraphContext",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx_ts_legacy._globals import DEFAULT_OPSET
 from onnx_ts_legacy.registration import BASE_OPSET
-from onnxops_decomp.spec.schemas import OLDEST_OPSET
+from onnxops_decomp.exporting import OLDEST_OPSET
 
 ONNX_BASE_OPSET = BASE_OPSET
 ONNX_MIN_OPSET = OLDEST_OPSET

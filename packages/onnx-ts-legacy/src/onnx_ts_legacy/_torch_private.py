@@ -40,7 +40,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onnxops_core.patching import replaced
+from onnxops_core.exporting import replaced
 
 __all__ = [
     "BoolType",

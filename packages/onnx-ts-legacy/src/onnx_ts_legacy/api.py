@@ -22,20 +22,29 @@ from onnx_ts_legacy.pipeline import Options, convert_numbers, convert_partly
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.symbolics.registered_with_torch import symbolics_of_torch
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
-from onnxops_core.export_state import is_torch_onnx_call
-from onnxops_core.isolation import exclusive_export, without_autocast
+from onnxops_core.exporting import exclusive_export, is_torch_onnx_call, without_autocast
 from onnxops_decomp import LoweringTable
-from onnxops_decomp.exporting.calls.models import plain_model
-from onnxops_decomp.exporting.calls.naming import check_names, names_by_leaf, warn_of_names, without_absent
-from onnxops_decomp.exporting.finish import finish
-from onnxops_decomp.exporting.options.domains import set_custom_opsets
-from onnxops_decomp.exporting.options.table import ExportPath, check_options, number_of
-from onnxops_decomp.exporting.program.verification import Reference, verify_program
-from onnxops_decomp.exporting.reporting.record import ExportRecord, recorded
-from onnxops_decomp.exporting.reporting.tool_metadata import Metadata
-from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
-from onnxops_decomp.exporting.sizes.dynamic_shapes import smallest_declared
-from onnxops_decomp.exporting.translations.table import Translations, translation_table
+from onnxops_decomp.exporting import (
+    ExportPath,
+    ExportRecord,
+    Metadata,
+    Reference,
+    SizeConstraints,
+    Translations,
+    check_names,
+    check_options,
+    finish_model,
+    names_by_leaf,
+    number_of,
+    plain_model,
+    recorded,
+    set_custom_opsets,
+    smallest_declared,
+    translation_table,
+    verify_program,
+    warn_of_names,
+    without_absent,
+)
 
 __all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
 
@@ -181,7 +190,7 @@ def _finish(program: TSProgram, given: Mapping[str, Any], bounds: Sequence[str])
     if given["optimize"]:
         has_inputs = given["keep_initializers_as_inputs"] or not given["export_params"]
         folds = given["do_constant_folding"] and number_of(given["training"]) == TrainingMode.EVAL and not has_inputs
-        finish(program.model, given["target"], folds_weights=folds)
+        finish_model(program.model, given["target"], folds_weights=folds)
     set_custom_opsets(program.model, given["custom_opsets"] or {})
     if bounds:
         program.constraints = SizeConstraints([*program.constraints.conditions, *bounds])

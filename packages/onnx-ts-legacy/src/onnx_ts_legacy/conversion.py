@@ -46,13 +46,16 @@ from onnx_ts_legacy.state.values import (
     is_runtime,
 )
 from onnx_ts_legacy.symbolics.graph_context import run_symbolic
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.dtypes import mark_complex, to_ir, to_torch
-from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
-from onnxops_decomp.graph.calls import functional_overload
-from onnxops_decomp.graph.decompose import Decomposer
-from onnxops_decomp.lowerings.registry import LoweringTable, builtin_table
+from onnxops_core.exporting import warn_user
+from onnxops_decomp import (
+    LoweringError,
+    LoweringTable,
+    OpBuilder,
+    UnsupportedOperatorError,
+    UnsupportedOpsetError,
+    builtin_table,
+)
+from onnxops_decomp.exporting import Decomposer, functional_overload, mark_complex, to_ir, to_torch
 
 __all__ = ["Failure", "Interpreter"]
 

@@ -10,7 +10,7 @@ import torch
 
 from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
-from onnxops_decomp.dtypes import to_ir, to_torch
+from onnxops_decomp.exporting import to_ir, to_torch
 
 __all__ = ["JitScalarType", "OperatorExportTypes", "TrainingMode"]
 

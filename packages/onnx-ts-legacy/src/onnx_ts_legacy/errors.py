@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from onnxops_core.errors import OnnxExporterError
-from onnxops_decomp.exporting.errors import InvalidArgumentError, MissingRuntimeError, SaveError, VerificationError
+from onnxops_core import OnnxExporterError
+from onnxops_decomp.exporting import InvalidArgumentError, MissingRuntimeError, SaveError, VerificationError
 
 __all__ = [
     "ArgumentsError",

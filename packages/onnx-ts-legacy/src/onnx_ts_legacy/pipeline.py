@@ -32,19 +32,24 @@ from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import Registry, registry
 from onnx_ts_legacy.state.slots import StateSlot, interface_value
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp import LoweringTable, builtin_table
-from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.builder.scope import axis_size
-from onnxops_decomp.dtypes import is_complex, to_ir
-from onnxops_decomp.exporting.calls.interface import Interface
-from onnxops_decomp.exporting.calls.naming import Leaf, names_by_leaf, warn_of_left_out
-from onnxops_decomp.exporting.program.verification import Reference
-from onnxops_decomp.exporting.state.liveness import needed_state
-from onnxops_decomp.exporting.state.memory import shared_memory, with_line
-from onnxops_decomp.exporting.state.watch import ignored
-from onnxops_decomp.files.model import build_model
-from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_core.exporting import warn_user
+from onnxops_decomp import LoweringTable, OpBuilder, builtin_table
+from onnxops_decomp.exporting import (
+    FoldBatchNormalization,
+    Interface,
+    Leaf,
+    Reference,
+    axis_size,
+    build_model,
+    ignored_state,
+    is_complex,
+    names_by_leaf,
+    needed_state,
+    shared_memory,
+    to_ir,
+    warn_of_left_out,
+    with_line,
+)
 
 __all__ = ["Options", "convert", "convert_numbers", "convert_partly"]
 
@@ -197,7 +202,7 @@ def _refuse_or_warn(lines: Mapping[str, str], state: str) -> None:
             "of the model."
         )
     for name, line in sorted(lines.items()):
-        warn_user(ignored(name, line), OnnxExporterWarning)
+        warn_user(ignored_state(name, line), OnnxExporterWarning)
 
 
 class _Conversion:
@@ -303,7 +308,7 @@ class _Conversion:
         for axis, text in axes.items():
             self.op.context.symbols.setdefault(text, partial(axis_size, value, axis))
         if example.is_complex():
-            from onnxops_decomp.dtypes import mark_complex
+            from onnxops_decomp.exporting import mark_complex
 
             mark_complex(value)
         variable = self.interpreter.fresh(value, fake, origin=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_decomp.exporting import ONNXProgram
 
 __all__ = ["TSProgram"]
 

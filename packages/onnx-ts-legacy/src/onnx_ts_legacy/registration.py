@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from onnx_ts_legacy.errors import ArgumentsError
-from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET
+from onnxops_decomp.exporting import NEWEST_OPSET, OLDEST_OPSET
 
 __all__ = [
     "Registry",

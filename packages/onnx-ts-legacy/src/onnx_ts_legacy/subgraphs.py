@@ -14,8 +14,8 @@ from onnx_ts_legacy.capture.graphs import Captured, ExampleInput, leaves_of
 from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.graph.parts import block_inputs
 from onnx_ts_legacy.pipeline import Options, convert
-from onnxops_core.isolation import exclusive_export
-from onnxops_decomp.exporting.calls.structure import CallStructure
+from onnxops_core.exporting import exclusive_export
+from onnxops_decomp.exporting import CallStructure
 
 __all__ = ["export_graph"]
 

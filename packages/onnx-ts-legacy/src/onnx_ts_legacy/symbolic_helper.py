@@ -110,7 +110,7 @@ from onnx_ts_legacy.symbolics.reductions import (
     _var_mean_helper,
 )
 from onnx_ts_legacy.symbolics.values import SymbolicValue
-from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET
+from onnxops_decomp.exporting import NEWEST_OPSET, OLDEST_OPSET
 
 __all__ = [
     "SymbolicValue",

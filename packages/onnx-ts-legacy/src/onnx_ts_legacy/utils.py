@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_ts_legacy.enumerations import TrainingMode
-from onnxops_decomp.exporting.calls.modes import in_mode
+from onnxops_decomp.exporting import in_mode
 
 __all__ = ["disable_log", "enable_log", "is_log_enabled", "pretty_model", "select_model_mode_for_export"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import onnx_ir as ir
 import torch
 
-from onnxops_core.dtypes import onnx_dtype, torch_dtype
+from onnxops_core.exporting import onnx_dtype, torch_dtype
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder

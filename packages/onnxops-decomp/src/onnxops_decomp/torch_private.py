@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from onnxops_core.isolation import without_collection
+from onnxops_core.exporting import without_collection
 
 __all__ = [
     "fake_mode_of",
@@ -27,8 +27,8 @@ __all__ = [
     "overload_of_custom_op",
     "recorded_guards",
     "table_decomposition",
-    "trace",
     "trace_call",
+    "trace_graph",
     "uncompiled",
 ]
 
@@ -83,7 +83,7 @@ def overload_of_custom_op(definition: object) -> torch._ops.OpOverload | None:
     return definition._opoverload if isinstance(definition, CustomOpDef) else None
 
 
-def trace(function: Callable[..., Any], args: Sequence[Any], *, whole: bool) -> torch.fx.GraphModule:
+def trace_graph(function: Callable[..., Any], args: Sequence[Any], *, whole: bool) -> torch.fx.GraphModule:
     """Record the ATen calls that ``function`` makes on fake tensors (``make_fx``).
 
     Args:

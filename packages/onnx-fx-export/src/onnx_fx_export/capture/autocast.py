@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.inputs.examples import replaced_forward
 from onnx_fx_export.torch_private import has_autocast_kernel
-from onnxops_core.isolation import active_autocasts, without_autocast
-from onnxops_decomp.torch_private import fake_mode_of, is_composite, trace
+from onnxops_core.exporting import active_autocasts, without_autocast
+from onnxops_decomp.exporting import fake_mode_of, is_composite, trace_graph
 
 __all__ = ["autocast_inside", "cast_inside_calls"]
 
@@ -78,7 +78,7 @@ def _cast_inside(body: torch.fx.GraphModule, device: str, dtype: torch.dtype | N
 
         mode = next((mode for fake in fakes if (mode := fake_mode_of(fake)) is not None), contextlib.nullcontext())
         with mode, torch.autocast(device, dtype=dtype, cache_enabled=False):
-            pieces = trace(call, fakes, whole=False)
+            pieces = trace_graph(call, fakes, whole=False)
         if pieces.graph.find_nodes(op="call_function", target=torch.ops.aten._to_copy.default):
             _inline(body.graph, node, operands, pieces.graph)
     body.recompile()

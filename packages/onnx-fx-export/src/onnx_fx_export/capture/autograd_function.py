@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import MutationError
 from onnx_fx_export.torch_private import Writes
-from onnxops_core.patching import original, replaced
+from onnxops_core.exporting import original, replaced
 from onnxops_decomp import LoweringError, OpBuilder
-from onnxops_decomp.graph.graph_lowering import GraphLowering
+from onnxops_decomp.exporting import GraphLowering
 
 __all__ = ["SymbolicContext", "SymbolicFunctionCall", "lower_call", "operator", "recorded_calls"]
 

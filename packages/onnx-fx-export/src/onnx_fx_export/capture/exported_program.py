@@ -56,12 +56,21 @@ from onnx_fx_export.sizes.small import (
 )
 from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_0_and_1, specializations
 from onnx_fx_export.weights.unallocated import allocated_on_paper
-from onnxops_core.export_state import onnx_export
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.calls.containers import register_containers, registered_results
-from onnxops_decomp.exporting.sizes import dynamic_shapes as shapes
-from onnxops_decomp.exporting.sizes.other_sizes import Example
-from onnxops_decomp.graph.whole_calls import WholeCalls, restore
+from onnxops_core import onnx_export
+from onnxops_core.exporting import warn_user
+from onnxops_decomp.exporting import (
+    DYNAMIC_NUMBER,
+    Example,
+    WholeCalls,
+    bound_arguments,
+    for_torch,
+    from_dynamic_axes,
+    leaf_specs,
+    normalized_shapes,
+    register_containers,
+    registered_results,
+    restore_calls,
+)
 
 __all__ = ["CaptureRequest", "capture"]
 
@@ -96,13 +105,13 @@ class CaptureRequest:
     @property
     def has_dynamic_numbers(self) -> bool:
         """Whether numbers are declared dynamic."""
-        return any(shapes.NUMBER in spec for spec in self.call_specs)
+        return any(DYNAMIC_NUMBER in spec for spec in self.call_specs)
 
     @property
     def call_specs(self) -> list[dict[int, Any]]:
         """Declared dimensions of each leaf of the call; parameters may stand in another order."""
         declared = self.dynamic_shapes or {}
-        specs = {name: shapes.leaf_specs(value, declared.get(name)) for name, value in self.arguments.items()}
+        specs = {name: leaf_specs(value, declared.get(name)) for name, value in self.arguments.items()}
         positional = len(pytree.tree_leaves(self.args))
         in_order = [spec for parts in specs.values() for spec in parts]
         return in_order[:positional] + [spec for name in self.kwargs for spec in specs[name]]
@@ -126,14 +135,14 @@ class CaptureRequest:
         """
         if dynamic_shapes is not None and dynamic_axes is not None:
             raise InvalidArgumentError("Give dynamic_shapes or dynamic_axes, not both.")
-        register_containers(shapes.bound_arguments(model.forward, args, kwargs or {}).values())
+        register_containers(bound_arguments(model.forward, args, kwargs or {}).values())
         args, kwargs = separated(args, kwargs or {})
-        arguments = shapes.bound_arguments(model.forward, args, kwargs)
+        arguments = bound_arguments(model.forward, args, kwargs)
         in_call = {**{name: arguments[name] for name in arguments if name not in kwargs}, **kwargs}
         output_axes: dict[str, Any] = {}
         if dynamic_axes is not None:
-            dynamic_shapes, output_axes = shapes.from_dynamic_axes(dynamic_axes, in_call, input_names)
-        declared = shapes.normalized(dynamic_shapes, arguments, input_names, in_call)
+            dynamic_shapes, output_axes = from_dynamic_axes(dynamic_axes, in_call, input_names)
+        declared = normalized_shapes(dynamic_shapes, arguments, input_names, in_call)
         return cls(model, args, kwargs, arguments, declared, output_axes, state)
 
 
@@ -196,7 +205,7 @@ def _captured(
     declared = None
     if request.dynamic_shapes is not None:
         declared = {
-            name: shapes.for_torch(value, iter(shapes.leaf_specs(value, request.dynamic_shapes.get(name))))
+            name: for_torch(value, iter(leaf_specs(value, request.dynamic_shapes.get(name))))
             for name, value in request.arguments.items()
         }
     try:
@@ -289,6 +298,6 @@ def _exported(
         program.graph_module.meta[LEAST_SIZES] = least_sizes(program, request.model, example, specs)
     if any(specs) and not request.has_dynamic_numbers:
         program.graph_module.meta[TRIED_SIZES] = sizes_tried(program, request.model, example, specs)
-    restore(program.graph_module)
+    restore_calls(program.graph_module)
     cast_inside_calls(program.graph_module)
     return program

@@ -13,11 +13,16 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import MutationError
 from onnx_fx_export.origin import source_line
-from onnxops_decomp.exporting.state.contents import KeptContents
-from onnxops_decomp.exporting.state.inventory import Inventory, kept
-from onnxops_decomp.exporting.state.watch import StateWatch, refusal
-from onnxops_decomp.graph.mutation import shown_inputs, written_inputs
-from onnxops_decomp.torch_private import is_without_data
+from onnxops_decomp.exporting import (
+    Inventory,
+    KeptContents,
+    StateWatch,
+    is_without_data,
+    kept_inventory,
+    shown_inputs,
+    state_refusal,
+    written_inputs,
+)
 
 __all__ = ["STATE", "CapturedState", "StateNotes", "watched_state"]
 
@@ -84,7 +89,7 @@ class CapturedState:
             if strict:
                 break
         lines = {place.path: place.line for place in self._watch.places}
-        raise MutationError(refusal(lines))
+        raise MutationError(state_refusal(lines))
 
     def note(self, program: torch.export.ExportedProgram, example: Any, state: str) -> None:
         """Write into a program what is known of its state.
@@ -100,7 +105,7 @@ class CapturedState:
 
         found = self._watch.lasting(call, leaves)
         if found and state != "ignore":
-            raise MutationError(refusal(found))
+            raise MutationError(state_refusal(found))
         names = {_name(index): place for index, place in enumerate(self._watch.places)}
         lines = {name: place.line for name, place in names.items()}
         specs = {getattr(spec.arg, "name", ""): spec for spec in program.graph_signature.input_specs}
@@ -175,7 +180,7 @@ class CapturedState:
 @contextlib.contextmanager
 def watched_state(model: torch.nn.Module) -> Iterator[CapturedState]:
     """Watch what captures of a model change, and give it back what it had in the end, whatever happens."""
-    with kept(model) as inventory:
+    with kept_inventory(model) as inventory:
         yield CapturedState(model, inventory)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from onnxops_core.patching import replaced
+from onnxops_core.exporting import replaced
 
 __all__ = ["any_number_of_boxes"]
 

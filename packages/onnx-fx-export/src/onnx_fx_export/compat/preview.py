@@ -19,9 +19,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.export import DEFAULT_OPSET, export
 from onnx_fx_export.weights.unallocated import FakeContext
 from onnxops_decomp import LoweringTable, builtin_table
-from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
-from onnxops_decomp.exporting.program.saving import replaced_file
-from onnxops_decomp.exporting.sizes.dynamic_shapes import bound_arguments
+from onnxops_decomp.exporting import ONNXProgram, bound_arguments, replaced_file
 
 __all__ = ["ExportOptions", "ExportOutput", "ExportOutputSerializer", "OnnxRegistry", "dynamo_export"]
 

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from onnx_fx_export.export import export
-from onnxops_core.export_state import as_torch_onnx
-from onnxops_core.patching import replaced
-from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_core.exporting import as_torch_onnx, replaced
+from onnxops_decomp.exporting import ONNXProgram
 
 __all__ = ["replace_torch_onnx"]
 

@@ -8,13 +8,7 @@ import onnx_ir as ir
 import torch
 
 from onnx_fx_export.repeats.regions import qualified_name
-from onnxops_decomp.exporting.reporting.tool_metadata import (
-    Metadata,
-    scope_keys,
-    stamp_nodes,
-    stamp_values,
-    without_metadata,
-)
+from onnxops_decomp.exporting import Metadata, scope_keys, stamp_nodes, stamp_values, without_metadata
 
 __all__ = ["apply_metadata"]
 

@@ -11,8 +11,7 @@ import torch
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.inputs.examples import inferred_dimensions, several_examples
 from onnx_fx_export.origin import named_forward
-from onnxops_decomp.exporting.calls.naming import in_order, positional_parameters
-from onnxops_decomp.exporting.sizes.dynamic_shapes import bound_arguments
+from onnxops_decomp.exporting import bound_arguments, in_order, positional_parameters
 
 __all__ = [
     "FunctionModule",

@@ -14,9 +14,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnxops_decomp.exporting.sizes import dynamic_shapes as shapes
-from onnxops_decomp.exporting.sizes.dynamic_shapes import NUMBER
-from onnxops_decomp.exporting.sizes.other_sizes import Example, resampled
+from onnxops_decomp.exporting import DYNAMIC_NUMBER, Example, bound_arguments, resampled
 
 __all__ = [
     "enlarged",
@@ -72,7 +70,7 @@ def inferred_dimensions(forward: Callable[..., Any], examples: Sequence[Example]
     Raises:
         InvalidArgumentError: If examples differ in anything else.
     """
-    bound = [shapes.bound_arguments(forward, *example) for example in examples]
+    bound = [bound_arguments(forward, *example) for example in examples]
     flat = [pytree.tree_flatten(arguments) for arguments in bound]
     if any(structure != flat[0][1] for _, structure in flat):
         raise InvalidArgumentError("The examples differ in their structure; only sizes and numbers may.")
@@ -148,7 +146,7 @@ def _keys(example: Example, specs: Sequence[Mapping[int, Any]]) -> dict[tuple[in
         (index, axis): dim if isinstance(dim, str) else getattr(dim, "__name__", (path[:2], axis, leaf.shape[axis]))
         for index, ((path, leaf), spec) in enumerate(zip(pytree.tree_flatten_with_path(example)[0], specs, strict=True))
         for axis, dim in spec.items()
-        if axis != NUMBER
+        if axis != DYNAMIC_NUMBER
     }
 
 
@@ -174,7 +172,7 @@ def of_size_one(example: Example, specs: Sequence[Mapping[int, Any]]) -> Example
 def has_special_sizes(example: Example, specs: Sequence[Mapping[int, Any]]) -> bool:
     """Tell whether a dimension that is declared dynamic has size 0 or 1."""
     pairs = zip(pytree.tree_leaves(example), specs, strict=True)
-    return any(leaf.shape[axis] in _SPECIAL_SIZES for leaf, spec in pairs for axis in spec if axis != NUMBER)
+    return any(leaf.shape[axis] in _SPECIAL_SIZES for leaf, spec in pairs for axis in spec if axis != DYNAMIC_NUMBER)
 
 
 def _resized(example: Example, specs: Sequence[Mapping[int, Any]], size_for: Callable[[Any, int], int]) -> Example:

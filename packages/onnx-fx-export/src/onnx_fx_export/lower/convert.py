@@ -25,23 +25,35 @@ from onnx_fx_export.sizes.sources import define_symbol
 from onnx_fx_export.weights.initializers import WeightStore
 from onnx_fx_export.weights.tensor_subclasses import ACCESS, inner_tensor
 from onnxops_decomp import LoweringTable, OpBuilder
-from onnxops_decomp.builder.folding import MAX_ELEMENTS
-from onnxops_decomp.builder.scope import ModelContext, axis_size
-from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir
-from onnxops_decomp.exporting.calls.interface import Interface
-from onnxops_decomp.exporting.calls.naming import Leaf, check_names, names_by_leaf, warn_of_left_out, warn_of_names
-from onnxops_decomp.exporting.calls.structure import CallStructure
-from onnxops_decomp.exporting.finish import finish
-from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
-from onnxops_decomp.exporting.program.verification import Reference
-from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
-from onnxops_decomp.exporting.sizes.dynamic_shapes import NUMBER
-from onnxops_decomp.exporting.state.liveness import needed_state
-from onnxops_decomp.exporting.weights.tensor_subclasses import inner_tensors
-from onnxops_decomp.files.model import build_model
-from onnxops_decomp.graph.graph_lowering import GraphLowering, SymbolNames
-from onnxops_decomp.spec.inference import Dims
-from onnxops_decomp.torch_private import is_without_data
+from onnxops_decomp.exporting import (
+    DYNAMIC_NUMBER,
+    MAX_FOLDED_SIZE,
+    CallStructure,
+    Dims,
+    GraphLowering,
+    Interface,
+    Leaf,
+    ModelContext,
+    ONNXProgram,
+    Reference,
+    SizeConstraints,
+    SymbolNames,
+    affine_of,
+    axis_size,
+    build_model,
+    check_names,
+    finish_model,
+    inner_tensors,
+    is_complex,
+    is_without_data,
+    mark_complex,
+    mark_number,
+    names_by_leaf,
+    needed_state,
+    to_ir,
+    warn_of_left_out,
+    warn_of_names,
+)
 
 __all__ = ["ModelNames", "convert"]
 
@@ -169,9 +181,9 @@ class _Converter:
         for node, name, dims in zip(user, self.names.inputs, self.names.dims, strict=False):
             val = node.meta.get("val")
             for axis, dim in dims.items():
-                size = val if axis == NUMBER else val.shape[axis] if isinstance(val, torch.Tensor) else None
+                size = val if axis == DYNAMIC_NUMBER else val.shape[axis] if isinstance(val, torch.Tensor) else None
                 if isinstance(size, torch.SymInt):
-                    sizes.append((name if axis == NUMBER else f"{name} (axis {axis})", size, dim))
+                    sizes.append((name if axis == DYNAMIC_NUMBER else f"{name} (axis {axis})", size, dim))
         name_sizes(self.symbols, sizes)
 
     def _weight(self, node: torch.fx.Node, target: str) -> Any:
@@ -190,7 +202,7 @@ class _Converter:
             value = self.before[target] = self.op.input(name, to_ir(tensor.dtype), dims)
             return mark_complex(value) if tensor.is_complex() else value
         # Small constants take part in folding; parameters and persistent buffers stay exchangeable.
-        small = tensor.numel() <= MAX_ELEMENTS and not tensor.is_complex()
+        small = tensor.numel() <= MAX_FOLDED_SIZE and not tensor.is_complex()
         if target in self.program.constants and small and not is_without_data(tensor):
             return self.lowering.tensor_constant(tensor)
         return self.weights.value(target, tensor)
@@ -322,7 +334,7 @@ class _Converter:
             producer=("onnx-fx-export", __version__),
         )
         if optimize:
-            finish(model, self.op.context.target, folds_weights=folds_weights)
+            finish_model(model, self.op.context.target, folds_weights=folds_weights)
         constraints = self.constraints()
         constraints.record(model)
         interface = Interface(

@@ -13,7 +13,7 @@ from torch.export.graph_signature import InputKind
 from onnx_fx_export.capture.errors import capture_error
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
 from onnx_fx_export.origin import source_line
-from onnxops_decomp.graph.mutation import written_arguments
+from onnxops_decomp.exporting import written_arguments
 
 __all__ = ["functionalized"]
 

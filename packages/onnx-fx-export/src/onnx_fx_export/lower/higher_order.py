@@ -10,9 +10,16 @@ import torch
 
 from onnx_fx_export.capture import autograd_function
 from onnxops_decomp import LoweringError, OpBuilder
-from onnxops_decomp.dtypes import is_complex, mark_complex, mark_number
-from onnxops_decomp.graph.graph_lowering import GraphLowering, NodeHandler
-from onnxops_decomp.spec.inference import UNKNOWN, Dims, dims_of
+from onnxops_decomp.exporting import (
+    UNKNOWN_DIM,
+    Dims,
+    GraphLowering,
+    NodeHandler,
+    dims_of,
+    is_complex,
+    mark_complex,
+    mark_number,
+)
 
 __all__ = ["HANDLERS"]
 
@@ -87,7 +94,7 @@ def _common_dims(first: ir.Value, second: ir.Value) -> Dims | None:
     a, b = dims_of(first), dims_of(second)
     if a is None or b is None or len(a) != len(b):
         return None
-    return tuple(x if x == y and x != UNKNOWN else UNKNOWN for x, y in zip(a, b, strict=True))
+    return tuple(x if x == y and x != UNKNOWN_DIM else UNKNOWN_DIM for x, y in zip(a, b, strict=True))
 
 
 def _while_loop(lowering: GraphLowering, node: torch.fx.Node) -> Any:
@@ -144,7 +151,7 @@ def _scanned(
     _check_dtypes("Carried value of scan", initial, results[: len(initial)])
     graph = body.graph(results, name=op.context.names.new("scan_body"))
     outputs = op.emit_many("Scan", len(results), *initial, *scanned, body=graph, num_scan_inputs=len(scanned))
-    length = (dims_of(scanned[0]) or (UNKNOWN,))[0]
+    length = (dims_of(scanned[0]) or (UNKNOWN_DIM,))[0]
     shapes: list[Dims | None] = [dims_of(value) for value in inner]
     for value in results[len(initial) :]:
         dims = dims_of(value)

@@ -15,10 +15,15 @@ from onnx_fx_export.lower.observers import settled
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import records_modes
 from onnx_fx_export.weights.tensor_subclasses import reads_a_subclass_whole
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.state.memory import shared_memory, with_line
-from onnxops_decomp.exporting.state.watch import ignored
-from onnxops_decomp.graph.mutation import needs_functionalization, written_inputs, written_roots
+from onnxops_core.exporting import warn_user
+from onnxops_decomp.exporting import (
+    ignored_state,
+    needs_functionalization,
+    shared_memory,
+    with_line,
+    written_inputs,
+    written_roots,
+)
 
 __all__ = ["Mutations", "without_hidden_writes"]
 
@@ -62,7 +67,7 @@ class Mutations:
         """Warn of state that is left out."""
         found = {self._called(name): self.notes.lines.get(name, "") for name in sorted(buffers)}
         for name, line in {**found, **self.notes.ignored}.items():
-            warn_user(ignored(name, line))
+            warn_user(ignored_state(name, line))
 
     def warn_of_inputs(self, names: Mapping[str, str]) -> None:
         """Warn of inputs that the torch model changes in place, given by the names of their placeholders."""

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp import OpBuilder
-from onnxops_decomp.spec.inference import dims_of
+from onnxops_decomp.exporting import dims_of
 
 __all__ = ["marks_of", "nodes_key", "operand_key"]
 

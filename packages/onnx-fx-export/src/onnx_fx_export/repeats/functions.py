@@ -17,10 +17,16 @@ from onnx_fx_export.origin import module_path, origin_of
 from onnx_fx_export.repeats.fingerprint import marks_of, nodes_key, operand_key
 from onnx_fx_export.sizes.sources import define_symbol
 from onnxops_decomp import LoweringError, OpBuilder
-from onnxops_decomp.builder.scope import ModelContext, axis_size
-from onnxops_decomp.exporting.finish.functions import constants_to_nodes
-from onnxops_decomp.graph.graph_lowering import GraphLowering, NodeHandler, RegionHandler
-from onnxops_decomp.spec.inference import Dims, dims_of
+from onnxops_decomp.exporting import (
+    Dims,
+    GraphLowering,
+    ModelContext,
+    NodeHandler,
+    RegionHandler,
+    axis_size,
+    constants_to_nodes,
+    dims_of,
+)
 
 __all__ = ["LOWEST_OPSET", "Body", "FunctionStore"]
 

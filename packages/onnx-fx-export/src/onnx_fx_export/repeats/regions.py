@@ -11,10 +11,7 @@ import torch
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.repeats.functions import Body, FunctionStore
 from onnx_fx_export.sizes.sources import define_new_symbols
-from onnxops_decomp.builder.expressions import is_computable
-from onnxops_decomp.graph.assertions import unneeded_nodes
-from onnxops_decomp.graph.graph_lowering import GraphLowering, RegionHandler
-from onnxops_decomp.graph.mutation import written_roots
+from onnxops_decomp.exporting import GraphLowering, RegionHandler, is_computable, unneeded_nodes, written_roots
 
 __all__ = ["ModuleClasses", "module_regions", "qualified_name"]
 

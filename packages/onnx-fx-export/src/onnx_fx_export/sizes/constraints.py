@@ -20,15 +20,23 @@ from onnx_fx_export.sizes.questions import CONDITIONS, LAYOUT
 from onnx_fx_export.sizes.size_one import RIGHT_FOR_ONE, is_about_one
 from onnx_fx_export.sizes.small import LEAST_SIZES, TRIED_SIZES, larger_sizes
 from onnx_fx_export.torch_private import guard_texts, is_decided_by_data
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.sizes.constraints import METADATA_KEY, SizeConstraints, holds
-from onnxops_decomp.exporting.sizes.dimensions import renamed_text
-from onnxops_decomp.exporting.sizes.dynamic_shapes import declared_text
-from onnxops_decomp.exporting.sizes.expressions import evaluated, names_in, parsed, symbolic
-from onnxops_decomp.graph.graph_lowering import SymbolNames, dimension_symbol
-from onnxops_decomp.spec.inference import Dims
+from onnxops_core.exporting import warn_user
+from onnxops_decomp.exporting import (
+    CONSTRAINTS_KEY,
+    Dims,
+    SizeConstraints,
+    SymbolNames,
+    condition_holds,
+    declared_text,
+    dimension_symbol,
+    names_in_size,
+    parsed_size,
+    renamed_text,
+    symbolic_size,
+    value_of_size,
+)
 
-__all__ = ["METADATA_KEY", "size_constraints", "warn_of_bounds"]
+__all__ = ["CONSTRAINTS_KEY", "size_constraints", "warn_of_bounds"]
 
 _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
 _COUNTED = "flat_args"
@@ -60,8 +68,8 @@ def size_constraints(
     right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
     texts = [text for text in dict.fromkeys(guard_texts(program)) if not (right_for_one and is_about_one(text))]
     translated = {text: _translated(text, inputs, leaves) for text in texts}
-    guards = [guard for guard in translated.values() if guard is not None and parsed(guard) is not None]
-    _warn_of_unread([text for text, guard in translated.items() if guard is None or parsed(guard) is None])
+    guards = [guard for guard in translated.values() if guard is not None and parsed_size(guard) is not None]
+    _warn_of_unread([text for text, guard in translated.items() if guard is None or parsed_size(guard) is None])
     names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
     least = {names[symbol]: size for symbol, size in program.graph_module.meta.get(LEAST_SIZES, {}).items()}
     conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
@@ -104,19 +112,19 @@ def warn_of_bounds(constraints: SizeConstraints, dims: Iterable[Any]) -> None:
 
 def _leaves_out(text: str, declared: Mapping[str, Any]) -> bool:
     """Tell whether a condition on one dimension does not hold for some size that is declared, and larger than 1."""
-    tree = parsed(text)
-    names = set() if tree is None else names_in(tree)
+    tree = parsed_size(text)
+    names = set() if tree is None else names_in_size(tree)
     if tree is None or len(names) != 1:
         return False
     (name,) = names
     least, most = (getattr(declared.get(name), end, None) for end in ("min", "max"))
     sizes = (size for size in _SOME_SIZES if max(2, least or 0) <= size and (not isinstance(most, int) or size <= most))
-    return not all(holds(tree, {name: size}) for size in sizes)
+    return not all(condition_holds(tree, {name: size}) for size in sizes)
 
 
 def _normal(text: str) -> str | None:
     """Return a condition as Python writes it; None if it is more than arithmetic."""
-    tree = parsed(text)
+    tree = parsed_size(text)
     return None if tree is None else ast.unparse(tree)
 
 
@@ -129,13 +137,13 @@ def _warn_of_unread(texts: Sequence[str]) -> None:
 
 def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:
     """Tell whether a condition on a dimension whose least size is known holds for all but the smallest."""
-    tree = parsed(text)
-    names = set() if tree is None else set(names_in(tree))
+    tree = parsed_size(text)
+    names = set() if tree is None else set(names_in_size(tree))
     return (
         tree is not None
         and len(names) == 1
         and names <= least.keys()
-        and all(holds(tree, dict.fromkeys(names, size)) for size in larger_sizes())
+        and all(condition_holds(tree, dict.fromkeys(names, size)) for size in larger_sizes())
     )
 
 
@@ -144,8 +152,8 @@ def _without_refuted(text: str, tried: Sequence[Mapping[str, int]]) -> list[str]
 
     What has functions in it is dropped, and what says that a computed size is not 1 becomes that it is not 0.
     """
-    tree = parsed(text)
-    if tree is None or all(holds(tree, sizes) for sizes in tried):
+    tree = parsed_size(text)
+    if tree is None or all(condition_holds(tree, sizes) for sizes in tried):
         return [text]
     if any(isinstance(node, ast.Call) for node in ast.walk(tree)):
         return []
@@ -200,12 +208,12 @@ def _ranges(
 
 def _least(text: str) -> tuple[sympy.Symbol, sympy.Expr] | None:
     """Return the dimension of which a condition says that it is a sum of others or more, and that sum."""
-    tree = parsed(text)
+    tree = parsed_size(text)
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or not isinstance(tree.ops[0], ast.LtE | ast.GtE):
         return None
     if any(isinstance(node, ast.Call) for node in ast.walk(tree)):
         return None
-    sides = [symbolic(part) for part in (tree.left, tree.comparators[0])]
+    sides = [symbolic_size(part) for part in (tree.left, tree.comparators[0])]
     difference = sympy.expand(sides[0] - sides[1] if isinstance(tree.ops[0], ast.LtE) else sides[1] - sides[0])
     slopes = {symbol: difference.diff(symbol) for symbol in difference.free_symbols}
     falling = [symbol for symbol, slope in slopes.items() if slope == -1]
@@ -254,14 +262,14 @@ def _relation(fact: Any) -> str | None:
 
 def _says_something(text: str) -> bool:
     """Tell whether a text is a condition that can be checked, and not one that holds for all sizes."""
-    tree = parsed(text)
+    tree = parsed_size(text)
     if isinstance(tree, ast.BoolOp) or tree is None:
         return tree is not None
     if not isinstance(tree, ast.Compare):
         return False
-    symbols = {name: dimension_symbol(name) for name in names_in(tree)}
+    symbols = {name: dimension_symbol(name) for name in names_in_size(tree)}
     try:
-        left, right = (evaluated(part, symbols) for part in (tree.left, tree.comparators[0]))
+        left, right = (value_of_size(part, symbols) for part in (tree.left, tree.comparators[0]))
     except (TypeError, ZeroDivisionError):
         return True
     same = sympy.expand(left - right) == 0

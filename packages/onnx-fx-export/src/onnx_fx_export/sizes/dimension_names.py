@@ -12,10 +12,16 @@ import torch
 from torch.export import Dim
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.sizes.dynamic_shapes import axes_by_number, declared_text
-from onnxops_decomp.exporting.sizes.expressions import names_in, parsed, symbolic
-from onnxops_decomp.graph.graph_lowering import SymbolNames, dimension_symbol
+from onnxops_core.exporting import warn_user
+from onnxops_decomp.exporting import (
+    SymbolNames,
+    axes_by_number,
+    declared_text,
+    dimension_symbol,
+    names_in_size,
+    parsed_size,
+    symbolic_size,
+)
 
 __all__ = ["declared_minimums", "name_output_axes", "name_sizes"]
 
@@ -61,9 +67,9 @@ def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torc
 
 
 def _expression(text: str, names: Collection[str]) -> sympy.Expr:
-    tree = parsed(text)
-    if tree is not None and (names_in(tree) <= {*names} or _is_derived(text)):
-        return symbolic(tree)
+    tree = parsed_size(text)
+    if tree is not None and (names_in_size(tree) <= {*names} or _is_derived(text)):
+        return symbolic_size(tree)
     return dimension_symbol(re.sub(r"\W", "_", text))
 
 

@@ -17,7 +17,7 @@ from torch.export import Dim
 
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import plain, user_values
-from onnxops_decomp.builder.expressions import at_sizes
+from onnxops_decomp.exporting import at_sizes
 
 __all__ = ["equations_that_fix"]
 

@@ -23,12 +23,8 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives, in_order, plain, user_values
 from onnx_fx_export.torch_private import guards_of, guards_on_layout, hint_of, not_the_users, replacements_of
-from onnxops_core.patching import original, replaced
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.builder.expressions import at_sizes
-from onnxops_decomp.exporting.sizes.other_sizes import Example
-from onnxops_decomp.graph.mutation import shared_writes
-from onnxops_decomp.torch_private import is_without_data
+from onnxops_core.exporting import original, replaced, warn_user
+from onnxops_decomp.exporting import Example, at_sizes, is_without_data, shared_writes
 
 __all__ = [
     "CONDITIONS",

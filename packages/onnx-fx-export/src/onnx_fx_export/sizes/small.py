@@ -20,10 +20,8 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.sizes.questions import Sizes, computed_one, depends_on_layout, of_one_name
 from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.builder.expressions import at_sizes
-from onnxops_decomp.exporting.sizes.other_sizes import Example
-from onnxops_decomp.torch_private import is_without_data
+from onnxops_core.exporting import warn_user
+from onnxops_decomp.exporting import Example, at_sizes, is_without_data
 
 __all__ = [
     "LEAST_SIZES",

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from onnxops_decomp import OpBuilder
-from onnxops_decomp.builder.scope import ModelContext, SymbolSource, axis_size, number_as_size
+from onnxops_decomp.exporting import ModelContext, SymbolSource, axis_size, number_as_size
 
 __all__ = ["define_new_symbols", "define_symbol"]
 

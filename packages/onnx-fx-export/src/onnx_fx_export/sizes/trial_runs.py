@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.torch_private import WithoutEmptyBags
-from onnxops_decomp.exporting.sizes.other_sizes import Example, resampled
+from onnxops_decomp.exporting import Example, resampled
 
 __all__ = ["as_plain", "call_at", "eager", "gives", "in_order", "plain", "user_values"]
 

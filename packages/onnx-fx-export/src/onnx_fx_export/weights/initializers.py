@@ -7,9 +7,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.dtypes import mark_complex, to_ir
-from onnxops_decomp.exporting.weights.initializers import TIED, StreamedTensor
+from onnxops_decomp import OpBuilder
+from onnxops_decomp.exporting import TIED_KEY, StreamedTensor, mark_complex, to_ir
 
 __all__ = ["WeightStore"]
 
@@ -27,7 +26,7 @@ class WeightStore:
         key = _identity(tensor)
         found = self._by_storage.get(key) if key is not None else None
         if found is not None:
-            names = found.meta.setdefault(TIED, [found.const_value.name])  # type: ignore[union-attr]
+            names = found.meta.setdefault(TIED_KEY, [found.const_value.name])  # type: ignore[union-attr]
             if name not in names:
                 names.append(name)
             return found

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from onnx_fx_export.torch_private import ACCESS
-from onnxops_decomp.graph.graph_lowering import GraphLowering
-from onnxops_decomp.torch_private import flattened_subclass
+from onnxops_decomp.exporting import GraphLowering, flattened_subclass
 
 __all__ = ["ACCESS", "inner_tensor", "reads_a_subclass_whole"]
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from onnx_fx_export.torch_private import fake_like
-from onnxops_core.patching import original, replaced
+from onnxops_core.exporting import original, replaced
 
 __all__ = ["FakeContext", "allocated_on_paper", "enable_fake_mode"]
 

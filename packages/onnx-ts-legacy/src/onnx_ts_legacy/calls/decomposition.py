@@ -10,10 +10,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
-from onnxops_decomp.builder.scope import axis_size, number_as_size
-from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
-from onnxops_decomp.graph.decompose import Decomposition
-from onnxops_decomp.graph.graph_lowering import GraphLowering, SymbolNames
+from onnxops_decomp import LoweringError, UnsupportedOperatorError
+from onnxops_decomp.exporting import Decomposition, GraphLowering, SymbolNames, axis_size, number_as_size
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

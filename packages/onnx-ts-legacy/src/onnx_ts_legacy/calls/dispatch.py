@@ -35,12 +35,16 @@ from onnx_ts_legacy.state.values import (
     View,
 )
 from onnx_ts_legacy.state.variables import Variables
-from onnxops_decomp.dtypes import to_ir
-from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError
-from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload
-from onnxops_decomp.graph.decompose import Decomposer
-from onnxops_decomp.graph.definitions import definition
-from onnxops_decomp.lowerings.registry import LoweringTable
+from onnxops_decomp import LoweringError, LoweringTable, UnsupportedOperatorError
+from onnxops_decomp.exporting import (
+    Decomposer,
+    apply_lowering,
+    check_result,
+    find_lowering,
+    functional_overload,
+    to_ir,
+    torch_definition,
+)
 
 __all__ = ["OperatorCalls", "frozen", "functional_form", "split_arguments"]
 
@@ -157,7 +161,9 @@ class OperatorCalls(Variables):
             return self._joined_form(args[0].element, args[1] if len(args) > 1 else 0, _JOINS[overload]), None
         fake_args = [self.form(arg) for arg in args]
         fake_kwargs = {name: self.form(arg) for name, arg in kwargs.items()}
-        return self.metadata.call(SHAPES.get(overload) or definition(overload) or overload, fake_args, fake_kwargs)
+        return self.metadata.call(
+            SHAPES.get(overload) or torch_definition(overload) or overload, fake_args, fake_kwargs
+        )
 
     def _joined_form(self, element: Any, dim: int, new_axis: int) -> Any:
         """Return the form of the joined elements of a sequence, whose number is not known."""

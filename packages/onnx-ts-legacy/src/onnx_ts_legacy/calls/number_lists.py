@@ -10,7 +10,7 @@ import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.values import ListRef, RuntimeBool, RuntimeFloat, Tensor, VectorState, is_runtime
-from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.exporting import to_ir
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

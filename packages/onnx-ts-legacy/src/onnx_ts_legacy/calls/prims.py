@@ -23,7 +23,7 @@ from onnx_ts_legacy.state.values import (
     VectorState,
     is_runtime,
 )
-from onnxops_decomp.errors import UnsupportedOperatorError
+from onnxops_decomp import UnsupportedOperatorError
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx_ts_legacy.state.values import Tensor
 from onnx_ts_legacy.symbolics.graph_context import GraphContext, run_symbolic
-from onnxops_decomp.errors import UnsupportedOperatorError
+from onnxops_decomp import UnsupportedOperatorError
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -14,8 +14,7 @@ import torch
 from onnx_ts_legacy.calls.math import NUMBER_FUNCTIONS
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.values import Poison, RuntimeBool, RuntimeFloat, Tensor, VectorState, is_runtime
-from onnxops_decomp.builder.expressions import emit_expression
-from onnxops_decomp.dtypes import mark_number, to_ir
+from onnxops_decomp.exporting import emit_expression, mark_number, to_ir
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -10,7 +10,7 @@ import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.values import ListRef, Pieces, SequenceState, Storage, Tensor, VectorState
-from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.exporting import to_ir
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -10,14 +10,16 @@ from torch.export import Dim
 
 from onnx_ts_legacy.capture.graphs import scripted_parameters, split_arguments
 from onnx_ts_legacy.errors import ArgumentsError
-from onnxops_decomp.exporting.calls.naming import call_leaves, in_order, names_by_leaf
-from onnxops_decomp.exporting.sizes.dynamic_shapes import (
-    NUMBER,
+from onnxops_decomp.exporting import (
+    DYNAMIC_NUMBER,
     bound_arguments,
+    call_leaves,
     declared_bounds,
     declared_text,
+    in_order,
     leaf_specs,
-    normalized,
+    names_by_leaf,
+    normalized_shapes,
 )
 
 __all__ = ["axes_and_bounds"]
@@ -46,14 +48,14 @@ def axes_and_bounds(
     else:
         forward = model.forward if isinstance(model, torch.nn.Module) else model
         arguments = bound_arguments(forward, positional, keywords)
-    declared = normalized(dynamic_shapes, arguments, input_names)
+    declared = normalized_shapes(dynamic_shapes, arguments, input_names)
     specs = [spec for name, value in arguments.items() for spec in leaf_specs(value, declared[name])]
     leaves = call_leaves(arguments)
     named = names_by_leaf(input_names, leaves, ArgumentsError)
     axes: dict[str, dict[int, str]] = {}
     bounds: dict[str, None] = {}
     for index, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
-        if NUMBER in spec:
+        if DYNAMIC_NUMBER in spec:
             raise ArgumentsError(f"{leaf.name} is no tensor: only dimensions of tensors are dynamic in TorchScript.")
         name = named.get(index, leaf.name)
         dynamic = {axis: dim for axis, dim in spec.items() if dim not in (Dim.STATIC, Dim.AUTO)}

@@ -26,7 +26,7 @@ from onnx_ts_legacy.capture.watched_calls import watched_calls
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
 from onnx_ts_legacy.graph.sources import source_line, user_frame
-from onnxops_core.patching import replaced
+from onnxops_core.exporting import replaced
 
 __all__ = ["FrozenValues", "told_frozen_values"]
 

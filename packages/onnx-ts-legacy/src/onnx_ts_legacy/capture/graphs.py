@@ -20,13 +20,10 @@ from onnx_ts_legacy.capture.frozen_values import told_frozen_values
 from onnx_ts_legacy.capture.traced_state import TracedState, kept_state
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterError
 from onnx_ts_legacy.graph.sources import line_of_exception, source_line, user_frame
-from onnxops_core.export_state import onnx_export, unfused_layers
-from onnxops_core.isolation import active_autocasts
-from onnxops_core.patching import replaced
-from onnxops_core.symbolic import symbolic, symbolic_multi_out
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.calls.containers import register_containers
-from onnxops_decomp.exporting.calls.naming import (
+from onnxops_core import onnx_export
+from onnxops_core.exporting import active_autocasts, replaced, symbolic, symbolic_multi_out, unfused_layers, warn_user
+from onnxops_decomp.exporting import (
+    CallStructure,
     Leaf,
     argument_paths,
     example_paths,
@@ -34,8 +31,8 @@ from onnxops_decomp.exporting.calls.naming import (
     key_of,
     left_out,
     positional_parameters,
+    register_containers,
 )
-from onnxops_decomp.exporting.calls.structure import CallStructure
 
 __all__ = [
     "Captured",

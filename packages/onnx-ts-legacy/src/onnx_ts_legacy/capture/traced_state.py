@@ -9,10 +9,16 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy.errors import CaptureError, OnnxExporterWarning, StateError
-from onnxops_core.user_warnings import warn_user
-from onnxops_decomp.exporting.state.contents import KeptContents
-from onnxops_decomp.exporting.state.inventory import Inventory, kept
-from onnxops_decomp.exporting.state.watch import StatePlace, StateWatch, ignored, refusal
+from onnxops_core.exporting import warn_user
+from onnxops_decomp.exporting import (
+    Inventory,
+    KeptContents,
+    StatePlace,
+    StateWatch,
+    ignored_state,
+    kept_inventory,
+    state_refusal,
+)
 
 __all__ = ["TracedState", "kept_state"]
 
@@ -107,9 +113,9 @@ class TracedState:
         """
         found = self._watch.lasting(call, tensors)
         if found and state != "ignore":
-            raise StateError(refusal(found))
+            raise StateError(state_refusal(found))
         for path, line in found.items():
-            warn_user(ignored(path, line), OnnxExporterWarning)
+            warn_user(ignored_state(path, line), OnnxExporterWarning)
 
     def _restore_buffers(self) -> None:
         for _, module, before in self._buffers:
@@ -119,7 +125,7 @@ class TracedState:
 @contextmanager
 def kept_state(model: Any) -> Iterator[TracedState]:
     """Undo what runs of the model do to it and to what it reaches."""
-    with kept(model) as inventory:
+    with kept_inventory(model) as inventory:
         contents = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
         try:
             with contents:

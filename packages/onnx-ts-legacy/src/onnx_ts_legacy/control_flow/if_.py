@@ -14,8 +14,8 @@ from onnx_ts_legacy.calls.prims import ProgramRaisesError
 from onnx_ts_legacy.control_flow.joins import Merge
 from onnx_ts_legacy.graph.parts import node_branches
 from onnx_ts_legacy.state.values import Changes, RuntimeBool
-from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.builder.scope import remove_unused
+from onnxops_decomp import OpBuilder
+from onnxops_decomp.exporting import remove_unused
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

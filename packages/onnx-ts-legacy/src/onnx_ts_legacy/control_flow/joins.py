@@ -31,7 +31,7 @@ from onnx_ts_legacy.state.values import (
     VectorState,
     presence,
 )
-from onnxops_decomp.dtypes import is_complex, mark_complex, to_torch
+from onnxops_decomp.exporting import is_complex, mark_complex, to_torch
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

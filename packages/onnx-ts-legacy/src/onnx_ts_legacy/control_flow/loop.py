@@ -19,7 +19,7 @@ from onnx_ts_legacy.control_flow.loop_guesses import first_objects, first_plans
 from onnx_ts_legacy.control_flow.loop_variables import Plan, joined, plan_of_state
 from onnx_ts_legacy.errors import ControlFlowError
 from onnx_ts_legacy.state.values import Mutable, Tensor
-from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp import OpBuilder
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -15,7 +15,7 @@ import torch
 from onnx_ts_legacy.control_flow.loop_variables import Carried, Number, Plan, Same, plan_of_state
 from onnx_ts_legacy.graph.parts import block_inputs, block_nodes, block_outputs, node_branches, node_outputs
 from onnx_ts_legacy.state.values import Mutable, RuntimeFloat, Tensor, View
-from onnxops_decomp.dtypes import is_complex
+from onnxops_decomp.exporting import is_complex
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -11,7 +11,7 @@ from onnx_ts_legacy.state.values import Maybe, Tensor, is_runtime
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
-    from onnxops_decomp.builder.op_builder import OpBuilder
+    from onnxops_decomp import OpBuilder
 
 __all__ = ["optional_output"]
 

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy.capture.graphs import Captured, is_left_out, joined
 from onnx_ts_legacy.graph.parts import node_inputs
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, SequenceState, Tensor, VectorState
-from onnxops_decomp.exporting.calls.naming import key_of
+from onnxops_decomp.exporting import key_of
 
 __all__ = ["Result", "results_of"]
 

@@ -8,14 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.exporting.reporting.tool_metadata import (
-    Metadata,
-    class_name,
-    scope_keys,
-    stamp_nodes,
-    stamp_values,
-    without_metadata,
-)
+from onnxops_decomp.exporting import Metadata, class_name, scope_keys, stamp_nodes, stamp_values, without_metadata
 
 __all__ = ["apply_metadata"]
 

@@ -21,7 +21,7 @@ from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.shapes.metadata import Metadata, viewed_argument
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm
 from onnx_ts_legacy.state.values import Content, Storage, Tensor
-from onnxops_core.user_warnings import warn_user
+from onnxops_core.exporting import warn_user
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

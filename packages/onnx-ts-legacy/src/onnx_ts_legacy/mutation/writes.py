@@ -13,8 +13,7 @@ import torch
 
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
 from onnx_ts_legacy.state.values import Tensor
-from onnxops_decomp.builder.sizes import is_one
-from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.exporting import is_one, to_ir
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

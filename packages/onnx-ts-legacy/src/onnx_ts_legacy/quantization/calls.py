@@ -19,7 +19,7 @@ from onnx_ts_legacy.quantization.modules import convert_module_call
 from onnx_ts_legacy.quantization.recurrent import convert_recurrent, is_recurrent
 from onnx_ts_legacy.quantization.values import Quantized, as_float, constant_array, dequantize, number, quantize
 from onnx_ts_legacy.state.values import ListRef, Tensor, is_runtime
-from onnxops_decomp.errors import UnsupportedOperatorError
+from onnxops_decomp import UnsupportedOperatorError
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -12,7 +12,7 @@ import torch
 
 from onnx_ts_legacy.quantization.values import Quantized, as_float, dequantize, number, quantize
 from onnx_ts_legacy.state.values import ListRef, ObjectRef, Tensor
-from onnxops_decomp.errors import UnsupportedOperatorError
+from onnxops_decomp import UnsupportedOperatorError
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -16,8 +16,8 @@ from onnx_ts_legacy.calls.recurrent import gru_step, lstm_step
 from onnx_ts_legacy.control_flow.if_ import in_branch
 from onnx_ts_legacy.quantization.modules import dynamic_linear, half_linear
 from onnx_ts_legacy.state.values import ListRef, ObjectRef, Tensor
-from onnxops_decomp.dtypes import to_ir
-from onnxops_decomp.errors import UnsupportedOperatorError
+from onnxops_decomp import UnsupportedOperatorError
+from onnxops_decomp.exporting import to_ir
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -19,9 +19,8 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
 from onnx_ts_legacy.shapes.simple_calls import known_form, known_view
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm, is_tensor
-from onnxops_decomp.builder.expressions import at_sizes
-from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.graph.graph_lowering import SymbolNames
+from onnxops_decomp import OpBuilder
+from onnxops_decomp.exporting import SymbolNames, at_sizes
 
 __all__ = ["Metadata", "viewed_argument"]
 

@@ -9,7 +9,7 @@ import torch
 
 from onnx_ts_legacy.calls.recurrent import SHAPES as RECURRENT
 from onnx_ts_legacy.shapes.tensor_forms import is_tensor
-from onnxops_decomp.graph.definitions import masked_index
+from onnxops_decomp.exporting import masked_index
 
 __all__ = ["SHAPES"]
 

@@ -13,9 +13,7 @@ from onnx_ts_legacy.errors import ScriptValueError, StateError
 from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.state.slots import StateSlot
 from onnx_ts_legacy.state.values import ObjectRef, Tensor
-from onnxops_decomp.dtypes import to_ir
-from onnxops_decomp.exporting.state.memory import shared_memory, with_line
-from onnxops_decomp.exporting.weights.initializers import TIED
+from onnxops_decomp.exporting import TIED_KEY, shared_memory, to_ir, with_line
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
@@ -123,7 +121,7 @@ class Attributes:
         """Note a further name of a weight, by which other contents may be given later."""
         value = self._weights.get(_identity(tensor))
         if value is not None:
-            names = value.meta.setdefault(TIED, [value.name])
+            names = value.meta.setdefault(TIED_KEY, [value.name])
             if path not in names:
                 names.append(path)
 

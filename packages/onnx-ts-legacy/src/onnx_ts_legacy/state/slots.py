@@ -17,7 +17,7 @@ from onnx_ts_legacy.errors import StateError
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
-    from onnxops_decomp.builder.op_builder import OpBuilder
+    from onnxops_decomp import OpBuilder
 
 __all__ = ["Form", "StateSlot", "interface_value", "program_value", "unnamed", "unranked"]
 

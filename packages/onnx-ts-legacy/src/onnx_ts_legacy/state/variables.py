@@ -31,9 +31,8 @@ from onnx_ts_legacy.state.values import (
     Tensor,
     View,
 )
-from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.builder.scope import axis_size
-from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp import OpBuilder
+from onnxops_decomp.exporting import axis_size, to_ir
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

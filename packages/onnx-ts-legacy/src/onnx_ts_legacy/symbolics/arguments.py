@@ -18,7 +18,7 @@ from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.values import ListRef, Tensor
 from onnx_ts_legacy.symbolics.graph_context import GraphContext
 from onnx_ts_legacy.symbolics.values import SymbolicValue
-from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
+from onnxops_decomp import LoweringError, UnsupportedOpsetError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.symbolics.values import SymbolicNode, SymbolicValue
-from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp import UnsupportedOpsetError
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.symbolics.graph_context import GraphContext

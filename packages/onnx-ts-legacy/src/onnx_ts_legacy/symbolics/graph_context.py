@@ -22,9 +22,7 @@ from onnx_ts_legacy.shapes.tensor_forms import is_tensor
 from onnx_ts_legacy.state.values import ListRef, Tensor, is_runtime
 from onnx_ts_legacy.symbolics.blocks import BLOCKS, BlockNode
 from onnx_ts_legacy.symbolics.values import SymbolicValue
-from onnxops_decomp.dtypes import to_ir
-from onnxops_decomp.graph.calls import check_result
-from onnxops_decomp.lowerings.scripted import ScriptFunction
+from onnxops_decomp.exporting import ScriptFunction, check_result, to_ir
 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter

@@ -14,7 +14,7 @@ from onnx_ts_legacy.symbolics.graph_context import GraphContext
 from onnx_ts_legacy.symbolics.opset_module import aten_function
 from onnx_ts_legacy.symbolics.quantization import quantized_args
 from onnx_ts_legacy.symbolics.values import SymbolicValue
-from onnxops_core.user_warnings import warn_user
+from onnxops_core.exporting import warn_user
 
 __all__ = ["interpolation_warning", "scales_of_factors", "scales_of_sizes"]
 

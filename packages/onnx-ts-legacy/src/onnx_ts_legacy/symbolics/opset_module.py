@@ -12,9 +12,8 @@ import torch
 from onnx_ts_legacy.state.values import ListRef, Tensor, is_runtime
 from onnx_ts_legacy.symbolics.graph_context import GraphContext
 from onnx_ts_legacy.symbolics.values import SymbolicValue
-from onnxops_decomp.errors import UnsupportedOperatorError
-from onnxops_decomp.lowerings.registry import builtin_table
-from onnxops_decomp.spec.schemas import NEWEST_OPSET
+from onnxops_decomp import UnsupportedOperatorError, builtin_table
+from onnxops_decomp.exporting import NEWEST_OPSET
 
 __all__ = ["aten_function", "symbolic_functions", "variable_of"]
 

@@ -11,7 +11,7 @@ import torch
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.values import DictRef, ListRef, Tensor, View, is_runtime
-from onnxops_decomp.dtypes import to_torch
+from onnxops_decomp.exporting import to_torch
 
 __all__ = ["SymbolicNode", "SymbolicValue", "WrittenNode", "tensor_type"]
 
@@ -305,7 +305,7 @@ class SymbolicValue:
 
 
 def _declare(value: ir.Value, kind: Any) -> None:
-    from onnxops_decomp.dtypes import to_ir
+    from onnxops_decomp.exporting import to_ir
 
     dtype = kind.dtype()
     if dtype is not None and value.dtype is None:

@@ -1,7 +1,7 @@
 """Constant folding of small ONNX nodes while they are emitted.
 
 Folding exists for shape arithmetic, masks and scalars, not for weights: only constants of the pool take part, and only
-up to :data:`MAX_ELEMENTS` elements, so that a model never grows by it. Each function computes one operator in its
+up to :data:`MAX_FOLDED_SIZE` elements, so that a model never grows by it. Each function computes one operator in its
 newest form exactly as the specification says, in the dtype of its inputs.
 """
 
@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-__all__ = ["MAX_ELEMENTS", "fold", "is_foldable"]
+__all__ = ["MAX_FOLDED_SIZE", "fold", "is_foldable"]
 
 Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
 Folder = Callable[[Sequence[Array | None], Attributes], Array | None]
 
-MAX_ELEMENTS = 1024
+MAX_FOLDED_SIZE = 1024
 
 
 def _div(a: Array, b: Array) -> Array | None:
@@ -102,7 +102,7 @@ def _squeeze(data: Array, axes: Array | None) -> Array:
 
 
 def _constant_of_shape(shape: Array, value: ir.TensorProtocol | None) -> Array | None:
-    if math.prod(int(size) for size in shape) > MAX_ELEMENTS:
+    if math.prod(int(size) for size in shape) > MAX_FOLDED_SIZE:
         return None
     fill = np.zeros((1,), np.float32) if value is None else value.numpy()
     return np.full([int(size) for size in shape], fill.item(), fill.dtype)
@@ -110,17 +110,17 @@ def _constant_of_shape(shape: Array, value: ir.TensorProtocol | None) -> Array |
 
 def _expand(data: Array, shape: Array) -> Array | None:
     target = np.broadcast_shapes(data.shape, tuple(int(size) for size in shape))
-    return None if math.prod(target) > MAX_ELEMENTS else np.broadcast_to(data, target).copy()
+    return None if math.prod(target) > MAX_FOLDED_SIZE else np.broadcast_to(data, target).copy()
 
 
 def _tile(data: Array, repeats: Array) -> Array | None:
-    if data.size * math.prod(int(count) for count in repeats) > MAX_ELEMENTS:
+    if data.size * math.prod(int(count) for count in repeats) > MAX_FOLDED_SIZE:
         return None
     return np.tile(data, [int(count) for count in repeats])
 
 
 def _range(start: Array, limit: Array, delta: Array) -> Array | None:
-    if delta == 0 or abs(float(limit) - float(start)) / abs(float(delta)) > MAX_ELEMENTS:
+    if delta == 0 or abs(float(limit) - float(start)) / abs(float(delta)) > MAX_FOLDED_SIZE:
         return None
     if start.dtype.kind in "iu":
         return np.arange(int(start), int(limit), int(delta), dtype=start.dtype)
@@ -228,7 +228,7 @@ def fold(op_type: str, inputs: Sequence[Array | None], attributes: Attributes) -
         not one of the operators known here, or undefined on these values.
     """
     folder = _FOLDERS.get(op_type)
-    if folder is None or sum(array.size for array in inputs if array is not None) > MAX_ELEMENTS:
+    if folder is None or sum(array.size for array in inputs if array is not None) > MAX_FOLDED_SIZE:
         return None
     try:
         with np.errstate(all="ignore"):

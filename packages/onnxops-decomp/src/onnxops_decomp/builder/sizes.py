@@ -16,7 +16,7 @@ import sympy
 
 from onnxops_decomp.builder.expressions import at_sizes, emit_expression, is_computable
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.spec.inference import UNKNOWN, Dim, dims_of, same_dim
+from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dim, dims_of, same_dim
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -59,7 +59,7 @@ class SizeOperations:
         if dims is None:
             if axis < 0:
                 raise LoweringError(f"The rank of {value.name} has to be known to count axis {axis} from its end.")
-            return self.as_size(op.Shape(value, start=axis, end=axis + 1), UNKNOWN)
+            return self.as_size(op.Shape(value, start=axis, end=axis + 1), UNKNOWN_DIM)
         axis = range(len(dims))[axis]
         dim = dims[axis]
         if isinstance(dim, int):
@@ -69,7 +69,7 @@ class SizeOperations:
             return self.size_of_expression(_of_tensor(expression), dim)
         return self.as_size(op.Shape(value, start=axis, end=axis + 1), dim)
 
-    def size_of_expression(self, expression: sympy.Expr, dim: ir.SymbolicDim = UNKNOWN) -> Size:
+    def size_of_expression(self, expression: sympy.Expr, dim: ir.SymbolicDim = UNKNOWN_DIM) -> Size:
         """Return the size that a SymPy expression of the model's input dimensions gives."""
         if isinstance(expression, sympy.Integer):
             return int(expression)
@@ -77,7 +77,7 @@ class SizeOperations:
         # A quotient that is known to be whole is computed in doubles, which hold every size.
         return self.as_size(op.cast(emit_expression(op, expression), ir.DataType.INT64), dim)
 
-    def as_size(self, vector: ir.Value, dim: Dim = UNKNOWN) -> Size:
+    def as_size(self, vector: ir.Value, dim: Dim = UNKNOWN_DIM) -> Size:
         """Turn a 1-D value of one element into a size; ``dim`` is what it is called in shapes."""
         op = cast("OpBuilder", self).newest
         array = op.static(vector)
@@ -90,7 +90,7 @@ class SizeOperations:
 
     def dim(self, size: Size) -> Dim:
         """Return the dimension that a tensor of this size has in shapes."""
-        return size if isinstance(size, int) else cast(Dim, size.meta.get(_DIM_KEY, UNKNOWN))
+        return size if isinstance(size, int) else cast(Dim, size.meta.get(_DIM_KEY, UNKNOWN_DIM))
 
     def vector(self, sizes: Sequence[Any]) -> ir.Value:
         """Return a 1-D INT64 value of the given sizes.

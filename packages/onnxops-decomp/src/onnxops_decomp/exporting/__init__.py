@@ -1,1 +1,263 @@
-"""What both exporters share: their options, the exported program, and how state, names and sizes are described."""
+"""The face of this package for exporters: the names that another distribution may build on, beside those of the users.
+
+They are grouped by what an export does with them, in the order of its stages:
+
+- options: :data:`OPTIONS`, :func:`check_options`, :class:`ExportPath`, :func:`translation_table`
+- calls: :func:`bound_arguments`, :class:`CallStructure`, :class:`Interface`, :func:`names_by_leaf`
+- sizes: :func:`normalized_shapes`, :class:`SizeConstraints`, :func:`add_size_checks`, :func:`other_sizes`
+- state: :class:`Inventory`, :class:`StateWatch`, :func:`needed_state`, :func:`shared_memory`
+- lowering: :class:`GraphLowering`, :func:`find_lowering`, :class:`ModelContext`, :func:`build_model`
+- finishing: :func:`finish_model`, :func:`set_custom_opsets`, :func:`stamp_nodes`
+- the result: :class:`ONNXProgram`, :class:`ExportRecord`, :func:`verify_program`
+"""
+
+from onnxops_decomp.builder.expressions import at_sizes, emit_expression, is_computable
+from onnxops_decomp.builder.folding import MAX_FOLDED_SIZE
+from onnxops_decomp.builder.scope import ModelContext, SymbolSource, axis_size, number_as_size, remove_unused
+from onnxops_decomp.builder.sizes import is_one
+from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir, to_torch
+from onnxops_decomp.exporting.calls.containers import register_containers, registered_results
+from onnxops_decomp.exporting.calls.interface import Interface
+from onnxops_decomp.exporting.calls.models import plain_model
+from onnxops_decomp.exporting.calls.modes import in_mode
+from onnxops_decomp.exporting.calls.naming import (
+    Leaf,
+    argument_paths,
+    call_leaves,
+    check_names,
+    example_paths,
+    in_order,
+    key_of,
+    left_out,
+    names_by_leaf,
+    positional_parameters,
+    structure_paths,
+    warn_of_left_out,
+    warn_of_names,
+    without_absent,
+)
+from onnxops_decomp.exporting.calls.structure import CallStructure
+from onnxops_decomp.exporting.errors import (
+    InvalidArgumentError,
+    MissingRuntimeError,
+    RuntimeSupportError,
+    SaveError,
+    VerificationError,
+)
+from onnxops_decomp.exporting.finish import finish_model
+from onnxops_decomp.exporting.finish.functions import constants_to_nodes
+from onnxops_decomp.exporting.options.domains import set_custom_opsets
+from onnxops_decomp.exporting.options.table import (
+    OPTIONS,
+    ExportPath,
+    asked_of_torchscript,
+    check_options,
+    number_of,
+    option_refusal,
+)
+from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, replaced_file
+from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
+from onnxops_decomp.exporting.reporting.page import ReportedCall
+from onnxops_decomp.exporting.reporting.record import ExportRecord, recorded
+from onnxops_decomp.exporting.reporting.tool_metadata import (
+    Metadata,
+    class_name,
+    scope_keys,
+    stamp_nodes,
+    stamp_values,
+    without_metadata,
+)
+from onnxops_decomp.exporting.sizes.checks import add_size_checks
+from onnxops_decomp.exporting.sizes.constraints import CONSTRAINTS_KEY, SizeConstraints, condition_holds
+from onnxops_decomp.exporting.sizes.dimensions import renamed_text
+from onnxops_decomp.exporting.sizes.dynamic_shapes import (
+    DYNAMIC_NUMBER,
+    axes_by_number,
+    bound_arguments,
+    declared_bounds,
+    declared_text,
+    for_torch,
+    from_dynamic_axes,
+    leaf_specs,
+    normalized_shapes,
+    smallest_declared,
+)
+from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
+from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
+from onnxops_decomp.exporting.state.contents import KeptContents
+from onnxops_decomp.exporting.state.inventory import Inventory, kept_inventory
+from onnxops_decomp.exporting.state.liveness import needed_state
+from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.state.watch import StatePlace, StateWatch, ignored_state, state_refusal
+from onnxops_decomp.exporting.translations.table import Translations, translation_table
+from onnxops_decomp.exporting.weights.initializers import TIED_KEY, StreamedTensor
+from onnxops_decomp.exporting.weights.tensor_subclasses import inner_tensors
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.graph.assertions import unneeded_nodes
+from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload
+from onnxops_decomp.graph.decompose import Decomposer, Decomposition
+from onnxops_decomp.graph.definitions import masked_index, torch_definition
+from onnxops_decomp.graph.graph_lowering import (
+    Failure,
+    GraphLowering,
+    NodeHandler,
+    RegionHandler,
+    SymbolNames,
+    dimension_symbol,
+)
+from onnxops_decomp.graph.mutation import (
+    needs_functionalization,
+    shared_writes,
+    shown_inputs,
+    written_arguments,
+    written_inputs,
+    written_roots,
+)
+from onnxops_decomp.graph.whole_calls import WholeCalls, restore_calls
+from onnxops_decomp.lowerings.scripted import ScriptFunction
+from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
+from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET
+from onnxops_decomp.torch_private import fake_mode_of, flattened_subclass, is_composite, is_without_data, trace_graph
+
+__all__ = [
+    "CONSTRAINTS_KEY",
+    "DYNAMIC_NUMBER",
+    "MAX_FOLDED_SIZE",
+    "MAX_SINGLE_FILE_BYTES",
+    "NEWEST_OPSET",
+    "OLDEST_OPSET",
+    "OPTIONS",
+    "TIED_KEY",
+    "UNKNOWN_DIM",
+    "CallStructure",
+    "Decomposer",
+    "Decomposition",
+    "Dims",
+    "Example",
+    "ExportPath",
+    "ExportRecord",
+    "Failure",
+    "FoldBatchNormalization",
+    "GraphLowering",
+    "Interface",
+    "InvalidArgumentError",
+    "Inventory",
+    "KeptContents",
+    "Leaf",
+    "Metadata",
+    "MissingRuntimeError",
+    "ModelContext",
+    "NodeHandler",
+    "ONNXProgram",
+    "Reference",
+    "RegionHandler",
+    "ReportedCall",
+    "RuntimeSupportError",
+    "SaveError",
+    "ScriptFunction",
+    "SizeConstraints",
+    "StatePlace",
+    "StateWatch",
+    "StreamedTensor",
+    "SymbolNames",
+    "SymbolSource",
+    "Translations",
+    "VerificationError",
+    "Verified",
+    "WholeCalls",
+    "add_size_checks",
+    "affine_of",
+    "apply_lowering",
+    "argument_paths",
+    "asked_of_torchscript",
+    "at_sizes",
+    "axes_by_number",
+    "axis_size",
+    "bound_arguments",
+    "build_model",
+    "call_leaves",
+    "check_names",
+    "check_options",
+    "check_result",
+    "class_name",
+    "condition_holds",
+    "constants_to_nodes",
+    "declared_bounds",
+    "declared_text",
+    "dimension_symbol",
+    "dims_of",
+    "emit_expression",
+    "example_paths",
+    "fake_mode_of",
+    "find_lowering",
+    "finish_model",
+    "flattened_subclass",
+    "for_torch",
+    "from_dynamic_axes",
+    "functional_overload",
+    "ignored_state",
+    "in_mode",
+    "in_order",
+    "inner_tensors",
+    "is_complex",
+    "is_composite",
+    "is_computable",
+    "is_one",
+    "is_without_data",
+    "kept_inventory",
+    "key_of",
+    "leaf_specs",
+    "left_out",
+    "mark_complex",
+    "mark_number",
+    "masked_index",
+    "names_by_leaf",
+    "names_in_size",
+    "needed_state",
+    "needs_functionalization",
+    "normalized_shapes",
+    "number_as_size",
+    "number_of",
+    "option_refusal",
+    "other_sizes",
+    "parsed_size",
+    "plain_model",
+    "positional_parameters",
+    "recorded",
+    "register_containers",
+    "registered_results",
+    "remove_unused",
+    "renamed_text",
+    "replaced_file",
+    "resampled",
+    "restore_calls",
+    "scope_keys",
+    "set_custom_opsets",
+    "shared_memory",
+    "shared_writes",
+    "shown_inputs",
+    "smallest_declared",
+    "stamp_nodes",
+    "stamp_values",
+    "state_refusal",
+    "structure_paths",
+    "symbolic_size",
+    "to_ir",
+    "to_torch",
+    "torch_definition",
+    "trace_graph",
+    "translation_table",
+    "unneeded_nodes",
+    "value_of_size",
+    "verify_program",
+    "warn_of_left_out",
+    "warn_of_names",
+    "with_line",
+    "without_absent",
+    "without_metadata",
+    "written_arguments",
+    "written_inputs",
+    "written_roots",
+]

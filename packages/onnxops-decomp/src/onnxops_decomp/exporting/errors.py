@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxops_core.errors import OnnxExporterError
+from onnxops_core import OnnxExporterError
 
 __all__ = [
     "InvalidArgumentError",

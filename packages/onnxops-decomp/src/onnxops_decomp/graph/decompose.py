@@ -16,14 +16,14 @@ from torch.utils import _pytree as pytree
 
 from onnxops_core.native import find_native_op
 from onnxops_decomp.errors import UnsupportedOperatorError
-from onnxops_decomp.graph.definitions import definition as own_definition
+from onnxops_decomp.graph.definitions import torch_definition as own_definition
 from onnxops_decomp.graph.mutation import needs_functionalization
 from onnxops_decomp.torch_private import (
     fake_mode_of,
     is_composite,
     recorded_guards,
     table_decomposition,
-    trace,
+    trace_graph,
 )
 
 __all__ = ["Decomposer", "Decomposition"]
@@ -103,10 +103,10 @@ class Decomposer:
         native = find_native_op(overload)
         own = native.decomposition if native is not None else own_definition(overload)
         _check_dense(overload, leaves)
-        definition = own or table_decomposition(overload)
-        if definition is None and not is_composite(overload):
+        torch_definition = own or table_decomposition(overload)
+        if torch_definition is None and not is_composite(overload):
             return None
-        function: Any = definition or overload
+        function: Any = torch_definition or overload
         positions = [index for index, leaf in enumerate(leaves) if _is_dynamic(leaf)]
 
         def call(*operands: Any) -> Any:
@@ -120,9 +120,9 @@ class Decomposer:
         with recorded_guards(mode) as assumptions, mode or contextlib.nullcontext():
             operands = [_fresh(leaves[position]) for position in positions]
             try:
-                graph_module = trace(call, operands, whole=definition is not None)
+                graph_module = trace_graph(call, operands, whole=torch_definition is not None)
                 if needs_functionalization(graph_module):
-                    graph_module = trace(torch.func.functionalize(graph_module), operands, whole=False)
+                    graph_module = trace_graph(torch.func.functionalize(graph_module), operands, whole=False)
             except Exception as error:
                 raise UnsupportedOperatorError(
                     f"{overload.name()} has no ONNX lowering, and its decomposition cannot be traced "

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["corrcoef", "cov", "definition", "gaussian_nll_loss", "masked_index", "needs_masked_index"]
+__all__ = ["corrcoef", "cov", "gaussian_nll_loss", "masked_index", "needs_masked_index", "torch_definition"]
 
 
 def cov(
@@ -169,6 +169,6 @@ _DEFINITIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def definition(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:
+def torch_definition(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:
     """Return the definition of an operator, or None if torch's is as good."""
     return _DEFINITIONS.get(overload.name())

@@ -17,7 +17,7 @@ import onnx_ir as ir
 import sympy
 import torch
 
-from onnxops_core.isolation import without_collection
+from onnxops_core.exporting import without_collection
 from onnxops_core.native import find_native_op
 from onnxops_decomp.builder.expressions import emit_expression, is_computable
 from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
@@ -27,7 +27,7 @@ from onnxops_decomp.graph.calls import apply_lowering, check_result, find_loweri
 from onnxops_decomp.graph.decompose import Decomposer
 from onnxops_decomp.graph.mutation import written_arguments
 from onnxops_decomp.graph.strided import STRIDED
-from onnxops_decomp.spec.inference import UNKNOWN, Dim, Dims
+from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dim, Dims
 from onnxops_decomp.torch_private import grad_mode_switch
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class GraphLowering:
     def _dim_or_unknown(self, val: torch.SymInt) -> ir.SymbolicDim:
         # A symbol that torch has since found to be a number is none of the model's dimensions.
         dim = self.symbols.dim(val)
-        return dim if isinstance(dim, ir.SymbolicDim) else UNKNOWN
+        return dim if isinstance(dim, ir.SymbolicDim) else UNKNOWN_DIM
 
     def _call(self, node: torch.fx.Node, overload: torch._ops.OpOverload) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)

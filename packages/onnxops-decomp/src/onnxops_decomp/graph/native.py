@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxops_core.dtypes import onnx_dtype
+from onnxops_core import SymbolicCall, decode_symbolic_call
+from onnxops_core.exporting import is_symbolic_overload, onnx_dtype
 from onnxops_core.native import NativeOp, ScalarInput, find_native_op
-from onnxops_core.symbolic import SymbolicCall, decode_symbolic_call, is_symbolic_overload
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.lowerings.registry import Lowering
 from onnxops_decomp.lowerings.scripted import emit_at

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_decomp.graph.definitions import corrcoef, cov, gaussian_nll_loss, masked_index, needs_masked_index
 
-__all__ = ["WholeCalls", "restore"]
+__all__ = ["WholeCalls", "restore_calls"]
 
 _NAMESPACE = "onnxops_whole"
 
@@ -295,7 +295,7 @@ class WholeCalls(TorchFunctionMode):
         return result if named is None else named(result)
 
 
-def restore(graph_module: torch.fx.GraphModule) -> None:
+def restore_calls(graph_module: torch.fx.GraphModule) -> None:
     """Turn the stand-in calls of a captured graph back into ATen calls, in place."""
     for module in graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):

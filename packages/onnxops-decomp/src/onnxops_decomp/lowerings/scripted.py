@@ -16,7 +16,7 @@ import torch
 
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
-from onnxops_decomp.spec.inference import UNKNOWN, Dims, dims_of
+from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, first_opset, op_spec
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ _ITERATION: Described = (ir.DataType.INT64, ())
 def _form(value: ir.Value | None, *, dims: Dims | None = None) -> Described:
     """Return the dtype and the rank of a value that a body sees, whose sizes may change between iterations."""
     known = dims_of(value) if dims is None else dims
-    return (None if value is None else value.dtype), (None if known is None else (UNKNOWN,) * len(known))
+    return (None if value is None else value.dtype), (None if known is None else (UNKNOWN_DIM,) * len(known))
 
 
 def _loop_inputs(inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]) -> list[Described]:

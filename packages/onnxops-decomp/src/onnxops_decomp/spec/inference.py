@@ -17,7 +17,7 @@ import onnx_ir as ir
 __all__ = [
     "FIRST_ALONE",
     "SAME_SHAPES",
-    "UNKNOWN",
+    "UNKNOWN_DIM",
     "Dim",
     "Dims",
     "ShapeRule",
@@ -36,7 +36,7 @@ Attributes = Mapping[str, Any]
 ConstantOf = Callable[[ir.Value | None], npt.NDArray[Any] | None]
 ShapeRule = Callable[[Sequence[ir.Value | None], Attributes, ConstantOf], Dims | None]
 
-UNKNOWN = ir.SymbolicDim(None)
+UNKNOWN_DIM = ir.SymbolicDim(None)
 
 
 _NONNEGATIVE_KEY = "onnxops_decomp.nonnegative"
@@ -72,7 +72,7 @@ def broadcast_dims(*shapes: Dims | None) -> Dims | None:
         return None
     # Classes are compared first: to compare an int with a dimension is slow.
     if all(shape is known[0] or shape == known[0] for shape in known) and all(
-        dim.__class__ is int or dim != UNKNOWN for dim in known[0]
+        dim.__class__ is int or dim != UNKNOWN_DIM for dim in known[0]
     ):
         return known[0]
     rank = max((len(shape) for shape in known), default=0)
@@ -87,7 +87,7 @@ def broadcast_dims(*shapes: Dims | None) -> Dims | None:
         elif all(same_dim(dim, wide[0]) for dim in wide):
             result.append(wide[0])
         else:
-            result.append(UNKNOWN)
+            result.append(UNKNOWN_DIM)
     return tuple(result)
 
 
@@ -171,14 +171,14 @@ def _reshape(inputs: Sequence[ir.Value | None], attributes: Attributes, constant
     target = constant(inputs[1])
     if target is None:
         length = dims_of(inputs[1])
-        return (UNKNOWN,) * length[0] if length and isinstance(length[0], int) else None
+        return (UNKNOWN_DIM,) * length[0] if length and isinstance(length[0], int) else None
     source = dims_of(inputs[0])
     dims: list[Dim] = []
     for axis, size in enumerate(int(size) for size in target):
         if size == 0 and not attributes.get("allowzero", 0):
-            dims.append(source[axis] if source is not None else UNKNOWN)
+            dims.append(source[axis] if source is not None else UNKNOWN_DIM)
         else:
-            dims.append(UNKNOWN if size == -1 else size)
+            dims.append(UNKNOWN_DIM if size == -1 else size)
     if -1 in target and source is not None and all(isinstance(dim, int) for dim in source):
         rest = [dim for dim in dims if isinstance(dim, int)]
         known = int(np.prod(rest, dtype=np.int64))
@@ -196,7 +196,7 @@ def _from_vector(index: int) -> ShapeRule:
         if target is not None:
             return tuple(int(size) for size in target)
         length = dims_of(inputs[index])
-        return (UNKNOWN,) * length[0] if length and isinstance(length[0], int) else None
+        return (UNKNOWN_DIM,) * length[0] if length and isinstance(length[0], int) else None
 
     return rule
 
@@ -208,7 +208,7 @@ def _expand(inputs: Sequence[ir.Value | None], attributes: Attributes, constant:
 def _shape(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
     dims = dims_of(inputs[0])
     if dims is None:
-        return (UNKNOWN,)
+        return (UNKNOWN_DIM,)
     return (len(range(len(dims))[attributes.get("start", 0) : attributes.get("end", len(dims))]),)
 
 
@@ -222,7 +222,7 @@ def _concat(inputs: Sequence[ir.Value | None], attributes: Attributes, constant:
     total: Dim = (
         sum(size for size in sizes if isinstance(size, int))
         if all(isinstance(size, int) for size in sizes)
-        else UNKNOWN
+        else UNKNOWN_DIM
     )
     return (*first[:axis], total, *first[axis + 1 :])
 
@@ -250,7 +250,7 @@ def _slice(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: 
     axes = constant(inputs[3]) if len(inputs) > 3 and inputs[3] is not None else np.arange(len(dims))
     steps = constant(inputs[4]) if len(inputs) > 4 and inputs[4] is not None else None
     if axes is None or (len(inputs) > 4 and inputs[4] is not None and steps is None):
-        return (UNKNOWN,) * len(dims)
+        return (UNKNOWN_DIM,) * len(dims)
     return _sliced(dims, starts, ends, axes, steps)
 
 
@@ -265,7 +265,7 @@ def _sliced(
     for position, axis in enumerate(int(axis) % len(dims) for axis in axes):
         dim = dims[axis]
         if starts is None or ends is None or not isinstance(dim, int) or position >= len(starts):
-            result[axis] = UNKNOWN
+            result[axis] = UNKNOWN_DIM
             continue
         step = int(steps[position]) if steps is not None else 1
         start, end = int(starts[position]), int(ends[position])
@@ -277,7 +277,7 @@ def _sliced(
 
 
 def _range(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
-    return (UNKNOWN,)
+    return (UNKNOWN_DIM,)
 
 
 def _scalar(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
@@ -289,9 +289,9 @@ def _tile(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: C
     if dims is None:
         return None
     if repeats is None:
-        return (UNKNOWN,) * len(dims)
+        return (UNKNOWN_DIM,) * len(dims)
     return tuple(
-        dim * int(count) if isinstance(dim, int) else (dim if count == 1 else UNKNOWN)
+        dim * int(count) if isinstance(dim, int) else (dim if count == 1 else UNKNOWN_DIM)
         for dim, count in zip(dims, repeats, strict=True)
     )
 
@@ -300,12 +300,12 @@ def _pad(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: Co
     dims = dims_of(inputs[0])
     pads = np.asarray(attributes["pads"]) if "pads" in attributes else constant(inputs[1])
     if dims is None or pads is None or (len(inputs) > 3 and inputs[3] is not None):
-        return None if dims is None else (UNKNOWN,) * len(dims)
+        return None if dims is None else (UNKNOWN_DIM,) * len(dims)
     half = len(pads) // 2
     return tuple(
         dim + int(pads[axis] + pads[axis + half])
         if isinstance(dim, int)
-        else (dim if pads[axis] == pads[axis + half] == 0 else UNKNOWN)
+        else (dim if pads[axis] == pads[axis + half] == 0 else UNKNOWN_DIM)
         for axis, dim in enumerate(dims)
     )
 
@@ -319,7 +319,7 @@ def _windows(dims: Dims, kernel: Sequence[int], attributes: Attributes) -> list[
     result: list[Dim] = []
     for axis, dim in enumerate(dims[2:]):
         if not isinstance(dim, int):
-            result.append(UNKNOWN)
+            result.append(UNKNOWN_DIM)
             continue
         span = dim + pads[axis] + pads[axis + rank] - (kernel[axis] - 1) * dilations[axis] - 1
         count = (-(-span // strides[axis]) if attributes.get("ceil_mode") else span // strides[axis]) + 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from onnxops_core.errors import OnnxExporterError
+from onnxops_core import OnnxExporterError
 from onnxops_decomp.torch_private import uncompiled
 
 __all__ = ["plain_model"]

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnxops_core.errors import OnnxExporterError
-from onnxops_core.user_warnings import warn_user
+from onnxops_core import OnnxExporterError
+from onnxops_core.exporting import warn_user
 
 __all__ = [
     "Leaf",

@@ -18,7 +18,7 @@ from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, Fol
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.runtimes import target_passes
 
-__all__ = ["PASSES", "finish"]
+__all__ = ["PASSES", "finish_model"]
 
 PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
     FoldWeightTransposes,
@@ -35,7 +35,7 @@ PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
 _OF_WEIGHTS = (FoldWeightTransposes, FoldBatchNormalization, DeduplicateInitializers)
 
 
-def finish(model: ir.Model, target: str | None = None, *, folds_weights: bool = True) -> None:
+def finish_model(model: ir.Model, target: str | None = None, *, folds_weights: bool = True) -> None:
     """Run all passes in order, those of the target last.
 
     Weights come first; heads are folded once their keys and values have been. Without ``folds_weights`` the weights

@@ -12,11 +12,11 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from onnxops_core.errors import OnnxExporterError
+from onnxops_core import OnnxExporterError
 from onnxops_decomp.exporting.options import values as kinds
 from onnxops_decomp.exporting.options.values import FLAG, Kind, either
 
-__all__ = ["OPTIONS", "ExportPath", "Option", "asked_of_torchscript", "check_options", "number_of", "refusal"]
+__all__ = ["OPTIONS", "ExportPath", "Option", "asked_of_torchscript", "check_options", "number_of", "option_refusal"]
 
 
 class ExportPath(enum.Enum):
@@ -154,7 +154,7 @@ OPTIONS: Mapping[str, Option] = {
 _ROUTES = ("dynamo", "fallback")
 
 
-def refusal(path: ExportPath, given: Mapping[str, Any]) -> str | None:
+def option_refusal(path: ExportPath, given: Mapping[str, Any]) -> str | None:
     """Return why a path cannot take the options of a call, or None if it can.
 
     Args:
@@ -189,7 +189,7 @@ def check_options(
         kind = OPTIONS[name].kind
         if not kind.fits(value):
             raise error(f"{name} is {kind.text}, not {_shown(value)}.")
-    text = _contradiction(given) or refusal(path, given)
+    text = _contradiction(given) or option_refusal(path, given)
     if text is not None:
         raise error(text)
 

@@ -11,10 +11,10 @@ import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
-from onnxops_core.errors import OnnxExporterError
+from onnxops_core import OnnxExporterError
 from onnxops_decomp.exporting.calls.interface import Interface
 from onnxops_decomp.exporting.errors import InvalidArgumentError
-from onnxops_decomp.exporting.finish import finish
+from onnxops_decomp.exporting.finish import finish_model
 from onnxops_decomp.exporting.finish.functions import inline_functions
 from onnxops_decomp.exporting.finish.weights import restore_duplicates
 from onnxops_decomp.exporting.program.running import Session, run_proto, run_reference
@@ -134,7 +134,7 @@ class ONNXProgram:
 
     def optimize(self) -> None:
         """Run the finishing passes again, after a change of the model; an export has run them already."""
-        finish(self.model, self._target)
+        finish_model(self.model, self._target)
         self._session = None
 
     def inline_functions(self) -> None:
@@ -144,7 +144,7 @@ class ONNXProgram:
         """
         restore_duplicates(self.model)
         inline_functions(self.model)
-        finish(self.model, self._target)
+        finish_model(self.model, self._target)
         self._session = None
 
     def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:

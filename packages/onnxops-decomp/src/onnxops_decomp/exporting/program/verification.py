@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnxops_core.errors import OnnxExporterError
-from onnxops_core.export_state import unfused_layers
-from onnxops_core.user_warnings import warn_user
+from onnxops_core import OnnxExporterError
+from onnxops_core.exporting import unfused_layers, warn_user
 from onnxops_decomp.exporting.errors import VerificationError
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes
 

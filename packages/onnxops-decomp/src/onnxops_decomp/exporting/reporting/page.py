@@ -12,12 +12,12 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import onnx_ir as ir
 import torch
 
-from onnxops_core.errors import OnnxExporterError
+from onnxops_core import OnnxExporterError
 from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
 from onnxops_decomp.exporting.program.saving import write_text
 from onnxops_decomp.exporting.program.verification import Verified
 
-__all__ = ["Call", "Page", "Unconverted", "report_html", "write_report"]
+__all__ = ["Page", "ReportedCall", "Unconverted", "report_html", "write_report"]
 
 Row = tuple[str, int, str, Sequence[str]]
 
@@ -39,7 +39,7 @@ pre { overflow-x: auto; background: var(--soft); padding: 0.8rem; font-size: 12.
 _PLACES_SHOWN = 6
 
 
-class Call(NamedTuple):
+class ReportedCall(NamedTuple):
     """A call that was captured: its operator, the name of its node, and its line."""
 
     target: str
@@ -76,7 +76,7 @@ class Page:
     seconds: Mapping[str, float]
     warnings: Sequence[str] = ()
     verified: Sequence[Verified] = ()
-    calls: Sequence[Call] = ()
+    calls: Sequence[ReportedCall] = ()
     program: ONNXProgram | None = None
     failure: OnnxExporterError | None = None
     profile: str | None = None

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from onnxops_core.errors import OnnxExporterError
+from onnxops_core import OnnxExporterError
 from onnxops_decomp.exporting.errors import SaveError
 from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
 from onnxops_decomp.exporting.program.saving import replaced_file, write_text
 from onnxops_decomp.exporting.program.verification import Verified
-from onnxops_decomp.exporting.reporting.page import Call, Page, write_report
+from onnxops_decomp.exporting.reporting.page import Page, ReportedCall, write_report
 
 __all__ = ["ExportRecord", "recorded"]
 
@@ -52,7 +52,7 @@ class ExportRecord:
         *,
         verbose: bool = False,
         profile: bool = False,
-        calls: Callable[[torch.export.ExportedProgram], Sequence[Call]] = lambda program: (),
+        calls: Callable[[torch.export.ExportedProgram], Sequence[ReportedCall]] = lambda program: (),
     ) -> None:
         self.seconds: dict[str, float] = {}
         self.profiler = cProfile.Profile() if profile else None

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_core.user_warnings import warn_user
+from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
-from onnxops_decomp.exporting.sizes.expressions import names_in, parsed
+from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size
 
 __all__ = ["LOWEST_OPSET", "add_size_checks"]
 
@@ -84,8 +84,8 @@ def _dimensions(graph: ir.Graph) -> Iterator[tuple[int, int, str]]:
     for index, value in enumerate(graph.inputs):
         for axis, dim in enumerate(value.shape or ()):
             name = None if isinstance(dim, int) else dim.value
-            tree = None if name is None else parsed(name)
-            if name is None or tree is None or not names_in(tree) <= first:
+            tree = None if name is None else parsed_size(name)
+            if name is None or tree is None or not names_in_size(tree) <= first:
                 continue
             if name.isidentifier() and name not in seen:
                 seen.add(name)
@@ -116,8 +116,8 @@ class _Checks:
 
     def add(self, text: str) -> bool:
         """Write a condition; False if it cannot be written."""
-        tree, count = parsed(text), len(self._nodes)
-        if tree is None or not names_in(tree) <= self._sources.keys():
+        tree, count = parsed_size(text), len(self._nodes)
+        if tree is None or not names_in_size(tree) <= self._sources.keys():
             return False
         self._name = f"{_PREFIX}: {text}"
         try:

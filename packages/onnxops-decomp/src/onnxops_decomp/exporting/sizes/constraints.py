@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.sizes.dimensions import renamed_text
-from onnxops_decomp.exporting.sizes.expressions import evaluated, parsed, size, solved
+from onnxops_decomp.exporting.sizes.expressions import parsed_size, size, solved, value_of_size
 
-__all__ = ["METADATA_KEY", "SizeConstraints", "holds"]
+__all__ = ["CONSTRAINTS_KEY", "SizeConstraints", "condition_holds"]
 
-METADATA_KEY = "onnxops.size_constraints"
+CONSTRAINTS_KEY = "onnxops.size_constraints"
 
 
 class SizeConstraints:
@@ -25,7 +25,7 @@ class SizeConstraints:
     """
 
     def __init__(self, conditions: Iterable[str]) -> None:
-        trees = {ast.unparse(tree): tree for text in conditions if (tree := parsed(text)) is not None}
+        trees = {ast.unparse(tree): tree for text in conditions if (tree := parsed_size(text)) is not None}
         self.conditions = tuple(trees)
         self._parsed = list(trees.items())
 
@@ -36,7 +36,7 @@ class SizeConstraints:
     def record(self, model: ir.Model) -> None:
         """Write the conditions into the model's metadata."""
         if self.conditions:
-            model.metadata_props[METADATA_KEY] = json.dumps(list(self.conditions))
+            model.metadata_props[CONSTRAINTS_KEY] = json.dumps(list(self.conditions))
 
     def check(
         self, graph: ir.Graph, shapes: Mapping[str, Sequence[int]], numbers: Mapping[str, int] | None = None
@@ -71,7 +71,7 @@ class SizeConstraints:
                     expressions.append((name, present, where))
         _check_expressions(expressions, sizes)
         for text, tree in self._parsed:
-            if not holds(tree, sizes):
+            if not condition_holds(tree, sizes):
                 known = ", ".join(f"{name} = {value}" for name, value in sizes.items() if name.isidentifier())
                 raise InvalidArgumentError(
                     f"The model was captured for {text}, but is called with {known}. Export it with an example of "
@@ -101,10 +101,10 @@ def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[
             raise InvalidArgumentError(f"{where}, not {text} = {wanted}.")
 
 
-def holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
+def condition_holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
     """Evaluate a condition; one that needs a size the call does not give holds, one that divides by 0 does not."""
     try:
-        return bool(evaluated(node, sizes))
+        return bool(value_of_size(node, sizes))
     except KeyError:
         return True
     except ZeroDivisionError:

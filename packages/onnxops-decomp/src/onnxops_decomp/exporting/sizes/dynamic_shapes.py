@@ -16,7 +16,7 @@ from onnxops_decomp.exporting.calls.naming import Leaf, example_paths, key_of, n
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 
 __all__ = [
-    "NUMBER",
+    "DYNAMIC_NUMBER",
     "axes_by_number",
     "bound_arguments",
     "declared_bounds",
@@ -24,7 +24,7 @@ __all__ = [
     "for_torch",
     "from_dynamic_axes",
     "leaf_specs",
-    "normalized",
+    "normalized_shapes",
     "smallest_declared",
 ]
 
@@ -32,7 +32,7 @@ __all__ = [
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 # Stands for the axis where the declaration is of a number and not of a tensor's dimension.
-NUMBER = -1
+DYNAMIC_NUMBER = -1
 _NO_BOUND = 1 << 62
 
 
@@ -144,7 +144,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def normalized(
+def normalized_shapes(
     dynamic_shapes: Any,
     arguments: Mapping[str, Any],
     input_names: Sequence[str] | None,
@@ -236,7 +236,7 @@ def _leaf_spec(value: Any, spec: Any) -> dict[int, Any]:
                 return {}
             kind = "number" if is_number else type(value).__name__
             raise InvalidArgumentError(f"dynamic_shapes gives {spec!r} for a {kind}, which has no dimensions.")
-        return {} if isinstance(spec, int) or spec is Dim.STATIC else {NUMBER: spec}
+        return {} if isinstance(spec, int) or spec is Dim.STATIC else {DYNAMIC_NUMBER: spec}
     entries = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
     return {axis % max(value.dim(), 1): dim for axis, dim in entries if dim is not None and not isinstance(dim, int)}
 
@@ -269,7 +269,7 @@ def for_torch(value: Any, specs: Iterator[dict[int, Any]]) -> Any:
     children, structure = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
     if structure.is_leaf():
         spec = next(specs)
-        if NUMBER in spec:
+        if DYNAMIC_NUMBER in spec:
             return Dim.DYNAMIC if type(value) is int else None
         return {axis: Dim.DYNAMIC if isinstance(dim, str) else dim for axis, dim in spec.items()} or None
     parts = [for_torch(child, specs) for child in children]

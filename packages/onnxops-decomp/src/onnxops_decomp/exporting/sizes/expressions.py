@@ -13,7 +13,7 @@ import sympy
 
 from onnxops_decomp.graph.graph_lowering import dimension_symbol
 
-__all__ = ["evaluated", "names_in", "parsed", "size", "solved", "symbolic"]
+__all__ = ["names_in_size", "parsed_size", "size", "solved", "symbolic_size", "value_of_size"]
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -59,7 +59,7 @@ _STRUCTURE = (
 )
 
 
-def parsed(text: str) -> ast.expr | None:
+def parsed_size(text: str) -> ast.expr | None:
     """Return the syntax tree of an expression or comparison; None if the text has anything else in it."""
     try:
         tree = ast.parse(_MODULE.sub("", text), mode="eval").body
@@ -74,17 +74,17 @@ def _is_known(node: ast.AST) -> bool:
     return isinstance(node, _STRUCTURE) or type(node) in _OPERATORS
 
 
-def names_in(tree: ast.expr) -> set[str]:
+def names_in_size(tree: ast.expr) -> set[str]:
     """Return the names that an expression uses."""
     functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions}
 
 
-def evaluated(node: ast.AST, values: Mapping[str, Any]) -> Any:
+def value_of_size(node: ast.AST, values: Mapping[str, Any]) -> Any:
     """Evaluate an expression or a comparison.
 
     Args:
-        node: What :func:`parsed` returned.
+        node: What :func:`parsed_size` returned.
         values: What the names stand for: numbers or symbols.
 
     Raises:
@@ -94,41 +94,43 @@ def evaluated(node: ast.AST, values: Mapping[str, Any]) -> Any:
     """
     match node:
         case ast.Call(func=ast.Name(id=name)):
-            return _FUNCTIONS[name](*(evaluated(argument, values) for argument in node.args))
+            return _FUNCTIONS[name](*(value_of_size(argument, values) for argument in node.args))
         case ast.BoolOp():
-            parts = (evaluated(part, values) for part in node.values)
+            parts = (value_of_size(part, values) for part in node.values)
             return all(parts) if isinstance(node.op, ast.And) else any(parts)
         case ast.UnaryOp(op=ast.Not()):
-            return not evaluated(node.operand, values)
+            return not value_of_size(node.operand, values)
         case ast.Constant():
             return node.value
         case ast.Name():
             return values[node.id]
         case ast.UnaryOp():
-            return _OPERATORS[type(node.op)](evaluated(node.operand, values))
+            return _OPERATORS[type(node.op)](value_of_size(node.operand, values))
         case ast.BinOp():
-            return _OPERATORS[type(node.op)](evaluated(node.left, values), evaluated(node.right, values))
+            return _OPERATORS[type(node.op)](value_of_size(node.left, values), value_of_size(node.right, values))
         case ast.Compare():
-            found = [evaluated(part, values) for part in (node.left, *node.comparators)]
+            found = [value_of_size(part, values) for part in (node.left, *node.comparators)]
             pairs = zip(node.ops, found, found[1:], strict=False)
             return all(_OPERATORS[type(sign)](left, right) for sign, left, right in pairs)
         case _:
             raise KeyError(ast.dump(node))
 
 
-def symbolic(tree: ast.expr) -> sympy.Expr:
+def symbolic_size(tree: ast.expr) -> sympy.Expr:
     """Return an expression in the symbols of the dimensions that it names."""
-    found: sympy.Expr = sympy.sympify(evaluated(tree, {name: dimension_symbol(name) for name in names_in(tree)}))
+    found: sympy.Expr = sympy.sympify(
+        value_of_size(tree, {name: dimension_symbol(name) for name in names_in_size(tree)})
+    )
     return found
 
 
 def size(text: str, sizes: Mapping[str, int]) -> int | None:
     """Return the size that a dimension such as ``batch`` or ``2*length + 1`` has, or None if that is not known."""
-    tree = parsed(text)
+    tree = parsed_size(text)
     if tree is None:
         return None
     try:
-        value = evaluated(tree, sizes)
+        value = value_of_size(tree, sizes)
     except (KeyError, ZeroDivisionError):
         return None
     return int(value) if value == int(value) else None
@@ -146,8 +148,8 @@ def solved(text: str, actual: int, sizes: Mapping[str, int]) -> tuple[str, int |
         The name, with the size or None if no integer gives that value; None if there is not one unknown name, or the
         expression is not linear in it.
     """
-    tree = parsed(text)
-    unknown = names_in(tree) - sizes.keys() if tree is not None else ()
+    tree = parsed_size(text)
+    unknown = names_in_size(tree) - sizes.keys() if tree is not None else ()
     if len(unknown) != 1:
         return None
     (name,) = unknown

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_decomp.exporting.state.code import code_names, line_of, plain_functions
 
-__all__ = ["MISSING", "Change", "Inventory", "kept"]
+__all__ = ["MISSING", "Change", "Inventory", "kept_inventory"]
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
 
@@ -282,7 +282,7 @@ class Inventory:
 
 
 @contextmanager
-def kept(model: Any) -> Iterator[Inventory]:
+def kept_inventory(model: Any) -> Iterator[Inventory]:
     """Take stock of a model, and give it back what it had in the end, whatever happens."""
     inventory = Inventory(model)
     try:

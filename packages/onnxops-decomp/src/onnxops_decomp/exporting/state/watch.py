@@ -19,7 +19,7 @@ from onnxops_decomp.exporting.state.inventory import Change, Inventory, Record
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
 from onnxops_decomp.exporting.state.trial import lasting
 
-__all__ = ["StatePlace", "StateWatch", "ignored", "refusal"]
+__all__ = ["StatePlace", "StateWatch", "ignored_state", "state_refusal"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -179,7 +179,7 @@ def _replaced(value: Any, given: Mapping[int, torch.Tensor]) -> Any:
     return given.get(id(value), value)
 
 
-def refusal(found: Mapping[str, str]) -> str:
+def state_refusal(found: Mapping[str, str]) -> str:
     """Return the message for what cannot be state of an ONNX model, by path with the lines that change it."""
     return (
         f"The model changes {', '.join(with_line(*item) for item in found.items())} when it runs, and later calls "
@@ -188,7 +188,7 @@ def refusal(found: Mapping[str, str]) -> str:
     )
 
 
-def ignored(path: str, line: str) -> str:
+def ignored_state(path: str, line: str) -> str:
     """Return the warning for what a model changes and the export leaves out."""
     return (
         f"The model changes {with_line(path, line)} when it runs, and the ONNX model does not: each of its calls "

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
-from onnxops_core.errors import OnnxExporterError
+from onnxops_core import OnnxExporterError
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.translations.onnxscript_functions import call_traced

@@ -14,7 +14,7 @@ import torch
 from onnxops_decomp.passes import DerivedTensor
 from onnxops_decomp.torch_private import is_without_data
 
-__all__ = ["TIED", "StreamedTensor", "has_data"]
+__all__ = ["TIED_KEY", "StreamedTensor", "has_data"]
 
 _BLOCK_BYTES = 8 << 20
 # Elements side by side: with 4 bytes each, a cache line of what is written, so that none is fetched twice.
@@ -22,7 +22,7 @@ _TILE = 16
 _AHEAD = 2
 
 # Key in a value's ``meta`` of the names that the module has for one weight.
-TIED = "onnxops.tied"
+TIED_KEY = "onnxops.tied"
 
 
 class StreamedTensor(ir.tensor_adapters.TorchTensor):

@@ -10,10 +10,10 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxops_core.errors import OnnxExporterError
+from onnxops_core import OnnxExporterError
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, restore_duplicates
-from onnxops_decomp.exporting.weights.initializers import TIED, StreamedTensor
+from onnxops_decomp.exporting.weights.initializers import TIED_KEY, StreamedTensor
 from onnxops_decomp.exporting.weights.tensor_subclasses import with_inner_tensors
 from onnxops_decomp.passes import DerivedTensor
 
@@ -88,7 +88,7 @@ def _tied(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> set[str]:
     """
     found: set[str] = set()
     for value in model.graph.initializers.values():
-        names = [name for name in value.meta.get(TIED, ()) if name in weights]
+        names = [name for name in value.meta.get(TIED_KEY, ()) if name in weights]
         for name in names[1:]:
             if not torch.equal(weights[names[0]], weights[name]):
                 raise InvalidArgumentError(f"{names[0]} and {name} are one weight in the model, but differ here.")
