@@ -40,7 +40,6 @@ __all__ = [
     "guard_texts",
     "guards_of",
     "guards_on_layout",
-    "has_autocast_kernel",
     "hint_of",
     "is_decided_by_data",
     "not_the_users",
@@ -106,12 +105,6 @@ def replacements_of(size: torch.SymInt) -> dict[Any, Any]:
 def guards_of(size: torch.SymInt) -> list[Any]:
     """Return what was taken for granted of the sizes while a size was captured (``ShapeEnv.guards``)."""
     return [guard.expr for guard in size.node.shape_env.guards]
-
-
-def has_autocast_kernel(overload: torch._ops.OpOverload, device: str) -> bool:
-    """Tell whether autocast has a rule for an operator (a kernel for the key ``AutocastCPU`` and its like)."""
-    key = f"Autocast{device.upper()}"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key))
 
 
 def records_modes(graph_module: torch.fx.GraphModule) -> bool:

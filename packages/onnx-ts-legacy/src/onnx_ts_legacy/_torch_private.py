@@ -60,6 +60,7 @@ __all__ = [
     "fake_mode",
     "hidden_deprecations",
     "inline_calls",
+    "insert_casts",
     "is_data_dependent",
     "is_traced_size",
     "lacks_fake_kernel",
@@ -229,6 +230,14 @@ def inline_calls(graph: Any) -> None:
     torch._C._jit_pass_inline(graph)
     torch._C._jit_pass_inline_fork_wait(graph)
     torch._C._jit_pass_inline(graph)
+
+
+def insert_casts(graph: Any) -> None:
+    """Insert the casts of the regions in which a scripted program enters autocast (``torch._C._jit_pass_autocast``).
+
+    It is what TorchScript does before it runs a program.
+    """
+    torch._C._jit_pass_autocast(graph)  # type: ignore[attr-defined]
 
 
 # Operators that take a list of sizes by each name.

@@ -23,6 +23,7 @@ from onnx_ts_legacy.calls.sequences import PIECES, list_of_pieces
 from onnx_ts_legacy.control_flow.if_ import CONTROL_FLOW
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError, UnsupportedCall, UnsupportedOperatorsError
+from onnx_ts_legacy.graph.autocast import autocasts_of
 from onnx_ts_legacy.graph.parts import block_inputs, block_nodes, block_outputs, node_inputs, node_outputs
 from onnx_ts_legacy.graph.sources import located, module_path, source_line
 from onnx_ts_legacy.mutation.sometimes_views import SometimesViews
@@ -139,7 +140,7 @@ class Interpreter(OperatorCalls):
 
     def _run_node(self, node: Any) -> None:
         args = [self.env[variable.unique()] for variable in node_inputs(node)]
-        outer, self.node = self.node, node
+        outer, self.node, self.autocasts = self.node, node, autocasts_of(node)
         try:
             result = self._dispatch(node, node.kind(), args)
             _check_autocast(node, result)

@@ -22,6 +22,7 @@ __all__ = [
     "fake_mode_of",
     "flattened_subclass",
     "grad_mode_switch",
+    "has_autocast_kernel",
     "is_composite",
     "is_without_data",
     "overload_of_custom_op",
@@ -122,6 +123,12 @@ def is_composite(overload: torch._ops.OpOverload) -> bool:
     except RuntimeError:
         # Operators of TorchScript alone, such as aten::stride, are not in the dispatcher.
         return False
+
+
+def has_autocast_kernel(overload: torch._ops.OpOverload, device: str) -> bool:
+    """Tell whether autocast has a rule for an operator (a kernel for the key ``AutocastCPU`` and its like)."""
+    key = f"Autocast{device.upper()}"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key))
 
 
 def is_without_data(tensor: torch.Tensor) -> bool:

@@ -10,10 +10,12 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.inputs.examples import replaced_forward
-from onnx_fx_export.torch_private import has_autocast_kernel
+from onnx_fx_export.origin import source_line
 from onnxops_core.exporting import active_autocasts, without_autocast
-from onnxops_decomp.exporting import fake_mode_of, is_composite, trace_graph
+from onnxops_decomp import UnsupportedOperatorError
+from onnxops_decomp.exporting import Decomposer, casts_unseen, has_autocast_kernel, is_composite
 
 __all__ = ["autocast_inside", "cast_inside_calls"]
 
@@ -60,27 +62,25 @@ def cast_inside_calls(graph_module: torch.fx.GraphModule) -> None:
 
 
 def _cast_inside(body: torch.fx.GraphModule, device: str, dtype: torch.dtype | None) -> None:
+    decomposer, autocasts = Decomposer(), [(device, dtype or torch.get_autocast_dtype(device))]
     for node in [node for node in body.graph.nodes if node.op == "call_function"]:
         overload = node.target
-        if not isinstance(overload, torch._ops.OpOverload) or not is_composite(overload):
+        if not isinstance(overload, torch._ops.OpOverload) or overload._schema.is_mutable:
             continue
-        if has_autocast_kernel(overload, device) or overload._schema.is_mutable:
+        if has_autocast_kernel(overload, device) or not (is_composite(overload) or casts_unseen(overload)):
             continue
-        leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
-        operands = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
-        fakes = [operand.meta["val"] for operand in operands]
-
-        def call(*values: Any, overload: Any = overload, leaves: Any = leaves, structure: Any = structure) -> Any:
-            given = iter(values)
-            filled = [next(given) if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
-            args, kwargs = pytree.tree_unflatten(filled, structure)
-            return overload(*args, **kwargs)
-
-        mode = next((mode for fake in fakes if (mode := fake_mode_of(fake)) is not None), contextlib.nullcontext())
-        with mode, torch.autocast(device, dtype=dtype, cache_enabled=False):
-            pieces = trace_graph(call, fakes, whole=False)
-        if pieces.graph.find_nodes(op="call_function", target=torch.ops.aten._to_copy.default):
-            _inline(body.graph, node, operands, pieces.graph)
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
+        try:
+            pieces = decomposer.decompose_under(autocasts, overload, args, kwargs)
+        except UnsupportedOperatorError as error:
+            source = source_line(node)
+            place = f" at {source}" if source else ""
+            raise CaptureError(f"{overload.name()} cannot be converted under torch.autocast{place}: {error}") from error
+        if pieces is not None:
+            operands = [
+                leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, torch.fx.Node)
+            ]
+            _inline(body.graph, node, operands, pieces.graph_module.graph)
     body.recompile()
 
 

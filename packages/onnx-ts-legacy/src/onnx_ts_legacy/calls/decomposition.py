@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from onnxops_decomp.exporting import Decomposition, GraphLowering, SymbolNames, 
 if TYPE_CHECKING:
     from onnx_ts_legacy.conversion import Interpreter
 
-__all__ = ["lower_by_pieces"]
+__all__ = ["lower_by_pieces", "lower_under_autocast"]
 
 _DYNAMIC = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -38,6 +38,55 @@ def lower_by_pieces(
     Raises:
         UnsupportedOperatorError: If torch does not define the operator by others, or only for fixed sizes.
     """
+    decompose = interpreter.decomposer.decompose
+    pieces, symbols, bound = _taken_apart(interpreter, decompose, overload, fakes, values)
+    if pieces is None:
+        raise UnsupportedOperatorError("it has no ONNX lowering", operator=str(overload.name()))
+    return _lowered(interpreter, pieces, symbols, bound)
+
+
+def lower_under_autocast(
+    interpreter: Interpreter,
+    overload: torch._ops.OpOverload,
+    fakes: tuple[Sequence[Any], Mapping[str, Any]],
+    values: tuple[Sequence[Any], Mapping[str, Any]],
+) -> tuple[Any, Any] | None:
+    """Lower the pieces of a call of which autocast casts a part, which a trace does not hold.
+
+    Args:
+        interpreter: The conversion.
+        overload: The operator.
+        fakes: Positional and keyword arguments, tensors as their forms.
+        values: The same, as lowerings take them.
+
+    Returns:
+        The values and the forms of the results; None if autocast casts nothing in the call.
+
+    Raises:
+        UnsupportedOperatorError: If the pieces are not known, or only for fixed sizes.
+    """
+    decompose = partial(interpreter.decomposer.decompose_under, interpreter.autocasts)
+    pieces, symbols, bound = _taken_apart(interpreter, decompose, overload, fakes, values)
+    if pieces is None:
+        return None
+    results = pieces.graph_module.graph.output_node().args[0]
+    found = torch.fx.map_arg(results, lambda node: node.meta["val"])
+    if symbols is interpreter.metadata.symbols:
+        forms = pytree.tree_map(lambda fake: interpreter.metadata.empty(fake.dtype, fake.shape), found)
+    else:
+        usual = interpreter.fake_call(overload, *fakes)
+        forms = pytree.tree_map(lambda form, fake: interpreter.metadata.empty(fake.dtype, form.shape), usual, found)
+    return _lowered(interpreter, pieces, symbols, bound), forms
+
+
+def _taken_apart(
+    interpreter: Interpreter,
+    decompose: Callable[..., Decomposition | None],
+    overload: torch._ops.OpOverload,
+    fakes: tuple[Sequence[Any], Mapping[str, Any]],
+    values: tuple[Sequence[Any], Mapping[str, Any]],
+) -> tuple[Decomposition | None, SymbolNames, list[Any]]:
+    """Return the pieces of a call, the names of the sizes in them, and the values that they are called with."""
     fakes = pytree.tree_map(interpreter.metadata.fake, (tuple(fakes[0]), dict(fakes[1])))
     leaves, structure = pytree.tree_flatten(fakes)
     operands, _ = pytree.tree_flatten((tuple(values[0]), dict(values[1])))
@@ -45,16 +94,13 @@ def lower_by_pieces(
     symbols = interpreter.metadata.symbols
     try:
         with private.quiet_fake_tensors():
-            pieces = interpreter.decomposer.decompose(overload, *fakes)
+            return decompose(overload, *fakes), symbols, bound
     except LoweringError:
         # It cannot be told apart for all sizes at once: with examples, torch says what it assumed of them.
         copies, symbols = _with_examples(interpreter, leaves, operands)
         if copies is None:
             raise
-        pieces = interpreter.decomposer.decompose(overload, *pytree.tree_unflatten(copies, structure))
-    if pieces is None:
-        raise UnsupportedOperatorError("it has no ONNX lowering", operator=str(overload.name()))
-    return _lowered(interpreter, pieces, symbols, bound)
+        return decompose(overload, *pytree.tree_unflatten(copies, structure)), symbols, bound
 
 
 def _lowered(interpreter: Interpreter, pieces: Decomposition, symbols: SymbolNames, operands: list[Any]) -> Any:

@@ -9,14 +9,16 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from torch.utils import _pytree as pytree
 
-from onnx_ts_legacy.calls.decomposition import lower_by_pieces
+from onnx_ts_legacy.calls.decomposition import lower_by_pieces, lower_under_autocast
 from onnx_ts_legacy.calls.fallback import write_aten
 from onnx_ts_legacy.calls.masks import with_boolean_masks
 from onnx_ts_legacy.calls.packed_sequences import PACKING
 from onnx_ts_legacy.calls.recurrent import CELLS
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.graph.autocast import Autocasts, may_cast_inside
 from onnx_ts_legacy.graph.dtypes import argument_converters
 from onnx_ts_legacy.mutation.hidden_writes import update_running_statistics
 from onnx_ts_legacy.mutation.views import VIEWS_IN_PLACE, assign, node_value
@@ -59,11 +61,13 @@ class OperatorCalls(Variables):
         table: Lowerings to use.
         decomposer: What takes calls apart that the table has no lowering for.
         fallback: Which operators are written as they are.
+        autocasts: Under which autocast the node was traced that is converted now.
     """
 
     table: LoweringTable
     decomposer: Decomposer
     fallback: OperatorExportTypes
+    autocasts: Autocasts = ()
 
     def call(self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Convert one call of an operator; the result is a variable, or a tuple or list of them."""
@@ -79,7 +83,12 @@ class OperatorCalls(Variables):
         if overload is aten.narrow.Tensor:
             overload, args[2] = aten.narrow.default, self.scalars.of_tensor(args[2])
         if overload._schema.is_mutable:
-            return self._call_in_place(overload, args, kwargs)
+            # Autocast has no rules for operators that write.
+            autocasts, self.autocasts = self.autocasts, ()
+            try:
+                return self._call_in_place(overload, args, kwargs)
+            finally:
+                self.autocasts = autocasts
         cell = CELLS.get(overload) or PACKING.get(overload)
         if cell is not None:
             return cell(self._interpreter, args)
@@ -94,6 +103,9 @@ class OperatorCalls(Variables):
         """Convert a call with the table, or by pieces, and keep track of the memory of its results."""
         args = [frozen(arg) for arg in args]
         kwargs = {name: frozen(arg) for name, arg in kwargs.items()}
+        cast = self._cast_inside(overload, args, kwargs)
+        if cast is not None:
+            return self.wrapped(*cast, None)
         fake, position = self._recorded_call(overload, args, kwargs)
         if position is not None and overload._schema.name in _RETURNING_SELF and fake is args[position].fake:
             if not self.table.is_own(str(overload.name())):
@@ -106,6 +118,18 @@ class OperatorCalls(Variables):
             self.sometimes_views.note(overload, args, kwargs, result)
             return result
         return self.wrapped(values, fake, (position, Call(overload, tuple(args), kwargs, position, None)))
+
+    def _cast_inside(
+        self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, Any] | None:
+        """Convert a call of which autocast casts a part; return the values and forms of its results, else None."""
+        if not self.autocasts or not may_cast_inside(overload) or self.table.is_own(str(overload.name())):
+            return None
+        forms = [self.form(arg) for arg in args], {name: self.form(arg) for name, arg in kwargs.items()}
+        if not any(is_tensor(form) and form.dtype.is_floating_point for form in pytree.tree_leaves(forms)):
+            return None
+        values = [self.operand(arg) for arg in args], {name: self.operand(arg) for name, arg in kwargs.items()}
+        return lower_under_autocast(self._interpreter, overload, forms, values)
 
     def _split_by_numbers(self, tensor: Tensor) -> tuple[torch._ops.OpOverload, Any]:
         """Return the form of ``tensor_split`` that takes the contents of a tensor as numbers."""

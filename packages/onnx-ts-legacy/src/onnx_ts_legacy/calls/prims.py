@@ -280,6 +280,17 @@ def _set_data(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     return ()
 
 
+# Contexts that change nothing of what is computed; TorchScript inserts the casts of autocast.
+_CONTEXTS = ("autocast", "no_grad", "enable_grad", "inference_mode", "record_function", "profile")
+
+
+def _enter(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+    name = node.inputsAt(0).type().qualified_name().rpartition(".")[2]
+    if name not in _CONTEXTS:
+        raise UnsupportedOperatorError(f"the context {name} is entered", operator="prim::Enter")
+    return args[0]
+
+
 def _string_index(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
     return args[0][args[1]]
 
@@ -296,6 +307,8 @@ PRIM_HANDLERS: dict[str, Handler] = {
     "prim::GetAttr": _get_attribute,
     "prim::SetAttr": _set_attribute,
     "prim::CreateObject": _create_object,
+    "prim::Enter": _enter,
+    "prim::Exit": lambda interpreter, node, args: None,
     "prim::Uninitialized": _uninitialized,
     "prim::unchecked_cast": _refine,
     "prim::unchecked_unwrap_optional": _unwrap,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.graph.parts import block_nodes, node_inputs
+from onnx_ts_legacy.graph.parts import all_nodes, node_inputs
 
 __all__ = ["Cause", "TracedData"]
 
@@ -56,7 +56,7 @@ class TracedData:
         """Return what was written into the memory of values that were looked at: a trace gives views no new values."""
         seen = {unique for unique, _ in self._known}
         cause = Cause.MODEL
-        for node in _all_nodes(private.traced_graph()):
+        for node in all_nodes(private.traced_graph()):
             name = str(node.kind())
             if not name.endswith("_") or name.endswith("__") or not node.inputsSize():
                 continue
@@ -115,17 +115,9 @@ class TracedData:
         return max(causes)
 
 
-def _all_nodes(block: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph or block, and those inside of them: a trace has a block for each call of a module."""
-    for node in block_nodes(block):
-        yield node
-        for inner in node.blocks():
-            yield from _all_nodes(inner)
-
-
 def _inside(node: Any) -> list[Any]:
     """Return the operands of the nodes in the blocks of a node."""
-    return [operand for block in node.blocks() for inner in _all_nodes(block) for operand in node_inputs(inner)]
+    return [operand for block in node.blocks() for inner in all_nodes(block) for operand in node_inputs(inner)]
 
 
 def _has_sizes_of_elements(node: Any) -> bool:

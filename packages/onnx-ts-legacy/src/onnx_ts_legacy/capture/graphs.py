@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.modules import module as module_hook
 from torch.onnx import ops as onnx_ops
 from torch.utils import _pytree as pytree
 
@@ -19,7 +18,8 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.frozen_values import told_frozen_values
 from onnx_ts_legacy.capture.traced_state import TracedState, kept_state
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterError
-from onnx_ts_legacy.graph.sources import line_of_exception, source_line, user_frame
+from onnx_ts_legacy.graph.autocast import TracedAutocast, cast_scripted
+from onnx_ts_legacy.graph.sources import line_of_exception, source_line
 from onnxops_core import onnx_export
 from onnxops_core.exporting import active_autocasts, replaced, symbolic, symbolic_multi_out, unfused_layers, warn_user
 from onnxops_decomp.exporting import (
@@ -212,6 +212,7 @@ def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> C
     # The graph is changed while it is prepared, and the model must not be.
     graph = model.graph.copy()
     private.inline_calls(graph)
+    cast_scripted(graph)
     structure = _scripted_structure(parameters, inputs)
     return Captured(graph, model._c if is_module else None, "", inputs, None, structure, leaves_of(inputs))
 
@@ -302,7 +303,7 @@ class _FlatModel(torch.nn.Module):
         model: Any,
         leaves: list[Any],
         structure: pytree.TreeSpec,
-        at_start: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None,
+        at_start: Sequence[Callable[[Sequence[torch.Tensor]], None]] = (),
         at_end: Sequence[Callable[[], None]] = (),
     ) -> None:
         super().__init__()
@@ -318,7 +319,8 @@ class _FlatModel(torch.nn.Module):
         self._at_start, self._at_end = at_start, at_end
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        self._at_start(tensors)
+        for step in self._at_start:
+            step(tensors)
         given = iter(tensors)
         filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(filled, self._structure)
@@ -328,8 +330,8 @@ class _FlatModel(torch.nn.Module):
         self.result = [leaf if is_left_out(leaf) else type(leaf) for _, leaf in leaves]
         self.result_paths = [path for path, leaf in leaves if not is_left_out(leaf)]
         self.left_out = {joined(("result", *map(key_of, path))): leaf for path, leaf in leaves if is_left_out(leaf)}
-        for step in self._at_end:
-            step()
+        for end in self._at_end:
+            end()
         return tuple(_as_tensor(leaf) for _, leaf in leaves if not is_left_out(leaf))
 
 
@@ -361,18 +363,19 @@ def _traced(
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     weights: list[tuple[str, torch.Tensor]] = []
     root: Any = None
-    rebound: dict[str, str] = {}
+    rebound, autocast = dict[str, str](), TracedAutocast()
     with (
         onnx_export(),
         unfused_layers(),
         private.recorded_aliases(_unrecorded),
         replaced(_TRACEABLE),
-        module_hook.register_module_forward_pre_hook(_refuse_recurrent_autocast),
+        autocast.recorded(),
         kept_state(model) as found,
         told_frozen_values(dynamic_axes is not None) as frozen,  # sees the calls of the model, not those of the others
     ):
         begin = partial(frozen.begin, dynamic=dynamic_axes(named) if dynamic_axes is not None else ())
-        flat = _FlatModel(model, leaves, structure, begin, [frozen.close, found.leave])
+        at_end = [autocast.note, frozen.close, found.leave]
+        flat = _FlatModel(model, leaves, structure, [begin, autocast.begin], at_end)
         with frozen.checked(), _explained():
             if any(map(_holds_script, flat.modules())):
                 examples = _copies(tensors)
@@ -382,7 +385,7 @@ def _traced(
             else:
                 graph, weights, rebound, examples = _recorded(flat, tensors, found)
         found.check_lasting(lambda given: _FlatModel(model, leaves, structure)(*given), tensors, state)
-    private.inline_calls(graph)
+    autocast.inline_calls(graph)
     _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
     call = _call_structure(signature, structure, flat.result_structure)
@@ -392,19 +395,6 @@ def _traced(
         left_out(signature, args, kwargs), flat.left_out, _aliases(model),
         frozenset(place.path for place in found.places),
     )  # fmt: skip
-
-
-def _refuse_recurrent_autocast(module: torch.nn.Module, args: Any) -> None:
-    """Refuse a recurrent layer of which autocast casts a part: the trace holds it as one call, without the casts."""
-    if not isinstance(module, torch.nn.RNNBase) or not (dtypes := [str(dtype) for _, dtype in active_autocasts()]):
-        return
-    if any(weight.dtype == torch.float32 for weight in module.parameters()):
-        frame = user_frame()
-        place = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-        raise CaptureError(
-            f"torch.nn.{type(module).__name__} under torch.autocast{place} computes partly in {dtypes[0]}, which a "
-            "trace does not record. Disable autocast around it, or use onnx-fx-export."
-        )
 
 
 def _call_structure(signature: inspect.Signature, call: pytree.TreeSpec, result: pytree.TreeSpec) -> CallStructure:

@@ -6,10 +6,11 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-__all__ = ["block_inputs", "block_nodes", "block_outputs", "node_branches", "node_inputs", "node_outputs"]
+__all__ = ["all_nodes", "block_inputs", "block_nodes", "block_outputs", "node_branches", "node_inputs", "node_outputs"]
 
 
 def node_inputs(node: Any) -> list[Any]:
@@ -45,6 +46,14 @@ def block_nodes(block: Any) -> list[Any]:
         nodes.append(node)
         node = node.prev()
     return nodes[::-1]
+
+
+def all_nodes(block: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph or block and of the blocks in it, in order."""
+    for node in block_nodes(block):
+        yield node
+        for inner in node.blocks():
+            yield from all_nodes(inner)
 
 
 def _return_node(block: Any) -> Any:

@@ -73,6 +73,25 @@ def _repeated(self: Any, repeats: Any, dim: int | None = None, *, output_size: A
     return torch.empty(sizes, dtype=self.dtype)
 
 
+def _bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    """The operands' leading sizes, and as many features as there are matrices of weights."""
+    return torch.empty((*input1.shape[:-1], weight.shape[0]), dtype=input1.dtype)
+
+
+def _tensordot(self: Any, other: Any, dims_self: Any, dims_other: Any) -> Any:
+    """What is left of the sizes, those of the first operand first."""
+    left = [size for axis, size in enumerate(self.shape) if axis not in {dim % self.dim() for dim in dims_self}]
+    right = [size for axis, size in enumerate(other.shape) if axis not in {dim % other.dim() for dim in dims_other}]
+    return torch.empty((*left, *right), dtype=self.dtype)
+
+
+def _inner(self: Any, other: Any) -> Any:
+    """The products of what lies along the last axes; a number scales the other operand."""
+    if not self.dim() or not other.dim():
+        return torch.mul(self, other)
+    return torch.empty((*self.shape[:-1], *other.shape[:-1]), dtype=self.dtype)
+
+
 def _is_floating(number: Any) -> bool:
     return bool(number.dtype.is_floating_point) if is_tensor(number) else isinstance(number, float | torch.SymFloat)
 
@@ -87,6 +106,9 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.arange.default: _counted,
     aten.arange.start: _counted,
     aten.arange.start_step: _counted,
+    aten.bilinear.default: _bilinear,
+    aten.tensordot.default: _tensordot,
+    aten.inner.default: _inner,
     # Their own kernels end in an internal assertion of torch where a size is symbolic.
     aten._is_all_true.default: torch.all,
     aten._is_any_true.default: torch.any,

@@ -95,6 +95,7 @@ from onnxops_decomp.exporting.weights.initializers import TIED_KEY, StreamedTens
 from onnxops_decomp.exporting.weights.tensor_subclasses import inner_tensors
 from onnxops_decomp.files.model import build_model
 from onnxops_decomp.graph.assertions import unneeded_nodes
+from onnxops_decomp.graph.autocast import casts_unseen
 from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload
 from onnxops_decomp.graph.decompose import Decomposer, Decomposition
 from onnxops_decomp.graph.definitions import masked_index, torch_definition
@@ -119,7 +120,14 @@ from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET
-from onnxops_decomp.torch_private import fake_mode_of, flattened_subclass, is_composite, is_without_data, trace_graph
+from onnxops_decomp.torch_private import (
+    fake_mode_of,
+    flattened_subclass,
+    has_autocast_kernel,
+    is_composite,
+    is_without_data,
+    trace_graph,
+)
 
 __all__ = [
     "CONSTRAINTS_KEY",
@@ -178,6 +186,7 @@ __all__ = [
     "bound_arguments",
     "build_model",
     "call_leaves",
+    "casts_unseen",
     "check_names",
     "check_options",
     "check_result",
@@ -197,6 +206,7 @@ __all__ = [
     "for_torch",
     "from_dynamic_axes",
     "functional_overload",
+    "has_autocast_kernel",
     "ignored_state",
     "in_mode",
     "in_order",

@@ -14,8 +14,10 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
+from onnxops_core.exporting import without_autocast
 from onnxops_core.native import find_native_op
 from onnxops_decomp.errors import UnsupportedOperatorError
+from onnxops_decomp.graph.autocast import autocast_definition, casts_unseen
 from onnxops_decomp.graph.definitions import torch_definition as own_definition
 from onnxops_decomp.graph.mutation import needs_functionalization
 from onnxops_decomp.torch_private import (
@@ -40,6 +42,10 @@ class Decomposition:
     def __init__(self, graph_module: torch.fx.GraphModule, assumptions: list[sympy.Basic]) -> None:
         self.graph_module = graph_module
         self.assumptions = assumptions
+
+    def calls(self) -> list[Any]:
+        """Return the operators that the pieces call, in order."""
+        return [node.target for node in self.graph_module.graph.nodes if node.op == "call_function"]
 
 
 def _is_dynamic(leaf: object) -> bool:
@@ -97,6 +103,52 @@ class Decomposer:
             self._known[key] = self._trace(overload, leaves, structure)
         return self._known[key]
 
+    def decompose_under(
+        self,
+        autocasts: Sequence[tuple[str, torch.dtype]],
+        overload: torch._ops.OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Decomposition | None:
+        """Return the pieces of a call with the casts that autocast makes among them, or None if it makes none.
+
+        Args:
+            autocasts: Types of devices, each with the dtype that is cast to.
+            overload: Operator that is called.
+            args: Its positional arguments, tensors as fake tensors.
+            kwargs: Its keyword arguments.
+        """
+        leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        key = (overload, structure, tuple(_metadata(leaf) for leaf in leaves), tuple(autocasts))
+        if key not in self._known:
+            self._known[key] = self._trace_under(autocasts, overload, leaves, structure)
+        return self._known[key]
+
+    def _trace_under(
+        self,
+        autocasts: Sequence[tuple[str, torch.dtype]],
+        overload: torch._ops.OpOverload,
+        leaves: list[Any],
+        structure: pytree.TreeSpec,
+    ) -> Decomposition | None:
+        definition = autocast_definition(overload)
+        with contextlib.ExitStack() as stack:
+            for device, dtype in autocasts:
+                stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
+            pieces = self._record(definition, overload, leaves, structure, whole=False)
+        unseen = next(filter(casts_unseen, pieces.calls()), None)
+        if unseen is not None:
+            raise UnsupportedOperatorError(
+                f"autocast casts inside of {unseen.name()}, which no graph shows; disable autocast around it",
+                operator=overload.name(),
+            )
+        try:
+            with without_autocast():
+                plain = self._record(definition, overload, leaves, structure, whole=False)
+        except UnsupportedOperatorError:  # Without the casts, the dtypes of the operands do not fit.
+            return pieces
+        return None if pieces.calls() == plain.calls() else pieces
+
     def _trace(
         self, overload: torch._ops.OpOverload, leaves: list[Any], structure: pytree.TreeSpec
     ) -> Decomposition | None:
@@ -106,7 +158,24 @@ class Decomposer:
         torch_definition = own or table_decomposition(overload)
         if torch_definition is None and not is_composite(overload):
             return None
-        function: Any = torch_definition or overload
+        whole = torch_definition is not None
+        pieces = self._record(torch_definition or overload, overload, leaves, structure, whole=whole)
+        return None if pieces.calls() == [overload] else pieces
+
+    def _record(
+        self,
+        function: Any,
+        overload: torch._ops.OpOverload,
+        leaves: list[Any],
+        structure: pytree.TreeSpec,
+        *,
+        whole: bool,
+    ) -> Decomposition:
+        """Record the pieces that ``function``, which defines an operator, is made of.
+
+        Raises:
+            UnsupportedOperatorError: If that is not possible, or only for some sizes.
+        """
         positions = [index for index, leaf in enumerate(leaves) if _is_dynamic(leaf)]
 
         def call(*operands: Any) -> Any:
@@ -120,7 +189,7 @@ class Decomposer:
         with recorded_guards(mode) as assumptions, mode or contextlib.nullcontext():
             operands = [_fresh(leaves[position]) for position in positions]
             try:
-                graph_module = trace_graph(call, operands, whole=torch_definition is not None)
+                graph_module = trace_graph(call, operands, whole=whole)
                 if needs_functionalization(graph_module):
                     graph_module = trace_graph(torch.func.functionalize(graph_module), operands, whole=False)
             except Exception as error:
@@ -129,9 +198,6 @@ class Decomposer:
                     f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}).",
                     operator=overload.name(),
                 ) from error
-        calls = [node.target for node in graph_module.graph.nodes if node.op == "call_function"]
-        if calls == [overload]:
-            return None
         if needs_functionalization(graph_module):
             raise UnsupportedOperatorError(
                 f"{overload.name()} has no ONNX lowering, and its decomposition writes to memory that it reads again "

@@ -106,14 +106,17 @@ def _parameter(op: OpBuilder, cell: _Cell, tensors: Sequence[ir.Value], hidden: 
 
 
 def _layer(
-    op: OpBuilder, network: _Network, layer: int, x: ir.Value, states: Sequence[ir.Value]
+    op: OpBuilder, network: _Network, layer: int, x: ir.Value, states: Sequence[ir.Value], *, reverse: bool = False
 ) -> tuple[ir.Value, list[ir.Value]]:
-    """Run one layer over ``x`` (T, B, I) from its initial states; return the output and the final states."""
+    """Run one layer over ``x`` (T, B, I) from its initial states; return the output and the final states.
+
+    ``reverse`` lets a layer of one direction read its input backwards.
+    """
     cell, directions = network.cell, network.directions
     params = network.of_layer(layer)
     # ONNX knows no projections, and runtimes have no kernel for doubles.
     if len(params[0]) in (3, 5) or op.dtype(x) == ir.DataType.DOUBLE:
-        return _stepped(op, network, params, x, states)
+        return _stepped(op, network, params, x, states, reverse)
     hidden = _hidden_size(op, params[0][1], len(cell.gates))
     weights = [
         _parameter(op, cell, [direction[position] for direction in params], hidden, directions) for position in (0, 1)
@@ -133,7 +136,7 @@ def _layer(
         network.lengths,
         *states,
         hidden_size=hidden,
-        direction="bidirectional" if network.bidirectional else "forward",
+        direction="bidirectional" if network.bidirectional else "reverse" if reverse else "forward",
         **attributes,
     )
     if directions == 1:
@@ -147,11 +150,12 @@ def _stepped(
     params: Sequence[Sequence[ir.Value]],
     x: ir.Value,
     states: Sequence[ir.Value],
+    backwards: bool,
 ) -> tuple[ir.Value, list[ir.Value]]:
     results = []
     for direction, weights in enumerate(params):
         initial = [op.Gather(state, op.constant(direction), axis=0) for state in states]
-        step, reverse = network.cell.step, direction == 1
+        step, reverse = network.cell.step, backwards or direction == 1
         results.append(stepped_layer(op, x, initial, weights, step, reverse=reverse, lengths=network.lengths))
     outputs = [output for output, _ in results]
     finals = [_joined(op, [op.Unsqueeze(last[kind], [0]) for _, last in results]) for kind in range(len(states))]
@@ -199,6 +203,40 @@ def lstm(
 ) -> tuple[ir.Value, ...]:
     network = _Network(_LSTM, params, has_biases, num_layers, dropout, train, bidirectional)
     return _padded(op, network, input, hx, batch_first)
+
+
+@lowering(aten.mkldnn_rnn_layer.default)
+def mkldnn_rnn_layer(
+    op: OpBuilder,
+    input: ir.Value,
+    weight0: ir.Value,
+    weight1: ir.Value,
+    weight2: ir.Value,
+    weight3: ir.Value,
+    hx_: ir.Value,
+    cx_: ir.Value,
+    reverse: bool,
+    batch_sizes: Sequence[int],
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
+) -> tuple[ir.Value | None, ...]:
+    """One direction of one layer, which is what torch makes of an LSTM; the other arguments are of the whole of it."""
+    if mode != _MKLDNN_LSTM or batch_sizes:
+        raise LoweringError("Only that of an LSTM over padded sequences has a conversion.")
+    params = [weight0, weight1, *([weight2, weight3] if has_biases else [])]
+    network = _Network(_LSTM, params, has_biases, 1, 0.0, False, False)
+    is_flat = op.rank(hx_) == 2
+    states = [op.Unsqueeze(state, [0]) if is_flat else state for state in (hx_, cx_)]
+    output, finals = _layer(op, network, 0, input, states, reverse=reverse)
+    return output, *(op.Squeeze(final, [0]) if is_flat else final for final in finals), None
+
+
+_MKLDNN_LSTM = 2
 
 
 def _plain_lowerings(cell: _Cell) -> tuple[Any, Any]:
