@@ -103,7 +103,8 @@ class CapturedState:
             args, kwargs = pytree.tree_unflatten(list(given), structure)
             return self._model(*args, **kwargs)
 
-        found = self._watch.lasting(call, leaves)
+        with self._inventory.replayed():
+            found = self._watch.lasting(call, leaves)
         if found and state != "ignore":
             raise MutationError(state_refusal(found))
         names = {_name(index): place for index, place in enumerate(self._watch.places)}

@@ -73,22 +73,20 @@ def is_read(path: str, functions: Mapping[Callable[..., Any], Any]) -> bool:
     """Tell whether code uses something otherwise than to change it, as ``self.calls += 1`` does.
 
     Args:
-        path: Its dotted path.
+        path: Its dotted path below the module or object that holds it.
         functions: Functions of the model. One whose source is not known may do anything.
     """
     called = [f for f in functions if f.__name__ not in _NOT_OF_A_CALL]
-    for part in reversed([part for part in path.split(".") if part.isidentifier()]):
-        named = [f for f in called if part in {*code_names(f.__code__), *_local_names(f.__code__)}]
-        if named:
-            return any(_reads(function, part) for function in named)
-    return True
+    named = [(part, f) for part in path.split(".") for f in called if part in _all_names(f.__code__)]
+    return not named or any(_reads(function, part) for part, function in named)
 
 
 @functools.cache
-def _local_names(code: types.CodeType) -> frozenset[str]:
+def _all_names(code: types.CodeType) -> frozenset[str]:
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     texts = (constant for constant in code.co_consts if isinstance(constant, str))
-    return frozenset((*code.co_varnames, *code.co_freevars, *code.co_cellvars, *texts)).union(*map(_local_names, inner))
+    named = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars, *texts)
+    return frozenset(named).union(*map(_all_names, inner))
 
 
 def _reads(function: Callable[..., Any], name: str) -> bool:
@@ -109,7 +107,7 @@ def _is_write(node: ast.AST, parents: Mapping[ast.AST, ast.AST], name: str) -> b
     if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
         return True
     parent = parents[node]
-    while isinstance(parent, ast.Subscript) and parent.value is node:
+    while isinstance(parent, ast.Subscript | ast.Attribute) and parent.value is node:
         if isinstance(parent.ctx, ast.Store | ast.Del):
             return True
         node, parent = parent, parents[parent]

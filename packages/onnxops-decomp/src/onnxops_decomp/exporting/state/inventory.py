@@ -10,18 +10,30 @@ import collections
 import dataclasses
 import functools
 import gc
+import operator
+import queue
 import sys
+import threading
 import types
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.exporting.state.code import code_names, line_of, plain_functions
+from onnxops_decomp.exporting.state.code import code_names, is_read, line_of, plain_functions
+from onnxops_decomp.exporting.state.library_objects import (
+    GLOBAL_GENERATORS,
+    Replayed,
+    contents_of,
+    is_iterator,
+    is_restorable,
+    restore_contents,
+)
 
-__all__ = ["MISSING", "Change", "Inventory", "kept_inventory"]
+__all__ = ["MISSING", "Change", "Inventory", "kept_inventory", "same", "with_replaced"]
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
 
@@ -31,9 +43,19 @@ _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _LIBRARIES = frozenset(("torch", "numpy", "onnxops_core", "onnxops_decomp", "onnx_fx_export", "onnx_ts_legacy")) | (
     sys.stdlib_module_names - {"__main__"}
 )
+_BUILTIN_METHODS = (types.MethodWrapperType, types.BuiltinMethodType)
+_METHODS = (*_BUILTIN_METHODS, types.MethodType)
 _CACHED = type(functools.cache(id))
-# Of the objects of libraries only these hold what a user puts there.
-_HOLDERS = (types.SimpleNamespace, collections.UserDict, collections.UserList)
+# Of the objects of libraries that are written in Python only these hold what a user puts there.
+_HOLDERS = (
+    types.SimpleNamespace,
+    threading.local,
+    queue.Queue,
+    collections.UserDict,
+    collections.UserList,
+    collections.ChainMap,
+    weakref.WeakKeyDictionary,
+)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -63,7 +85,7 @@ class Record:
     def put(self, items: dict[Any, Any]) -> None:
         """Let the container hold these items."""
         now = self.now()
-        if len(now) != len(items) or any(now.get(key, MISSING) is not value for key, value in items.items()):
+        if list(now) != list(items) or any(now[key] is not value for key, value in items.items()):
             _write(self.target, self.names, items, now)
 
     def path_of(self, key: Any) -> str:
@@ -111,7 +133,11 @@ class Inventory:
         self._flags: list[tuple[torch.Tensor, bool, Any]] = []
         self._seen: set[int] = set()
         self._kept: list[Any] = []
-        self._waiting: list[tuple[str, Any, Any]] = [("", model, None)]
+        self._iterators: dict[int, Replayed] = {}
+        self._waiting: list[tuple[str, Any, Any]] = [
+            ("", model, None),
+            *((*g, None) for g in GLOBAL_GENERATORS.items()),
+        ]
         while self._waiting:
             self._visit(*self._waiting.pop())
 
@@ -126,6 +152,10 @@ class Inventory:
                 old, new = before.get(key, MISSING), now.get(key, MISSING)
                 if old is not new and not _is_internal(record.target, key) and not same(old, new):
                     found.append(Change(record.path_of(key), record, key, old, new))
+            if isinstance(record.target, dict) and record.names is None and before.keys() == now.keys():
+                moved = next((key for key, other in zip(before, now, strict=True) if key != other), MISSING)
+                if moved is not MISSING:
+                    found.append(Change(record.path_of(moved), record, moved, list(before), list(now)))
         for path, cache, size in self._caches:
             if cache.cache_info().currsize > size and _holds_tensors(cache):
                 found.append(Change(path, Record(path, cache, None, None, {}), "", MISSING, cache))
@@ -160,9 +190,25 @@ class Inventory:
                 if tensor.grad is not grad:
                     tensor.grad = grad
 
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Let the model read its iterators through others, which :meth:`restore` sets back."""
+        iterators = list(self._iterators.values())
+        self._replace(self._iterators)
+        try:
+            yield
+        finally:
+            self._replace({id(iterator): iterator.unread() for iterator in iterators})
+            self._iterators = {id(iterator.unread()): iterator for iterator in iterators}
+
     def line(self, path: str, owner: Any = None) -> str:
         """Return ``file:line`` of the code that sets an item, or that names it first."""
         return line_of(path, self.functions, owner)
+
+    def is_read(self, change: Change) -> bool:
+        """Tell whether the code uses what changed otherwise than to change it."""
+        owner = next((r.path for r in self._records if r.target is change.record.owner), "")
+        return is_read(change.path.removeprefix(f"{owner}."), self.functions)
 
     # ---- the walk
 
@@ -177,32 +223,57 @@ class Inventory:
             self._module(path, value)
         elif isinstance(value, list | dict | set | collections.deque):
             self._enter(path, value, owner)
+            if hasattr(value, "__dict__"):
+                self._enter(path, vars(value), value)
+                self._class(type(value))
         elif isinstance(value, tuple):
             self._push(path, dict(enumerate(value)), owner)
         elif isinstance(value, type):
             self._class(value)
         elif isinstance(value, types.CellType):
             self._enter(path, value, owner)
+        elif isinstance(value, types.ModuleType):
+            if not _is_library(value.__name__):
+                self._enter(path, vars(value), value, tuple(name for name in vars(value) if not name.startswith("__")))
         elif isinstance(value, _CACHED):
             self._kept.append(value)
             self._caches.append((path, value, value.cache_info().currsize))
             self._push(path, {"__wrapped__": getattr(value, "__wrapped__", None)}, owner)
         elif isinstance(value, functools.partial):
-            self._push(path, {"func": value.func, "args": value.args, "keywords": value.keywords}, owner)
+            self._enter(path, value, owner)
+        elif isinstance(value, _BUILTIN_METHODS):
+            self._waiting.append((path, value.__self__, owner))
+        elif is_iterator(value):
+            iterator = self._iterators[id(value)] = Replayed(value)
+            self._kept.append(value)
+            self._enter(path, iterator, owner)
+        elif is_restorable(value):
+            self._enter(path, value, owner, is_own=isinstance(value, torch.Generator))
         elif functions := plain_functions(value):
             self._kept.append(value)
             bound = getattr(value, "__self__", owner)
             self._waiting.append((path, bound, owner))
             for function in functions:
                 self._function(function, bound)
-        elif _is_users(type(value)):
+        elif _is_users(type(value)) or isinstance(value, _HOLDERS):
             self._enter(path, value, value)
             self._class(type(value))
 
-    def _enter(self, path: str, target: Any, owner: Any, names: tuple[str, ...] | None = None) -> None:
+    def _enter(
+        self, path: str, target: Any, owner: Any, names: tuple[str, ...] | None = None, is_own: bool = False
+    ) -> None:
         before = _contents(target, names)
-        self._records.append(Record(path, target, names, owner, before))
-        self._push(path, before, owner)
+        self._records.append(Record(path, target, names, owner, before, is_own))
+        if not is_restorable(target):
+            self._push(path, before, owner)
+
+    def _replace(self, given: dict[int, Any]) -> None:
+        """Let the containers hold other objects, given by what they stand for."""
+        for record in self._records if given else ():
+            items = {key: with_replaced(value, given) for key, value in record.before.items()}
+            if any(items[key] is not value for key, value in record.before.items()):
+                record.before = items
+                record.put(items)
 
     def _push(self, path: str, items: dict[Any, Any], owner: Any) -> None:
         parts = [
@@ -237,17 +308,13 @@ class Inventory:
             if (id(each) in self._seen and each is not kind) or not _is_users(each):
                 continue
             self._seen.add(id(each))
-            data: list[str] = []
             for name, value in vars(each).items():
                 if functions := plain_functions(value):
                     for function in functions:
                         self._function(function, each)
                 elif isinstance(value, _CACHED):
                     self._waiting.append((f"{each.__name__}.{name}", value, each))
-                elif not name.startswith("__") and not hasattr(value, "__get__"):
-                    data.append(name)
-            if data:
-                self._enter(each.__name__, each, each, tuple(data))
+            self._enter(each.__name__, each, each)
 
     def _function(self, function: types.FunctionType, owner: Any) -> None:
         if function in self.functions or _is_library(function.__module__):
@@ -256,9 +323,8 @@ class Inventory:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             if name != "__class__":
                 self._waiting.append((name, cell, owner))
-        defaults, code = function.__defaults__ or (), function.__code__
-        named = zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
-        self._push("", {**dict(named), **(function.__kwdefaults__ or {})}, owner)
+        self._enter("", function, owner)
+        self._enter(function.__name__, vars(function), owner)
         self._namespace(function.__globals__, code_names(function.__code__), owner)
 
     def _namespace(self, namespace: dict[str, Any], names: frozenset[str], owner: Any) -> None:
@@ -266,7 +332,7 @@ class Inventory:
         own: list[str] = []
         for name in names:
             value = namespace.get(name, MISSING)
-            if value is MISSING or isinstance(value, type):
+            if isinstance(value, type):
                 continue
             if isinstance(value, types.ModuleType):
                 if not _is_library(value.__name__) and id(value) not in self._seen:
@@ -285,10 +351,26 @@ class Inventory:
 def kept_inventory(model: Any) -> Iterator[Inventory]:
     """Take stock of a model, and give it back what it had in the end, whatever happens."""
     inventory = Inventory(model)
-    try:
-        yield inventory
-    finally:
-        inventory.restore()
+    with inventory.replayed():
+        try:
+            yield inventory
+        finally:
+            inventory.restore()
+
+
+def with_replaced(value: Any, given: Mapping[int, Any]) -> Any:
+    """Return what stands for an object, and a tuple or method with what stands for its parts.
+
+    Other containers are entered by records of their own.
+    """
+    if isinstance(value, tuple):
+        items = [with_replaced(item, given) for item in value]
+        if all(map(operator.is_, items, value)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, _METHODS) and id(value.__self__) in given:
+        return getattr(given[id(value.__self__)], value.__name__)
+    return given.get(id(value), value)
 
 
 def same(before: Any, after: Any) -> bool:
@@ -310,11 +392,21 @@ def same(before: Any, after: Any) -> bool:
 
 def _contents(target: Any, names: tuple[str, ...] | None) -> dict[Any, Any]:
     if names is not None:
-        namespace = vars(target) if isinstance(target, type) else target
-        return {name: namespace[name] for name in names if name in namespace}
+        return {name: target[name] for name in names if name in target}
+    if isinstance(target, type):
+        return {name: x for name, x in vars(target).items() if not name.startswith("__") and not hasattr(x, "__get__")}
+    if isinstance(target, types.FunctionType):
+        code, defaults = target.__code__, target.__defaults__ or ()
+        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        return {**dict(zip(names, defaults, strict=True)), **(target.__kwdefaults__ or {})}
+    if isinstance(target, functools.partial):
+        return {"func": target.func, "args": target.args, "keywords": target.keywords}
+    if is_restorable(target):
+        return {"": contents_of(target)}
     if isinstance(target, dict):
         # Subclasses may make something else of what they hold when they are asked for it.
-        return dict(dict.items(target))
+        base = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
+        return dict(base.items(target))
     if isinstance(target, list | collections.deque):
         return dict(enumerate(target))
     if isinstance(target, set):
@@ -335,7 +427,15 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _write(target: Any, names: tuple[str, ...] | None, items: dict[Any, Any], now: dict[Any, Any]) -> None:
-    if isinstance(target, dict) and names is None:
+    if isinstance(target, types.FunctionType):
+        keywords = target.__kwdefaults__ or {}
+        target.__defaults__ = tuple(value for name, value in items.items() if name not in keywords) or None
+        keywords.update({name: items[name] for name in keywords})
+    elif isinstance(target, functools.partial):
+        target.__setstate__((*items.values(), vars(target)))  # type: ignore[attr-defined]
+    elif is_restorable(target):
+        restore_contents(target, items[""])
+    elif isinstance(target, dict) and names is None:
         base = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
         base.clear(target)
         base.update(target, items)

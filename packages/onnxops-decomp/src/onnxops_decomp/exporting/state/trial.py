@@ -91,7 +91,9 @@ def _settled(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(_settled, first, second))
     if isinstance(first, dict) and isinstance(second, dict):
         return first.keys() == second.keys() and all(_settled(first[key], second[key]) for key in first)
-    return same(first, second) or (type(first) is type(second) and not isinstance(first, bool | int | float | str))
+    return same(first, second) or (
+        type(first) is type(second) and not isinstance(first, bool | int | float | str | bytes)
+    )
 
 
 def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:

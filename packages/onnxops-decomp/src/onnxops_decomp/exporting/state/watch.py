@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.exporting.state.code import is_read
-from onnxops_decomp.exporting.state.inventory import Change, Inventory, Record
+from onnxops_decomp.exporting.state.inventory import Change, Inventory, Record, with_replaced
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
 from onnxops_decomp.exporting.state.trial import lasting
 
@@ -68,7 +67,7 @@ class StateWatch:
         for place in self.places:
             for record, key in place.held:
                 items = record.now()
-                record.put({**items, key: _replaced(items[key], given)})
+                record.put({**items, key: with_replaced(items[key], given)})
 
     def leave(self) -> list[Any]:
         """Note what the run changed, undo it, and return what stands in :attr:`places` now."""
@@ -131,7 +130,7 @@ class StateWatch:
             leaves: Those of the example.
         """
         inventory = self.inventory
-        read = [change for change in self.changes if is_read(change.path, inventory.functions)]
+        read = [change for change in self.changes if inventory.is_read(change)]
         found = lasting(inventory, read, call, leaves) if read else []
         return {change.path: inventory.line(change.path, change.record.owner) for change in found}
 
@@ -169,14 +168,6 @@ class StateWatch:
 def _leaves(value: Any) -> list[Any]:
     leaves: list[Any] = pytree.tree_leaves(value)
     return leaves
-
-
-def _replaced(value: Any, given: Mapping[int, torch.Tensor]) -> Any:
-    """Return a tensor or tuple with tensors replaced; other containers are entered by records of their own."""
-    if isinstance(value, tuple):
-        items = [_replaced(item, given) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return given.get(id(value), value)
 
 
 def state_refusal(found: Mapping[str, str]) -> str:

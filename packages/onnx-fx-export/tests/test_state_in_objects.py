@@ -1,0 +1,212 @@
+"""State in objects of Python's library, classes, functions and modules: refused by path and line; the model stays."""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import dataclasses
+import functools
+import heapq
+import io
+import itertools
+import queue
+import random
+import re
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import onnx_fx_export
+import onnx_ts_legacy
+from onnx_fx_export import OnnxExporterError
+
+EXPORTERS = [onnx_fx_export.export, onnx_ts_legacy.export]
+X = torch.linspace(-2, 2, 6).reshape(2, 3)
+
+
+class Kept(nn.Module):
+    def __init__(self, place: Any, step: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.place, self.step = place, step
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float(self.step(self.place))
+
+
+@dataclasses.dataclass(slots=True)
+class Counts:
+    n: int = 0
+
+
+class Numbers(list[int]):
+    calls = 0
+
+
+class Names(dict[str, int]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+
+class Steps(Iterator[int]):
+    n = 0
+
+    def __next__(self) -> int:
+        self.n += 1
+        return self.n
+
+
+def settings() -> types.ModuleType:
+    module = types.ModuleType("settings")
+    module.n = 0  # type: ignore[attr-defined]
+    return module
+
+
+def generated() -> Iterator[int]:
+    yield from range(1, 100)
+
+
+def add_to_attribute(place: Any) -> int:
+    place.n = getattr(place, "n", 0) + 1
+    return place.n
+
+
+def add_to_calls(place: Any) -> int:
+    place.calls += 1
+    return place.calls
+
+
+def add_to_item(place: Any) -> int:
+    place["n"] = place.get("n", 0) + 1
+    return place["n"]
+
+
+def add_to_array(place: Any) -> Any:
+    place[0] += 1
+    return place[0]
+
+
+def turn(place: Any) -> int:
+    place.rotate(1)
+    return place[0]
+
+
+def move(place: Any) -> int:
+    place.move_to_end(next(iter(place)))
+    return next(iter(place.values()))
+
+
+def push(place: Any) -> int:
+    return heapq.heapreplace(place, place[0] + 7)
+
+
+def put(place: Any) -> int:
+    place.put(1)
+    return place.qsize()
+
+
+def write(place: Any) -> int:
+    place.write("a")
+    return place.tell()
+
+
+def add_to_variable(place: Any) -> int:
+    place.set(place.get() + 1)
+    return place.get()
+
+
+def draw(place: Any) -> float:
+    return place.random()
+
+
+def step_in_tuple(place: Any) -> int:
+    return next(place[0])
+
+
+def call(place: Any) -> int:
+    return place()
+
+
+def draw_of_python(place: Any) -> float:
+    return random.random()
+
+
+def draw_of_numpy(place: Any) -> float:
+    return np.random.rand()
+
+
+def default_counter(place: Any, counter: Any = itertools.count(1)) -> int:
+    return next(counter)
+
+
+def seed() -> None:
+    """Set back what all models share."""
+    random.seed(0)
+    np.random.seed(0)
+    default_counter.__defaults__ = (itertools.count(1),)
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "count": (lambda: itertools.count(1), next),
+    "cycle": (lambda: itertools.cycle([1, 2]), next),
+    "generator": (generated, next),
+    "list iterator": (lambda: iter([3, 4, 5, 6, 7, 8, 9]), next),
+    "map": (lambda: map(float, range(1, 99)), next),
+    "zip in tuple": (lambda: (map(sum, zip(range(9), range(9), strict=True)),), step_in_tuple),
+    "partial": (lambda: functools.partial(next, itertools.count(1)), call),
+    "method of an iterator": (lambda: itertools.count(1).__next__, call),
+    "own iterator": (Steps, next),
+    "random.Random": (lambda: random.Random(0), draw),
+    "method of a generator": (lambda: random.Random(0).random, call),
+    "numpy.random.Generator": (lambda: np.random.default_rng(0), draw),
+    "numpy.random.RandomState": (lambda: np.random.RandomState(0), lambda place: place.rand()),
+    "numpy array": (lambda: np.zeros(3), add_to_array),
+    "array": (lambda: array.array("i", [0]), add_to_array),
+    "bytearray": (lambda: bytearray(1), add_to_array),
+    "deque": (lambda: collections.deque([1, 2, 3]), turn),
+    "defaultdict": (lambda: collections.defaultdict(int), add_to_item),
+    "Counter": (collections.Counter, add_to_item),
+    "OrderedDict": (lambda: collections.OrderedDict(a=1, b=2), move),
+    "ChainMap": (collections.ChainMap, add_to_item),
+    "heap": (lambda: [3, 2, 1], push),
+    "queue": (queue.Queue, put),
+    "StringIO": (io.StringIO, write),
+    "dataclass": (Counts, add_to_attribute),
+    "namespace": (types.SimpleNamespace, add_to_attribute),
+    "threading.local": (threading.local, add_to_attribute),
+    "ContextVar": (lambda: contextvars.ContextVar("n", default=0), add_to_variable),
+    "attribute of a list": (Numbers, add_to_calls),
+    "attribute of a dict": (Names, add_to_calls),
+    "attribute of a function": (lambda: types.FunctionType(call.__code__, globals()), add_to_attribute),
+    "attribute of a class": (lambda: type("Own", (), {}), add_to_attribute),
+    "module": (settings, add_to_attribute),
+    "random": (lambda: None, draw_of_python),
+    "numpy.random": (lambda: None, draw_of_numpy),
+    "default argument": (lambda: None, default_counter),
+}
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+@pytest.mark.parametrize("case", CASES)
+def test_state_in_an_object_is_refused_and_the_object_goes_on_as_before(case: str, export: Any) -> None:
+    make, step = CASES[case]
+    model = Kept(make(), step)
+    seed()
+    expected = [Kept(make(), step)(X)]
+    seed()
+
+    with pytest.raises(OnnxExporterError, match=rf"changes \S+ \(at {re.escape(__file__)}:\d+\)"):
+        export(model, (X,))
+    with pytest.warns(UserWarning, match=rf"changes \S+ \(at {re.escape(__file__)}:\d+\)"):
+        program = export(model, (X,), state="ignore")
+
+    (output,) = program.run({"x": X}).values()
+    torch.testing.assert_close([output], expected)
+    torch.testing.assert_close([model(X)], expected)
