@@ -30,6 +30,7 @@ from onnx_ts_legacy.finish.results import Result, results_of
 from onnx_ts_legacy.graph.sources import located
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import Registry, registry
+from onnx_ts_legacy.state.changes import changing_line, is_fixed, is_read, lasting
 from onnx_ts_legacy.state.slots import StateSlot, interface_value
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
 from onnxops_core.exporting import warn_user
@@ -46,6 +47,7 @@ from onnxops_decomp.exporting import (
     names_by_leaf,
     needed_state,
     shared_memory,
+    state_refusal,
     to_ir,
     warn_of_left_out,
     with_line,
@@ -54,6 +56,7 @@ from onnxops_decomp.exporting import (
 __all__ = ["Options", "convert", "convert_numbers", "convert_partly"]
 
 _ROUNDS = 8
+_STATE = (torch.Tensor, bool, int, float)
 DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int]]
 
 
@@ -115,8 +118,12 @@ def convert(captured: Captured, options: Options, reference: Reference | None = 
         raise StateError("The shapes of the model's state do not settle from one call to the next.")
     conversion.check_inputs()
     needed = conversion.needed(changed)
+    lines = {name: conversion.line(name, changed[name]) for name in sorted(needed)}
+    others = {name: line for name, line in lines.items() if not isinstance(captured.initial(name), _STATE)}
+    if others and options.state != "ignore":
+        raise StateError(state_refusal(others))
     if options.state != "io":
-        _refuse_or_warn({name: conversion.line(name, changed[name]) for name in needed}, options.state)
+        _refuse_or_warn(lines, options.state)
         needed = set()
     if changed.keys() - needed:
         conversion = _Conversion(captured, options, {name: slot for name, slot in slots.items() if name in needed})
@@ -177,7 +184,7 @@ def _settled(
         slot = slots.get(name)
         if slot is None:
             initial = captured.initial(name)
-            if options.state != "io" and not isinstance(initial, torch.Tensor | bool | int | float):
+            if not isinstance(initial, _STATE):
                 continue
             slot = slots[name] = StateSlot(name, initial)
             if isinstance(slot.initial, torch.Tensor):
@@ -260,18 +267,26 @@ class _Conversion:
 
     def needed(self, changed: Mapping[str, Any]) -> set[str]:
         """Return what a later call depends on of the things that the program changes."""
-        attributes, values = self.interpreter.attributes, dict(self._outputs)
-        starts = attributes.starts()
-        numbers = {name for name, value in changed.items() if not isinstance(value, Tensor)}
-        read = {name for name in numbers if attributes.is_read(name)}
-        outputs = [*self._results, *(values[self._state[name]] for name in read & self._state.keys())]
-        pairs = {name: (starts.get(name), values.get(self._state.get(name, ""))) for name in changed.keys() - numbers}
-        return read | needed_state(outputs, pairs, pairs.keys() - self._captured.places)
+        values, starts = dict(self._outputs), self.interpreter.attributes.starts()
+        tensors = {name for name in changed if isinstance(self._captured.initial(name), torch.Tensor)}
+        others = self._needed_others({name: value for name, value in changed.items() if name not in tensors})
+        outputs = [*self._results, *(values[self._state[name]] for name in others & self._state.keys())]
+        pairs = {name: (starts.get(name), values.get(self._state.get(name, ""))) for name in tensors}
+        return others | needed_state(outputs, pairs, tensors - self._captured.places)
+
+    def _needed_others(self, changed: Mapping[str, Any]) -> set[str]:
+        """Return what a later call depends on of the attributes that are no tensors at first."""
+        captured, is_read_first = self._captured, self.interpreter.attributes.is_read
+        read = {name for name in changed if is_read_first(name) and is_read(captured.graph, name.rpartition(".")[2])}
+        fixed = {name for name in read if not isinstance(captured.initial(name), _STATE) and is_fixed(changed[name])}
+        start = f"{captured.prefix}." if captured.prefix else ""
+        tried = lasting(captured.root, {start + name for name in fixed}, [x.value for x in captured.inputs])
+        return read - fixed | {name.removeprefix(start) for name in tried}
 
     def line(self, name: str, value: Any) -> str:
         """Return the line that changes something of the model; an empty string if it is not known."""
-        known = self._captured.rebound.get(name) or self.interpreter.attributes.lines.get(name)
-        return known or (value.storage.line if isinstance(value, Tensor) else "")
+        known = self._captured.rebound.get(name) or (value.storage.line if isinstance(value, Tensor) else "")
+        return known or changing_line(self._captured.graph, name.rpartition(".")[2])
 
     # ---- inputs
 

@@ -10,9 +10,8 @@ import torch
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ScriptValueError, StateError
-from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.state.slots import StateSlot
-from onnx_ts_legacy.state.values import ObjectRef, Tensor
+from onnx_ts_legacy.state.values import DictRef, ListRef, ObjectRef, Tensor
 from onnxops_decomp.exporting import TIED_KEY, shared_memory, to_ir, with_line
 
 if TYPE_CHECKING:
@@ -41,10 +40,10 @@ class Attributes:
         self._weights: dict[Any, ir.Value] = {}
         self._kept: list[torch.Tensor] = []
         self._first: dict[tuple[int, str], Any] = {}
+        self._containers: dict[str, list[tuple[ListRef | DictRef, Any]]] = {}
         self.slots = dict(slots)
         self.initializers: list[ir.Value] = []
         self.written: dict[str, Any] = {}
-        self.lines: dict[str, str] = {}
         self.root = ObjectRef(interpreter.heap, "", root)
 
     def read(self, target: Any, name: str) -> Any:
@@ -75,8 +74,6 @@ class Attributes:
         if target.path is not None:
             path = self.path(target, name)
             self.written.setdefault(path, (target, name))
-            if self._interpreter.node is not None:
-                self.lines.setdefault(path, source_line(self._interpreter.node))
         self._interpreter.heap.write(target, {**target.state, name: value})
 
     def path(self, target: ObjectRef, name: str) -> str:
@@ -97,7 +94,9 @@ class Attributes:
             if key not in self._objects:
                 self._objects[key] = ObjectRef(self._interpreter.heap, path, found)
             return self._objects[key]
-        return self._interpreter.from_python(found, path)
+        value = self._interpreter.from_python(found, path)
+        self._containers[path] = [(each, each.state) for each in _containers(value)]
+        return value
 
     def tensor(self, path: str, tensor: torch.Tensor) -> Tensor:
         """Return the variable for a weight or buffer; one for all names of the same memory."""
@@ -153,7 +152,7 @@ class Attributes:
     def is_read(self, path: str) -> bool:
         """Tell whether the program reads what an attribute held before it."""
         target, name = self.written.get(path, (None, ""))
-        return (id(target), name) in self._first
+        return path in self._containers or (id(target), name) in self._first
 
     def starts(self) -> dict[str, ir.Value | None]:
         """Return what the tensors among the attributes are at first, by qualified name."""
@@ -181,11 +180,23 @@ class Attributes:
         result: dict[str, Any] = {}
         for path, (target, name) in self.written.items():
             result[path] = self.read(target, name)
+        for path, containers in self._containers.items():
+            for container, before in containers:
+                if container.state is not before:
+                    result.setdefault(path, container)
         for variable in self._tensors.values():
             origin = variable.storage.origin
             if origin is not None and variable.storage.is_changed:
                 result.setdefault(origin, variable)
         return result
+
+
+def _containers(value: Any) -> list[ListRef | DictRef]:
+    """Return the lists and dicts among a variable and its items."""
+    own = [value] if isinstance(value, ListRef | DictRef) else []
+    items = own[0].items if own else value if isinstance(value, tuple) else ()
+    parts = items.values() if isinstance(items, dict) else items
+    return [*own, *(each for part in parts for each in _containers(part))]
 
 
 def _identity(tensor: torch.Tensor) -> Any:

@@ -89,6 +89,7 @@ from onnxops_decomp.exporting.state.contents import KeptContents
 from onnxops_decomp.exporting.state.inventory import Inventory, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.state.trial import lasting_in_copies
 from onnxops_decomp.exporting.state.watch import StatePlace, StateWatch, ignored_state, state_refusal
 from onnxops_decomp.exporting.translations.table import Translations, translation_table
 from onnxops_decomp.exporting.weights.initializers import TIED_KEY, StreamedTensor
@@ -218,6 +219,7 @@ __all__ = [
     "is_without_data",
     "kept_inventory",
     "key_of",
+    "lasting_in_copies",
     "leaf_specs",
     "left_out",
     "mark_complex",

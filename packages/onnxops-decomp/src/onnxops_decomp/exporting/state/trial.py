@@ -5,7 +5,8 @@ A cache that is filled once, such as a mask for a length, makes none; a counter 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from onnxops_decomp.exporting.state.contents import KeptContents
 from onnxops_decomp.exporting.state.inventory import Change, Inventory, same
 from onnxops_decomp.torch_private import is_without_data
 
-__all__ = ["lasting"]
+__all__ = ["lasting", "lasting_in_copies"]
 
 _Call = Callable[[Sequence[Any]], Any]
 
@@ -60,6 +61,39 @@ def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves
     if not _equal(fresh, second):
         return list(changes)
     return [change for change in changes if (id(change.record), change.key) in moved]
+
+
+def lasting_in_copies(
+    model: Any,
+    call: Callable[[Any, Sequence[Any]], Any],
+    held: Callable[[Any], Mapping[str, Any]],
+    leaves: Sequence[Any],
+) -> set[str]:
+    """Return those of the things a model holds whose changes make a difference to a later call, or may make one.
+
+    Args:
+        model: The model, of which copies are called.
+        call: Calls one on the flat leaves of its arguments.
+        held: Returns what one holds, by path.
+        leaves: Those of the example.
+    """
+
+    def results(copied: Any, given: Sequence[Any]) -> list[Any]:
+        own = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in given]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            return pytree.tree_leaves(call(copied, own))
+
+    other = [_other(leaf) for leaf in leaves]
+    try:
+        fresh, used = results(copy.deepcopy(model), other), copy.deepcopy(model)
+        results(used, leaves)
+        first = copy.deepcopy(held(used))
+        same_results = _equal(fresh, results(used, other))
+    except Exception:
+        # What cannot be tried is taken to matter.
+        return set(held(model))
+    return {path for path, value in held(used).items() if not (same_results and _settled(first[path], value))}
 
 
 def _results(inventory: Inventory, call: _Call, leaves: Sequence[Any]) -> list[Any]:

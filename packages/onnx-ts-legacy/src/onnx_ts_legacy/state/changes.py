@@ -1,0 +1,91 @@
+"""Whether a later call depends on what a scripted program changes beside tensors, and where it does so."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from onnx_ts_legacy.graph.sources import source_line
+from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, is_runtime
+from onnxops_decomp.exporting import lasting_in_copies
+
+__all__ = ["changing_line", "is_fixed", "is_read", "lasting"]
+
+_ARITHMETIC = frozenset(f"aten::{name}" for name in ("add", "sub", "mul", "div", "floordiv", "remainder", "neg"))
+_FILLED = ("append", "extend", "insert", "clear", "pop", "remove", "Delete", "_set_item", "update")
+_FILLING = frozenset(f"aten::{name}" for name in _FILLED)
+
+
+def is_read(graph: Any, name: str) -> bool:
+    """Tell whether a program uses an attribute otherwise than to change it.
+
+    Args:
+        graph: The program.
+        name: Name of the attribute in its module.
+    """
+    waiting = [node.output() for node in _accesses(graph, "prim::GetAttr", name)]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        for use in value.uses() if value.unique() not in seen else ():
+            node, kind = use.user, use.user.kind()
+            if kind == "prim::SetAttr" and node.s("name") == name:
+                continue
+            if kind not in _ARITHMETIC and not (kind in _FILLING and use.offset == 0):
+                return True
+            waiting.extend(node.outputs())
+        seen.add(value.unique())
+    return False
+
+
+def changing_line(graph: Any, name: str) -> str:
+    """Return ``file:line`` of what sets or fills an attribute, or uses it; an empty string if it is not known."""
+    uses = [use for node in _accesses(graph, "prim::GetAttr", name) for use in node.output().uses()]
+    filling = [use.user for use in uses if use.user.kind() in _FILLING and use.offset == 0]
+    # A node that sets an attribute has no line of its own.
+    waiting = [*(node.inputsAt(1).node() for node in _accesses(graph, "prim::SetAttr", name)), *filling]
+    found: list[Any] = []
+    for node in waiting:
+        found.append(node)
+        waiting.extend(value.node() for value in node.inputs() if value.node() not in found)
+    nodes = (*found, *(use.user for use in uses))
+    return next((line for node in nodes if (line := source_line(node))), "")
+
+
+def _accesses(graph: Any, kind: str, name: str) -> Iterable[Any]:
+    return (node for node in graph.findAllNodes(kind) if node.s("name") == name)
+
+
+def is_fixed(value: Any) -> bool:
+    """Tell whether a variable of the program is the same sort of thing whatever the data is."""
+    if isinstance(value, ListRef | DictRef):
+        value = value.state
+    if isinstance(value, tuple | dict):
+        return all(map(is_fixed, value.values() if isinstance(value, dict) else value))
+    return not is_runtime(value) and not isinstance(value, Maybe | Poison)
+
+
+def lasting(root: Any, paths: Collection[str], inputs: Sequence[Any]) -> set[str]:
+    """Return those of the attributes of a program whose changes make a difference to a later call, or may make one.
+
+    Args:
+        root: The module, of which copies are run.
+        paths: Paths of the attributes.
+        inputs: Example arguments.
+    """
+    leaves, structure = pytree.tree_flatten(list(inputs))
+
+    def call(module: Any, given: Sequence[Any]) -> Any:
+        return module._get_method("forward")(*pytree.tree_unflatten(given, structure))
+
+    def held(module: Any) -> dict[str, Any]:
+        return {path: functools.reduce(_attribute, path.split("."), module) for path in paths}
+
+    return lasting_in_copies(root, call, held, leaves) if paths else set()
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    return owner.getattr(name)
