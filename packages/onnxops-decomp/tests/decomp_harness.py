@@ -23,8 +23,9 @@ from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.builder.scope import ModelContext
 from onnxops_decomp.dtypes import mark_complex, to_ir
 from onnxops_decomp.files.model import build_model
-from onnxops_decomp.graph.graph_lowering import GraphLowering, SymbolNames
+from onnxops_decomp.graph.graph_lowering import GraphLowering
 from onnxops_decomp.graph.mutation import needs_functionalization
+from onnxops_decomp.graph.symbols import SymbolNames
 from onnxops_decomp.graph.whole_calls import WholeCalls, restore_calls
 from onnxops_decomp.lowerings import LoweringTable, builtin_table
 from onnxops_decomp.runtimes import target_passes

@@ -165,7 +165,8 @@ def _why_not_call(
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.dtypes import mark_complex, to_ir
     from onnxops_decomp.errors import LoweringError
-    from onnxops_decomp.graph.graph_lowering import GraphLowering, SymbolNames
+    from onnxops_decomp.graph.graph_lowering import GraphLowering
+    from onnxops_decomp.graph.symbols import SymbolNames
     from onnxops_decomp.torch_private import trace_call
 
     try:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxops_decomp.builder.constants import natural_dtype, to_array
+from onnxops_decomp.builder.sizes import SizeOperations
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.schemas import OpSpec
-
-if TYPE_CHECKING:
-    from onnxops_decomp.builder.op_builder import OpBuilder
 
 __all__ = [
     "bind_attributes",
@@ -25,7 +23,7 @@ __all__ = [
 ]
 
 
-def bind_inputs(op: OpBuilder, spec: OpSpec, inputs: Sequence[Any]) -> list[ir.Value | None]:
+def bind_inputs(op: SizeOperations, spec: OpSpec, inputs: Sequence[Any]) -> list[ir.Value | None]:
     """Turn operands into values; scalars, lists and arrays become constants of the dtype that the schema asks for.
 
     Raises:
@@ -44,7 +42,7 @@ def bind_inputs(op: OpBuilder, spec: OpSpec, inputs: Sequence[Any]) -> list[ir.V
     return operands
 
 
-def _with_constants(op: OpBuilder, spec: OpSpec, operands: list[Any]) -> list[ir.Value | None]:
+def _with_constants(op: SizeOperations, spec: OpSpec, operands: list[Any]) -> list[ir.Value | None]:
     bound: dict[str, ir.DataType] = {}
     for index, operand in enumerate(operands):
         if isinstance(operand, ir.Value) and operand.dtype is not None:
@@ -55,7 +53,7 @@ def _with_constants(op: OpBuilder, spec: OpSpec, operands: list[Any]) -> list[ir
     ]
 
 
-def _constant(op: OpBuilder, spec: OpSpec, index: int, operand: Any, bound: dict[str, ir.DataType]) -> ir.Value:
+def _constant(op: SizeOperations, spec: OpSpec, index: int, operand: Any, bound: dict[str, ir.DataType]) -> ir.Value:
     """Return an operand in Python form as a value; ``bound`` holds the dtypes of type variables known so far."""
     if isinstance(operand, list | tuple) and any(isinstance(element, ir.Value) for element in operand):
         return op.vector(operand)

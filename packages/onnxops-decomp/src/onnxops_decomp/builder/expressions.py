@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import sympy
 
+from onnxops_decomp.builder.scope import NodeWriter
 from onnxops_decomp.errors import LoweringError
-
-if TYPE_CHECKING:
-    from onnxops_decomp.builder.op_builder import OpBuilder
 
 __all__ = ["at_sizes", "emit_expression", "is_computable"]
 
@@ -31,7 +29,7 @@ def at_sizes(expression: sympy.Basic, sizes: Mapping[sympy.Symbol, int]) -> symp
         return None
 
 
-def is_computable(op: OpBuilder, expression: sympy.Basic) -> bool:
+def is_computable(op: NodeWriter, expression: sympy.Basic) -> bool:
     """Tell whether ``expression`` can be computed from the inputs of the model."""
     symbols = _symbols_of(expression)
     return symbols is not None and all(symbol in op.context.symbols for symbol in symbols)
@@ -49,7 +47,7 @@ def _symbols_of(expression: sympy.Basic) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(symbols))
 
 
-def emit_expression(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def emit_expression(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     """Emit ``expression`` and return a 1-D value of one element: INT64, or BOOL for a relation, DOUBLE for a real.
 
     Raises:
@@ -72,7 +70,7 @@ def emit_expression(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
     return emitter(op, expression)
 
 
-def _operands(op: OpBuilder, expression: sympy.Basic) -> list[ir.Value]:
+def _operands(op: NodeWriter, expression: sympy.Basic) -> list[ir.Value]:
     """Emit the arguments, all as DOUBLE if one of them is."""
     values = [emit_expression(op, argument) for argument in expression.args]
     if any(value.dtype == _DOUBLE for value in values):
@@ -80,8 +78,8 @@ def _operands(op: OpBuilder, expression: sympy.Basic) -> list[ir.Value]:
     return values
 
 
-def _chain(op_type: str) -> Callable[[OpBuilder, sympy.Basic], ir.Value]:
-    def emit(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _chain(op_type: str) -> Callable[[NodeWriter, sympy.Basic], ir.Value]:
+    def emit(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
         first, *others = _operands(op, expression)
         for other in others:
             first = op.emit(op_type, first, other)
@@ -90,7 +88,7 @@ def _chain(op_type: str) -> Callable[[OpBuilder, sympy.Basic], ir.Value]:
     return emit
 
 
-def _add(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _add(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     total: ir.Value | None = None
     negative: list[sympy.Basic] = []
     for term in expression.args:
@@ -106,13 +104,13 @@ def _add(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
     return total
 
 
-def _binary(op: OpBuilder, op_type: str, a: ir.Value, b: ir.Value) -> ir.Value:
+def _binary(op: NodeWriter, op_type: str, a: ir.Value, b: ir.Value) -> ir.Value:
     if a.dtype != b.dtype:
         a, b = op.cast(a, _DOUBLE), op.cast(b, _DOUBLE)
     return op.emit(op_type, a, b)
 
 
-def _pow(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _pow(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     base, exponent = expression.args
     if isinstance(exponent, sympy.Integer) and 0 < int(exponent) <= 8:
         value = emit_expression(op, base)
@@ -124,37 +122,37 @@ def _pow(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
     return op.Pow(value, power)
 
 
-def _floor_div(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _floor_div(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     a, b = _operands(op, expression)
     return op.floor_div(a, b)
 
 
-def _python_mod(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _python_mod(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     a, b = _operands(op, expression)
     return op.Mod(a, b)
 
 
-def _ceil_div(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _ceil_div(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     a, b = _operands(op, expression)
     return op.Neg(op.floor_div(op.Neg(a), b))
 
 
-def _modular_indexing(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _modular_indexing(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     base, divisor, modulus = _operands(op, expression)
     return op.Mod(op.floor_div(base, divisor), modulus)
 
 
-def _true_div(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _true_div(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     a, b = (op.cast(emit_expression(op, argument), _DOUBLE) for argument in expression.args)
     return op.Div(a, b)
 
 
-def _to_float(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _to_float(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     return op.cast(emit_expression(op, expression.args[0]), _DOUBLE)
 
 
-def _to_int(rounding: str | None) -> Callable[[OpBuilder, sympy.Basic], ir.Value]:
-    def emit(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _to_int(rounding: str | None) -> Callable[[NodeWriter, sympy.Basic], ir.Value]:
+    def emit(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
         value = emit_expression(op, expression.args[0])
         if value.dtype == _INT64:
             return value
@@ -163,8 +161,8 @@ def _to_int(rounding: str | None) -> Callable[[OpBuilder, sympy.Basic], ir.Value
     return emit
 
 
-def _relation(op_type: str, *, negate: bool = False) -> Callable[[OpBuilder, sympy.Basic], ir.Value]:
-    def emit(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _relation(op_type: str, *, negate: bool = False) -> Callable[[NodeWriter, sympy.Basic], ir.Value]:
+    def emit(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
         a, b = _operands(op, expression)
         result: ir.Value = op.emit(op_type, a, b)
         return op.Not(result) if negate else result
@@ -172,25 +170,25 @@ def _relation(op_type: str, *, negate: bool = False) -> Callable[[OpBuilder, sym
     return emit
 
 
-def _function(op_type: str) -> Callable[[OpBuilder, sympy.Basic], ir.Value]:
+def _function(op_type: str) -> Callable[[NodeWriter, sympy.Basic], ir.Value]:
     """A function of reals."""
 
-    def emit(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+    def emit(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
         result: ir.Value = op.emit(op_type, op.cast(emit_expression(op, expression.args[0]), _DOUBLE))
         return result
 
     return emit
 
 
-def _argument(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _argument(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     return emit_expression(op, expression.args[0])
 
 
-def _abs(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _abs(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     return op.Abs(emit_expression(op, expression.args[0]))
 
 
-def _where(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _where(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     condition, *branches = expression.args
     x, y = (emit_expression(op, branch) for branch in branches)
     if x.dtype != y.dtype:
@@ -198,7 +196,7 @@ def _where(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
     return op.Where(emit_expression(op, condition), x, y)
 
 
-def _piecewise(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _piecewise(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     *cases, (default, _) = [pair.args for pair in expression.args]
     result = emit_expression(op, default)
     for value, condition in reversed(cases):
@@ -206,11 +204,11 @@ def _piecewise(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
     return result
 
 
-def _not(op: OpBuilder, expression: sympy.Basic) -> ir.Value:
+def _not(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     return op.Not(emit_expression(op, expression.args[0]))
 
 
-_EMITTERS: dict[str, Callable[[OpBuilder, Any], ir.Value]] = {
+_EMITTERS: dict[str, Callable[[NodeWriter, Any], ir.Value]] = {
     "Add": _add,
     "Mul": _chain("Mul"),
     "Pow": _pow,

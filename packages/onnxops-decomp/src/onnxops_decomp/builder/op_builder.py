@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp.adapters.registry import find_adapter, find_form
@@ -23,13 +21,13 @@ from onnxops_decomp.builder.planning import (
     open_dtype,
     with_positive_axes,
 )
-from onnxops_decomp.builder.scope import ModelContext, Scope, remove_unused
+from onnxops_decomp.builder.scope import Scope, remove_unused
 from onnxops_decomp.builder.simplify import simplified
 from onnxops_decomp.builder.sizes import SizeOperations
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.runtimes import find_target_form
 from onnxops_decomp.spec import inference
-from onnxops_decomp.spec.schemas import NEWEST_OPSET, OpSpec, check_opset, first_opset, op_spec
+from onnxops_decomp.spec.schemas import NEWEST_OPSET, OpSpec, first_opset, op_spec
 
 __all__ = ["OpBuilder"]
 
@@ -68,75 +66,7 @@ class OpBuilder(SizeOperations):
         UnsupportedOpsetError: If ``opset`` lies outside 7 to 28.
     """
 
-    def __init__(
-        self,
-        opset: int,
-        *,
-        context: ModelContext | None = None,
-        scope: Scope | None = None,
-        dialect: int = NEWEST_OPSET,
-    ) -> None:
-        check_opset(opset)
-        self.opset = opset
-        self.dialect = dialect
-        self.context = context or ModelContext(opset)
-        self.scope = scope or Scope()
-        self._views: dict[int, OpBuilder] = {dialect: self}
-
-    def at(self, dialect: int) -> OpBuilder:
-        """Return a view on this builder that takes calls in the forms of opset ``dialect``."""
-        view = self._views.get(dialect)
-        if view is None:
-            view = OpBuilder(self.opset, context=self.context, scope=self.scope, dialect=dialect)
-            view._views = self._views
-            self._views[dialect] = view
-        return view
-
-    @property
-    def newest(self) -> OpBuilder:
-        """The view on this builder that takes calls in their newest forms, whatever this one takes."""
-        return self.at(NEWEST_OPSET)
-
-    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
-        if not op_type[:1].isupper():
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {op_type!r}")
-        emitter = functools.partial(self.emit, op_type)
-        self.__dict__[op_type] = emitter
-        return emitter
-
     # ---- values
-
-    def constant(self, value: object, dtype: ir.DataType | None = None) -> ir.Value:
-        """Return a constant; Python ints become INT64, floats FLOAT and bools BOOL unless ``dtype`` is given."""
-        return self.context.constants.of_python(value, dtype)
-
-    def static(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
-        """Return the contents of a constant, or None if ``value`` is not one (weights are not)."""
-        return None if value is None else self.context.constants.array(value)
-
-    def dtype(self, value: ir.Value) -> ir.DataType:
-        """Return the dtype of ``value``.
-
-        Raises:
-            LoweringError: If the dtype is not known.
-        """
-        if value.dtype is None:
-            raise LoweringError(f"The dtype of {value.name} has to be known here, but nothing determines it.")
-        return value.dtype
-
-    def rank(self, value: ir.Value) -> int:
-        """Return the rank of ``value``.
-
-        Raises:
-            LoweringError: If the rank is not known.
-        """
-        if value.shape is None:
-            raise LoweringError(f"The rank of {value.name} has to be known here, but nothing determines it.")
-        return len(value.shape)
-
-    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Cast ``value`` to ``dtype``; nothing is emitted if it has that dtype already."""
-        return value if value.dtype == dtype else self.Cast(value, to=dtype)
 
     def copy(self, value: ir.Value) -> ir.Value:
         """Return a value of its own that equals ``value``, where one value cannot stand in two places."""

@@ -1,29 +1,39 @@
-"""State of a model under construction, and the graphs nested in it."""
+"""State of a model under construction, the graphs nested in it, and what writes them."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
+import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp.builder.constants import ConstantPool
+from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.spec.schemas import NEWEST_OPSET, check_opset
 
-if TYPE_CHECKING:
-    from onnxops_decomp.builder.op_builder import OpBuilder
+__all__ = [
+    "ModelContext",
+    "NameAuthority",
+    "NodeWriter",
+    "Scope",
+    "SymbolSource",
+    "axis_size",
+    "number_as_size",
+    "remove_unused",
+]
 
-__all__ = ["ModelContext", "NameAuthority", "Scope", "SymbolSource", "axis_size", "number_as_size", "remove_unused"]
-
-SymbolSource = Callable[["OpBuilder"], ir.Value]
+SymbolSource = Callable[["NodeWriter"], ir.Value]
 
 
-def axis_size(value: ir.Value, axis: int, op: OpBuilder) -> ir.Value:
+def axis_size(value: ir.Value, axis: int, op: NodeWriter) -> ir.Value:
     """Emit one size of ``value`` as a vector of one element: with its first arguments bound, a source of a symbol."""
     return op.Shape(value, start=axis, end=axis + 1)
 
 
-def number_as_size(value: ir.Value, op: OpBuilder) -> ir.Value:
+def number_as_size(value: ir.Value, op: NodeWriter) -> ir.Value:
     """Emit a number as a vector of one INT64: with its first argument bound, a source of a symbol."""
     return op.Reshape(op.cast(value, ir.DataType.INT64), [1])
 
@@ -104,6 +114,100 @@ class ModelContext:
 
     def __post_init__(self) -> None:
         self.constants = ConstantPool(self.names.new)
+
+
+class NodeWriter:
+    """The builder as its own parts see it: what takes calls of ONNX operators, in the forms of one opset.
+
+    Args:
+        opset: Requested opset of the default domain.
+        context: State shared by all graphs of the model; a new one if left out.
+        scope: The graph that is written.
+        dialect: Opset in whose forms calls are written.
+
+    Raises:
+        UnsupportedOpsetError: If ``opset`` lies outside 7 to 28.
+    """
+
+    def __init__(
+        self,
+        opset: int,
+        *,
+        context: ModelContext | None = None,
+        scope: Scope | None = None,
+        dialect: int = NEWEST_OPSET,
+    ) -> None:
+        check_opset(opset)
+        self.opset = opset
+        self.dialect = dialect
+        self.context = context or ModelContext(opset)
+        self.scope = scope or Scope()
+        self._views: dict[int, Any] = {dialect: self}
+
+    def at(self, dialect: int) -> Self:
+        """Return a view on this builder that takes calls in the forms of opset ``dialect``."""
+        view: Self | None = self._views.get(dialect)
+        if view is None:
+            view = type(self)(self.opset, context=self.context, scope=self.scope, dialect=dialect)
+            view._views = self._views
+            self._views[dialect] = view
+        return view
+
+    @property
+    def newest(self) -> Self:
+        """The view on this builder that takes calls in their newest forms, whatever this one takes."""
+        return self.at(NEWEST_OPSET)
+
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        if not op_type[:1].isupper():
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {op_type!r}")
+        emitter = functools.partial(self.emit, op_type)
+        self.__dict__[op_type] = emitter
+        return emitter
+
+    def emit(self, op_type: str, *inputs: Any, **attributes: Any) -> ir.Value:
+        """Emit an operator of the default domain and return its one output."""
+        raise NotImplementedError
+
+    def constant(self, value: object, dtype: ir.DataType | None = None) -> ir.Value:
+        """Return a constant; Python ints become INT64, floats FLOAT and bools BOOL unless ``dtype`` is given."""
+        return self.context.constants.of_python(value, dtype)
+
+    def static(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
+        """Return the contents of a constant, or None if ``value`` is not one (weights are not)."""
+        return None if value is None else self.context.constants.array(value)
+
+    def dtype(self, value: ir.Value) -> ir.DataType:
+        """Return the dtype of ``value``.
+
+        Raises:
+            LoweringError: If the dtype is not known.
+        """
+        if value.dtype is None:
+            raise LoweringError(f"The dtype of {value.name} has to be known here, but nothing determines it.")
+        return value.dtype
+
+    def rank(self, value: ir.Value) -> int:
+        """Return the rank of ``value``.
+
+        Raises:
+            LoweringError: If the rank is not known.
+        """
+        if value.shape is None:
+            raise LoweringError(f"The rank of {value.name} has to be known here, but nothing determines it.")
+        return len(value.shape)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Cast ``value`` to ``dtype``; nothing is emitted if it has that dtype already."""
+        return value if value.dtype == dtype else self.Cast(value, to=dtype)
+
+    def floor_div(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Divide integers and round down, where ONNX's Div rounds towards zero."""
+        op = self.newest
+        if a.dtype is not None and a.dtype.is_floating_point():
+            return op.Floor(op.Div(a, b))
+        # a - (a mod b) is a multiple of b, so rounding no longer matters; ONNX's Mod has the sign of b.
+        return op.Div(op.Sub(a, op.Mod(a, b)), b)
 
 
 def remove_unused(nodes: list[ir.Node], results: Collection[ir.Value]) -> Iterator[ir.Node]:

@@ -7,22 +7,20 @@ than one producer back, so emission stays linear.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxops_decomp.builder.scope import NodeWriter
 from onnxops_decomp.passes.matching import producer
 from onnxops_decomp.spec.inference import dims_of, same_dim
-
-if TYPE_CHECKING:
-    from onnxops_decomp.builder.op_builder import OpBuilder
 
 __all__ = ["simplified"]
 
 Inputs = Sequence[ir.Value | None]
 Attributes = Mapping[str, Any]
-Rule = Callable[["OpBuilder", Inputs, Attributes], ir.Value | None]
+Rule = Callable[[NodeWriter, Inputs, Attributes], ir.Value | None]
 
 
 def _required(value: ir.Value | None) -> ir.Value:
@@ -38,7 +36,7 @@ def _known_equal(a: ir.Value, b: ir.Value) -> bool:
     return all(same_dim(x, y) for x, y in zip(left, right, strict=True))
 
 
-def _cast(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _cast(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     x, target = _required(inputs[0]), ir.DataType(attributes["to"])
     if x.dtype == target:
         return x
@@ -74,37 +72,37 @@ def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
     return wide.is_integer() and signs and digits <= wide.bitwidth - wide.is_signed()
 
 
-def _cast_like(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _cast_like(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     dtype = _required(inputs[1]).dtype
     result: ir.Value | None = None if dtype is None else op.Cast(inputs[0], to=dtype, **attributes)
     return result
 
 
-def _dropout(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _dropout(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     training = op.static(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else np.zeros((), np.bool_)
     return inputs[0] if training is not None and not training else None
 
 
-def _only(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _only(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     """Rule of an operator that leaves its first input as it is when there is no other."""
     return inputs[0] if len(inputs) == 1 else None
 
 
-def _tile(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _tile(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     repeats = op.static(inputs[1])
     return inputs[0] if repeats is not None and (repeats == 1).all() else None
 
 
-def _flatten(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _flatten(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     dims = dims_of(inputs[0])
     return inputs[0] if dims is not None and len(dims) == 2 and attributes.get("axis", 1) in (1, -1) else None
 
 
-def _identity(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _identity(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     return inputs[0]
 
 
-def _transpose(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _transpose(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     x, perm = _required(inputs[0]), attributes.get("perm")
     if perm is None:
         dims = dims_of(x)
@@ -120,7 +118,7 @@ def _transpose(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Valu
     return result
 
 
-def _reshape(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _reshape(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     x, shape = _required(inputs[0]), op.static(inputs[1])
     if shape is None:
         return None
@@ -139,7 +137,7 @@ def _reshape(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value 
     return None
 
 
-def _expand(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _expand(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     x, shape = _required(inputs[0]), op.static(inputs[1])
     dims = dims_of(x)
     if shape is None or dims is None or len(shape) > len(dims):
@@ -149,19 +147,19 @@ def _expand(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value |
     return x if same else None
 
 
-def _axes_of(op: OpBuilder, value: ir.Value | None, rank: int) -> list[int] | None:
+def _axes_of(op: NodeWriter, value: ir.Value | None, rank: int) -> list[int] | None:
     array = op.static(value)
     return None if array is None else sorted(int(axis) % rank for axis in array)
 
 
-def _node_axes(op: OpBuilder, node: ir.Node, rank: int) -> list[int] | None:
+def _node_axes(op: NodeWriter, node: ir.Node, rank: int) -> list[int] | None:
     """Return the axes of an emitted Squeeze or Unsqueeze, which are an attribute below opset 13."""
     if "axes" in node.attributes:
         return sorted(axis % rank for axis in node.attributes["axes"].as_ints())
     return _axes_of(op, node.inputs[1], rank) if len(node.inputs) > 1 else None
 
 
-def _unsqueeze(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _unsqueeze(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     axes = op.static(inputs[1])
     if axes is not None and axes.size == 0:
         return inputs[0]
@@ -174,7 +172,7 @@ def _unsqueeze(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Valu
     return _unsqueezed_twice(op, inputs)
 
 
-def _unsqueezed_twice(op: OpBuilder, inputs: Inputs) -> ir.Value | None:
+def _unsqueezed_twice(op: NodeWriter, inputs: Inputs) -> ir.Value | None:
     """Join an Unsqueeze with the one before it."""
     before, dims, axes = producer(inputs[0], "Unsqueeze"), dims_of(inputs[0]), op.static(inputs[1])
     if before is None or dims is None or axes is None:
@@ -189,7 +187,7 @@ def _unsqueezed_twice(op: OpBuilder, inputs: Inputs) -> ir.Value | None:
     return result
 
 
-def _squeeze(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _squeeze(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     if len(inputs) < 2 or inputs[1] is None:
         return None
     x = _required(inputs[0])
@@ -203,7 +201,7 @@ def _squeeze(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value 
     return before.inputs[0] if added is not None and added == _axes_of(op, inputs[1], len(dims)) else None
 
 
-def _slice(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _slice(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     starts, ends = op.static(inputs[1]), op.static(inputs[2])
     steps = op.static(inputs[4]) if len(inputs) > 4 and inputs[4] is not None else np.ones(1, np.int64)
     if starts is None or ends is None or steps is None:
@@ -212,7 +210,7 @@ def _slice(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | 
     return inputs[0] if whole else None
 
 
-def _shape(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _shape(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     dims = dims_of(inputs[0])
     if dims is None:
         return None
@@ -225,7 +223,7 @@ def _shape(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | 
 def _neutral(element: int, *, right_only: bool = False) -> Rule:
     """Rule for ``x op element == x``, applied to integers, and to floats where signed zeros survive it."""
 
-    def rule(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+    def rule(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
         a, b = _required(inputs[0]), _required(inputs[1])
         for x, other in [(a, b)] if right_only else [(a, b), (b, a)]:
             array = op.static(other)
@@ -242,7 +240,7 @@ def _neutral(element: int, *, right_only: bool = False) -> Rule:
 def _decided(element: bool) -> Rule:
     """Rule for ``x op element == x`` on booleans."""
 
-    def rule(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+    def rule(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
         a, b = _required(inputs[0]), _required(inputs[1])
         for x, other in ((a, b), (b, a)):
             array, dims = op.static(other), dims_of(x)
@@ -253,7 +251,7 @@ def _decided(element: bool) -> Rule:
     return rule
 
 
-def _where(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _where(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     condition = op.static(inputs[0])
     if condition is None or condition.size == 0:
         return None
@@ -262,7 +260,7 @@ def _where(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | 
     return (x if condition.all() else y) if same and condition.ndim <= len(dims_of(x) or ()) else None
 
 
-def _pad(op: OpBuilder, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def _pad(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     pads = op.static(inputs[1])
     return inputs[0] if pads is not None and not pads.any() else None
 
@@ -298,7 +296,7 @@ _RULES: dict[str, Rule] = {
 }
 
 
-def simplified(op: OpBuilder, op_type: str, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+def simplified(op: NodeWriter, op_type: str, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
     """Return the value that ``op_type`` of these operands is known to be, or None if a node is needed."""
     rule = _RULES.get(op_type)
     return None if rule is None else rule(op, inputs, attributes)

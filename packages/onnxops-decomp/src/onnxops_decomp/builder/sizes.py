@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
 import sympy
 
 from onnxops_decomp.builder.expressions import at_sizes, emit_expression, is_computable
+from onnxops_decomp.builder.scope import NodeWriter
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dim, dims_of, same_dim
-
-if TYPE_CHECKING:
-    from onnxops_decomp.builder.op_builder import OpBuilder
 
 __all__ = ["INT64_MAX", "Size", "SizeOperations", "is_one", "is_zero"]
 
@@ -40,7 +38,7 @@ def _of_tensor(size: sympy.Expr) -> sympy.Expr:
     return sympy.Max(size, 0, evaluate=False) if smallest is not None and smallest.is_negative else size
 
 
-class SizeOperations:
+class SizeOperations(NodeWriter):
     """The part of the builder that deals with sizes and shapes."""
 
     def sizes(self, value: ir.Value) -> list[Size]:
@@ -49,12 +47,12 @@ class SizeOperations:
         Raises:
             LoweringError: If the rank is not known.
         """
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         return [self.size(value, axis) for axis in range(op.rank(value))]
 
     def size(self, value: ir.Value, axis: int) -> Size:
         """Return the size of ``value`` along ``axis``, which may be negative."""
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         dims = dims_of(value)
         if dims is None:
             if axis < 0:
@@ -73,13 +71,13 @@ class SizeOperations:
         """Return the size that a SymPy expression of the model's input dimensions gives."""
         if isinstance(expression, sympy.Integer):
             return int(expression)
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         # A quotient that is known to be whole is computed in doubles, which hold every size.
         return self.as_size(op.cast(emit_expression(op, expression), ir.DataType.INT64), dim)
 
     def as_size(self, vector: ir.Value, dim: Dim = UNKNOWN_DIM) -> Size:
         """Turn a 1-D value of one element into a size; ``dim`` is what it is called in shapes."""
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         array = op.static(vector)
         if array is not None:
             return int(array.item())
@@ -98,7 +96,7 @@ class SizeOperations:
         Args:
             sizes: Ints, or INT64 values of rank 0 or of one element.
         """
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         if all(isinstance(size, int | np.integer) for size in sizes):
             return op.constant([int(size) for size in sizes], ir.DataType.INT64)
         parts: list[ir.Value] = []
@@ -120,7 +118,7 @@ class SizeOperations:
 
     def _append_size(self, parts: list[ir.Value], size: ir.Value) -> None:
         """Append ``size`` as a vector, joining it with the slice of the same Shape that stands before it."""
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         size = op.cast(size, ir.DataType.INT64)
         dims = dims_of(size)
         vector: ir.Value = op.Unsqueeze(size, [0]) if dims == () else op.Reshape(size, [1]) if dims is None else size
@@ -135,7 +133,7 @@ class SizeOperations:
 
         A size that is 0 at run time is one; beside it a -1 is an error of the runtime, as it is in torch.
         """
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         wanted = [self.dim(size) for size in sizes]
         if _has_dims(value, wanted):
             return value
@@ -159,7 +157,7 @@ class SizeOperations:
 
     def expand(self, value: ir.Value, sizes: Sequence[Size]) -> ir.Value:
         """Broadcast ``value`` to ``sizes``; -1 keeps the size it has."""
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         dims = dims_of(value)
         if dims is not None:
             lead = len(sizes) - len(dims)
@@ -194,7 +192,7 @@ class SizeOperations:
 
     def filled_with_zeros(self, sizes: Sequence[Size], dtype: ir.DataType) -> ir.Value:
         """Return zeros of ``dtype`` in the shape ``sizes``."""
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         if all(isinstance(size, int) for size in sizes):
             return op.constant(np.zeros([size for size in sizes if isinstance(size, int)]), dtype)
         zero = ir.tensor(np.zeros(1, dtype.numpy()), dtype=dtype)
@@ -216,7 +214,7 @@ class SizeOperations:
 
     def number(self, size: Size, dtype: ir.DataType) -> ir.Value:
         """Return a size as a 0-d value of ``dtype``, to compute with."""
-        op = cast("OpBuilder", self)
+        op = self
         return op.constant(float(size), dtype) if isinstance(size, int) else op.cast(size, dtype)
 
     # ---- arithmetic on sizes, folded where both are static
@@ -259,16 +257,8 @@ class SizeOperations:
         return min(a, b) if isinstance(a, int) and isinstance(b, int) else self._size("Min", a, b)
 
     def _size(self, op_type: str, a: Size, b: Size) -> Size:
-        op = cast("OpBuilder", self).newest
+        op = self.newest
         return self.as_size(op.emit(op_type, self.vector([a]), self.vector([b])))
-
-    def floor_div(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Divide integers and round down, where ONNX's Div rounds towards zero."""
-        op = cast("OpBuilder", self).newest
-        if a.dtype is not None and a.dtype.is_floating_point():
-            return op.Floor(op.Div(a, b))
-        # a - (a mod b) is a multiple of b, so rounding no longer matters; ONNX's Mod has the sign of b.
-        return op.Div(op.Sub(a, op.Mod(a, b)), b)
 
 
 def _has_dims(value: ir.Value, wanted: Sequence[Dim]) -> bool:

@@ -55,6 +55,7 @@ from onnxops_decomp.exporting.options.table import (
     number_of,
     option_refusal,
 )
+from onnxops_decomp.exporting.program.callable_program import CallableProgram
 from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
 from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, replaced_file
 from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
@@ -100,14 +101,7 @@ from onnxops_decomp.graph.autocast import casts_unseen
 from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload
 from onnxops_decomp.graph.decompose import Decomposer, Decomposition
 from onnxops_decomp.graph.definitions import masked_index, torch_definition
-from onnxops_decomp.graph.graph_lowering import (
-    Failure,
-    GraphLowering,
-    NodeHandler,
-    RegionHandler,
-    SymbolNames,
-    dimension_symbol,
-)
+from onnxops_decomp.graph.graph_lowering import Failure, GraphLowering, NodeHandler, RegionHandler
 from onnxops_decomp.graph.mutation import (
     needs_functionalization,
     shared_writes,
@@ -116,6 +110,7 @@ from onnxops_decomp.graph.mutation import (
     written_inputs,
     written_roots,
 )
+from onnxops_decomp.graph.symbols import SymbolNames, dimension_symbol
 from onnxops_decomp.graph.whole_calls import WholeCalls, restore_calls
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
@@ -141,6 +136,7 @@ __all__ = [
     "TIED_KEY",
     "UNKNOWN_DIM",
     "CallStructure",
+    "CallableProgram",
     "Decomposer",
     "Decomposition",
     "Dims",

@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -27,14 +27,15 @@ from onnxops_decomp.graph.calls import apply_lowering, check_result, find_loweri
 from onnxops_decomp.graph.decompose import Decomposer
 from onnxops_decomp.graph.mutation import written_arguments
 from onnxops_decomp.graph.strided import STRIDED
-from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dim, Dims
+from onnxops_decomp.graph.symbols import SymbolNames
+from onnxops_decomp.spec.inference import UNKNOWN_DIM
 from onnxops_decomp.torch_private import grad_mode_switch
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.lowerings.registry import LoweringTable
 
-__all__ = ["Failure", "GraphLowering", "SymbolNames", "dimension_symbol"]
+__all__ = ["Failure", "GraphLowering"]
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _NUMBER_DTYPES = {
@@ -46,60 +47,6 @@ _NUMBER_DTYPES = {
 NodeHandler = Callable[["GraphLowering", torch.fx.Node], Any]
 # Lowers a run of nodes as a whole and returns those that it took care of; none where it leaves them to the caller.
 RegionHandler = Callable[["GraphLowering", torch.fx.GraphModule], Collection[torch.fx.Node]]
-
-
-def dimension_symbol(name: str) -> sympy.Symbol:
-    """Return the symbol that stands for a dimension of that name in expressions."""
-    return sympy.Symbol(name, integer=True, nonnegative=True)
-
-
-class Shaped(Protocol):
-    """A tensor, or what describes one."""
-
-    @property
-    def shape(self) -> Sequence[int | torch.SymInt]:
-        """Its sizes."""
-
-
-class SymbolNames:
-    """Names and expressions of symbolic dimensions, from torch's symbols to those of the model."""
-
-    def __init__(self, op: OpBuilder, renamed: Mapping[sympy.Symbol, sympy.Expr] | None = None) -> None:
-        self._op = op
-        self._renamed = dict(renamed or {})
-        self._dims: dict[sympy.Expr, ir.SymbolicDim] = {}
-
-    def rename(self, symbol: sympy.Symbol, name: str | sympy.Expr) -> None:
-        """Call ``symbol`` ``name`` from now on, or write it as an expression in the symbols of dimensions."""
-        self._renamed[symbol] = dimension_symbol(name) if isinstance(name, str) else name
-        self._dims.clear()
-
-    def renamed(self, expression: sympy.Expr) -> sympy.Expr:
-        """Return what the model calls a symbol of torch's, or an expression in them."""
-        return expression.xreplace(self._renamed)
-
-    def expression(self, size: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Expr:
-        """Return the expression of a symbolic number in the model's symbols."""
-        return self.renamed(size.node.expr)
-
-    def dim(self, size: int | torch.SymInt) -> Dim:
-        """Return what a size is called in the model's shapes."""
-        if isinstance(size, int):
-            return size
-        raw = size.node.expr
-        known = self._dims.get(raw)
-        if known is None:
-            expression = self.renamed(raw)
-            if expression.is_Integer:
-                return int(expression)
-            text = str(expression)
-            known = self._dims[raw] = ir.SymbolicDim(text)
-            self._op.context.expressions[text] = expression
-        return known
-
-    def dims(self, value: Shaped) -> Dims:
-        """Return the dimensions of a fake tensor, or of what stands for one, in the model's names."""
-        return tuple(self.dim(size) for size in value.shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ therefore lowered from the node, and not by an entry of the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -19,11 +19,23 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex.numbers import joined, parts
 
 if TYPE_CHECKING:
-    from onnxops_decomp.graph.graph_lowering import GraphLowering
+    from onnxops_decomp.builder.op_builder import OpBuilder
+    from onnxops_decomp.graph.symbols import SymbolNames
 
 __all__ = ["STRIDED"]
 
 aten = torch.ops.aten
+
+
+class GraphValues(Protocol):
+    """What these operators need of the lowering of a graph."""
+
+    op: OpBuilder
+    symbols: SymbolNames
+    assumptions: list[sympy.Basic]
+
+    def resolve(self, argument: Any) -> Any:
+        """Return an argument of an fx node with values in the place of nodes."""
 
 
 def _memory_order(tensor: torch.Tensor, name: str) -> list[int]:
@@ -67,7 +79,7 @@ def _expression(number: int | torch.SymInt) -> sympy.Expr:
 
 
 def _positions(
-    lowering: GraphLowering, size: Sequence[int], stride: Sequence[int], offset: int, tensor: torch.Tensor, name: str
+    lowering: GraphValues, size: Sequence[int], stride: Sequence[int], offset: int, tensor: torch.Tensor, name: str
 ) -> ir.Value:
     """Return the place in memory of each element of a strided view, INT64 of shape ``size``.
 
@@ -89,7 +101,7 @@ def _positions(
     return places
 
 
-def _arguments(lowering: GraphLowering, node: torch.fx.Node, count: int) -> tuple[list[Any], torch.Tensor]:
+def _arguments(lowering: GraphValues, node: torch.fx.Node, count: int) -> tuple[list[Any], torch.Tensor]:
     values = list(lowering.resolve(node.args))
     values += [node.kwargs.get("storage_offset")] * (count - len(values))
     first = node.args[0]
@@ -100,7 +112,7 @@ def _arguments(lowering: GraphLowering, node: torch.fx.Node, count: int) -> tupl
     return values, tensor
 
 
-def _as_strided(lowering: GraphLowering, node: torch.fx.Node) -> ir.Value:
+def _as_strided(lowering: GraphValues, node: torch.fx.Node) -> ir.Value:
     op, name = lowering.op, str(node.target)
     (value, size, stride, offset), tensor = _arguments(lowering, node, 4)
     order = _memory_order(tensor, name)
@@ -114,7 +126,7 @@ def _as_strided(lowering: GraphLowering, node: torch.fx.Node) -> ir.Value:
     return taken(value)
 
 
-def _as_strided_scatter(lowering: GraphLowering, node: torch.fx.Node) -> ir.Value:
+def _as_strided_scatter(lowering: GraphValues, node: torch.fx.Node) -> ir.Value:
     op, name = lowering.op, str(node.target)
     (value, source, size, stride, offset), tensor = _arguments(lowering, node, 5)
     order = _memory_order(tensor, name)
@@ -131,7 +143,7 @@ def _as_strided_scatter(lowering: GraphLowering, node: torch.fx.Node) -> ir.Valu
 
 
 # What to call instead of a table entry, by operator.
-STRIDED: dict[Any, Callable[[GraphLowering, torch.fx.Node], ir.Value]] = {
+STRIDED: dict[Any, Callable[[GraphValues, torch.fx.Node], ir.Value]] = {
     aten.as_strided.default: _as_strided,
     aten.as_strided_copy.default: _as_strided,
     aten.as_strided_scatter.default: _as_strided_scatter,

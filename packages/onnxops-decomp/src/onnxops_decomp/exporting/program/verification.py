@@ -18,7 +18,7 @@ from onnxops_decomp.exporting.errors import VerificationError
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes
 
 if TYPE_CHECKING:
-    from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+    from onnxops_decomp.exporting.program.callable_program import CallableProgram
 
 __all__ = ["Reference", "Verified", "verify_program"]
 
@@ -58,7 +58,7 @@ class Reference:
 
 
 def verify_program(
-    program: ONNXProgram,
+    program: CallableProgram,
     reference: Reference,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -103,7 +103,7 @@ def verify_program(
     return verified
 
 
-def _run_model(program: ONNXProgram, reference: Reference, call: Example) -> list[Any]:
+def _run_model(program: CallableProgram, reference: Reference, call: Example) -> list[Any]:
     """Return what the model gives, and what it keeps or changes by the name of the state output."""
     args, kwargs = copy.deepcopy(call)
     # A model with state is run as a copy: the user's own stays where it is.
@@ -159,7 +159,7 @@ def _set_state(model: Any, name: str, initial: torch.Tensor) -> None:
         setattr(owner, attribute, type(present)(initial.item()))
 
 
-def _compare(program: ONNXProgram, call: Example, expected: list[Any], where: str) -> Verified:
+def _compare(program: CallableProgram, call: Example, expected: list[Any], where: str) -> Verified:
     try:
         import onnx_verify
     except ImportError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import sympy
 
-from onnxops_decomp.graph.graph_lowering import dimension_symbol
+from onnxops_decomp.graph.symbols import dimension_symbol
 
 __all__ = ["names_in_size", "parsed_size", "size", "solved", "symbolic_size", "value_of_size"]
 

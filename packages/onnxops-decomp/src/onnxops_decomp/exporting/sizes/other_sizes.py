@@ -11,7 +11,7 @@ from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.sizes.expressions import size
 
 if TYPE_CHECKING:
-    from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+    from onnxops_decomp.exporting.program.callable_program import CallableProgram
 
 __all__ = ["Example", "other_sizes", "resampled"]
 
@@ -19,7 +19,7 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def other_sizes(
-    program: ONNXProgram, args: Sequence[Any], kwargs: Mapping[str, Any], smallest: int
+    program: CallableProgram, args: Sequence[Any], kwargs: Mapping[str, Any], smallest: int
 ) -> Iterator[Iterator[tuple[dict[str, int], Example]]]:
     """Yield calls at other sizes: a group of larger ones, of which one is enough, and a group of the smallest.
 
@@ -54,7 +54,7 @@ def other_sizes(
 
 
 def _calls(
-    program: ONNXProgram,
+    program: CallableProgram,
     inputs: Mapping[str, torch.Tensor],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -81,11 +81,11 @@ def _resized(tensor: torch.Tensor, dimensions: Mapping[int, str], sizes: Mapping
     return tensor
 
 
-def _is_dynamic(program: ONNXProgram, name: str) -> bool:
+def _is_dynamic(program: CallableProgram, name: str) -> bool:
     return name not in program.initial_state and bool(_dimensions(program, name))
 
 
-def _dimensions(program: ONNXProgram, name: str) -> dict[int, str]:
+def _dimensions(program: CallableProgram, name: str) -> dict[int, str]:
     """Return what the dynamic dimensions of an input are called, by axis."""
     shape = next(value.shape for value in program.model.graph.inputs if value.name == name)
     dims = () if shape is None else shape.dims
