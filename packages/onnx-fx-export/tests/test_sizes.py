@@ -248,7 +248,7 @@ def only_even(x, y):
 CHECKED = {
     rows_of_the_other: ("nm", (8, 4), [(8, 4), (4, 6), (2, 1)], [(5, 4), (7, 5)], r"\bm\b"),
     a_part_of_the_rows: ("nm", (6, 2), [(9, 2), (3, 1)], [(14, 2)], "n // 3"),
-    groups_of_four: ("nm", (8, 2), [(4, 1), (16, 3)], [(7, 2), (2, 1)], "n // 4|% 4"),
+    groups_of_four: ("nm", (8, 2), [(4, 1), (16, 3)], [(7, 2), (2, 1)], "n >= 4|n % 4"),
     larger_than_five: ("nm", (8, 2), [(6, 1)], [(5, 2), (0, 1)], "n > 5|n >= 6"),
     only_even: ("nm", (8, 2), [(2, 1), (0, 1)], [(5, 2)], "n % 2 == 0"),
     both_together: (("n", "n"), (4, 4), [(8, 8), (1, 1)], [(8, 7)], "axis0 == n"),
@@ -304,7 +304,7 @@ class Table(torch.nn.Module):
 BOUNDS = {
     "<= 8": (Table(), 5),
     "> 5|>= 6": (FunctionModule(lambda x: x + 1 if x.shape[0] > 5 else x), 8),
-    "% 6 == 0": (FunctionModule(lambda x: x.view(2, -1, 3)), 8),
+    "% 2 == 0": (FunctionModule(lambda x: x.view(2, -1, 3)), 8),
 }
 
 

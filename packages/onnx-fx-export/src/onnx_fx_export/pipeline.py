@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.capture.exported_program import CaptureRequest, capture
@@ -16,7 +17,6 @@ from onnx_fx_export.finish.onnxscript import rewrite_with_onnxscript
 from onnx_fx_export.inputs.arguments import FunctionModule, arguments_by_name, parameter_defaults, parameter_names
 from onnx_fx_export.lower.convert import ModelNames, convert
 from onnx_fx_export.repeats.regions import ModuleClasses
-from onnx_fx_export.sizes.constraints import warn_of_bounds
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_core.exporting import warn_user
@@ -26,11 +26,13 @@ from onnxops_decomp.exporting import (
     ONNXProgram,
     add_size_checks,
     argument_paths,
+    declared_bounds,
     example_paths,
     left_out,
     set_custom_opsets,
     shared_memory,
     structure_paths,
+    warn_of_bounds,
     without_absent,
 )
 
@@ -131,7 +133,10 @@ class ExportRequest:
         )  # fmt: skip
         if optimize == "onnxscript":
             rewrite_with_onnxscript(result.model)
-        warn_of_bounds(result.constraints, (dim for dims in captured.dims for dim in dims.values()))
+        dims = [dim for by_axis in captured.dims for dim in by_axis.values()]
+        # Dim.AUTO promises nothing.
+        if not any(dim is Dim.AUTO for dim in dims):
+            warn_of_bounds(result.constraints, [bound for dim in dims for bound in declared_bounds(dim)])
         name_output_axes(result.model, captured.output_axes)
         if self.size_checks:
             add_size_checks(result.model, result.constraints)

@@ -31,6 +31,7 @@ from onnxops_decomp.exporting import (
     Reference,
     SizeConstraints,
     Translations,
+    assumed_conditions,
     check_names,
     check_options,
     finish_model,
@@ -42,6 +43,7 @@ from onnxops_decomp.exporting import (
     smallest_declared,
     translation_table,
     verify_program,
+    warn_of_bounds,
     warn_of_names,
     without_absent,
 )
@@ -186,15 +188,16 @@ def export(
 
 
 def _finish(program: TSProgram, given: Mapping[str, Any], bounds: Sequence[str]) -> None:
-    """Fuse nodes, if that is asked for, and note versions of domains and the bounds of dynamic dimensions."""
+    """Fuse nodes, if that is asked for, and note versions of domains and the sizes that the model is right for."""
     if given["optimize"]:
         has_inputs = given["keep_initializers_as_inputs"] or not given["export_params"]
         folds = given["do_constant_folding"] and number_of(given["training"]) == TrainingMode.EVAL and not has_inputs
         finish_model(program.model, given["target"], folds_weights=folds)
     set_custom_opsets(program.model, given["custom_opsets"] or {})
-    if bounds:
-        program.constraints = SizeConstraints([*program.constraints.conditions, *bounds])
-        program.constraints.record(program.model)
+    conditions = [*program.constraints.conditions, *bounds, *assumed_conditions(program.model)]
+    program.constraints = SizeConstraints(conditions)
+    program.constraints.record(program.model)
+    warn_of_bounds(program.constraints, bounds)
 
 
 def _options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:

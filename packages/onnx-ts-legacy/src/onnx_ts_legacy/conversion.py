@@ -31,6 +31,7 @@ from onnx_ts_legacy.mutation.writes import unfitted_value
 from onnx_ts_legacy.quantization.calls import convert_quantized, is_quantized_call, observed_fake_quantize
 from onnx_ts_legacy.quantization.values import QUANTIZED_DTYPES
 from onnx_ts_legacy.shapes.metadata import Metadata
+from onnx_ts_legacy.shapes.size_conditions import squeeze_conditions
 from onnx_ts_legacy.shapes.tensor_forms import is_tensor
 from onnx_ts_legacy.state.attributes import Attributes
 from onnx_ts_legacy.state.slots import StateSlot
@@ -47,7 +48,6 @@ from onnx_ts_legacy.state.values import (
     is_runtime,
 )
 from onnx_ts_legacy.symbolics.graph_context import run_symbolic
-from onnxops_core.exporting import warn_user
 from onnxops_decomp import (
     LoweringError,
     LoweringTable,
@@ -115,6 +115,7 @@ class Interpreter(OperatorCalls):
         self.attributes = Attributes(self, root, prefix, slots or {})
         self.env: dict[int, Any] = {}
         self.failures: list[Failure] = []
+        self.conditions: list[str] = []
         self._stand_in_values: set[ir.Value] = set()
         self.state_values: dict[str, Any] = {}
         self.cases: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
@@ -264,7 +265,7 @@ class Interpreter(OperatorCalls):
                 return parts
         bound, keyword = split_arguments(overload, args)
         if kind in ("aten::squeeze", "aten::squeeze_"):
-            _check_squeeze(self.metadata, node, bound)
+            self.conditions.extend(squeeze_conditions(self.metadata, node, bound))
         return self.call(overload, bound, keyword)
 
     def _declared_number(self, node: Any, number: Any) -> Any:
@@ -478,39 +479,6 @@ def _check_autocast(node: Any, result: Any) -> None:
 @functools.cache
 def _returns_tensor(overload: torch._ops.OpOverload) -> bool:
     return any("Tensor" in str(result.type) for result in overload._schema.returns)
-
-
-def _check_squeeze(metadata: Metadata, node: Any, args: Sequence[Any]) -> None:
-    """Check whether a dimension may be squeezed whose size only the runtime knows: the rank of the result is fixed.
-
-    Raises:
-        DynamicDimensionError: If it is 1 in the example, which would have another rank than the model's result.
-
-    Warns:
-        UserWarning: If it is larger there, or not known.
-    """
-    self, *dims = map(frozen, args)
-    if not isinstance(self, Tensor):
-        return
-    sizes = self.fake.shape
-    asked = dims[0] if dims and isinstance(dims[0], list) else dims or range(len(sizes))
-    dynamic = [sizes[dim] for dim in asked if sizes and isinstance(dim, int) and not isinstance(sizes[dim], int)]
-    if not dynamic:
-        return
-    # A trace knows the rank that the result has in the example.
-    rank = node.output().type().dim() if node.output().type().kind() == "TensorType" else None
-    asked_axes = {dim % len(sizes) for dim in asked if isinstance(dim, int)}
-    left = len(sizes) - sum(isinstance(sizes[axis], int) and sizes[axis] == 1 for axis in asked_axes)
-    if any(map(metadata.is_one_in_example, dynamic)) or (rank is not None and rank < left):
-        raise DynamicDimensionError(
-            "A dimension is squeezed that is 1 in the example and dynamic: the rank of the result would depend on its "
-            "size. Declare it static, or squeeze none that can have other sizes."
-        )
-    source = source_line(node)
-    warn_user(
-        f"A dynamic dimension is squeezed{f' at {source}' if source else ''}. The model keeps it, also where its "
-        "size is 1; name the dimensions that are always 1, or declare this one static."
-    )
 
 
 def _is_unpacked(node: Any) -> bool:

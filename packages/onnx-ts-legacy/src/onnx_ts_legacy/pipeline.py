@@ -30,6 +30,7 @@ from onnx_ts_legacy.finish.results import Result, results_of
 from onnx_ts_legacy.graph.sources import located
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import Registry, registry
+from onnx_ts_legacy.shapes.size_conditions import decided_conditions
 from onnx_ts_legacy.state.changes import changing_line, is_fixed, is_read, lasting
 from onnx_ts_legacy.state.slots import StateSlot, interface_value
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
@@ -40,6 +41,7 @@ from onnxops_decomp.exporting import (
     Interface,
     Leaf,
     Reference,
+    SizeConstraints,
     axis_size,
     build_model,
     ignored_state,
@@ -263,6 +265,10 @@ class _Conversion:
             self._results = [value for _, value in self._outputs]
             self._close_state(changed)
         interpreter.raise_failures()
+        self._conditions = [
+            *interpreter.conditions,
+            *decided_conditions(interpreter, self._captured.graph, self._captured.decisions),
+        ]
         return changed
 
     def needed(self, changed: Mapping[str, Any]) -> set[str]:
@@ -446,6 +452,7 @@ class _Conversion:
             self._interface,
             state=self._state,
             initial_state=initial,
+            constraints=SizeConstraints(self._conditions),
             reference=None if reference is None else lambda: reference,
         )
 

@@ -39,6 +39,7 @@ from onnxops_decomp.exporting import (
     SizeConstraints,
     SymbolNames,
     affine_of,
+    assumed_conditions,
     axis_size,
     build_model,
     check_names,
@@ -335,7 +336,7 @@ class _Converter:
         )
         if optimize:
             finish_model(model, self.op.context.target, folds_weights=folds_weights)
-        constraints = self.constraints()
+        constraints = self.constraints(assumed_conditions(model))
         constraints.record(model)
         interface = Interface(
             structure, self.input_positions, self.constants, user, self.numbers, frozenset(self.number_outputs),
@@ -354,9 +355,9 @@ class _Converter:
             written_inputs=[self.user_name(name) for name in self.mutations.inputs],
         )
 
-    def constraints(self) -> SizeConstraints:
-        """Return what capture and decompositions found out about sizes."""
-        return size_constraints(
+    def constraints(self, assumed: Sequence[str]) -> SizeConstraints:
+        """Return what capture and decompositions found out about sizes, and what the nodes of the model need."""
+        found = size_constraints(
             self.program,
             self.symbols,
             self.input_dims,
@@ -365,6 +366,7 @@ class _Converter:
             declared_minimums(dim for dims in self.names.dims for dim in dims.values()),
             self.names.inputs,
         )
+        return SizeConstraints([*found.conditions, *assumed])
 
 
 def _leaves(program: torch.export.ExportedProgram, names: Sequence[str]) -> list[Leaf]:

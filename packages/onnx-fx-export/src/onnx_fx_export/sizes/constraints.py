@@ -14,7 +14,6 @@ from typing import Any
 
 import sympy
 import torch
-from torch.export import Dim
 
 from onnx_fx_export.sizes.questions import CONDITIONS, LAYOUT
 from onnx_fx_export.sizes.size_one import RIGHT_FOR_ONE, is_about_one
@@ -27,7 +26,6 @@ from onnxops_decomp.exporting import (
     SizeConstraints,
     SymbolNames,
     condition_holds,
-    declared_text,
     dimension_symbol,
     names_in_size,
     parsed_size,
@@ -36,12 +34,10 @@ from onnxops_decomp.exporting import (
     value_of_size,
 )
 
-__all__ = ["CONSTRAINTS_KEY", "size_constraints", "warn_of_bounds"]
+__all__ = ["CONSTRAINTS_KEY", "size_constraints"]
 
 _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
 _COUNTED = "flat_args"
-# Sizes that stand for all of them.
-_SOME_SIZES = (*range(2, 65), *(2**power + step for power in range(7, 21) for step in (0, 1)))
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
 
@@ -85,41 +81,6 @@ def size_constraints(
         conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
     conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
     return SizeConstraints(text for text in conditions if _says_something(text))
-
-
-def warn_of_bounds(constraints: SizeConstraints, dims: Iterable[Any]) -> None:
-    """Tell of conditions that leave out sizes of a dimension by itself which its declaration does not leave out.
-
-    Args:
-        constraints: The conditions.
-        dims: What is declared of the dimensions; ``Dim.AUTO`` promises nothing.
-
-    Warns:
-        UserWarning: If there are some.
-    """
-    dims = list(dims)
-    if any(dim is Dim.AUTO for dim in dims):
-        return
-    declared = {text: dim for dim in dims if (text := declared_text(dim)) is not None}
-    found = [text for text in constraints.conditions if _leaves_out(text, declared)]
-    if found:
-        warn_user(
-            f"The model is right for a part of the declared sizes only: {'; '.join(found)}. Its program refuses the "
-            "others. Declare the bounds, as torch.export.Dim('n', min=..., max=...) does, or change the code that "
-            "needs them."
-        )
-
-
-def _leaves_out(text: str, declared: Mapping[str, Any]) -> bool:
-    """Tell whether a condition on one dimension does not hold for some size that is declared, and larger than 1."""
-    tree = parsed_size(text)
-    names = set() if tree is None else names_in_size(tree)
-    if tree is None or len(names) != 1:
-        return False
-    (name,) = names
-    least, most = (getattr(declared.get(name), end, None) for end in ("min", "max"))
-    sizes = (size for size in _SOME_SIZES if max(2, least or 0) <= size and (not isinstance(most, int) or size <= most))
-    return not all(condition_holds(tree, {name: size}) for size in sizes)
 
 
 def _normal(text: str) -> str | None:

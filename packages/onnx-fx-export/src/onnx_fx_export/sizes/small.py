@@ -297,10 +297,11 @@ class _Trial:
             right = gives(self.program, call, wanted, expected)
         except Exception:
             right = False
-        if not right and self.warns:
+        # What leaves out larger sizes is a condition, of which the user is warned as such.
+        if not right and self.warns and min(small.values()) == 1:
             warn_user(
-                f"The model takes size {min(small.values())} of a dynamic dimension, and its capture is right for "
-                "larger sizes only; the exported model's program refuses smaller ones. Export it once more for them, "
-                "or declare torch.export.Dim(..., min=...) if they do not occur."
+                "The model takes size 1 of a dynamic dimension, and its capture is right for larger sizes only; the "
+                "exported model's program refuses it. Export it once more for size 1, or declare "
+                "torch.export.Dim(..., min=2) if it does not occur."
             )
         return right

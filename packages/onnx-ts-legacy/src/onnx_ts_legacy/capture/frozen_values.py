@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
+from onnx_ts_legacy.capture.size_decisions import SizeDecision, term_of
 from onnx_ts_legacy.capture.watched_calls import watched_calls
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
@@ -32,6 +33,7 @@ __all__ = ["FrozenValues", "told_frozen_values"]
 
 _CONSTANT = "The trace holds it as the constant that it is for the example."
 _INDEX = f"A tensor or size is used as a Python integer here, by range(), a list or other Python code. {_CONSTANT}"
+_BRANCH = "to a Python boolean"
 _KEY = (
     "A size is looked up in a dict, set or cache here. While a model is traced, sizes are tensors, and none equals "
     "another key; use int(), which makes it a constant of the trace."
@@ -74,9 +76,11 @@ class FrozenValues:
         self._refuses = refuses
         self._data: TracedData | None = None
         self._decided: dict[str, Cause] = {}
+        self.decisions: dict[SizeDecision, Place] = {}
 
     def begin(self, inputs: Sequence[torch.Tensor], dynamic: Sequence[Collection[int]]) -> None:
         """Note the model's inputs and their dynamic axes. To be called as the trace begins."""
+        self.decisions.clear()
         if self._refuses and private.traces():
             self._data = TracedData(inputs, dynamic)
 
@@ -127,6 +131,21 @@ class FrozenValues:
             "(torch.jit.script), or use torch.cond"
             + (", or make the size static: int(), no dynamic axis." if by_size else " where the data chooses a branch.")
         ) from error
+
+    def add_truth(self, tensor: torch.Tensor, answer: bool) -> None:
+        """Note a branch: that sizes decide alone becomes a condition of the model, and is no news."""
+        place = None if _in_a_check() else _place()
+        term = term_of(private.traced_value(tensor)) if place is not None and tensor.dim() == 0 else None
+        if place is not None and term is not None:
+            self.decisions[SizeDecision(term, answer, str(place))] = place
+            for key in [key for key in self._told if _BRANCH in key[0] and key[1:] == (place.file, place.line)]:
+                del self._told[key]
+
+    def forget_decisions(self) -> None:
+        """Warn of branches on sizes instead: the graph is a copy of the trace, in which their values are not found."""
+        for place in self.decisions.values():
+            self.tell(f"A size is converted {_BRANCH}. {_CONSTANT}", place)
+        self.decisions.clear()
 
     def tell(self, text: str, place: Place | None) -> None:
         """Warn of something at the end, once for each line."""
@@ -219,7 +238,22 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
         *((owner, name, _add_result(name)) for owner, name in _PYTHON_RESULTS),
         (torch.Tensor, "__iter__", _add_rows),
     ]
-    return tuple((owner, name, _noticed(getattr(owner, name), notice)) for owner, name, notice in notices)
+    noticed = tuple((owner, name, _noticed(getattr(owner, name), notice)) for owner, name, notice in notices)
+    return (*noticed, (torch.Tensor, "__bool__", _branching(torch.Tensor.__bool__)))
+
+
+def _branching(usual: Callable[..., bool]) -> Callable[..., bool]:
+    """Return ``Tensor.__bool__`` that notes what sizes decide of a program that is being traced."""
+
+    @functools.wraps(usual)
+    def function(self: torch.Tensor) -> bool:
+        answer = usual(self)
+        values = getattr(_active, "values", None)
+        if values is not None and private.traces():
+            values.add_truth(self, answer)
+        return answer
+
+    return function
 
 
 def _noticed(usual: Callable[..., Any], notice: Callable[..., None]) -> Callable[..., Any]:

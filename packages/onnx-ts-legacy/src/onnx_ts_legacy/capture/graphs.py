@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.frozen_values import told_frozen_values
+from onnx_ts_legacy.capture.size_decisions import SizeDecision
 from onnx_ts_legacy.capture.traced_state import TracedState, kept_state
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterError
 from onnx_ts_legacy.graph.autocast import TracedAutocast, cast_scripted
@@ -77,6 +78,7 @@ class Captured:
         output_names: Names of the flat outputs, where the structure of the result says them; else None.
         weights: Parameters and buffers that are the last inputs of the graph, with their names.
         rebound: Names of the buffers whose new values are the last outputs of the graph, with the lines that bind them.
+        decisions: What sizes decided in a trace.
         places: Names of the weights that the model holds outside of its parameters and buffers.
         structure: Structure of a call, and of the result of a traced model.
         leaves: Leaves of the example call.
@@ -100,6 +102,7 @@ class Captured:
     left_out: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     aliases: Sequence[tuple[str, torch.Tensor]] = ()
     places: frozenset[str] = frozenset()
+    decisions: Sequence[SizeDecision] = ()
 
     def initial(self, name: str) -> Any:
         """Return what an attribute of the model holds."""
@@ -382,6 +385,7 @@ def _traced(
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
                 graph, root = traced.graph.copy(), traced._c
                 found.refuse_tensors()
+                frozen.forget_decisions()
             else:
                 graph, weights, rebound, examples = _recorded(flat, tensors, found)
         found.check_lasting(lambda given: _FlatModel(model, leaves, structure)(*given), tensors, state)
@@ -393,7 +397,7 @@ def _traced(
     return Captured(
         graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result,
         left_out(signature, args, kwargs), flat.left_out, _aliases(model),
-        frozenset(place.path for place in found.places),
+        frozenset(place.path for place in found.places), tuple(frozen.decisions),
     )  # fmt: skip
 
 

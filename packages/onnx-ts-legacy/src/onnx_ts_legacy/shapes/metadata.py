@@ -293,6 +293,10 @@ class Metadata:
         """Return the symbols of the declared sizes."""
         return {symbol for size, _ in self._declared.values() for symbol in size.node.expr.free_symbols}
 
+    def is_declared(self, expression: sympy.Basic) -> bool:
+        """Tell whether an expression in the model's symbols follows from declared sizes alone."""
+        return {str(symbol) for symbol in expression.free_symbols} <= self._declared.keys()
+
     def hinted(self, values: Mapping[str, int]) -> Mapping[str, int]:
         """Return example values of symbols by name, those of ``values`` first."""
         return {**self._hints, **values}

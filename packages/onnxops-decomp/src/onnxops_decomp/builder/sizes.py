@@ -24,7 +24,7 @@ __all__ = ["INT64_MAX", "Size", "SizeOperations", "is_one", "is_zero"]
 Size = int | ir.Value
 INT64_MAX = np.iinfo(np.int64).max
 
-_DIM_KEY = "onnxops_decomp.dim"
+DIM_KEY = "onnxops_decomp.dim"
 _KEEPS_ORDER = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 
 
@@ -83,12 +83,12 @@ class SizeOperations(NodeWriter):
             return int(array.item())
         scalar: ir.Value = op.Squeeze(vector, [0])
         if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
-            scalar.meta[_DIM_KEY] = dim
+            scalar.meta[DIM_KEY] = dim
         return scalar
 
     def dim(self, size: Size) -> Dim:
         """Return the dimension that a tensor of this size has in shapes."""
-        return size if isinstance(size, int) else cast(Dim, size.meta.get(_DIM_KEY, UNKNOWN_DIM))
+        return size if isinstance(size, int) else cast(Dim, size.meta.get(DIM_KEY, UNKNOWN_DIM))
 
     def vector(self, sizes: Sequence[Any]) -> ir.Value:
         """Return a 1-D INT64 value of the given sizes.

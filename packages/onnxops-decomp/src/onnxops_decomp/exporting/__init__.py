@@ -69,8 +69,10 @@ from onnxops_decomp.exporting.reporting.tool_metadata import (
     stamp_values,
     without_metadata,
 )
+from onnxops_decomp.exporting.sizes.assumptions import assumed_conditions
 from onnxops_decomp.exporting.sizes.checks import add_size_checks
-from onnxops_decomp.exporting.sizes.constraints import CONSTRAINTS_KEY, SizeConstraints, condition_holds
+from onnxops_decomp.exporting.sizes.conditions import condition_holds
+from onnxops_decomp.exporting.sizes.constraints import CONSTRAINTS_KEY, SizeConstraints, warn_of_bounds
 from onnxops_decomp.exporting.sizes.dimensions import renamed_text
 from onnxops_decomp.exporting.sizes.dynamic_shapes import (
     DYNAMIC_NUMBER,
@@ -177,6 +179,7 @@ __all__ = [
     "apply_lowering",
     "argument_paths",
     "asked_of_torchscript",
+    "assumed_conditions",
     "at_sizes",
     "axes_by_number",
     "axis_size",
@@ -260,6 +263,7 @@ __all__ = [
     "unneeded_nodes",
     "value_of_size",
     "verify_program",
+    "warn_of_bounds",
     "warn_of_left_out",
     "warn_of_names",
     "with_line",

@@ -8,26 +8,30 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting.errors import InvalidArgumentError
+from onnxops_decomp.exporting.sizes.conditions import condition_holds, simplified
 from onnxops_decomp.exporting.sizes.dimensions import renamed_text
-from onnxops_decomp.exporting.sizes.expressions import parsed_size, size, solved, value_of_size
+from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, size, solved
 
-__all__ = ["CONSTRAINTS_KEY", "SizeConstraints", "condition_holds"]
+__all__ = ["CONSTRAINTS_KEY", "SizeConstraints", "warn_of_bounds"]
 
 CONSTRAINTS_KEY = "onnxops.size_constraints"
+# Sizes that stand for all of them.
+_SOME_SIZES = (*range(2, 65), *(2**power + step for power in range(7, 21) for step in (0, 1)))
 
 
 class SizeConstraints:
     """Conditions on the sizes of a model's inputs.
 
     Attributes:
-        conditions: Python comparisons over the names of dimensions, such as ``batch >= 2`` or ``3*length % 4 == 0``.
+        conditions: Python comparisons over the names of dimensions, such as ``batch >= 2`` or ``3 * length % 4 == 0``,
+            without those that follow from others.
     """
 
     def __init__(self, conditions: Iterable[str]) -> None:
-        trees = {ast.unparse(tree): tree for text in conditions if (tree := parsed_size(text)) is not None}
-        self.conditions = tuple(trees)
-        self._parsed = list(trees.items())
+        self.conditions = tuple(simplified(conditions))
+        self._parsed = [(text, tree) for text in self.conditions if (tree := parsed_size(text)) is not None]
 
     def renamed(self, names: Mapping[str, str]) -> SizeConstraints:
         """Return the same conditions over dimensions of other names."""
@@ -101,11 +105,33 @@ def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[
             raise InvalidArgumentError(f"{where}, not {text} = {wanted}.")
 
 
-def condition_holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
-    """Evaluate a condition; one that needs a size the call does not give holds, one that divides by 0 does not."""
-    try:
-        return bool(value_of_size(node, sizes))
-    except KeyError:
-        return True
-    except ZeroDivisionError:
+def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> None:
+    """Warn of conditions that leave out sizes of a dimension by itself which its declaration does not leave out.
+
+    Args:
+        constraints: The conditions.
+        declared: The bounds of dimensions that are declared, as conditions.
+
+    Warns:
+        UserWarning: If there are some.
+    """
+    bounds = [tree for text in declared if (tree := parsed_size(text)) is not None]
+    found = [text for text in constraints.conditions if _leaves_out(text, bounds)]
+    if found:
+        warn_user(
+            f"The model is right for a part of the declared sizes only: {'; '.join(found)}. Its program refuses the "
+            "others. Declare the bounds, as torch.export.Dim('n', min=..., max=...) does, or change the code that "
+            "needs them."
+        )
+
+
+def _leaves_out(text: str, bounds: Sequence[ast.expr]) -> bool:
+    """Tell whether a condition on one dimension does not hold for some size that is declared, and larger than 1."""
+    tree = parsed_size(text)
+    names = set() if tree is None else names_in_size(tree)
+    if tree is None or len(names) != 1:
         return False
+    (name,) = names
+    of_name = [bound for bound in bounds if names_in_size(bound) == names]
+    sizes = (size for size in _SOME_SIZES if all(condition_holds(bound, {name: size}) for bound in of_name))
+    return not all(condition_holds(tree, {name: size}) for size in sizes)

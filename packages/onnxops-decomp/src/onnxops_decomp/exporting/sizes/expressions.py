@@ -59,10 +59,32 @@ _STRUCTURE = (
 )
 
 
+# SymPy's and torch's names of what Python has operators or other names for.
+_AS_OPERATORS: dict[str, type[ast.operator]] = {
+    "FloatTrueDiv": ast.Div,
+    "FloorDiv": ast.FloorDiv,
+    "IntTrueDiv": ast.Div,
+    "Mod": ast.Mod,
+    "PythonMod": ast.Mod,
+}
+_AS_FUNCTIONS = {"Max": "max", "Min": "min"}
+
+
+class _InPython(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name in _AS_OPERATORS and len(node.args) == 2:
+            return ast.BinOp(node.args[0], _AS_OPERATORS[name](), node.args[1])
+        if name in _AS_FUNCTIONS:
+            node.func = ast.Name(_AS_FUNCTIONS[name], ast.Load())
+        return node
+
+
 def parsed_size(text: str) -> ast.expr | None:
     """Return the syntax tree of an expression or comparison; None if the text has anything else in it."""
     try:
-        tree = ast.parse(_MODULE.sub("", text), mode="eval").body
+        tree: ast.expr = _InPython().visit(ast.parse(_MODULE.sub("", text), mode="eval")).body
     except SyntaxError:
         return None
     return tree if all(map(_is_known, ast.walk(tree))) else None

@@ -1,0 +1,92 @@
+"""What a trace or a model's nodes need of dynamic sizes is a condition: listed, recorded, told of and checked."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import onnx_ts_legacy
+from onnx_ts_legacy import OnnxExporterError
+
+T = torch.Tensor
+
+
+def twice(x: T) -> T:
+    y = torch.cat([x, x])
+    return y * 2 if y.size(0) > 6 else y
+
+
+# The model, rows and columns of the example, the condition, and sizes that keep and break it.
+BRANCHES: dict[str, tuple[Callable[[T], T], tuple[int, int], str, Any, Any]] = {
+    "more": (lambda x: x * 2 if x.size(0) > 3 else x, (5, 2), "n >= 4", (7, 2), (2, 2)),
+    "less": (lambda x: x * 2 if x.size(0) > 3 else x, (2, 2), "n <= 3", (3, 2), (7, 2)),
+    "even": (lambda x: x.view(-1, 2, 2).sum(1) if x.shape[0] % 2 == 0 else x, (4, 2), "n % 2 == 0", (6, 2), (5, 2)),
+    "columns": (lambda x: x * 2 if x.shape[1:] == (2,) else x, (4, 2), "k == 2", (6, 2), (4, 3)),
+    "rows": (lambda x: x * 2 if x.shape[0] * 2 - 1 >= 11 else x, (6, 2), "n >= 6", (7, 2), (2, 2)),
+    "half": (lambda x: x * 2 if x.size(0) / 2 > 1 else x, (4, 2), "n >= 3", (3, 2), (2, 2)),
+    "of a result": (twice, (4, 2), "n >= 4", (5, 2), (3, 2)),
+}
+
+
+@pytest.mark.parametrize("case", BRANCHES)
+def test_a_branch_on_a_size_is_a_condition_of_a_traced_program(case: str) -> None:
+    model, example, condition, right, wrong = BRANCHES[case]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program = onnx_ts_legacy.export(
+            model, (torch.randn(example),), input_names=["x"], dynamic_axes={"x": {0: "n", 1: "k"}}
+        )
+    assert condition in program.constraints.conditions
+    assert condition in json.loads(program.model.metadata_props["onnxops.size_constraints"])
+    texts = [str(each.message) for each in caught if not issubclass(each.category, DeprecationWarning)]
+    assert len(texts) == 1
+    assert f"part of the declared sizes only: {condition}" in texts[0]
+    x = torch.randn(right)
+    torch.testing.assert_close(program(x)[0], model(x))
+    with pytest.raises(OnnxExporterError, match=f"captured for {condition}"):
+        program(torch.randn(wrong))
+
+
+def test_a_branch_on_two_sizes_is_told_of_with_its_line() -> None:
+    def model(x: T, y: T) -> T:
+        return x + y if x.size(0) == y.size(0) else y
+
+    axes = {"x": {0: "n"}, "y": {0: "m"}}
+    with pytest.warns(UserWarning, match=r"n == m|m == n") as caught:
+        program = onnx_ts_legacy.export(
+            model, (torch.randn(4), torch.randn(4)), input_names=["x", "y"], dynamic_axes=axes
+        )
+    assert "test_size_conditions.py:" in str(caught[0].message)
+    torch.testing.assert_close(program(torch.ones(3), torch.ones(3))[0], torch.full((3,), 2.0))
+    with pytest.raises(OnnxExporterError, match="captured for"):
+        program(torch.randn(4), torch.randn(3))
+
+
+def test_a_branch_on_a_size_that_data_decides_is_told_of() -> None:
+    def model(x: T) -> T:
+        positive = x[x > 0]
+        return positive * 2 if positive.size(0) > 1 else positive
+
+    with pytest.warns(UserWarning, match=r"chooses a branch at .*test_size_conditions.py:"):
+        onnx_ts_legacy.export(model, (torch.ones(4),), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+
+
+def test_a_branch_on_a_static_size_is_no_news(recwarn: pytest.WarningsRecorder) -> None:
+    program = onnx_ts_legacy.export(lambda x: x * 2 if x.size(0) > 3 else x, (torch.ones(4),))
+    assert program.constraints.conditions == ()
+    assert [each for each in recwarn if not issubclass(each.category, DeprecationWarning)] == []
+
+
+def test_a_squeezed_dimension_is_not_one() -> None:
+    with pytest.warns(UserWarning, match=r"squeezed at .*test_size_conditions.py:\d+. The program refuses its size 1"):
+        program = onnx_ts_legacy.export(
+            lambda x: x.squeeze(0) * 2, (torch.ones(2, 3),), input_names=["x"], dynamic_axes={"x": {0: "n"}}
+        )
+    torch.testing.assert_close(program(torch.ones(4, 3))[0], torch.full((4, 3), 2.0))
+    with pytest.raises(OnnxExporterError, match="n != 1"):
+        program(torch.ones(1, 3))

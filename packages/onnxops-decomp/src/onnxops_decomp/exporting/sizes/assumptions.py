@@ -1,0 +1,112 @@
+"""What the operators of a model need of sizes beyond what capture noted: tables of a fixed length, broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxops_decomp.builder.sizes import DIM_KEY
+from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size
+
+__all__ = ["assumed_conditions"]
+
+# Operators whose result has the elements of their first operand, or copies of them.
+_KEEP_ELEMENTS = frozenset(
+    ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+)
+_BROADCAST = frozenset(
+    ("Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mul", "Sub", "Where")
+)
+
+
+def assumed_conditions(model: ir.Model) -> list[str]:
+    """Return the conditions on named dimensions of a model's inputs without which a node of it fails.
+
+    A Gather that counts up to a size reads no further than its table reaches; sizes that meet in an elementwise
+    operator or in a matrix product are equal, or one of them is broadcast.
+    """
+    known = {
+        dim.value
+        for value in model.graph.inputs
+        for dim in value.shape or ()
+        if not isinstance(dim, int) and dim.value is not None
+    }
+    found: dict[str, None] = {}
+    for node in model.graph:
+        for text in (*_of_table(node), *_of_broadcast(node), *_of_product(node)):
+            tree = parsed_size(text)
+            if tree is not None and (names := names_in_size(tree)) and names <= known:
+                found.setdefault(text)
+    return list(found)
+
+
+def _of_table(node: ir.Node) -> Iterator[str]:
+    if node.op_type != "Gather" or node.domain:
+        return
+    data, indices = node.inputs
+    if data is None or indices is None or data.shape is None:
+        return
+    rows = data.shape[node.attributes["axis"].as_int() if "axis" in node.attributes else 0]
+    end = _end(indices)
+    if end is not None and (text := _text(rows)) is not None and end != text:
+        yield f"{end} <= {text}"
+
+
+def _end(value: ir.Value) -> str | None:
+    """Return the number that the elements of a value, which count up in steps of 1, stay below."""
+    node = value.producer()
+    if node is None or node.domain:
+        return None
+    if node.op_type in _KEEP_ELEMENTS and node.inputs[0] is not None:
+        return _end(node.inputs[0])
+    if node.op_type == "Range":
+        _, limit, step = node.inputs
+        return _number(limit) if _number(step) == "1" else None
+    if node.op_type == "Add":
+        for counted, offset in (node.inputs, node.inputs[::-1]):
+            if counted is not None and (end := _end(counted)) is not None and (by := _number(offset)) is not None:
+                return f"{end} + {by}"
+    return None
+
+
+def _number(value: ir.Value | None) -> str | None:
+    """Return the text of a number of the model: a constant, or a size."""
+    if value is None:
+        return None
+    if value.const_value is not None:
+        array = value.const_value.numpy()
+        return str(array.item()) if array.size == 1 and array.dtype.kind == "i" else None
+    return _text(value.meta.get(DIM_KEY))
+
+
+def _text(dim: object) -> str | None:
+    """Return a size as the text of a condition has it."""
+    return str(dim) if isinstance(dim, int) else dim.value if isinstance(dim, ir.SymbolicDim) else None
+
+
+def _of_broadcast(node: ir.Node) -> Iterator[str]:
+    if node.op_type not in _BROADCAST or node.domain:
+        return
+    shapes = [value.shape for value in node.inputs if value is not None]
+    present = [shape for shape in shapes if shape is not None]
+    for axis in range(1, max(map(len, present), default=0) + 1):
+        dims = dict.fromkeys(_text(shape[-axis]) for shape in present if len(shape) >= axis)
+        texts = [text for text in dims if text is not None and text != "1"]
+        for other in texts[1:]:
+            yield _same_or_one(texts[0], other)
+
+
+def _of_product(node: ir.Node) -> Iterator[str]:
+    if node.op_type != "MatMul" or node.domain:
+        return
+    left, right = (value.shape if value is not None else None for value in node.inputs)
+    if left and right:
+        inner, other = _text(left[-1]), _text(right[-2 if len(right) > 1 else -1])
+        if inner is not None and other is not None and inner != other:
+            yield f"{inner} == {other}"
+
+
+def _same_or_one(a: str, b: str) -> str:
+    ones = [f"{text} == 1" for text in (a, b) if not text.isdecimal()]
+    return " or ".join([f"{a} == {b}", *ones])

@@ -1,0 +1,241 @@
+"""Conditions on sizes as people write them.
+
+``2*n % 4 == 0`` is ``n % 2 == 0``, and ``n > 3`` beside ``n >= 4`` is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import sympy
+
+from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
+
+__all__ = ["condition_holds", "simplified"]
+
+# Sizes at which conditions on one dimension are compared, besides those around the numbers in them.
+_SIZES = (*range(-8, 520), *(2**power + step for power in range(9, 21) for step in (-1, 0, 1, 2, 3)))
+_MOST_PERIODS = 64
+_FLIPPED: dict[type, type] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
+_LINEAR = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.Load, ast.Add, ast.Sub, ast.Mult, ast.USub)
+_SIGNS: dict[type, str] = {ast.Eq: "==", ast.NotEq: "!=", ast.GtE: ">=", ast.LtE: "<=", ast.Gt: ">", ast.Lt: "<"}
+
+
+def condition_holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
+    """Evaluate a condition; one that needs a size the call does not give holds, one that divides by 0 does not."""
+    try:
+        return bool(value_of_size(node, sizes))
+    except KeyError:
+        return True
+    except ZeroDivisionError:
+        return False
+
+
+def simplified(texts: Iterable[str]) -> list[str]:
+    """Return conditions that say the same, each as short as it can be, without those that follow from others.
+
+    Args:
+        texts: Python comparisons over the names of dimensions; what is none is left out.
+    """
+    trees = [tree for text in texts if (tree := parsed_size(text)) is not None]
+    plain = dict.fromkeys(_short(ast.unparse(_plain(tree))) for tree in trees)
+    return _without_implied([text for text in plain if text != "True"])
+
+
+def _tree(text: str) -> ast.expr:
+    tree = parsed_size(text)
+    assert tree is not None, text
+    return tree
+
+
+def _without_implied(texts: Sequence[str]) -> list[str]:
+    """Leave out what follows from the other conditions on the same dimension, the longest first."""
+    by_name: dict[str, list[str]] = {}
+    for text in texts:
+        names = names_in_size(_tree(text))
+        if len(names) == 1:
+            by_name.setdefault(names.pop(), []).append(text)
+    implied = {text for text in texts if _alternatives(text) & {*texts} - {text}}
+    for name, group in by_name.items():
+        sizes = _sizes_around(map(_tree, group))
+        tables = {text: _table(_tree(text), name, sizes) for text in group}
+        for text in sorted(group, key=len, reverse=True):
+            others = [tables[other] for other in group if other != text and other not in implied]
+            allowed = [all(row) for row in zip(*others, strict=True)] if others else [True] * len(sizes)
+            if all(own or not other for own, other in zip(tables[text], allowed, strict=True)):
+                implied.add(text)
+    return [text for text in texts if text not in implied]
+
+
+def _alternatives(text: str) -> set[str]:
+    """Return the conditions of which one has to hold."""
+    tree = _tree(text)
+    either = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or)
+    return {ast.unparse(part) for part in tree.values} if either else set()  # type: ignore[attr-defined]
+
+
+def _sizes_around(trees: Iterable[ast.expr]) -> list[int]:
+    """Return sizes that tell conditions apart, those around the numbers in them among them."""
+    numbers = {
+        node.value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, int)
+    }
+    near = {value + step for number in numbers for value in (number, 2 * number) for step in (-1, 0, 1)}
+    combined = {both for a in numbers for b in numbers for both in (a + b, a * b)}
+    return sorted({*_SIZES, *near, *combined})
+
+
+def _table(tree: ast.expr, name: str, sizes: Sequence[int]) -> list[bool]:
+    return [condition_holds(tree, {name: size}) for size in sizes]
+
+
+# ---- one condition
+
+
+def _plain(tree: ast.expr) -> ast.expr:
+    """Return a condition in its usual form, as far as it is arithmetic of sums and products."""
+    match tree:
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) if divisor := _divides(left, right):
+            return _tree(f"({ast.unparse(left)}) % ({ast.unparse(divisor)}) == 0")
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) if divisor := _divides(right, left):
+            return _tree(f"({ast.unparse(right)}) % ({ast.unparse(divisor)}) == 0")
+        case ast.Compare(left=left, ops=[sign], comparators=[right]) if _is_linear(left) and _is_linear(right):
+            return _tree(_of_sum(symbolic_size(left) - symbolic_size(right), type(sign)))
+        case ast.Compare(
+            left=ast.BinOp(left=left, op=ast.Mod(), right=ast.Constant(value=int(divisor))),
+            ops=[ast.Eq()],
+            comparators=[ast.Constant(value=0)],
+        ) if _is_linear(left) and divisor > 0:
+            return _tree(_of_remainder(symbolic_size(left), divisor))
+    return tree
+
+
+def _divides(whole: ast.expr, product: ast.expr) -> ast.expr | None:
+    """Return m where the other expression is ``m * (whole // m)``."""
+    if not isinstance(product, ast.BinOp) or not isinstance(product.op, ast.Mult):
+        return None
+    for factor, quotient in ((product.left, product.right), (product.right, product.left)):
+        if isinstance(quotient, ast.BinOp) and isinstance(quotient.op, ast.FloorDiv):
+            parts, wanted = (quotient.left, quotient.right), (whole, factor)
+            if [ast.dump(part) for part in parts] == [ast.dump(part) for part in wanted]:
+                return factor
+            scaled = _scaled(whole, quotient.left, factor, quotient.right)
+            if scaled:
+                return factor
+    return None
+
+
+def _scaled(whole: ast.expr, part: ast.expr, factor: ast.expr, divisor: ast.expr) -> bool:
+    """Tell whether ``whole`` is as many times ``part`` as ``factor`` is ``divisor``: 2*n == 4*(n//2)."""
+    if not all(map(_is_linear, (whole, part, factor, divisor))):
+        return False
+    return bool(
+        sympy.expand(symbolic_size(whole) * symbolic_size(divisor) - symbolic_size(part) * symbolic_size(factor)) == 0
+    )
+
+
+def _is_linear(tree: ast.expr) -> bool:
+    """Tell whether an expression has sums and products of integers and sizes only."""
+    return all(
+        isinstance(node, _LINEAR) and not (isinstance(node, ast.Constant) and type(node.value) is not int)
+        for node in ast.walk(tree)
+    )
+
+
+def _of_sum(difference: sympy.Expr, sign: type) -> str:
+    """Return the text of a comparison of a sum with 0, all terms counted positive on their side."""
+    difference = sympy.expand(difference)
+    if not difference.free_symbols:
+        return str(condition_holds(_tree(f"{int(difference)} {_SIGNS[sign]} 0"), {}))
+    if sign in (ast.Gt, ast.Lt) and len(difference.free_symbols) == 1:
+        difference, sign = difference + (-1 if sign is ast.Gt else 1), {ast.Gt: ast.GtE, ast.Lt: ast.LtE}[sign]
+    constant, terms = difference.as_coeff_Add()
+    factors = {term: int(factor) for term, factor in terms.as_coefficients_dict().items()}
+    shared = math.gcd(*factors.values())
+    limit = -int(constant)
+    if all(factor < 0 for factor in factors.values()):
+        limit, sign = -limit, _FLIPPED.get(sign, sign)
+        factors = {term: -factor for term, factor in factors.items()}
+    if sign in (ast.GtE, ast.Lt):
+        limit = -(-limit // shared)
+    elif sign in (ast.LtE, ast.Gt):
+        limit //= shared
+    elif limit % shared:
+        return str(sign is ast.NotEq)
+    else:
+        limit //= shared
+    factors = {term: factor // shared for term, factor in factors.items()}
+    left = [_term(term, factor) for term, factor in sorted(factors.items(), key=str) if factor > 0]
+    right = [_term(term, -factor) for term, factor in sorted(factors.items(), key=str) if factor < 0]
+    (right if limit >= 0 else left).extend([str(abs(limit))] if limit or not right else [])
+    return f"{' + '.join(left)} {_SIGNS[sign]} {' + '.join(right)}"
+
+
+def _term(term: sympy.Expr, factor: int) -> str:
+    return str(term) if factor == 1 else f"{factor} * {term}"
+
+
+def _of_remainder(dividend: sympy.Expr, divisor: int) -> str:
+    """Return the text that says that a sum is a multiple of a number."""
+    constant, terms = sympy.expand(dividend).as_coeff_Add()
+    factors = {term: int(factor) % divisor for term, factor in terms.as_coefficients_dict().items()}
+    factors = {term: factor for term, factor in factors.items() if factor}
+    rest = int(constant) % divisor
+    shared = math.gcd(divisor, rest, *factors.values())
+    parts = [_term(term, factor // shared) for term, factor in sorted(factors.items(), key=str)]
+    parts += [str(rest // shared)] if rest else []
+    if divisor == shared or not factors:
+        return str(not rest)
+    text = " + ".join(parts)
+    return f"{text if len(parts) == 1 else f'({text})'} % {divisor // shared} == 0"
+
+
+def _short(text: str) -> str:
+    """Return a condition on one dimension as bounds or as divisibility, if it is no more than that."""
+    tree = _tree(text)
+    names = names_in_size(tree)
+    if len(names) != 1 or _is_usual(tree):
+        return text
+    (name,) = names
+    sizes = [size for size in _sizes_around([tree]) if size >= 0]
+    table = _table(tree, name, sizes)
+    candidates: list[Callable[[], str | None]] = [
+        lambda: "True" if all(_table(tree, name, _sizes_around([tree]))) else None,
+        lambda: _as_bound(name, sizes, table),
+        lambda: _as_multiple(name, sizes, table),
+    ]
+    return next((found for candidate in candidates if (found := candidate()) is not None), text)
+
+
+def _is_usual(tree: ast.expr) -> bool:
+    """Tell whether a condition is that a size is a number, more or less, or a multiple of one."""
+    if not isinstance(tree, ast.Compare):
+        return False
+    left = tree.left
+    if not all(isinstance(part, ast.Constant) for part in tree.comparators):
+        return False
+    remainder = isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and isinstance(left.left, ast.Name)
+    return isinstance(left, ast.Name) or remainder
+
+
+def _as_bound(name: str, sizes: Sequence[int], table: Sequence[bool]) -> str | None:
+    if not any(table) or all(table):
+        return None
+    changes = [index for index in range(1, len(table)) if table[index] != table[index - 1]]
+    if len(changes) != 1:
+        return None
+    place = changes[0]
+    if sizes[place] != sizes[place - 1] + 1:
+        return None
+    return f"{name} >= {sizes[place]}" if table[place] else f"{name} <= {sizes[place - 1]}"
+
+
+def _as_multiple(name: str, sizes: Sequence[int], table: Sequence[bool]) -> str | None:
+    for period in range(2, _MOST_PERIODS + 1):
+        if all(here == (size % period == 0) for size, here in zip(sizes, table, strict=True)):
+            return f"{name} % {period} == 0"
+    return None

@@ -1,0 +1,51 @@
+"""Conditions on sizes are short, without those that follow from others, and mean what they meant."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+
+import pytest
+
+from onnxops_decomp.exporting.sizes.conditions import condition_holds, simplified
+from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size
+
+CONDITIONS = {
+    ("s >= 4", "2*s % 4 == 0", "2*s == 4*(s//2)", "s > 3"): ["s >= 4", "s % 2 == 0"],
+    ("k <= 14", "k <= 16", "k <= 16 + -1 * n"): ["k <= 14", "k + n <= 16"],
+    ("4*n % m == 0", "4*n == m*(4*n//m)"): ["4 * n % m == 0"],
+    ("(1 + n) // 2 == n + -1 * ((1 + n) // 2)",): ["n % 2 == 0"],
+    ("t == Min(16, t) or t == 1 or Min(16, t) == 1",): ["t <= 16"],
+    ("n == m", "n == m or n == 1 or m == 1"): ["n == m"],
+    ("n == m or n == 1 or m == 1",): ["n == m or n == 1 or m == 1"],
+    ("min(4, n) <= n", "n == n"): [],
+    ("p + s + -1*t > 0",): ["p + s > t"],
+    ("2*p + 2*s > 5",): ["p + s > 2"],
+    ("-1*t <= -3",): ["t >= 3"],
+    ("IntTrueDiv(n, 2) > 1",): ["n >= 3"],
+    ("Mod(n, 2) == 0",): ["n % 2 == 0"],
+    ("2*n + 1 == 4",): ["False"],
+    ("3*n + 1 != 4",): ["n != 1"],
+    ("n <= 6", "n >= 2", "n != 4"): ["n <= 6", "n >= 2", "n != 4"],
+    ("12 % n == 0",): ["12 % n == 0"],
+    ("n*m >= 2*n",): ["m * n >= 2 * n"],
+    ("(n - 3) % 4 == 0",): ["(n + 1) % 4 == 0"],
+}
+
+
+@pytest.mark.parametrize("texts", CONDITIONS)
+def test_conditions_are_written_in_short(texts: tuple[str, ...]) -> None:
+    assert simplified(texts) == CONDITIONS[texts]
+
+
+@pytest.mark.parametrize("texts", CONDITIONS)
+def test_short_conditions_say_the_same(texts: tuple[str, ...]) -> None:
+    before, after = ([tree for text in given if (tree := parsed_size(text))] for given in (texts, simplified(texts)))
+    names = sorted({name for tree in before for name in names_in_size(tree)})
+    for point in itertools.product(range(1, 24), repeat=len(names)):
+        sizes = dict(zip(names, point, strict=True))
+        assert _all_hold(before, sizes) == _all_hold(after, sizes), sizes
+
+
+def _all_hold(trees: list[ast.expr], sizes: dict[str, int]) -> bool:
+    return all(condition_holds(tree, sizes) for tree in trees)
