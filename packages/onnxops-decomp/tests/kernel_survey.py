@@ -18,7 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from adapter_cases import Case
 
-from onnxops_decomp.adapters import registry
+from onnxops_decomp.builder import forms as registry
 from onnxops_decomp.builder.planning import make_plan
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.runtimes.onnxruntime import kernel_gaps

@@ -8,7 +8,7 @@ import itertools
 import onnx
 import pytest
 
-from onnxops_decomp.adapters import registry
+from onnxops_decomp.builder import forms as registry
 from onnxops_decomp.builder.planning import NEGATIVE_AXES_OPSET
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET, OpSpec, op_spec
 

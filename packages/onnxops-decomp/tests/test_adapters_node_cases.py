@@ -6,7 +6,7 @@ import adapter_cases
 import pytest
 from adapter_cases import Case, Outcome
 
-from onnxops_decomp.adapters import registry
+from onnxops_decomp.builder import forms as registry
 from onnxops_decomp.errors import UnsupportedOpsetError
 
 # Fused operators have tests of their own.

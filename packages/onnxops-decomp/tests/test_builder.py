@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.builder.scope import ModelContext
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.files.model import build_model
 
@@ -37,6 +38,18 @@ def test_random_nodes_are_not_merged() -> None:
     op = OpBuilder(20)
     x = op.input("x", T.FLOAT, (2,))
     assert op.RandomUniformLike(x) is not op.RandomUniformLike(x)
+
+
+def test_what_the_runtime_lacks_is_written_otherwise_for_that_runtime_alone() -> None:
+    written = []
+    for context in (ModelContext(24), ModelContext(24, runtime=None)):
+        op = OpBuilder(24, context=context)
+        op.Max(op.input("a", T.INT16, (2,)), op.input("b", T.INT16, (2,)))
+        op.RandomUniformLike(op.input("c", T.FLOAT, (2,)))
+        written.append(kinds(op))
+    assert written[0][:4] == ["Cast", "Cast", "Max", "Cast"]
+    assert "RandomUniformLike" not in written[0]
+    assert written[1] == ["Max", "RandomUniformLike"]
 
 
 def test_subgraph_sees_nodes_outside_but_not_the_reverse() -> None:

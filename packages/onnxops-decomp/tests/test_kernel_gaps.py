@@ -18,7 +18,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from opset_sweep import swept
 
-from onnxops_decomp.adapters import registry
+from onnxops_decomp.builder import forms as registry
 from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.builder.scope import ModelContext
 from onnxops_decomp.files.model import build_model

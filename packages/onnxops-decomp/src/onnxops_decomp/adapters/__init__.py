@@ -1,5 +1,5 @@
 """One function per ONNX operator change: how the newer form is written in the older opset."""
 
-from onnxops_decomp.adapters.registry import adapter, find_adapter
+from onnxops_decomp.builder.forms import adapter, find_adapter
 
 __all__ = ["adapter", "find_adapter"]

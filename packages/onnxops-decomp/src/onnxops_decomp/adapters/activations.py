@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import Adapter, adapter
+from onnxops_decomp.builder.forms import Adapter, adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.formulas.operands import odd
 from onnxops_decomp.spec.inference import dims_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import Adapter, adapter
+from onnxops_decomp.builder.forms import Adapter, adapter
 from onnxops_decomp.formulas.operands import static_ints
 
 if TYPE_CHECKING:

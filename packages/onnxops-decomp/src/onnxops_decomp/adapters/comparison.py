@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import Adapter, adapter
+from onnxops_decomp.builder.forms import Adapter, adapter
 from onnxops_decomp.formulas.operands import arange, broadcast_sizes, halves
 from onnxops_decomp.spec.inference import dims_of, same_dim
 

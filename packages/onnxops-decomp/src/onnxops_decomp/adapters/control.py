@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.builder.forms import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 
 if TYPE_CHECKING:

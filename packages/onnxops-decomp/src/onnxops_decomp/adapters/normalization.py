@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import adapter
+from onnxops_decomp.builder.forms import adapter
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import Adapter, adapter, without_kernel
+from onnxops_decomp.builder.forms import Adapter, adapter, without_kernel
 from onnxops_decomp.errors import UnsupportedOpsetError
 
 if TYPE_CHECKING:

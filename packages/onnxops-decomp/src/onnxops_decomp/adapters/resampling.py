@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import adapter, without_kernel
+from onnxops_decomp.builder.forms import adapter, without_kernel
 from onnxops_decomp.builder.sizes import Size
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.formulas.operands import arange

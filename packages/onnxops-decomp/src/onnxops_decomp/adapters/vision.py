@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import adapter
 from onnxops_decomp.adapters.sampling import Tap, gathered_taps
+from onnxops_decomp.builder.forms import adapter
 from onnxops_decomp.builder.sizes import Size
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.formulas.operands import arange

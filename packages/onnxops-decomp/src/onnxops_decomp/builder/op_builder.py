@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import find_adapter, find_form
 from onnxops_decomp.builder import binding
 from onnxops_decomp.builder.folding import fold, is_foldable
+from onnxops_decomp.builder.forms import find_adapter, find_form
 from onnxops_decomp.builder.planning import (
     NEGATIVE_AXES_OPSET,
     Dtypes,
@@ -25,7 +25,6 @@ from onnxops_decomp.builder.scope import Scope, remove_unused
 from onnxops_decomp.builder.simplify import simplified
 from onnxops_decomp.builder.sizes import SizeOperations
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
-from onnxops_decomp.runtimes import find_target_form
 from onnxops_decomp.spec import inference
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OpSpec, first_opset, op_spec
 
@@ -209,12 +208,13 @@ class OpBuilder(SizeOperations):
         self, spec: OpSpec, values: list[ir.Value | None], attributes: dict[str, Any], count: int
     ) -> tuple[ir.Value, ...]:
         """Emit a call in the form that the target or the requested opset has."""
-        if self.context.target is not None and count == 1 and self.dialect == NEWEST_OPSET:
-            written = find_target_form(self.context.target, spec.op_type)
+        runtime = self.context.runtime
+        if runtime and self.context.target is not None and count == 1 and self.dialect == NEWEST_OPSET:
+            written = runtime.own_forms.get(spec.op_type)
             if written is not None and (found := written(self, *values, **attributes)) is not None:
                 return (found,)
         dtypes = dtypes_of(values)
-        form = find_form(spec.op_type, self.opset, self.dialect, dtypes)
+        form = find_form(spec.op_type, self.opset, self.dialect, dtypes, runtime)
         if form is not None:
             dialect, function = form
             wanted = {"_outputs": count} if count > 1 else {}
@@ -275,8 +275,8 @@ class OpBuilder(SizeOperations):
         self, op_type: str, values: list[ir.Value | None], dtypes: Dtypes, attributes: dict[str, Any], count: int
     ) -> tuple[ir.Value, ...]:
         """Emit the node, or return the outputs of an equal one."""
-        widen_bfloat16 = self.context.widen_bfloat16
-        plan = make_plan(op_type, self.dialect, self.opset, dtypes, tuple(attributes), count, widen_bfloat16)
+        wide, runtime = self.context.widen_bfloat16, self.context.runtime
+        plan = make_plan(op_type, self.dialect, self.opset, dtypes, tuple(attributes), count, wide, runtime)
         if plan.casts:
             return self._widened(plan, values, attributes, count)
         target = plan.target

@@ -9,8 +9,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxops_decomp.builder.runtime import Runtime
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
-from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import compute_dtype
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET, Formal, OpSpec, first_opset, op_spec
 
 __all__ = ["NEGATIVE_AXES_OPSET", "Dtypes", "Plan", "dtypes_of", "make_plan", "open_dtype", "with_positive_axes"]
@@ -98,6 +98,7 @@ def make_plan(
     attributes: tuple[str, ...],
     count: int,
     widen_bfloat16: bool,
+    runtime: Runtime | None,
 ) -> Plan:
     """Fit a call to the schema in force at ``opset``.
 
@@ -108,7 +109,8 @@ def make_plan(
         dtypes: Dtypes of the operands.
         attributes: Names of the attributes.
         count: How many outputs are wanted.
-        widen_bfloat16: See :func:`onnxops_decomp.runtimes.onnxruntime.kernel_gaps.compute_dtype`.
+        widen_bfloat16: Whether the model is meant for the CPU, which computes in BFLOAT16 almost nowhere.
+        runtime: The runtime that has to have a kernel for the dtypes; None for all that ONNX specifies.
 
     Raises:
         UnsupportedOpsetError: If the opset has no room for the call, or no exact way to compute in its dtypes.
@@ -126,7 +128,10 @@ def make_plan(
                 f"ONNX {op_type} wants one dtype for its inputs {formal.type_key}, "
                 f"got {narrow[formal.type_key].name} and {dtype.name}."
             )
-        wanted = _computed_in(target, formal, index, dtype, opset, widen_bfloat16)
+        wanted = _specified(target, formal, index, dtype, opset)
+        if runtime is not None:
+            stand_in = runtime.compute_dtype(op_type, formal.type_key, wanted, widen_bfloat16=widen_bfloat16)
+            wanted = stand_in or wanted
         if wanted != dtype:
             casts[formal.type_key] = wanted
     return Plan(target, casts, narrow, tuple(_output(target, index, narrow) for index in range(count)))
@@ -158,9 +163,8 @@ def _target(op_type: str, dialect: int, opset: int, attributes: tuple[str, ...],
     return target
 
 
-def _computed_in(
-    target: OpSpec, formal: Formal, index: int, dtype: ir.DataType, opset: int, widen_bfloat16: bool
-) -> ir.DataType:
+def _specified(target: OpSpec, formal: Formal, index: int, dtype: ir.DataType, opset: int) -> ir.DataType:
+    """Return the dtype to compute in by the specification: ``dtype``, or one that holds its values exactly."""
     op_type = target.op_type
     if dtype not in formal.dtypes:
         # A value that a loop carries has a type of its own, which a cast for all of them would not keep.
@@ -174,7 +178,7 @@ def _computed_in(
             )
             raise UnsupportedOpsetError(op_type, opset, lowest=lowest, reason=f"no {dtype.name} input")
         dtype = found
-    return compute_dtype(op_type, formal.type_key, dtype, widen_bfloat16=widen_bfloat16) or dtype
+    return dtype
 
 
 def _first_opset_where(op_type: str, condition: Any) -> int | None:

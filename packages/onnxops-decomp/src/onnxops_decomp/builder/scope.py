@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp.builder.constants import ConstantPool
+from onnxops_decomp.builder.runtime import Runtime, default_runtime
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, check_opset
 
@@ -100,6 +101,7 @@ class ModelContext:
         expressions: SymPy expression behind the text of each symbolic dimension.
         symbols: For each symbol, how to compute it as a 1-D INT64 value of one element.
         widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
+        runtime: The runtime whose missing kernels are written otherwise; None for all that ONNX specifies.
     """
 
     opset: int
@@ -110,6 +112,7 @@ class ModelContext:
     expressions: dict[str, Any] = dataclasses.field(default_factory=dict)
     symbols: dict[str, SymbolSource] = dataclasses.field(default_factory=dict)
     widen_bfloat16: bool = False
+    runtime: Runtime | None = dataclasses.field(default_factory=default_runtime)
     constants: ConstantPool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:

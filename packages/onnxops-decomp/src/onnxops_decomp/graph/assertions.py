@@ -6,21 +6,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnxops_decomp.graph.mutation import written_arguments
+from onnxops_decomp.lowerings.layout.shapes import ASSERTIONS
 
-__all__ = ["ASSERTIONS", "unneeded_nodes"]
+__all__ = ["unneeded_nodes"]
 
 aten = torch.ops.aten
-
-# Overloads that check something and return nothing.
-ASSERTIONS = (
-    aten._assert_async.default,
-    aten._assert_async.msg,
-    aten._assert_scalar.default,
-    aten._assert_tensor_metadata.default,
-    aten._linalg_check_errors.default,
-    aten.sym_constrain_range.default,
-    aten.sym_constrain_range_for_size.default,
-)
 
 
 def unneeded_nodes(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:

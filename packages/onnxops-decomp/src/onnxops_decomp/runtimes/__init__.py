@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxops_decomp.runtimes.forms import TargetForm
 from onnxops_decomp.runtimes.onnxruntime.fusions import PASSES
-from onnxops_decomp.runtimes.onnxruntime.operators import FORMS
 
-__all__ = ["TARGETS", "TargetForm", "find_target_form", "target_passes"]
+__all__ = ["TARGETS", "target_passes"]
 
-_FORMS = {"onnxruntime": FORMS}
 _PASSES = {"onnxruntime": PASSES}
-TARGETS = tuple(_FORMS)
-
-
-def find_target_form(target: str, op_type: str) -> TargetForm | None:
-    """Return how a target writes an operator of the default domain, or None if like everyone."""
-    return _FORMS[target].get(op_type)
+TARGETS = tuple(_PASSES)
 
 
 def target_passes(target: str) -> tuple[type[ir.passes.InPlacePass], ...]:

@@ -11,7 +11,6 @@ import torch
 from onnxops_decomp.builder.sizes import is_zero
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.graph.assertions import ASSERTIONS
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.inference import Dim, dims_of
 
@@ -19,9 +18,20 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.builder.sizes import Size
 
-__all__ = ["axis_in", "flattened", "swap_axes", "unsqueeze_at"]
+__all__ = ["ASSERTIONS", "axis_in", "flattened", "swap_axes", "unsqueeze_at"]
 
 aten = torch.ops.aten
+
+# Overloads that check something and return nothing.
+ASSERTIONS = (
+    aten._assert_async.default,
+    aten._assert_async.msg,
+    aten._assert_scalar.default,
+    aten._assert_tensor_metadata.default,
+    aten._linalg_check_errors.default,
+    aten.sym_constrain_range.default,
+    aten.sym_constrain_range_for_size.default,
+)
 
 
 def axis_in(rank: int, dim: int) -> int:

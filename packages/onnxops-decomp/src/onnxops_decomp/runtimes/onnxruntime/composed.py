@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.adapters import activations, creation, shapes, windows
-from onnxops_decomp.adapters.registry import without_kernel
+from onnxops_decomp.builder.forms import without_kernel
 from onnxops_decomp.formulas.tabulated import tabulated
 from onnxops_decomp.spec.inference import dims_of
 

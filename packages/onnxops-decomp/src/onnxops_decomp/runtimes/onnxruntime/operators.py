@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.runtimes.forms import TargetForm
+from onnxops_decomp.builder.runtime import OwnForm
 from onnxops_decomp.runtimes.onnxruntime.attention import attention
 from onnxops_decomp.runtimes.onnxruntime.domain import DTYPES, emit
 from onnxops_decomp.spec.inference import dims_of
@@ -34,4 +34,4 @@ def _swish(op: OpBuilder, X: ir.Value, *, alpha: float = 1.0) -> ir.Value | None
     return emit(op, "QuickGelu", [X], {"alpha": float(alpha)}, dims_of(X)) if X.dtype in DTYPES else None
 
 
-FORMS: dict[str, TargetForm] = {"Gelu": _gelu, "Swish": _swish, "Attention": attention}
+FORMS: dict[str, OwnForm] = {"Gelu": _gelu, "Swish": _swish, "Attention": attention}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxops_decomp.adapters.registry import without_kernel
+from onnxops_decomp.builder.forms import without_kernel
 from onnxops_decomp.builder.sizes import Size
 from onnxops_decomp.formulas.loops import repeat
 from onnxops_decomp.formulas.operands import arange

@@ -18,7 +18,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import NO_KERNEL
+from onnxops_decomp.builder.runtime import Runtime
 from onnxops_decomp.spec.schemas import NEWEST_OPSET
 
 __all__ = ["Adapter", "adapter", "find_adapter", "find_form", "without_kernel"]
@@ -69,7 +69,7 @@ def without_kernel(
     Args:
         op_types: Operators that it stands for.
         dtypes: Dtypes that have no kernel; None for an operator that has none at all at the opsets that
-            :data:`onnxops_decomp.runtimes.onnxruntime.kernel_gaps.NO_KERNEL` lists.
+            :attr:`.Runtime.no_kernel` lists.
         operand: Index of the input whose dtype counts.
     """
 
@@ -93,7 +93,9 @@ def find_adapter(op_type: str, opset: int, dialect: int) -> tuple[int, Adapter] 
     return None if below is None else (below, changes[below])
 
 
-def find_form(op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...]) -> Form | None:
+def find_form(
+    op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...], runtime: Runtime | None
+) -> Form | None:
     """Return the dialect and the function by which a call is written otherwise, or None if its operator serves.
 
     Args:
@@ -101,19 +103,22 @@ def find_form(op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType 
         opset: Requested opset.
         dialect: Opset in whose form the call stands.
         dtypes: Dtypes of its operands.
+        runtime: The runtime whose missing kernels are written otherwise; None for all that ONNX specifies.
     """
-    key = (op_type, opset, dialect, dtypes)
+    key = (op_type, opset, dialect, dtypes, runtime)
     try:
         return _FORMS[key]
     except KeyError:
-        form = _FORMS[key] = _form(op_type, opset, dialect, dtypes)
+        form = _FORMS[key] = _form(op_type, opset, dialect, dtypes, runtime)
         return form
 
 
-def _form(op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...]) -> Form | None:
+def _form(
+    op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...], runtime: Runtime | None
+) -> Form | None:
     change = find_adapter(op_type, opset, dialect)
-    first, last = NO_KERNEL.get(op_type, (1, 0))
-    for operand, without, function in _COMPOSED.get(op_type, ()):
+    first, last = runtime.no_kernel.get(op_type, (1, 0)) if runtime else (1, 0)
+    for operand, without, function in _COMPOSED.get(op_type, ()) if runtime else ():
         dtype = dtypes[operand] if operand < len(dtypes) else None
         if first <= opset <= last if without is None else dtype in without:
             return NEWEST_OPSET, function
@@ -122,8 +127,8 @@ def _form(op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | No
 
 def _load() -> None:
     global _loaded
-    package = importlib.import_module(__name__.rpartition(".")[0])
-    names = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
+    adapters = importlib.import_module("onnxops_decomp.adapters")
+    names = [f"{adapters.__name__}.{module.name}" for module in pkgutil.iter_modules(adapters.__path__)]
     for name in (*names, *_COMPOSITIONS):
         importlib.import_module(name)
     _loaded = True

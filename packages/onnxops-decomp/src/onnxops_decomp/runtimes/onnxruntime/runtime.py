@@ -1,0 +1,11 @@
+"""ONNX Runtime on the CPU, as the builder knows it."""
+
+from __future__ import annotations
+
+from onnxops_decomp.builder.runtime import Runtime
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import NO_KERNEL, compute_dtype
+from onnxops_decomp.runtimes.onnxruntime.operators import FORMS
+
+__all__ = ["ONNXRUNTIME"]
+
+ONNXRUNTIME = Runtime(compute_dtype, NO_KERNEL, FORMS)
