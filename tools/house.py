@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tools import rooms
 from tools.commands import run
 from tools.duplicates import repeated
 
@@ -122,10 +123,9 @@ def python_files(root: Path) -> list[str]:
     return [name for name in listed.splitlines() if (root / name).exists()]
 
 
-def faults(root: Path) -> list[str]:
-    """Every breach of the rules in the repository at `root`."""
-    texts = {name: (root / name).read_text(encoding="utf-8") for name in python_files(root)}
-    found = list(repeated(texts))
+def faults(texts: Mapping[str, str]) -> list[str]:
+    """Every breach of the rules in the files of a repository, given by name."""
+    found = [*repeated(texts), *rooms.faults(texts)]
     for name, text in texts.items():
         found += file_faults(name, text)
         found += face_faults(name, text)
@@ -136,7 +136,9 @@ def faults(root: Path) -> list[str]:
 
 
 def main(root: Path) -> int:
-    found = faults(root)
+    texts = {name: (root / name).read_text(encoding="utf-8") for name in python_files(root)}
+    found = faults(texts)
+    print(rooms.plan(texts))
     print("\n".join(found) or "house rules kept")
     return 1 if found else 0
 
