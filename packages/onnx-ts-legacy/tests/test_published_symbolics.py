@@ -429,3 +429,12 @@ def test_names_of_dtypes_are_those_of_torch() -> None:
     assert names[onnx_ts_legacy.JitScalarType.FLOAT] == "float"
     assert names[onnx_ts_legacy.JitScalarType.INT] == "int"
     assert names[onnx_ts_legacy.JitScalarType.FLOAT8E5M2] == "float8_e5m2"
+
+
+def test_every_opset_has_a_module_and_a_stub_file_for_type_checkers() -> None:
+    stubs = {path.stem for path in Path(str(onnx_ts_legacy.__file__)).parent.glob("symbolic_opset*.pyi")}
+    assert stubs == {f"symbolic_opset{opset}" for opset in range(7, 27)}
+    for name in stubs:
+        module = importlib.import_module(f"onnx_ts_legacy.{name}")
+        assert module.relu.__module__ == module.__name__
+        assert "relu" in dir(module)

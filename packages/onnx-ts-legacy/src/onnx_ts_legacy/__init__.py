@@ -1,7 +1,6 @@
 """The TorchScript based ONNX exporter, kept alive."""
 
-import importlib
-from typing import Any
+import sys
 
 from onnx_ts_legacy import errors, operators, registration, symbolic_helper, utils
 from onnx_ts_legacy._version import __version__
@@ -12,6 +11,7 @@ from onnx_ts_legacy.migration import MigrationReport, migration_report
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import register_custom_op_symbolic, unregister_custom_op_symbolic
 from onnx_ts_legacy.symbolics.graph_context import GraphContext
+from onnx_ts_legacy.symbolics.opset_modules import register_opset_modules
 from onnx_ts_legacy.utils import disable_log, enable_log, select_model_mode_for_export
 from onnxops_core import is_in_onnx_export
 
@@ -41,9 +41,4 @@ __all__ = [
     "utils",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the modules ``symbolic_opset7`` and so on when they are first asked for."""
-    if name.startswith("symbolic_opset"):
-        return importlib.import_module(f"onnx_ts_legacy.{name}")
-    raise AttributeError(f"module 'onnx_ts_legacy' has no attribute {name!r}")
+register_opset_modules(sys.modules[__name__])

@@ -71,8 +71,16 @@ class UnsupportedOperatorError(ScriptValueError):
         self.name, self.version, self.supported_version = name, version, supported_version
 
 
+class DependentCallError(ScriptValueError):
+    """A call takes what another one, which could not be converted, would have given."""
+
+
 class ControlFlowError(ScriptValueError):
     """An if or a loop cannot be expressed in ONNX."""
+
+
+class ProgramRaisesError(TorchScriptExportError):
+    """The program raises an exception on the path that is being converted."""
 
 
 class DynamicDimensionError(TorchScriptExportError):

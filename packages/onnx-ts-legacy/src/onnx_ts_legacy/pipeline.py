@@ -13,8 +13,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy._version import __version__
+from onnx_ts_legacy.calls.results import check_results
+from onnx_ts_legacy.calls.scalars import number_output
+from onnx_ts_legacy.calls.size_conditions import decided_conditions
 from onnx_ts_legacy.capture.graphs import Captured
-from onnx_ts_legacy.conversion import Failure, Interpreter
+from onnx_ts_legacy.conversion.failures import raise_failures
+from onnx_ts_legacy.conversion.walker import connect
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.errors import (
     ArgumentsError,
@@ -30,10 +34,21 @@ from onnx_ts_legacy.finish.results import Result, results_of
 from onnx_ts_legacy.graph.sources import located
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import Registry, registry
-from onnx_ts_legacy.shapes.size_conditions import decided_conditions
+from onnx_ts_legacy.state.attributes import (
+    changed_attributes,
+    check_memory,
+    first_values,
+    is_read_first,
+    tie_weight,
+    weight_tensor,
+)
 from onnx_ts_legacy.state.changes import changing_line, is_fixed, is_read, lasting
-from onnx_ts_legacy.state.slots import StateSlot, interface_value
+from onnx_ts_legacy.state.context import ConversionContext, Failure
+from onnx_ts_legacy.state.numbers import runtime_number
+from onnx_ts_legacy.state.slot_values import interface_value, state_input
+from onnx_ts_legacy.state.slots import StateSlot
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
+from onnx_ts_legacy.state.variables import value_of
 from onnxops_core.exporting import warn_user
 from onnxops_decomp import LoweringTable, OpBuilder, builtin_table
 from onnxops_decomp.exporting import (
@@ -169,7 +184,7 @@ def convert_partly(captured: Captured, options: Options) -> list[Failure]:
     conversion = _Conversion(captured, options, {})
     with contextlib.suppress(UnsupportedOperatorsError):
         conversion.run()
-    return conversion.interpreter.failures
+    return conversion.context.failures
 
 
 def _settled(
@@ -180,7 +195,7 @@ def _settled(
     options: Options,
 ) -> bool:
     """Enter what the program changes as state; tell whether everything was entered before."""
-    conversion.interpreter.attributes.check_memory()
+    check_memory(conversion.context)
     before = [(name, tuple(slot.forms)) for name, slot in slots.items()]
     for name, value in changed.items():
         slot = slots.get(name)
@@ -222,7 +237,7 @@ class _Conversion:
         self.op = OpBuilder(options.opset_version)
         self.op.context.target = options.target
         self.op.context.widen_bfloat16 = options.widen_bfloat16
-        self.interpreter = Interpreter(
+        self.context = ConversionContext(
             self.op,
             captured.root,
             prefix=captured.prefix,
@@ -233,6 +248,7 @@ class _Conversion:
             inlines_python=options.inlines_python,
             fallback=options.fallback,
         )
+        connect(self.context)
         self._inputs: list[Tensor] = []
         self._outputs: list[tuple[str, ir.Value]] = []
         self._state: dict[str, str] = {}
@@ -241,39 +257,39 @@ class _Conversion:
 
     def run(self) -> dict[str, Any]:
         """Convert the graph; return the attributes that it changes."""
-        interpreter = self.interpreter
+        context = self.context
         self._remaining = iter(self._input_names())
         for name in self._options.output_names:
             self.op.context.names.reserve(name)
         variables = [self._nested(example.value, example.is_constant) for example in self._captured.inputs]
         for slot in self._slots.values():
-            interpreter.state_input(slot)
+            state_input(context, slot)
         if self._captured.root is not None:
-            variables.insert(0, interpreter.attributes.root)
-        variables.extend(interpreter.attributes.tensor(name, weight) for name, weight in self._captured.weights)
+            variables.insert(0, context.attributes.root)
+        variables.extend(weight_tensor(context, name, weight) for name, weight in self._captured.weights)
         for name, weight in self._captured.aliases:
-            interpreter.attributes.tie(name, weight)
-        results = interpreter.run(self._captured.graph, variables)
-        changed = interpreter.attributes.changed()
+            tie_weight(context, name, weight)
+        results = context.run_block(self._captured.graph, variables)
+        changed = changed_attributes(context)
         if self._captured.rebound:
             (values,) = results
             count = len(values) - len(self._captured.rebound)
             changed.update(zip(self._captured.rebound, values[count:], strict=True))
             results = [values[:count] if count > 1 else values[0]]
-        if not interpreter.failures:
+        if not context.failures:
             self._close(results)
             self._results = [value for _, value in self._outputs]
             self._close_state(changed)
-        interpreter.raise_failures()
+        raise_failures(context)
         self._conditions = [
-            *interpreter.conditions,
-            *decided_conditions(interpreter, self._captured.graph, self._captured.decisions),
+            *context.conditions,
+            *decided_conditions(context, self._captured.graph, self._captured.decisions),
         ]
         return changed
 
     def needed(self, changed: Mapping[str, Any]) -> set[str]:
         """Return what a later call depends on of the things that the program changes."""
-        values, starts = dict(self._outputs), self.interpreter.attributes.starts()
+        values, starts = dict(self._outputs), first_values(self.context)
         tensors = {name for name in changed if isinstance(self._captured.initial(name), torch.Tensor)}
         others = self._needed_others({name: value for name, value in changed.items() if name not in tensors})
         outputs = [*self._results, *(values[self._state[name]] for name in others & self._state.keys())]
@@ -282,8 +298,12 @@ class _Conversion:
 
     def _needed_others(self, changed: Mapping[str, Any]) -> set[str]:
         """Return what a later call depends on of the attributes that are no tensors at first."""
-        captured, is_read_first = self._captured, self.interpreter.attributes.is_read
-        read = {name for name in changed if is_read_first(name) and is_read(captured.graph, name.rpartition(".")[2])}
+        captured, context = self._captured, self.context
+        read = {
+            name
+            for name in changed
+            if is_read_first(context, name) and is_read(captured.graph, name.rpartition(".")[2])
+        }
         fixed = {name for name in read if not isinstance(captured.initial(name), _STATE) and is_fixed(changed[name])}
         start = f"{captured.prefix}." if captured.prefix else ""
         tried = lasting(captured.root, {start + name for name in fixed}, [x.value for x in captured.inputs])
@@ -306,7 +326,7 @@ class _Conversion:
         return names
 
     def _nested(self, value: Any, is_constant: bool) -> Any:
-        heap = self.interpreter.heap
+        heap = self.context.heap
         if isinstance(value, torch.Tensor):
             return self._tensor_input(next(self._remaining), value)
         if isinstance(value, list):
@@ -317,11 +337,11 @@ class _Conversion:
             return DictRef(heap, {key: self._nested(item, is_constant) for key, item in value.items()})
         if isinstance(value, bool | int | float) and not is_constant:
             dtypes = {bool: ir.DataType.BOOL, int: ir.DataType.INT64, float: ir.DataType.DOUBLE}
-            return self.interpreter.scalars.runtime(self.op.input(next(self._remaining), dtypes[type(value)], ()))
+            return runtime_number(self.context, self.op.input(next(self._remaining), dtypes[type(value)], ()))
         return value
 
     def _tensor_input(self, name: str, example: torch.Tensor) -> Tensor:
-        metadata = self.interpreter.metadata
+        metadata = self.context.metadata
         axes = _named_axes(name, self._options.dynamic_axes.get(name, {}), example.dim())
         fake = metadata.input(example, axes)
         dims = metadata.symbols.dims(fake)
@@ -332,7 +352,7 @@ class _Conversion:
             from onnxops_decomp.exporting import mark_complex
 
             mark_complex(value)
-        variable = self.interpreter.fresh(value, fake, origin=name)
+        variable = self.context.fresh(value, fake, origin=name)
         self._inputs.append(variable)
         return variable
 
@@ -376,10 +396,10 @@ class _Conversion:
         """Make the new contents of inputs and of the state outputs."""
         for variable in self._inputs:
             if variable.storage.is_changed and self._options.state == "io":
-                self._add_state(str(variable.storage.origin), self.interpreter.value(variable))
+                self._add_state(str(variable.storage.origin), value_of(self.context, variable))
         for path, slot in self._slots.items():
             if path in changed:
-                self._add_state(path, interface_value(self.interpreter, slot, changed[path]))
+                self._add_state(path, interface_value(self.context, slot, changed[path]))
         if not self._outputs:
             raise ArgumentsError("The model returns no tensor and no number, so that there is nothing to export.")
         pairs = frozenset(name for name, value in self._outputs if is_complex(value))
@@ -407,14 +427,14 @@ class _Conversion:
             raise result.error()
         if isinstance(result, ListRef):
             state: SequenceState | VectorState = result.state
-            return state.value if isinstance(state, SequenceState) else self.interpreter.scalars.to_output(state)
+            return state.value if isinstance(state, SequenceState) else number_output(self.context, state)
         if isinstance(result, Maybe):
-            return optional_output(self.interpreter, result)
+            return optional_output(self.context, result)
         if isinstance(result, Tensor):
-            value = self.interpreter.value(result)
-            self.interpreter.check(value, result.fake, "An output")
+            value = value_of(self.context, result)
+            check_results(self.context, value, result.fake, "An output")
             return value
-        return self.interpreter.scalars.to_output(result)
+        return number_output(self.context, result)
 
     def _output_names(self, paths: list[str]) -> list[str]:
         given = list(self._options.output_names)
@@ -429,13 +449,13 @@ class _Conversion:
 
     def program(self, reference: Reference | None) -> TSProgram:
         """Close the model."""
-        interpreter = self.interpreter
+        context = self.context
         model = build_model(
             self.op,
             [value for _, value in self._outputs],
             name=self._options.name,
-            initializers=interpreter.attributes.initializers,
-            functions=tuple(interpreter.functions.values()),
+            initializers=context.attributes.initializers,
+            functions=tuple(context.functions.values()),
             producer=("onnx-ts-legacy", __version__),
         )
         for (name, _), value in zip(self._outputs, model.graph.outputs, strict=True):
@@ -445,7 +465,7 @@ class _Conversion:
         if self._options.folds_weights and self._options.export_params:
             FoldBatchNormalization().call(model)
         if self._options.module_classes:
-            outline_modules(model, self._options.module_classes, interpreter.attributes.initializers)
+            outline_modules(model, self._options.module_classes, context.attributes.initializers)
         initial = {name: slot.initial_tensor() for name, slot in self._slots.items()}
         return TSProgram(
             model,
@@ -458,7 +478,7 @@ class _Conversion:
 
     def _list_weights(self, graph: ir.Graph) -> None:
         """Make the weights inputs too, or inputs only, where that was asked for."""
-        weights = [value for value in self.interpreter.attributes.initializers if value.name in graph.initializers]
+        weights = [value for value in self.context.attributes.initializers if value.name in graph.initializers]
         if self._options.initializers_as_inputs or not self._options.export_params:
             graph.inputs.extend(weights)
         if not self._options.export_params:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from onnx_ts_legacy.calls.number_lists import NUMBER_LIST_OPERATORS, are_numbers
+from onnx_ts_legacy.calls.scalars import as_int, binary, from_start
 from onnx_ts_legacy.calls.sequences import (
     as_sequence,
     erased,
@@ -20,6 +21,8 @@ from onnx_ts_legacy.calls.sequences import (
     sliced,
 )
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import negated
 from onnx_ts_legacy.state.values import (
     DictRef,
     ListRef,
@@ -30,9 +33,7 @@ from onnx_ts_legacy.state.values import (
     VectorState,
     is_runtime,
 )
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
+from onnx_ts_legacy.state.variables import size_of
 
 __all__ = ["CONTAINER_OPERATORS", "container_operator", "is_unknown_text", "plain"]
 
@@ -55,24 +56,24 @@ def _is_dynamic(target: ListRef, *indices: Any) -> bool:
 # ---- lists
 
 
-def _length(interpreter: Interpreter, target: Any) -> Any:
+def _length(context: ConversionContext, target: Any) -> Any:
     if isinstance(target, ListRef) and isinstance(target.state, SequenceState):
-        return sequence_length(interpreter, target.state)
+        return sequence_length(context, target.state)
     if isinstance(target, Tensor):
-        return interpreter.size(target, 0)
+        return size_of(context, target, 0)
     return len(target.items if isinstance(target, ListRef | DictRef) else target)
 
 
-def _get_item(interpreter: Interpreter, target: Any, index: Any) -> Any:
+def _get_item(context: ConversionContext, target: Any, index: Any) -> Any:
     if isinstance(target, DictRef):
         if index not in target.items:
             raise ScriptValueError(f"The program reads key {index!r} of a dict that does not have it.")
         return target.items[index]
     if isinstance(target, ListRef) and isinstance(target.state, SequenceState):
-        return sequence_at(interpreter, target, index)
+        return sequence_at(context, target, index)
     items = target.items if isinstance(target, ListRef) else target
     if isinstance(index, torch.SymInt):
-        return _pick(interpreter, target, index)
+        return _pick(context, target, index)
     with _existing(index, items):
         return _checked(items[index])
 
@@ -86,14 +87,14 @@ def _existing(index: Any, items: Any) -> Iterator[None]:
         raise ScriptValueError(f"The program reads item {index} of {len(items)} items.") from None
 
 
-def _pick(interpreter: Interpreter, target: Any, index: torch.SymInt) -> Any:
+def _pick(context: ConversionContext, target: Any, index: torch.SymInt) -> Any:
     """Return the item at an index that only the runtime knows."""
     items = target.items if isinstance(target, ListRef) else target
     if items and all(isinstance(item, Tensor) for item in items):
-        return sequence_at(interpreter, target, index)
+        return sequence_at(context, target, index)
     if are_numbers(items):
-        numbers = ListRef(interpreter.heap, tuple(items))
-        return NUMBER_LIST_OPERATORS["aten::__getitem__"](interpreter, numbers, index)
+        numbers = ListRef(context.heap, tuple(items))
+        return NUMBER_LIST_OPERATORS["aten::__getitem__"](context, numbers, index)
     raise ScriptValueError("An item of a list is read at an index that only the runtime knows.")
 
 
@@ -105,140 +106,140 @@ def _checked(item: Any) -> Any:
     return item
 
 
-def _append(interpreter: Interpreter, target: ListRef, item: Any) -> ListRef:
+def _append(context: ConversionContext, target: ListRef, item: Any) -> ListRef:
     if _is_dynamic(target):
-        sequence_insert(interpreter, target, None, item)
+        sequence_insert(context, target, None, item)
     else:
-        interpreter.heap.write(target, (*target.items, item))
+        context.heap.write(target, (*target.items, item))
     return target
 
 
-def _insert(interpreter: Interpreter, target: ListRef, index: Any, item: Any) -> None:
+def _insert(context: ConversionContext, target: ListRef, index: Any, item: Any) -> None:
     if _is_dynamic(target, index):
-        sequence_insert(interpreter, target, index, item)
+        sequence_insert(context, target, index, item)
         return
     items = list(target.items)
     items.insert(index, item)
-    interpreter.heap.write(target, tuple(items))
+    context.heap.write(target, tuple(items))
 
 
-def _pop(interpreter: Interpreter, target: ListRef, index: Any = -1) -> Any:
+def _pop(context: ConversionContext, target: ListRef, index: Any = -1) -> Any:
     if _is_dynamic(target, index):
-        taken = sequence_at(interpreter, target, index)
-        _delete(interpreter, target, index)
+        taken = sequence_at(context, target, index)
+        _delete(context, target, index)
         return taken
     items = list(target.items)
     with _existing(index, items):
         taken = items.pop(index)
-    interpreter.heap.write(target, tuple(items))
+    context.heap.write(target, tuple(items))
     return taken
 
 
-def _delete(interpreter: Interpreter, target: Any, index: Any) -> None:
+def _delete(context: ConversionContext, target: Any, index: Any) -> None:
     if isinstance(target, DictRef):
-        interpreter.heap.write(target, {key: item for key, item in target.items.items() if key != index})
+        context.heap.write(target, {key: item for key, item in target.items.items() if key != index})
         return
     if _is_dynamic(target, index):
-        interpreter.heap.write(target, erased(interpreter, as_sequence(interpreter, target), index))
+        context.heap.write(target, erased(context, as_sequence(context, target), index))
         return
     items = list(target.items)
     with _existing(index, items):
         del items[index]
-    interpreter.heap.write(target, tuple(items))
+    context.heap.write(target, tuple(items))
 
 
-def _set_item(interpreter: Interpreter, target: Any, index: Any, item: Any) -> Any:
+def _set_item(context: ConversionContext, target: Any, index: Any, item: Any) -> Any:
     if isinstance(target, DictRef):
-        interpreter.heap.write(target, {**target.items, index: item})
+        context.heap.write(target, {**target.items, index: item})
         return None
     if _is_dynamic(target, index):
         # Inserted before it is erased: a negative index still counts from the same end then.
-        state = as_sequence(interpreter, target)
-        index = interpreter.scalars.from_start(index, sequence_length(interpreter, state))
-        _delete(interpreter, target, index)
-        sequence_insert(interpreter, target, index, item)
+        state = as_sequence(context, target)
+        index = from_start(context, index, sequence_length(context, state))
+        _delete(context, target, index)
+        sequence_insert(context, target, index, item)
         return target
     items = list(target.items)
     with _existing(index, items):
         items[index] = item
-    interpreter.heap.write(target, tuple(items))
+    context.heap.write(target, tuple(items))
     return target
 
 
-def _extend(interpreter: Interpreter, target: ListRef, other: ListRef) -> ListRef:
+def _extend(context: ConversionContext, target: ListRef, other: ListRef) -> ListRef:
     if isinstance(other.state, SequenceState):
-        places = interpreter.call(torch.ops.aten.arange.default, [sequence_length(interpreter, other.state)], {})
-        state = as_sequence(interpreter, target, other.state.element)
-        interpreter.heap.write(target, extended(interpreter, state, other.state, places))
+        places = context.call(torch.ops.aten.arange.default, [sequence_length(context, other.state)], {})
+        state = as_sequence(context, target, other.state.element)
+        context.heap.write(target, extended(context, state, other.state, places))
         return target
     for item in other.items:
-        _append(interpreter, target, item)
+        _append(context, target, item)
     return target
 
 
-def _clear(interpreter: Interpreter, target: Any) -> None:
-    interpreter.heap.write(target, () if isinstance(target, ListRef) else {})
+def _clear(context: ConversionContext, target: Any) -> None:
+    context.heap.write(target, () if isinstance(target, ListRef) else {})
 
 
-def _add(interpreter: Interpreter, a: ListRef, b: ListRef) -> ListRef:
-    return _extend(interpreter, ListRef(interpreter.heap, a.state), b)
+def _add(context: ConversionContext, a: ListRef, b: ListRef) -> ListRef:
+    return _extend(context, ListRef(context.heap, a.state), b)
 
 
-def _multiply(interpreter: Interpreter, a: Any, b: Any) -> ListRef:
+def _multiply(context: ConversionContext, a: Any, b: Any) -> ListRef:
     target, count = (a, b) if isinstance(a, ListRef) else (b, a)
-    return ListRef(interpreter.heap, target.items * count)
+    return ListRef(context.heap, target.items * count)
 
 
-def _slice(interpreter: Interpreter, target: Any, start: Any = None, end: Any = None, step: int = 1) -> Any:
+def _slice(context: ConversionContext, target: Any, start: Any = None, end: Any = None, step: int = 1) -> Any:
     if isinstance(target, ListRef) and _is_dynamic(target, start, end):
-        state = as_sequence(interpreter, target)
-        return ListRef(interpreter.heap, sliced(interpreter, state, start, end, step))
+        state = as_sequence(context, target)
+        return ListRef(context.heap, sliced(context, state, start, end, step))
     items = target.items if isinstance(target, ListRef) else target
     part = items[slice(start, end, step)]
-    return ListRef(interpreter.heap, part) if isinstance(target, ListRef) else part
+    return ListRef(context.heap, part) if isinstance(target, ListRef) else part
 
 
-def _copy(interpreter: Interpreter, target: Any) -> Any:
+def _copy(context: ConversionContext, target: Any) -> Any:
     if isinstance(target, DictRef):
-        return DictRef(interpreter.heap, target.items)
-    return ListRef(interpreter.heap, tuple(target) if isinstance(target, str | tuple) else target.state)
+        return DictRef(context.heap, target.items)
+    return ListRef(context.heap, tuple(target) if isinstance(target, str | tuple) else target.state)
 
 
-def _reverse(interpreter: Interpreter, target: ListRef) -> None:
-    backwards = _slice(interpreter, target, step=-1)
-    interpreter.heap.write(target, backwards.state)
+def _reverse(context: ConversionContext, target: ListRef) -> None:
+    backwards = _slice(context, target, step=-1)
+    context.heap.write(target, backwards.state)
 
 
-def _contains(interpreter: Interpreter, target: Any, item: Any) -> Any:
+def _contains(context: ConversionContext, target: Any, item: Any) -> Any:
     items = target.items if isinstance(target, ListRef | DictRef) else target
     found: Any = False
     for candidate in items:
-        same = equals(interpreter, candidate, item)
+        same = equals(context, candidate, item)
         if same is True:
             return True
-        found = same if found is False else interpreter.scalars.binary("__or__", found, same) if same else found
+        found = same if found is False else binary(context, "__or__", found, same) if same else found
     return found
 
 
-def _sort(interpreter: Interpreter, target: ListRef, reverse: bool = False) -> None:
+def _sort(context: ConversionContext, target: ListRef, reverse: bool = False) -> None:
     if any(isinstance(item, Tensor) for item in target.items):
         raise ScriptValueError("A list of tensors is sorted, whose order only the runtime knows.")
-    interpreter.heap.write(target, tuple(sorted(target.items, reverse=reverse)))
+    context.heap.write(target, tuple(sorted(target.items, reverse=reverse)))
 
 
-def _remove(interpreter: Interpreter, target: ListRef, item: Any) -> None:
-    _delete(interpreter, target, _index(interpreter, target, item))
+def _remove(context: ConversionContext, target: ListRef, item: Any) -> None:
+    _delete(context, target, _index(context, target, item))
 
 
-def _repeat(interpreter: Interpreter, target: ListRef, count: int) -> ListRef:
-    interpreter.heap.write(target, target.items * count)
+def _repeat(context: ConversionContext, target: ListRef, count: int) -> ListRef:
+    context.heap.write(target, target.items * count)
     return target
 
 
-def _index(interpreter: Interpreter, target: ListRef, item: Any, *bounds: Any) -> Any:
+def _index(context: ConversionContext, target: ListRef, item: Any, *bounds: Any) -> Any:
     """Return the place of the first equal item, which has to be known here."""
     for place, candidate in enumerate(target.items):
-        same = equals(interpreter, candidate, item)
+        same = equals(context, candidate, item)
         if same is True:
             return place
         if same is not False:
@@ -246,18 +247,18 @@ def _index(interpreter: Interpreter, target: ListRef, item: Any, *bounds: Any) -
     raise ScriptValueError(f"The program looks for {item!r} in a list that does not have it.")
 
 
-def _count(interpreter: Interpreter, target: ListRef, item: Any) -> Any:
+def _count(context: ConversionContext, target: ListRef, item: Any) -> Any:
     total: Any = 0
     for candidate in target.items:
-        same = equals(interpreter, candidate, item)
-        total = total + int(same) if isinstance(same, bool) else total + interpreter.scalars.as_int(same)
+        same = equals(context, candidate, item)
+        total = total + int(same) if isinstance(same, bool) else total + as_int(context, same)
     return total
 
 
-def equals(interpreter: Interpreter, a: Any, b: Any) -> Any:
+def equals(context: ConversionContext, a: Any, b: Any) -> Any:
     """Return ``a == b`` of numbers, strings, lists and tuples."""
     if is_runtime(a) or is_runtime(b):
-        return interpreter.scalars.binary("eq", a, b)
+        return binary(context, "eq", a, b)
     left, right = (list(x.items if isinstance(x, ListRef) else x) for x in (a, b)) if _both_lists(a, b) else ([], [])
     if not _both_lists(a, b):
         return a == b
@@ -265,11 +266,11 @@ def equals(interpreter: Interpreter, a: Any, b: Any) -> Any:
         return False
     result: Any = True
     for x, y in zip(left, right, strict=True):
-        same = equals(interpreter, x, y)
+        same = equals(context, x, y)
         if same is False:
             return False
         if same is not True:
-            result = same if result is True else interpreter.scalars.binary("__and__", result, same)
+            result = same if result is True else binary(context, "__and__", result, same)
     return result
 
 
@@ -277,22 +278,22 @@ def _both_lists(a: Any, b: Any) -> bool:
     return isinstance(a, ListRef | tuple) and isinstance(b, ListRef | tuple)
 
 
-def _not_equals(interpreter: Interpreter, a: Any, b: Any) -> Any:
-    return interpreter.scalars.negated(equals(interpreter, a, b))
+def _not_equals(context: ConversionContext, a: Any, b: Any) -> Any:
+    return negated(context, equals(context, a, b))
 
 
 _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {"min": min, "max": max, "add": operator.add}
 
 
 def _reduced(name: str) -> Handler:
-    def reduce(interpreter: Interpreter, target: ListRef, other: Any = None) -> Any:
+    def reduce(context: ConversionContext, target: ListRef, other: Any = None) -> Any:
         items = target.items
         if isinstance(other, ListRef):
             raise ScriptValueError(f"{name} of two lists has no ONNX form.")
         result = _checked(items[0])
         for item in map(_checked, items[1:]):
             runtime = is_runtime(result) or is_runtime(item)
-            result = interpreter.scalars.binary(name, result, item) if runtime else _REDUCTIONS[name](result, item)
+            result = binary(context, name, result, item) if runtime else _REDUCTIONS[name](result, item)
         return result
 
     return reduce
@@ -301,45 +302,45 @@ def _reduced(name: str) -> Handler:
 # ---- dicts
 
 
-def _keys(interpreter: Interpreter, target: DictRef) -> ListRef:
-    return ListRef(interpreter.heap, tuple(target.items))
+def _keys(context: ConversionContext, target: DictRef) -> ListRef:
+    return ListRef(context.heap, tuple(target.items))
 
 
-def _values(interpreter: Interpreter, target: DictRef) -> ListRef:
-    return ListRef(interpreter.heap, tuple(target.items.values()))
+def _values(context: ConversionContext, target: DictRef) -> ListRef:
+    return ListRef(context.heap, tuple(target.items.values()))
 
 
-def _items(interpreter: Interpreter, target: DictRef) -> ListRef:
-    return ListRef(interpreter.heap, tuple(target.items.items()))
+def _items(context: ConversionContext, target: DictRef) -> ListRef:
+    return ListRef(context.heap, tuple(target.items.items()))
 
 
-def _get(interpreter: Interpreter, target: DictRef, key: Any, default: Any = None) -> Any:
+def _get(context: ConversionContext, target: DictRef, key: Any, default: Any = None) -> Any:
     return target.items.get(key, default)
 
 
-def _set_default(interpreter: Interpreter, target: DictRef, key: Any, default: Any) -> Any:
+def _set_default(context: ConversionContext, target: DictRef, key: Any, default: Any) -> Any:
     if key not in target.items:
-        interpreter.heap.write(target, {**target.items, key: default})
+        context.heap.write(target, {**target.items, key: default})
     return target.items[key]
 
 
-def _update(interpreter: Interpreter, target: DictRef, other: DictRef) -> None:
-    interpreter.heap.write(target, {**target.items, **other.items})
+def _update(context: ConversionContext, target: DictRef, other: DictRef) -> None:
+    context.heap.write(target, {**target.items, **other.items})
 
 
-def _new_dict(interpreter: Interpreter, pairs: Any = None) -> DictRef:
+def _new_dict(context: ConversionContext, pairs: Any = None) -> DictRef:
     if isinstance(pairs, DictRef):
-        return DictRef(interpreter.heap, pairs.items)
-    return DictRef(interpreter.heap, dict(pairs.items) if pairs is not None else {})
+        return DictRef(context.heap, pairs.items)
+    return DictRef(context.heap, dict(pairs.items) if pairs is not None else {})
 
 
-def _dict_pop(interpreter: Interpreter, target: Any, *rest: Any) -> Any:
+def _dict_pop(context: ConversionContext, target: Any, *rest: Any) -> Any:
     if isinstance(target, ListRef):
-        return _pop(interpreter, target, *rest)
+        return _pop(context, target, *rest)
     taken = target.items.get(rest[0], rest[1] if len(rest) > 1 else None)
     if rest[0] not in target.items and len(rest) == 1:
         raise ScriptValueError(f"The program takes key {rest[0]!r} out of a dict that does not have it.")
-    _delete(interpreter, target, rest[0])
+    _delete(context, target, rest[0])
     return taken
 
 
@@ -350,7 +351,7 @@ def is_unknown_text(value: Any) -> bool:
     return is_runtime(value) or isinstance(value, Tensor | Poison)
 
 
-def _format(interpreter: Interpreter, text: str, *args: Any) -> Any:
+def _format(context: ConversionContext, text: str, *args: Any) -> Any:
     """Return the text, or a poison where a part of it is known at run time only."""
     if any(map(is_unknown_text, args)):
         return Poison("A text that depends on what the runtime computes is used.")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, Tensor
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["with_boolean_masks"]
 
@@ -19,7 +17,7 @@ aten = torch.ops.aten
 _TAKEN = {"where": 0} | dict.fromkeys(("index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"), 1)
 
 
-def with_boolean_masks(interpreter: Interpreter, overload: torch._ops.OpOverload, args: list[Any]) -> list[Any]:
+def with_boolean_masks(context: ConversionContext, overload: torch._ops.OpOverload, args: list[Any]) -> list[Any]:
     """Return the arguments of a call with masks of dtype uint8 as booleans."""
     place = _TAKEN.get(overload._schema.name.removeprefix("aten::"))
     if place is None:
@@ -30,7 +28,7 @@ def with_boolean_masks(interpreter: Interpreter, overload: torch._ops.OpOverload
     masks = given if isinstance(given, list) else [given]
     if not any(map(_is_old_mask, masks)):
         return args
-    found = [interpreter.call(aten.to.dtype, [m, torch.bool], {}) if _is_old_mask(m) else m for m in masks]
+    found = [context.call(aten.to.dtype, [m, torch.bool], {}) if _is_old_mask(m) else m for m in masks]
     return [*args[:place], found if isinstance(given, list) else found[0], *args[place + 1 :]]
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
-    from onnx_ts_legacy.state.values import Tensor
+from onnx_ts_legacy.calls.scalars import binary, unary
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import number_value
+from onnx_ts_legacy.state.values import Tensor
+from onnx_ts_legacy.state.variables import number_in, number_tensor
 
 __all__ = ["NUMBER_FUNCTIONS"]
 
@@ -18,46 +20,45 @@ aten = torch.ops.aten
 Function = Callable[..., Any]
 
 
-def _double(interpreter: Interpreter, number: Any) -> Tensor:
-    value = interpreter.scalars.to_value(number, ir.DataType.DOUBLE)
-    return interpreter.fresh(value, interpreter.metadata.empty(torch.float64, []))
+def _double(context: ConversionContext, number: Any) -> Tensor:
+    value = number_value(context, number, ir.DataType.DOUBLE)
+    return context.fresh(value, context.metadata.empty(torch.float64, []))
 
 
 def _of_floats(overload: torch._ops.OpOverload) -> Function:
     """Return what computes an operator on numbers as floats of double precision."""
 
-    def compute(interpreter: Interpreter, *numbers: Any) -> Any:
-        operands = [_double(interpreter, number) for number in numbers]
-        return interpreter.scalars.of_tensor(interpreter.call(overload, operands, {}))
+    def compute(context: ConversionContext, *numbers: Any) -> Any:
+        operands = [_double(context, number) for number in numbers]
+        return number_in(context, context.call(overload, operands, {}))
 
     return compute
 
 
-def _log(interpreter: Interpreter, a: Any, base: Any = None) -> Any:
+def _log(context: ConversionContext, a: Any, base: Any = None) -> Any:
     logarithm = _of_floats(aten.log.default)
-    result = logarithm(interpreter, a)
-    return result if base is None else interpreter.scalars.binary("div", result, logarithm(interpreter, base))
+    result = logarithm(context, a)
+    return result if base is None else binary(context, "div", result, logarithm(context, base))
 
 
-def _gcd(interpreter: Interpreter, a: Any, b: Any) -> Any:
-    operands = [interpreter.number_tensor(number) for number in (a, b)]
-    return interpreter.scalars.of_tensor(interpreter.call(aten.gcd.default, operands, {}))
+def _gcd(context: ConversionContext, a: Any, b: Any) -> Any:
+    operands = [number_tensor(context, number) for number in (a, b)]
+    return number_in(context, context.call(aten.gcd.default, operands, {}))
 
 
-def _divmod(interpreter: Interpreter, a: Any, b: Any) -> tuple[Any, Any]:
-    return interpreter.scalars.binary("floordiv", a, b), interpreter.scalars.binary("remainder", a, b)
+def _divmod(context: ConversionContext, a: Any, b: Any) -> tuple[Any, Any]:
+    return binary(context, "floordiv", a, b), binary(context, "remainder", a, b)
 
 
-def _modf(interpreter: Interpreter, a: Any) -> tuple[Any, Any]:
-    whole = _of_floats(aten.trunc.default)(interpreter, a)
-    return interpreter.scalars.binary("sub", a, whole), whole
+def _modf(context: ConversionContext, a: Any) -> tuple[Any, Any]:
+    whole = _of_floats(aten.trunc.default)(context, a)
+    return binary(context, "sub", a, whole), whole
 
 
-def _math_remainder(interpreter: Interpreter, a: Any, b: Any) -> Any:
+def _math_remainder(context: ConversionContext, a: Any, b: Any) -> Any:
     """``math.remainder``: the quotient is rounded, halves to even, where that of ``%`` is rounded down."""
-    binary = interpreter.scalars.binary
-    quotient = interpreter.scalars.unary("round", binary("div", a, b))
-    return binary("sub", a, binary("mul", quotient, b))
+    quotient = unary(context, "round", binary(context, "div", a, b))
+    return binary(context, "sub", a, binary(context, "mul", quotient, b))
 
 
 NUMBER_FUNCTIONS: dict[str, Function] = {

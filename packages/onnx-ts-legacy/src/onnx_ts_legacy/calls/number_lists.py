@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from onnx_ts_legacy.calls.scalars import binary, from_start
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import number_value
 from onnx_ts_legacy.state.values import ListRef, RuntimeBool, RuntimeFloat, Tensor, VectorState, is_runtime
+from onnx_ts_legacy.state.variables import number_in, number_tensor, size_of
 from onnxops_decomp.exporting import to_ir
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["NUMBER_LIST_OPERATORS", "are_numbers", "as_vector", "kind_of_numbers"]
 
@@ -38,11 +39,11 @@ def kind_of_numbers(state: Any) -> torch.dtype | None:
     return torch.float64 if floats else torch.int64
 
 
-def as_vector(interpreter: Interpreter, state: Any, dtype: torch.dtype | None = None) -> VectorState:
+def as_vector(context: ConversionContext, state: Any, dtype: torch.dtype | None = None) -> VectorState:
     """Return the contents of a list of numbers as a vector.
 
     Args:
-        interpreter: The conversion.
+        context: The conversion.
         state: Contents of a list.
         dtype: Dtype of the numbers, for an empty list.
 
@@ -54,170 +55,170 @@ def as_vector(interpreter: Interpreter, state: Any, dtype: torch.dtype | None = 
     kind = kind_of_numbers(state) or dtype
     if kind is None or (state and kind_of_numbers(state) is None):
         raise ScriptValueError("A list of other things than numbers is used where numbers are needed.")
-    op = interpreter.op
+    op = context.op
     element = to_ir(kind)
-    parts = [op.Reshape(interpreter.scalars.to_value(item, element), [1]) for item in state]
+    parts = [op.Reshape(number_value(context, item, element), [1]) for item in state]
     empty = op.constant(np.zeros(0, element.numpy()), element)
     value = op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0] if parts else empty
-    return VectorState(interpreter.fresh(value, interpreter.metadata.empty(kind, [len(parts)])))
+    return VectorState(context.fresh(value, context.metadata.empty(kind, [len(parts)])))
 
 
-def _vector(interpreter: Interpreter, target: ListRef) -> Tensor:
-    tensor: Tensor = as_vector(interpreter, target.state).tensor
+def _vector(context: ConversionContext, target: ListRef) -> Tensor:
+    tensor: Tensor = as_vector(context, target.state).tensor
     return tensor
 
 
-def _write(interpreter: Interpreter, target: ListRef, tensor: Tensor) -> ListRef:
-    interpreter.heap.write(target, VectorState(tensor))
+def _write(context: ConversionContext, target: ListRef, tensor: Tensor) -> ListRef:
+    context.heap.write(target, VectorState(tensor))
     return target
 
 
-def _joined(interpreter: Interpreter, parts: Sequence[Tensor]) -> Tensor:
-    tensor: Tensor = interpreter.call(aten.cat.default, [list(parts)], {})
+def _joined(context: ConversionContext, parts: Sequence[Tensor]) -> Tensor:
+    tensor: Tensor = context.call(aten.cat.default, [list(parts)], {})
     return tensor
 
 
-def _one(interpreter: Interpreter, item: Any, like: Tensor) -> Tensor:
-    return as_vector(interpreter, (item,), like.fake.dtype).tensor
+def _one(context: ConversionContext, item: Any, like: Tensor) -> Tensor:
+    return as_vector(context, (item,), like.fake.dtype).tensor
 
 
-def _part(interpreter: Interpreter, vector: Tensor, start: Any, end: Any = None, step: int = 1) -> Tensor:
-    tensor: Tensor = interpreter.call(aten.slice.Tensor, [vector, 0, start, end, step], {})
+def _part(context: ConversionContext, vector: Tensor, start: Any, end: Any = None, step: int = 1) -> Tensor:
+    tensor: Tensor = context.call(aten.slice.Tensor, [vector, 0, start, end, step], {})
     return tensor
 
 
-def _place(interpreter: Interpreter, vector: Tensor, index: Any) -> Any:
+def _place(context: ConversionContext, vector: Tensor, index: Any) -> Any:
     """Return an index counted from the start."""
-    return interpreter.scalars.from_start(index, interpreter.size(vector, 0))
+    return from_start(context, index, size_of(context, vector, 0))
 
 
-def _number(interpreter: Interpreter, overload: torch._ops.OpOverload, *args: Any) -> Any:
-    return interpreter.scalars.of_tensor(interpreter.call(overload, list(args), {}))
+def _number(context: ConversionContext, overload: torch._ops.OpOverload, *args: Any) -> Any:
+    return number_in(context, context.call(overload, list(args), {}))
 
 
 # ---- operators; ``target`` is a list of numbers
 
 
-def _length(interpreter: Interpreter, target: ListRef) -> Any:
-    return interpreter.size(_vector(interpreter, target), 0)
+def _length(context: ConversionContext, target: ListRef) -> Any:
+    return size_of(context, _vector(context, target), 0)
 
 
-def _get_item(interpreter: Interpreter, target: ListRef, index: Any) -> Any:
-    vector = _vector(interpreter, target)
-    return _number(interpreter, aten.select.int, vector, 0, _place(interpreter, vector, index))
+def _get_item(context: ConversionContext, target: ListRef, index: Any) -> Any:
+    vector = _vector(context, target)
+    return _number(context, aten.select.int, vector, 0, _place(context, vector, index))
 
 
-def _append(interpreter: Interpreter, target: ListRef, item: Any) -> ListRef:
-    vector = _vector(interpreter, target)
-    return _write(interpreter, target, _joined(interpreter, [vector, _one(interpreter, item, vector)]))
+def _append(context: ConversionContext, target: ListRef, item: Any) -> ListRef:
+    vector = _vector(context, target)
+    return _write(context, target, _joined(context, [vector, _one(context, item, vector)]))
 
 
-def _insert(interpreter: Interpreter, target: ListRef, index: Any, item: Any) -> None:
-    vector = _vector(interpreter, target)
+def _insert(context: ConversionContext, target: ListRef, index: Any, item: Any) -> None:
+    vector = _vector(context, target)
     # Unlike elsewhere, an index beyond the end is allowed, and means the end: so it does in a slice.
-    before, after = _part(interpreter, vector, 0, index), _part(interpreter, vector, index)
-    _write(interpreter, target, _joined(interpreter, [before, _one(interpreter, item, vector), after]))
+    before, after = _part(context, vector, 0, index), _part(context, vector, index)
+    _write(context, target, _joined(context, [before, _one(context, item, vector), after]))
 
 
-def _delete(interpreter: Interpreter, target: ListRef, index: Any) -> None:
-    vector = _vector(interpreter, target)
-    place = _place(interpreter, vector, index)
-    after = interpreter.scalars.binary("add", place, 1) if is_runtime(place) else place + 1
+def _delete(context: ConversionContext, target: ListRef, index: Any) -> None:
+    vector = _vector(context, target)
+    place = _place(context, vector, index)
+    after = binary(context, "add", place, 1) if is_runtime(place) else place + 1
     _write(
-        interpreter,
+        context,
         target,
-        _joined(interpreter, [_part(interpreter, vector, 0, place), _part(interpreter, vector, after)]),
+        _joined(context, [_part(context, vector, 0, place), _part(context, vector, after)]),
     )
 
 
-def _pop(interpreter: Interpreter, target: ListRef, index: Any = -1) -> Any:
-    taken = _get_item(interpreter, target, index)
-    _delete(interpreter, target, index)
+def _pop(context: ConversionContext, target: ListRef, index: Any = -1) -> Any:
+    taken = _get_item(context, target, index)
+    _delete(context, target, index)
     return taken
 
 
-def _set_item(interpreter: Interpreter, target: ListRef, index: Any, item: Any) -> ListRef:
-    vector = _vector(interpreter, target)
-    place = interpreter.number_tensor(_place(interpreter, vector, index))
-    places = interpreter.call(aten.arange.default, [interpreter.size(vector, 0)], {})
-    here = interpreter.call(aten.eq.Tensor, [places, place], {})
-    chosen = interpreter.call(aten.where.self, [here, _one(interpreter, item, vector), vector], {})
-    return _write(interpreter, target, chosen)
+def _set_item(context: ConversionContext, target: ListRef, index: Any, item: Any) -> ListRef:
+    vector = _vector(context, target)
+    place = number_tensor(context, _place(context, vector, index))
+    places = context.call(aten.arange.default, [size_of(context, vector, 0)], {})
+    here = context.call(aten.eq.Tensor, [places, place], {})
+    chosen = context.call(aten.where.self, [here, _one(context, item, vector), vector], {})
+    return _write(context, target, chosen)
 
 
-def _extend(interpreter: Interpreter, target: ListRef, other: ListRef) -> ListRef:
-    return _write(interpreter, target, _vector(interpreter, _sum(interpreter, target, other)))
+def _extend(context: ConversionContext, target: ListRef, other: ListRef) -> ListRef:
+    return _write(context, target, _vector(context, _sum(context, target, other)))
 
 
-def _sum(interpreter: Interpreter, a: ListRef, b: ListRef) -> ListRef:
+def _sum(context: ConversionContext, a: ListRef, b: ListRef) -> ListRef:
     kind = kind_of_numbers(a.state) or kind_of_numbers(b.state)
-    parts = [as_vector(interpreter, side.state, kind).tensor for side in (a, b)]
-    return ListRef(interpreter.heap, VectorState(_joined(interpreter, parts)))
+    parts = [as_vector(context, side.state, kind).tensor for side in (a, b)]
+    return ListRef(context.heap, VectorState(_joined(context, parts)))
 
 
-def _multiply(interpreter: Interpreter, a: Any, b: Any) -> ListRef:
+def _multiply(context: ConversionContext, a: Any, b: Any) -> ListRef:
     target, count = (a, b) if isinstance(a, ListRef) else (b, a)
-    repeated = interpreter.call(aten.repeat.default, [_vector(interpreter, target), [count]], {})
-    return ListRef(interpreter.heap, VectorState(repeated))
+    repeated = context.call(aten.repeat.default, [_vector(context, target), [count]], {})
+    return ListRef(context.heap, VectorState(repeated))
 
 
-def _slice(interpreter: Interpreter, target: ListRef, start: Any = None, end: Any = None, step: int = 1) -> ListRef:
+def _slice(context: ConversionContext, target: ListRef, start: Any = None, end: Any = None, step: int = 1) -> ListRef:
     if not isinstance(step, int) or step < 1:
         raise ScriptValueError("A list of numbers is sliced backwards whose length only the runtime knows.")
-    return ListRef(interpreter.heap, VectorState(_part(interpreter, _vector(interpreter, target), start, end, step)))
+    return ListRef(context.heap, VectorState(_part(context, _vector(context, target), start, end, step)))
 
 
-def _copy(interpreter: Interpreter, target: ListRef) -> ListRef:
-    return ListRef(interpreter.heap, target.state)
+def _copy(context: ConversionContext, target: ListRef) -> ListRef:
+    return ListRef(context.heap, target.state)
 
 
-def _clear(interpreter: Interpreter, target: ListRef) -> None:
-    interpreter.heap.write(target, ())
+def _clear(context: ConversionContext, target: ListRef) -> None:
+    context.heap.write(target, ())
 
 
-def _reverse(interpreter: Interpreter, target: ListRef) -> None:
-    _write(interpreter, target, interpreter.call(aten.flip.default, [_vector(interpreter, target), [0]], {}))
+def _reverse(context: ConversionContext, target: ListRef) -> None:
+    _write(context, target, context.call(aten.flip.default, [_vector(context, target), [0]], {}))
 
 
-def _ordered(interpreter: Interpreter, target: ListRef, reverse: bool) -> Tensor:
-    ordered: Tensor = interpreter.call(aten.sort.default, [_vector(interpreter, target), 0, reverse], {})[0]
+def _ordered(context: ConversionContext, target: ListRef, reverse: bool) -> Tensor:
+    ordered: Tensor = context.call(aten.sort.default, [_vector(context, target), 0, reverse], {})[0]
     return ordered
 
 
-def _sort(interpreter: Interpreter, target: ListRef, reverse: bool = False) -> None:
-    _write(interpreter, target, _ordered(interpreter, target, reverse))
+def _sort(context: ConversionContext, target: ListRef, reverse: bool = False) -> None:
+    _write(context, target, _ordered(context, target, reverse))
 
 
-def _sorted(interpreter: Interpreter, target: ListRef) -> ListRef:
-    return ListRef(interpreter.heap, VectorState(_ordered(interpreter, target, False)))
+def _sorted(context: ConversionContext, target: ListRef) -> ListRef:
+    return ListRef(context.heap, VectorState(_ordered(context, target, False)))
 
 
-def _equal_items(interpreter: Interpreter, target: ListRef, item: Any) -> Tensor:
-    vector = _vector(interpreter, target)
-    same: Tensor = interpreter.call(aten.eq.Tensor, [vector, _one(interpreter, item, vector)], {})
+def _equal_items(context: ConversionContext, target: ListRef, item: Any) -> Tensor:
+    vector = _vector(context, target)
+    same: Tensor = context.call(aten.eq.Tensor, [vector, _one(context, item, vector)], {})
     return same
 
 
-def _contains(interpreter: Interpreter, target: ListRef, item: Any) -> Any:
-    return _number(interpreter, aten.any.default, _equal_items(interpreter, target, item))
+def _contains(context: ConversionContext, target: ListRef, item: Any) -> Any:
+    return _number(context, aten.any.default, _equal_items(context, target, item))
 
 
-def _count(interpreter: Interpreter, target: ListRef, item: Any) -> Any:
-    return _number(interpreter, aten.sum.default, _equal_items(interpreter, target, item))
+def _count(context: ConversionContext, target: ListRef, item: Any) -> Any:
+    return _number(context, aten.sum.default, _equal_items(context, target, item))
 
 
-def _remove(interpreter: Interpreter, target: ListRef, item: Any) -> None:
-    _delete(interpreter, target, _index(interpreter, target, item))
+def _remove(context: ConversionContext, target: ListRef, item: Any) -> None:
+    _delete(context, target, _index(context, target, item))
 
 
-def _index(interpreter: Interpreter, target: ListRef, item: Any) -> Any:
-    same = interpreter.call(aten.to.dtype, [_equal_items(interpreter, target, item), torch.int32], {})
-    return _number(interpreter, aten.argmax.default, same)
+def _index(context: ConversionContext, target: ListRef, item: Any) -> Any:
+    same = context.call(aten.to.dtype, [_equal_items(context, target, item), torch.int32], {})
+    return _number(context, aten.argmax.default, same)
 
 
 def _reduced(overload: torch._ops.OpOverload) -> Callable[..., Any]:
-    def reduce(interpreter: Interpreter, target: ListRef) -> Any:
-        return _number(interpreter, overload, _vector(interpreter, target))
+    def reduce(context: ConversionContext, target: ListRef) -> Any:
+        return _number(context, overload, _vector(context, target))
 
     return reduce
 

@@ -1,26 +1,25 @@
-"""``prim::If`` and ``prim::Loop``: taken here where the condition is known, ONNX If and Loop where it is not."""
+"""``prim::If``: taken here where the condition is known, an ONNX If where it is not."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
 
-from onnx_ts_legacy.calls.prims import ProgramRaisesError
 from onnx_ts_legacy.control_flow.joins import Merge
+from onnx_ts_legacy.errors import ProgramRaisesError
 from onnx_ts_legacy.graph.parts import node_branches
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import number_value, truth_of
 from onnx_ts_legacy.state.values import Changes, RuntimeBool
 from onnxops_decomp import OpBuilder
 from onnxops_decomp.exporting import remove_unused
 
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
-
-__all__ = ["CONTROL_FLOW", "Branch", "abandon", "in_branch"]
+__all__ = ["Branch", "abandon", "convert_if"]
 
 
 @dataclasses.dataclass
@@ -40,13 +39,14 @@ class Branch:
     raises: ProgramRaisesError | None = None
 
 
-def _if(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
-    condition = interpreter.scalars.truth(args[0])
+def convert_if(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    """Convert a ``prim::If`` and return what it returns."""
+    condition = truth_of(context, args[0])
     blocks = node_branches(node)
     if isinstance(condition, bool):
-        return _only(interpreter.run_block(blocks[0 if condition else 1], []))
-    symbols = interpreter.metadata.symbol_count()
-    branches = [_run_branch(interpreter, blocks[1 - truth], condition, bool(truth)) for truth in (1, 0)]
+        return _only(context.run_block(blocks[0 if condition else 1], []))
+    symbols = context.metadata.symbol_count()
+    branches = [_run_branch(context, blocks[1 - truth], condition, bool(truth)) for truth in (1, 0)]
     if branches[0].raises and branches[1].raises:
         raise branches[0].raises
     for side, branch in enumerate(branches):
@@ -54,35 +54,25 @@ def _if(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
             # What raises is taken as a check: the model goes on as if it had passed.
             abandon(branch.op)
             abandon(branches[1 - side].op)
-            _narrow(interpreter, condition, side == 1)
-            return _only(interpreter.run_block(blocks[1 - side], []))
-    return _only(_merge(interpreter, condition, branches, symbols))
+            _narrow(context, condition, side == 1)
+            return _only(context.run_block(blocks[1 - side], []))
+    return _only(_merge(context, condition, branches, symbols))
 
 
 def _only(results: list[Any]) -> Any:
     return results[0] if len(results) == 1 else results
 
 
-def _run_branch(interpreter: Interpreter, block: Any, condition: RuntimeBool, truth: bool) -> Branch:
-    branch = Branch(interpreter.op.subgraph())
-    with interpreter.heap.branch() as changes, in_branch(interpreter, branch.op):
-        _narrow(interpreter, condition, truth)
+def _run_branch(context: ConversionContext, block: Any, condition: RuntimeBool, truth: bool) -> Branch:
+    branch = Branch(context.op.subgraph())
+    with context.heap.branch() as changes, context.writing_to(branch.op):
+        _narrow(context, condition, truth)
         try:
-            branch.results = interpreter.run_block(block, [])
+            branch.results = context.run_block(block, [])
         except ProgramRaisesError as error:
             branch.raises = error
     branch.changes = changes
     return branch
-
-
-@contextmanager
-def in_branch(interpreter: Interpreter, op: OpBuilder) -> Iterator[None]:
-    """Write to the graph of a branch."""
-    outer, interpreter.op = interpreter.op, op
-    try:
-        yield
-    finally:
-        interpreter.op = outer
 
 
 def abandon(op: OpBuilder) -> None:
@@ -90,13 +80,13 @@ def abandon(op: OpBuilder) -> None:
     list(remove_unused(op.scope.nodes, set()))
 
 
-def _narrow(interpreter: Interpreter, condition: RuntimeBool, truth: bool) -> None:
+def _narrow(context: ConversionContext, condition: RuntimeBool, truth: bool) -> None:
     """Drop the forms of tensors that contradict the condition of the branch that is entered."""
     relation = condition.relation
     if relation is None:
         return
     for symbol in relation.free_symbols:
-        case = interpreter.cases.get(str(symbol))
+        case = context.cases.get(str(symbol))
         if case is None:
             continue
         tensor, numbers = case
@@ -108,7 +98,7 @@ def _narrow(interpreter: Interpreter, condition: RuntimeBool, truth: bool) -> No
             if _decided(relation, symbol, number) is not (not truth)
         ]
         if kept and len(kept) < len(tensor.forms):
-            interpreter.heap.write(tensor, (tensor.node, tuple(kept)))
+            context.heap.write(tensor, (tensor.node, tuple(kept)))
 
 
 def _decided(relation: sympy.Basic, symbol: sympy.Basic, number: Any) -> bool | None:
@@ -124,16 +114,16 @@ def _decided(relation: sympy.Basic, symbol: sympy.Basic, number: Any) -> bool | 
     return None
 
 
-def _merge(interpreter: Interpreter, condition: RuntimeBool, branches: list[Branch], symbols: int) -> list[Any]:
-    sides: list[Callable[[], Any]] = [lambda b=branch: _reentered(interpreter, b) for branch in branches]  # type: ignore[misc]
-    merge = Merge(interpreter, sides, symbols)
+def _merge(context: ConversionContext, condition: RuntimeBool, branches: list[Branch], symbols: int) -> list[Any]:
+    sides: list[Callable[[], Any]] = [lambda b=branch: _reentered(context, b) for branch in branches]  # type: ignore[misc]
+    merge = Merge(context, sides, symbols)
     results = [merge.variable(a, b) for a, b in zip(branches[0].results, branches[1].results, strict=True)]
     targets = list(dict.fromkeys((*branches[0].changes, *branches[1].changes)))
     writes = [
         merge.state(target, *(branch.changes.get(target, target.state) for branch in branches)) for target in targets
     ]
     if merge.outputs[0]:
-        merge.finish(_emit_if(interpreter, condition, branches, merge))
+        _emit_if(context, condition, branches, merge)
     else:
         for branch in branches:
             abandon(branch.op)
@@ -144,32 +134,17 @@ def _merge(interpreter: Interpreter, condition: RuntimeBool, branches: list[Bran
 
 
 @contextmanager
-def _reentered(interpreter: Interpreter, branch: Branch) -> Iterator[None]:
-    with interpreter.heap.assuming(branch.changes), in_branch(interpreter, branch.op):
+def _reentered(context: ConversionContext, branch: Branch) -> Iterator[None]:
+    with context.heap.assuming(branch.changes), context.writing_to(branch.op):
         yield
 
 
-def _emit_if(interpreter: Interpreter, condition: RuntimeBool, branches: list[Branch], merge: Merge) -> Sequence[Any]:
-    names = interpreter.op.context.names
+def _emit_if(context: ConversionContext, condition: RuntimeBool, branches: list[Branch], merge: Merge) -> None:
+    names = context.op.context.names
     graphs = [
         branch.op.graph(outputs, name=names.new(name))
         for branch, outputs, name in zip(branches, merge.outputs, ("then", "else"), strict=True)
     ]
-    value = interpreter.scalars.to_value(condition)
-    return interpreter.op.emit_custom(
-        "",
-        "If",
-        [value],
-        {"then_branch": graphs[0], "else_branch": graphs[1]},
-        merge.dtypes(),
-        shapes=merge.shapes,
-    )
-
-
-def _loop(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
-    from onnx_ts_legacy.control_flow.loop import convert_loop
-
-    return convert_loop(interpreter, node, args)
-
-
-CONTROL_FLOW: dict[str, Callable[[Any, Any, Sequence[Any]], Any]] = {"prim::If": _if, "prim::Loop": _loop}
+    value = number_value(context, condition)
+    attributes = {"then_branch": graphs[0], "else_branch": graphs[1]}
+    context.op.emit_custom("", "If", [value], attributes, [None] * len(merge.merged), outputs=merge.merged)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +13,9 @@ import torch
 from onnx_ts_legacy.calls.number_lists import as_vector, kind_of_numbers
 from onnx_ts_legacy.calls.sequences import common_form, own_sequence, sequence_state
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.state.attributes import read_attribute
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import number_value
 from onnx_ts_legacy.state.slots import unnamed, unranked
 from onnx_ts_legacy.state.values import (
     Content,
@@ -25,16 +28,15 @@ from onnx_ts_legacy.state.values import (
     RuntimeBool,
     RuntimeFloat,
     SequenceState,
+    Stale,
     Storage,
     Tensor,
     Uninitialized,
     VectorState,
     presence,
 )
-from onnxops_decomp.exporting import is_complex, mark_complex, to_torch
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
+from onnx_ts_legacy.state.variables import content_value, value_of
+from onnxops_decomp.exporting import is_complex, mark_complex
 
 __all__ = ["Merge"]
 
@@ -46,22 +48,20 @@ class Merge:
     """Merges the variables of branches pairwise; what differs becomes an output of the ONNX node.
 
     Args:
-        interpreter: The conversion.
+        context: The conversion.
         sides: For each of the two branches, a context in which its values can be written.
         symbols: Number of symbols before the branches, see ``Metadata.symbol_count``.
     """
 
-    def __init__(self, interpreter: Interpreter, sides: Sequence[Side], symbols: int) -> None:
-        self._interpreter = interpreter
+    def __init__(self, context: ConversionContext, sides: Sequence[Side], symbols: int) -> None:
+        self._context = context
         self._sides = sides
         self._symbols = symbols
         self._merged: dict[tuple[int, int], Any] = {}
         self._kept: list[Any] = []
         self.outputs: tuple[list[ir.Value], list[ir.Value]] = ([], [])
-        self._finish: list[Callable[[ir.Value], None]] = []
+        self.merged: list[ir.Value] = []
         self._shared: dict[tuple[int, Storage], list[Storage]] = {}
-        self._late: list[tuple[ListRef, list[Any]]] = []
-        self.shapes: list[tuple[Any, ...] | None] = []
 
     # ---- the pieces
 
@@ -73,12 +73,12 @@ class Merge:
             try:
                 self._merged[key] = self._variable(a, b)
             except ScriptValueError as error:
-                self._merged[key] = Poison(str(error))
+                self._merged[key] = Poison.of_error(error)
         return self._merged[key]
 
     def state(self, target: Mutable, a: Any, b: Any) -> Callable[[], None] | None:
         """Return what writes the merged contents of ``target``, of which the branches left ``a`` and ``b``."""
-        heap = self._interpreter.heap
+        heap = self._context.heap
         if isinstance(target, Storage):
             return self._content(target, a, b)
         if isinstance(target, Tensor):
@@ -92,14 +92,13 @@ class Merge:
             merged = self.variable(_detached(target, a), _detached(target, b))
             return lambda: heap.write(target, merged.state if isinstance(merged, Tensor) else merged)
         if isinstance(target, ObjectRef):
-            read = self._interpreter.attributes.read
-            names = list(dict.fromkeys((*a, *b)))
-            before = target.state
-            attributes = {}
-            for name in names:
-                left = a[name] if name in a else before[name] if name in before else read(target, name)
-                right = b[name] if name in b else before[name] if name in before else read(target, name)
-                attributes[name] = self.variable(left, right)
+            before, context = target.state, self._context
+            attributes = {
+                name: self.variable(
+                    *(side[name] if name in side else read_attribute(context, target, name) for side in (a, b))
+                )
+                for name in dict.fromkeys((*a, *b))
+            }
             return lambda: heap.write(target, {**before, **attributes})
         if isinstance(target, DictRef):
             entries = self._dict(a, b)
@@ -107,7 +106,7 @@ class Merge:
         return self._list_state(target, a, b)
 
     def _list_state(self, target: Mutable, a: Any, b: Any) -> Callable[[], None]:
-        heap = self._interpreter.heap
+        heap = self._context.heap
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
             items = tuple(self.variable(x, y) for x, y in zip(a, b, strict=True))
             return lambda: heap.write(target, items)
@@ -118,9 +117,9 @@ class Merge:
         try:
             merged = self._sequence(a, b)
         except ScriptValueError as error:
-            poison = Poison(str(error))
+            poison = Poison.of_error(error)
             return lambda: heap.write(target, poison)
-        return lambda: heap.write(target, merged[0])
+        return lambda: heap.write(target, merged)
 
     def _dict(self, a: Any, b: Any) -> Any:
         if isinstance(a, Poison) or isinstance(b, Poison) or a.keys() != b.keys():
@@ -144,11 +143,11 @@ class Merge:
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
             return tuple(self.variable(x, y) for x, y in zip(a, b, strict=True))
         if isinstance(a, ListRef) and isinstance(b, ListRef):
-            merged = ListRef(self._interpreter.heap, ())
+            merged = ListRef(self._context.heap, ())
             merged.state = self._list_items(a, b, merged)
             return merged
         if isinstance(a, DictRef) and isinstance(b, DictRef):
-            return DictRef(self._interpreter.heap, self._dict(self._state_of(a, 0), self._state_of(b, 1)))
+            return DictRef(self._context.heap, self._dict(self._state_of(a, 0), self._state_of(b, 1)))
         if isinstance(a, _NUMBERS) and isinstance(b, _NUMBERS):
             return self._number(a, b)
         if type(a) is type(b) and isinstance(a, str | torch.device | torch.dtype) and a == b:
@@ -170,9 +169,7 @@ class Merge:
         kind = kind_of_numbers(left) or kind_of_numbers(right)
         if kind is not None:
             return self._vector(left, right, kind)
-        holder = self._sequence(left, right)
-        self._late.append((merged, holder))
-        return ()
+        return self._sequence(left, right)
 
     def _vector(self, a: Any, b: Any, dtype: torch.dtype) -> Any:
         """Merge lists of numbers of different lengths to a vector."""
@@ -181,28 +178,22 @@ class Merge:
             if isinstance(state, Poison):
                 return state
             with self._sides[side]():
-                vectors.append(as_vector(self._interpreter, state, dtype).tensor)
+                vectors.append(as_vector(self._context, state, dtype).tensor)
         return VectorState(self._tensor(*vectors))
 
-    def _sequence(self, a: Any, b: Any) -> list[Any]:
-        """Merge lists of different lengths to a sequence; the list returned holds its state after :meth:`finish`."""
-        interpreter = self._interpreter
+    def _sequence(self, a: Any, b: Any) -> SequenceState:
+        """Merge lists of different lengths to a sequence."""
+        context = self._context
         element = self._element(a, b)
         states = []
         for side, state in enumerate((a, b)):
             with self._sides[side]():
-                holder = ListRef(interpreter.heap, state)
-                states.append(own_sequence(interpreter, holder, element))
-        described = self._outer_form(common_form(interpreter, [states[0].element, states[1].element]))
-        result: list[Any] = [None]
-
-        def fill(value: ir.Value) -> None:
-            result[0] = sequence_state(interpreter, value, described)
-            for side, state in enumerate(states):
-                self._link(result[0].memory, state.memory, side)
-
-        self._add(states[0].value, states[1].value, None, fill)
-        return result
+                states.append(own_sequence(context, ListRef(context.heap, state), element))
+        described = self._outer_form(common_form(context, [states[0].element, states[1].element]))
+        merged = sequence_state(context, self._output(states[0].value, states[1].value, None), described)
+        for side, state in enumerate(states):
+            self._link(merged.memory, state.memory, side)
+        return merged
 
     def _element(self, a: Any, b: Any) -> Any:
         for side, state in enumerate((a, b)):
@@ -214,7 +205,7 @@ class Merge:
         raise ScriptValueError("A list has different lengths, depending on a condition that only the runtime knows.")
 
     def _outer_form(self, fake: Any) -> Any:
-        metadata = self._interpreter.metadata
+        metadata = self._context.metadata
         sizes = [s if metadata.is_older(s, self._symbols) else metadata.unknown_size() for s in fake.shape]
         return metadata.empty(fake.dtype, sizes)
 
@@ -224,7 +215,7 @@ class Merge:
             return a
         side = 1 if isinstance(a, Uninitialized) else 0
         value = (a, b)[side]
-        if isinstance(value, Mutable) and value.frame <= self._interpreter.heap.frame:
+        if isinstance(value, Mutable) and value.frame <= self._context.heap.frame:
             # It was there before the branches: what they did to it is merged as its state.
             return value
         unset = Uninitialized()
@@ -232,11 +223,11 @@ class Merge:
             return tuple(self.variable(*((x, unset) if side == 0 else (unset, x))) for x in value)
         if isinstance(value, ListRef) and isinstance(state := self._state_of(value, side), tuple):
             items = tuple(self.variable(*((x, unset) if side == 0 else (unset, x))) for x in state)
-            return ListRef(self._interpreter.heap, items)
+            return ListRef(self._context.heap, items)
         if not isinstance(value, Tensor | torch.SymInt | RuntimeBool | RuntimeFloat):
             return value
         with self._sides[side]():
-            given = self._interpreter.value(value)
+            given = value_of(self._context, value)
             forms = value.forms if isinstance(value, Tensor) else ()
         with self._sides[1 - side]():
             filler = self._filler(given)
@@ -257,18 +248,18 @@ class Merge:
     def _filler(self, like: ir.Value) -> ir.Value:
         assert like.dtype is not None
         dims = [] if like.shape is None else [dim if isinstance(dim, int) else 1 for dim in like.shape.dims]
-        return self._interpreter.op.constant(np.zeros(dims, like.dtype.numpy()), like.dtype)
+        return self._context.op.constant(np.zeros(dims, like.dtype.numpy()), like.dtype)
 
     # ---- tensors
 
     def _tensor(self, a: Tensor, b: Tensor) -> Any:
-        interpreter = self._interpreter
-        if a is b and a.frame <= interpreter.heap.frame:
+        context = self._context
+        if a is b and a.frame <= context.heap.frame:
             return a
         values = []
         for side, tensor in enumerate((a, b)):
             with self._sides[side]():
-                values.append((interpreter.value(tensor), tensor.forms))
+                values.append((value_of(context, tensor), tensor.forms))
         (left, left_forms), (right, right_forms) = values
         if {form.dtype for form in left_forms} != {form.dtype for form in right_forms}:
             raise ScriptValueError(
@@ -279,7 +270,7 @@ class Merge:
             raise ScriptValueError("A tensor is complex or real, depending on a condition that only the runtime knows.")
         forms = self._joined_forms(left_forms, right_forms)
         if left is right and len(forms) == 1:
-            merged = interpreter.fresh(left, forms[0])
+            merged = context.fresh(left, forms[0])
         else:
             merged = self._output_tensor(left, right, forms, is_complex(left))
         for side, tensor in enumerate((a, b)):
@@ -294,7 +285,7 @@ class Merge:
             for other in self._shared.setdefault((side, shown), []):
                 merged.link(other)
             self._shared[side, shown].append(merged)
-            if shown.frame <= self._interpreter.heap.frame:
+            if shown.frame <= self._context.heap.frame:
                 merged.link(shown)
 
     def _joined_forms(self, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
@@ -303,7 +294,7 @@ class Merge:
             by_rank.setdefault(form.dim(), []).append(form)
         joined = []
         for forms in by_rank.values():
-            joined.append(self._outer_form(common_form(self._interpreter, forms)))
+            joined.append(self._outer_form(common_form(self._context, forms)))
         if len(joined) > 1:
             # Told apart by their ranks, and by a size of 0 that the others do not have.
             joined.sort(key=lambda form: form.dim())
@@ -313,51 +304,45 @@ class Merge:
         self, a: ir.Value, b: ir.Value, forms: Sequence[Any], complex: bool, *, filled: bool = False
     ) -> Tensor:
         """Return the variable for two values; one of them is only a filler, of other sizes, if it is ``filled``."""
-        interpreter = self._interpreter
-        merged = interpreter.fresh(None, *forms)
-        dims = interpreter.metadata.symbols.dims(forms[0]) if len(forms) == 1 else None
+        context = self._context
+        dims = context.metadata.symbols.dims(forms[0]) if len(forms) == 1 else None
         if dims is not None and filled:
             dims = unnamed(dims)
         if dims is not None and complex:
             dims = (*dims, 2)
         a, b = (self._unshaped(value, side, dims) for side, value in enumerate((a, b)))
-
-        def fill(value: ir.Value) -> None:
-            merged.storage.state = merged.storage.start = Content(mark_complex(value) if complex else value)
-
-        self._add(a, b, dims, fill)
-        return merged
+        value = self._output(a, b, dims)
+        return context.fresh(mark_complex(value) if complex else value, *forms)
 
     def _unshaped(self, value: ir.Value, side: int, dims: tuple[Any, ...] | None) -> ir.Value:
         """Hide a shape that only one branch has: inference took that of the first one for both up to opset 10."""
-        interpreter = self._interpreter
+        context = self._context
         own = None if value.shape is None else tuple(value.shape.dims)
-        if interpreter.op.opset >= 11 or (dims is not None and own == dims):
+        if context.op.opset >= 11 or (dims is not None and own == dims):
             return value
         with self._sides[side]():
-            return unranked(interpreter.op, value)
+            return unranked(context.op, value)
 
-    def _content(self, target: Storage, a: Content, b: Content) -> Callable[[], None]:
-        interpreter = self._interpreter
+    def _content(self, target: Storage, a: Content | Stale, b: Content | Stale) -> Callable[[], None]:
+        context = self._context
         for content in (a, b):
-            if isinstance(content.number, Poison):
-                poisoned = content
-                return lambda: interpreter.heap.write(target, poisoned)
+            if isinstance(content, Stale):
+                stale = content
+                return lambda: context.heap.write(target, stale)
         values = []
         for side, content in enumerate((a, b)):
             with self._sides[side]():
-                values.append(interpreter.content_value(content))
-        result: list[ir.Value] = []
-        dims = interpreter.metadata.symbols.dims(target.fake) if target.fake is not None else None
+                values.append(content_value(context, content))
+        dims = context.metadata.symbols.dims(target.fake) if target.fake is not None else None
         if dims is not None and target.fake.is_complex():
             dims = (*dims, 2)
-        self._add(values[0], values[1], dims, result.append)
-        return lambda: interpreter.heap.write(target, Content(result[0]))
+        merged = Content(self._output(values[0], values[1], dims))
+        return lambda: context.heap.write(target, merged)
 
     # ---- numbers
 
     def _number(self, a: Any, b: Any) -> Any:
-        metadata = self._interpreter.metadata
+        metadata = self._context.metadata
         if type(a) is type(b) and isinstance(a, bool | int | float) and (a == b or a != a):
             return a
         sizes = isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt)
@@ -366,7 +351,7 @@ class Merge:
         values = []
         for side, number in enumerate((a, b)):
             with self._sides[side]():
-                values.append(self._interpreter.scalars.to_value(number))
+                values.append(number_value(self._context, number))
         if values[0].dtype != values[1].dtype:
             raise ScriptValueError(
                 f"A number is {_kind(a)} or {_kind(b)}, depending on a condition that only the runtime knows."
@@ -374,45 +359,21 @@ class Merge:
         return self._output_number(*values)
 
     def _output_number(self, a: ir.Value, b: ir.Value) -> Any:
-        interpreter = self._interpreter
-        assert a.dtype is not None
-        kind = to_torch(a.dtype)
-        if kind == torch.int64:
-            number = interpreter.metadata.unknown_size()
-            symbol = str(number.node.expr)
-
-            def fill(value: ir.Value) -> None:
-                interpreter.op.context.symbols[symbol] = lambda op: op.Reshape(value, [1])
-
-            self._add(a, b, (), fill)
+        context = self._context
+        value = self._output(a, b, ())
+        if a.dtype == ir.DataType.INT64:
+            number = context.metadata.unknown_size()
+            context.op.context.symbols[str(number.node.expr)] = lambda op: op.Reshape(value, [1])
             return number
-        placeholder = ir.Value(type=ir.TensorType(a.dtype), shape=ir.Shape(()))
-        holder = RuntimeBool(placeholder) if kind == torch.bool else RuntimeFloat(placeholder)
+        return RuntimeBool(value) if a.dtype == ir.DataType.BOOL else RuntimeFloat(value)
 
-        def fill_value(value: ir.Value) -> None:
-            object.__setattr__(holder, "value", value)
-
-        self._add(a, b, (), fill_value)
-        return holder
-
-    # ---- outputs
-
-    def _add(self, a: ir.Value, b: ir.Value, dims: tuple[Any, ...] | None, finish: Callable[[ir.Value], None]) -> None:
+    def _output(self, a: ir.Value, b: ir.Value, dims: tuple[Any, ...] | None) -> ir.Value:
+        """Return the value that the node will give for ``a`` of the first and ``b`` of the second branch."""
+        merged = ir.Value(type=a.type, shape=None if dims is None else ir.Shape(dims))
         self.outputs[0].append(a)
         self.outputs[1].append(b)
-        self.shapes.append(dims)
-        self._finish.append(finish)
-
-    def finish(self, values: Sequence[ir.Value]) -> None:
-        """Tell the merged variables which outputs of the node they are."""
-        for finish, value in zip(self._finish, values, strict=True):
-            finish(value)
-        for target, holder in self._late:
-            target.state = holder[0]
-
-    def dtypes(self) -> list[Any]:
-        """Return the element type of each output."""
-        return [value.dtype for value in self.outputs[0]]
+        self.merged.append(merged)
+        return merged
 
 
 def _detached(target: Tensor, state: Any) -> Tensor:

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
-from onnx_ts_legacy.calls.prims import ProgramRaisesError
-from onnx_ts_legacy.control_flow.if_ import abandon, in_branch
+from onnx_ts_legacy.control_flow.if_ import abandon
 from onnx_ts_legacy.control_flow.loop_guesses import first_objects, first_plans
 from onnx_ts_legacy.control_flow.loop_variables import Plan, joined, plan_of_state
-from onnx_ts_legacy.errors import ControlFlowError
+from onnx_ts_legacy.errors import ControlFlowError, ProgramRaisesError
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import number_value, truth_of
 from onnx_ts_legacy.state.values import Mutable, Tensor
 from onnxops_decomp import OpBuilder
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["convert_loop"]
 
@@ -31,33 +29,33 @@ _ATTEMPTS = 12
 _ENDLESS = 2**63 - 1
 
 
-def convert_loop(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+def convert_loop(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     """Convert a ``prim::Loop`` and return what it returns."""
     trips, condition, *carried = args
-    condition = interpreter.scalars.truth(condition)
+    condition = truth_of(context, condition)
     block = next(iter(node.blocks()))
     if condition is False or (isinstance(trips, int) and trips <= 0):
         return _results(carried)
     if condition is True and isinstance(trips, int):
-        result = _unrolled(interpreter, block, trips, carried)
+        result = _unrolled(context, block, trips, carried)
         if result is not None:
             return _results(result)
-    return _results(_Loop(interpreter, block, trips, condition, carried).convert())
+    return _results(_Loop(context, block, trips, condition, carried).convert())
 
 
 def _results(values: Sequence[Any]) -> Any:
     return values[0] if len(values) == 1 else list(values)
 
 
-def _unrolled(interpreter: Interpreter, block: Any, trips: int, carried: list[Any]) -> list[Any] | None:
+def _unrolled(context: ConversionContext, block: Any, trips: int, carried: list[Any]) -> list[Any] | None:
     """Repeat the body as long as its condition is known; None if it is not known from the first iteration on."""
-    if _ENDLESS > trips > _UNROLLED or not _stays_known(interpreter, block, carried):
+    if _ENDLESS > trips > _UNROLLED or not _stays_known(context, block, carried):
         return None
     for iteration in range(trips):
         if iteration > _UNROLLED:
             raise ControlFlowError(f"A while loop did not end within {_UNROLLED} iterations known at export.")
-        again, *carried = interpreter.run_block(block, [iteration, *carried])
-        again = interpreter.scalars.truth(again)
+        again, *carried = context.run_block(block, [iteration, *carried])
+        again = truth_of(context, again)
         if again is False:
             return carried
         if again is not True:
@@ -65,16 +63,16 @@ def _unrolled(interpreter: Interpreter, block: Any, trips: int, carried: list[An
     return carried
 
 
-def _stays_known(interpreter: Interpreter, block: Any, carried: list[Any]) -> bool:
+def _stays_known(context: ConversionContext, block: Any, carried: list[Any]) -> bool:
     """Try one iteration and tell whether it decides its own condition."""
-    op = interpreter.op.subgraph()
-    failures = len(interpreter.failures)
-    with interpreter.heap.branch(), in_branch(interpreter, op):
+    op = context.op.subgraph()
+    failures = len(context.failures)
+    with context.heap.branch(), context.writing_to(op):
         try:
-            again = interpreter.scalars.truth(interpreter.run_block(block, [0, *carried])[0])
+            again = truth_of(context, context.run_block(block, [0, *carried])[0])
         except ProgramRaisesError:
             again = False
-    del interpreter.failures[failures:]
+    del context.failures[failures:]
     abandon(op)
     return isinstance(again, bool)
 
@@ -82,58 +80,58 @@ def _stays_known(interpreter: Interpreter, block: Any, carried: list[Any]) -> bo
 class _Loop:
     """One ONNX Loop under construction."""
 
-    def __init__(self, interpreter: Interpreter, block: Any, trips: Any, condition: Any, carried: list[Any]) -> None:
-        self._interpreter = interpreter
+    def __init__(self, context: ConversionContext, block: Any, trips: Any, condition: Any, carried: list[Any]) -> None:
+        self._context = context
         self._block = block
         self._trips, self._condition = trips, condition
         self._initial = carried
-        self._symbols = interpreter.metadata.symbol_count()
-        self._plans = first_plans(interpreter, block, carried)
-        self._objects = first_objects(interpreter, block)
+        self._symbols = context.metadata.symbol_count()
+        self._plans = first_plans(context, block, carried)
+        self._objects = first_objects(context, block)
         self._same: set[tuple[int, int]] = _same_memory(carried)
 
     def convert(self) -> list[Any]:
-        failures = len(self._interpreter.failures)
+        failures = len(self._context.failures)
         for _ in range(_ATTEMPTS):
             op, again, outputs = self._attempt()
             if outputs is not None:
                 return self._emit(op, again, outputs)
             abandon(op)
-            del self._interpreter.failures[failures:]
+            del self._context.failures[failures:]
         raise ControlFlowError("The types of the variables of a loop do not settle; give them one rank and dtype.")
 
     def _attempt(self) -> tuple[OpBuilder, ir.Value | None, list[ir.Value] | None]:
         """Run the body once as the plans say; no outputs if what it leaves does not fit them."""
-        interpreter = self._interpreter
-        op = interpreter.op.subgraph()
+        context = self._context
+        op = context.op.subgraph()
         op.input("iteration", ir.DataType.INT64, ())
         op.input("condition", ir.DataType.BOOL, ())
         plans: list[Plan] = []
         fits = True
-        with interpreter.heap.body() as changes, in_branch(interpreter, op):
+        with context.heap.body() as changes, context.writing_to(op):
             results = self._run_body(op)
             for plan, value in zip(self._plans, results[1:], strict=True):
-                new = joined(interpreter, plan, value, self._symbols)
+                new = joined(context, plan, value, self._symbols)
                 fits &= new is plan
                 plans.append(new)
-            fits &= self._join_objects(interpreter.heap.pending())
+            fits &= self._join_objects(context.heap.pending())
             same = _same_memory(results[1:])
             fits &= same <= self._same
             self._same |= same
             self._plans = plans
             outputs = self._outputs(results[1:]) if fits else None
-            again = interpreter.scalars.to_value(interpreter.scalars.truth(results[0])) if fits else None
+            again = number_value(context, truth_of(context, results[0])) if fits else None
         changes.clear()
         return op, again, outputs
 
     def _run_body(self, op: OpBuilder) -> list[Any]:
-        interpreter = self._interpreter
-        iteration = interpreter.metadata.runtime_int(op.scope.inputs[0])
+        context = self._context
+        iteration = context.metadata.runtime_int(op.scope.inputs[0])
         for target, plan in self._objects.items():
-            plan.enter_state(interpreter, target)
-        inputs = self._linked([plan.enter(interpreter) for plan in self._plans])
+            plan.enter_state(context, target)
+        inputs = self._linked([plan.enter(context) for plan in self._plans])
         try:
-            return interpreter.run_block(self._block, [iteration, *inputs])
+            return context.run_block(self._block, [iteration, *inputs])
         except ProgramRaisesError as error:
             raise ControlFlowError(f"Every iteration of a loop raises an exception: {error}") from error
 
@@ -142,38 +140,38 @@ class _Loop:
         for target, before in changed.items():
             plan = self._objects.get(target)
             if plan is None:
-                plan = plan_of_state(self._interpreter, target, before)
+                plan = plan_of_state(self._context, target, before)
                 if plan is None:
                     continue
                 fits = False
-            new = plan.joined_state(self._interpreter, target, self._symbols)
+            new = plan.joined_state(self._context, target, self._symbols)
             fits &= new is plan
             self._objects[target] = new
         return fits
 
     def _outputs(self, results: Sequence[Any]) -> list[ir.Value]:
-        interpreter = self._interpreter
+        context = self._context
         outputs: list[ir.Value] = []
         for target, plan in self._objects.items():
-            outputs.extend(plan.leave_state(interpreter, target))
+            outputs.extend(plan.leave_state(context, target))
         for plan, value in zip(self._plans, results, strict=True):
-            outputs.extend(plan.leave(interpreter, value))
+            outputs.extend(plan.leave(context, value))
         return outputs
 
     def _emit(self, op: OpBuilder, again: ir.Value | None, outputs: list[ir.Value]) -> list[Any]:
-        interpreter = self._interpreter
+        context = self._context
         assert again is not None
         initial: list[ir.Value] = []
         for target, plan in self._objects.items():
-            initial.extend(plan.leave_state(interpreter, target))
+            initial.extend(plan.leave_state(context, target))
         for plan, value in zip(self._plans, self._initial, strict=True):
-            initial.extend(plan.leave(interpreter, value))
+            initial.extend(plan.leave(context, value))
         graph = op.graph([again, *outputs], name=op.context.names.new("body"))
         endless = isinstance(self._trips, int) and self._trips >= _ENDLESS
-        trips = None if endless else interpreter.scalars.to_value(self._trips, ir.DataType.INT64)
+        trips = None if endless else number_value(context, self._trips, ir.DataType.INT64)
         always = self._condition is True and trips is not None
-        condition = None if always else interpreter.scalars.to_value(self._condition)
-        values = interpreter.op.emit_custom(
+        condition = None if always else number_value(context, self._condition)
+        values = context.op.emit_custom(
             "",
             "Loop",
             [trips, condition, *initial],
@@ -183,11 +181,11 @@ class _Loop:
         return self._take(iter(values))
 
     def _take(self, values: Any) -> list[Any]:
-        interpreter = self._interpreter
+        context = self._context
         for target, plan in self._objects.items():
-            plan.take_state(interpreter, target, values)
+            plan.take_state(context, target, values)
         pairs = zip(self._plans, self._initial, strict=True)
-        return self._linked([plan.take(interpreter, value, values) for plan, value in pairs])
+        return self._linked([plan.take(context, value, values) for plan, value in pairs])
 
     def _linked(self, variables: list[Any]) -> list[Any]:
         """Note which variables may show one memory at the start of an iteration, or after the loop."""

@@ -7,29 +7,28 @@ branch is left out: if the branch is never taken, it is not state of the model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.control_flow.loop_variables import Carried, Number, Plan, Same, plan_of_state
 from onnx_ts_legacy.graph.parts import block_inputs, block_nodes, block_outputs, node_branches, node_outputs
-from onnx_ts_legacy.state.values import Mutable, RuntimeFloat, Tensor, View
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.values import Mutable, RuntimeFloat, Stale, Tensor, View
+from onnx_ts_legacy.state.variables import value_of
 from onnxops_decomp.exporting import is_complex
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["first_objects", "first_plans"]
 
 _VIEWS = ("aten::select", "aten::slice", "aten::narrow", "aten::view", "aten::unsqueeze", "aten::squeeze")
 
 
-def first_plans(interpreter: Interpreter, block: Any, carried: Sequence[Any]) -> list[Plan]:
+def first_plans(context: ConversionContext, block: Any, carried: Sequence[Any]) -> list[Plan]:
     """Return plans to begin with for the variables of a loop, of which ``carried`` are the values before it."""
     given, returned = block_inputs(block)[1:], block_outputs(block)[1:]
     return [
-        _plan(interpreter, value) if _is_counted(before, after) or _is_computed(after) else Same(value)
+        _plan(context, value) if _is_counted(before, after) or _is_computed(after) else Same(value)
         for value, before, after in zip(carried, given, returned, strict=True)
     ]
 
@@ -51,18 +50,20 @@ def _is_computed(variable: Any) -> bool:
     return node.kind().startswith("aten::") and not node.kind().endswith("_")
 
 
-def _plan(interpreter: Interpreter, value: Any) -> Plan:
+def _plan(context: ConversionContext, value: Any) -> Plan:
     if isinstance(value, int | float | torch.SymInt | RuntimeFloat) and not isinstance(value, bool):
         return Number(ir.DataType.DOUBLE if isinstance(value, float | RuntimeFloat) else ir.DataType.INT64)
     if not isinstance(value, Tensor) or len(value.forms) != 1:
         return Same(value)
-    if not isinstance(value.node, View) and value.node.state.number is not None:
+    if not isinstance(value.node, View) and (
+        isinstance(value.node.state, Stale) or value.node.state.number is not None
+    ):
         return Same(value)
-    complex = is_complex(interpreter.value(value))
+    complex = is_complex(value_of(context, value))
     return Carried(value.fake.dtype, tuple(value.fake.shape), complex, (value.storage,))
 
 
-def first_objects(interpreter: Interpreter, block: Any) -> dict[Mutable, Plan]:
+def first_objects(context: ConversionContext, block: Any) -> dict[Mutable, Plan]:
     """Return plans to begin with for the memories that every iteration writes to through views of older tensors."""
     plans: dict[Mutable, Plan] = {}
     nodes = [(node, node.kind()) for node in block_nodes(block)]
@@ -76,9 +77,9 @@ def first_objects(interpreter: Interpreter, block: Any) -> dict[Mutable, Plan]:
         variable = node.inputsAt(0)
         while variable.unique() in inner and variable.node().kind() in _VIEWS:
             variable = variable.node().inputsAt(0)
-        target = None if variable.unique() in inner else interpreter.env.get(variable.unique())
+        target = None if variable.unique() in inner else context.env.get(variable.unique())
         if isinstance(target, Tensor) and len(target.forms) == 1 and target.storage.fake is not None:
-            plan = plan_of_state(interpreter, target.storage, target.storage.state)
+            plan = plan_of_state(context, target.storage, target.storage.state)
             if plan is not None:
                 plans[target.storage] = plan
     return plans

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -13,6 +13,9 @@ import torch
 from onnx_ts_legacy.calls.number_lists import as_vector, kind_of_numbers
 from onnx_ts_legacy.calls.sequences import common_form, own_sequence, require_in_body, sequence_state
 from onnx_ts_legacy.errors import ControlFlowError, ScriptValueError
+from onnx_ts_legacy.state.attributes import attribute_before, read_attribute
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import number_value, runtime_number
 from onnx_ts_legacy.state.slots import unnamed
 from onnx_ts_legacy.state.values import (
     Content,
@@ -25,16 +28,15 @@ from onnx_ts_legacy.state.values import (
     RuntimeBool,
     RuntimeFloat,
     SequenceState,
+    Stale,
     Storage,
     Tensor,
     Uninitialized,
     VectorState,
     presence,
 )
+from onnx_ts_legacy.state.variables import content_value, value_of, zeros
 from onnxops_decomp.exporting import is_complex, mark_complex, to_ir, to_torch
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["Carried", "Number", "Plan", "Same", "joined", "plan_of_state"]
 
@@ -45,34 +47,34 @@ class Plan(ABC):
     """How one variable, or the contents of one object, is carried."""
 
     @abstractmethod
-    def enter(self, interpreter: Interpreter) -> Any:
+    def enter(self, context: ConversionContext) -> Any:
         """Return the variable at the start of an iteration; adds the inputs of the body that it needs."""
 
     @abstractmethod
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
         """Return the values that carry ``value``."""
 
     @abstractmethod
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
+    def take(self, context: ConversionContext, initial: Any, values: Iterator[ir.Value]) -> Any:
         """Return the variable after the loop, whose outputs ``values`` are."""
 
     # The same for the contents of an object.
 
-    def enter_state(self, interpreter: Interpreter, target: Mutable) -> None:
+    def enter_state(self, context: ConversionContext, target: Mutable) -> None:
         """Set the contents of ``target`` at the start of an iteration."""
-        interpreter.heap.write(target, self.enter(interpreter))
+        context.heap.write(target, self.enter(context))
 
-    def leave_state(self, interpreter: Interpreter, target: Mutable) -> list[ir.Value]:
+    def leave_state(self, context: ConversionContext, target: Mutable) -> list[ir.Value]:
         """Return the values that carry the contents of ``target``."""
-        return self.leave(interpreter, target.state)
+        return self.leave(context, target.state)
 
-    def take_state(self, interpreter: Interpreter, target: Mutable, values: Iterator[ir.Value]) -> None:
+    def take_state(self, context: ConversionContext, target: Mutable, values: Iterator[ir.Value]) -> None:
         """Set the contents of ``target`` after the loop."""
-        interpreter.heap.write(target, self.take(interpreter, target.state, values))
+        context.heap.write(target, self.take(context, target.state, values))
 
-    def joined_state(self, interpreter: Interpreter, target: Mutable, symbols: int) -> Plan:
+    def joined_state(self, context: ConversionContext, target: Mutable, symbols: int) -> Plan:
         """Return the plan that also fits what ``target`` holds now."""
-        return joined(interpreter, self, target.state, symbols)
+        return joined(context, self, target.state, symbols)
 
 
 class Same(Plan):
@@ -81,13 +83,13 @@ class Same(Plan):
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def enter(self, interpreter: Interpreter) -> Any:
+    def enter(self, context: ConversionContext) -> Any:
         return self.value
 
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
         return []
 
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
+    def take(self, context: ConversionContext, initial: Any, values: Iterator[ir.Value]) -> Any:
         return self.value
 
 
@@ -97,18 +99,18 @@ class Number(Plan):
     def __init__(self, dtype: ir.DataType) -> None:
         self.dtype = dtype
 
-    def enter(self, interpreter: Interpreter) -> Any:
-        return interpreter.scalars.runtime(interpreter.op.input("carried", self.dtype, ()))
+    def enter(self, context: ConversionContext) -> Any:
+        return runtime_number(context, context.op.input("carried", self.dtype, ()))
 
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
         if isinstance(value, Uninitialized):
-            return [interpreter.op.constant(0, self.dtype)]
-        return [interpreter.scalars.to_value(value)]
+            return [context.op.constant(0, self.dtype)]
+        return [number_value(context, value)]
 
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
+    def take(self, context: ConversionContext, initial: Any, values: Iterator[ir.Value]) -> Any:
         value = next(values)
         value.shape = ir.Shape(())
-        return interpreter.scalars.runtime(value)
+        return runtime_number(context, value)
 
 
 @dataclasses.dataclass(eq=False)
@@ -129,47 +131,47 @@ class Carried(Plan):
     aliases: tuple[Storage, ...]
     filled: bool = False
 
-    def _form(self, interpreter: Interpreter) -> tuple[Any, tuple[Any, ...]]:
-        metadata = interpreter.metadata
+    def _form(self, context: ConversionContext) -> tuple[Any, tuple[Any, ...]]:
+        metadata = context.metadata
         fake = metadata.empty(self.dtype, [metadata.unknown_size() if size is None else size for size in self.sizes])
         dims = metadata.symbols.dims(fake)
         if self.filled:
             dims = unnamed(dims)
         return fake, ((*dims, 2) if self.complex else dims)
 
-    def _variable(self, interpreter: Interpreter, value: ir.Value, fake: Any) -> Tensor:
-        tensor = interpreter.fresh(mark_complex(value) if self.complex else value, fake)
+    def _variable(self, context: ConversionContext, value: ir.Value, fake: Any) -> Tensor:
+        tensor = context.fresh(mark_complex(value) if self.complex else value, fake)
         for storage in self.aliases:
             tensor.storage.link(storage)
         return tensor
 
-    def enter(self, interpreter: Interpreter) -> Any:
-        fake, dims = self._form(interpreter)
-        return self._variable(interpreter, interpreter.op.input("carried", to_ir(self.dtype), dims), fake)
+    def enter(self, context: ConversionContext) -> Any:
+        fake, dims = self._form(context)
+        return self._variable(context, context.op.input("carried", to_ir(self.dtype), dims), fake)
 
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
         if isinstance(value, Uninitialized):
-            return [interpreter.zeros(self.dtype, [1 if not isinstance(s, int) else s for s in self.sizes])]
-        return [interpreter.value(value)]
+            return [zeros(context, self.dtype, [1 if not isinstance(s, int) else s for s in self.sizes])]
+        return [value_of(context, value)]
 
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
+    def take(self, context: ConversionContext, initial: Any, values: Iterator[ir.Value]) -> Any:
         value = next(values)
-        fake, dims = self._form(interpreter)
+        fake, dims = self._form(context)
         value.shape = ir.Shape(dims)
-        return self._variable(interpreter, value, fake)
+        return self._variable(context, value, fake)
 
-    def enter_state(self, interpreter: Interpreter, target: Mutable) -> None:
-        interpreter.heap.write(target, Content(self._value(self.enter(interpreter))))
+    def enter_state(self, context: ConversionContext, target: Mutable) -> None:
+        context.heap.write(target, Content(self._value(self.enter(context))))
 
-    def leave_state(self, interpreter: Interpreter, target: Mutable) -> list[ir.Value]:
+    def leave_state(self, context: ConversionContext, target: Mutable) -> list[ir.Value]:
         content: Content = target.state
-        return [interpreter.content_value(content)]
+        return [content_value(context, content)]
 
-    def take_state(self, interpreter: Interpreter, target: Mutable, values: Iterator[ir.Value]) -> None:
-        interpreter.heap.write(target, Content(self._value(self.take(interpreter, None, values))))
+    def take_state(self, context: ConversionContext, target: Mutable, values: Iterator[ir.Value]) -> None:
+        context.heap.write(target, Content(self._value(self.take(context, None, values))))
 
-    def joined_state(self, interpreter: Interpreter, target: Mutable, symbols: int) -> Plan:
-        return Stale(target.state) if isinstance(target.state.number, Poison) else self
+    def joined_state(self, context: ConversionContext, target: Mutable, symbols: int) -> Plan:
+        return StaleContents(target.state) if isinstance(target.state, Stale) else self
 
     def _value(self, tensor: Tensor) -> ir.Value:
         value = tensor.storage.state.value
@@ -177,10 +179,10 @@ class Carried(Plan):
         return value  # type: ignore[no-any-return]
 
 
-class Stale(Same):
+class StaleContents(Same):
     """Contents of a memory that is written through another one in the body, so that they must not be read."""
 
-    def joined_state(self, interpreter: Interpreter, target: Mutable, symbols: int) -> Plan:
+    def joined_state(self, context: ConversionContext, target: Mutable, symbols: int) -> Plan:
         return self
 
 
@@ -190,17 +192,17 @@ class Sequence(Plan):
     def __init__(self, element: Any, shown: tuple[Storage, ...]) -> None:
         self.element, self.shown = element, shown
 
-    def enter(self, interpreter: Interpreter) -> Any:
-        require_in_body(interpreter)
-        value = interpreter.op.input("carried", None, None)
-        return sequence_state(interpreter, value, self.element, self.shown)
+    def enter(self, context: ConversionContext) -> Any:
+        require_in_body(context)
+        value = context.op.input("carried", None, None)
+        return sequence_state(context, value, self.element, self.shown)
 
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
-        holder = ListRef(interpreter.heap, value)
-        return [own_sequence(interpreter, holder, self.element).value]
+    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
+        holder = ListRef(context.heap, value)
+        return [own_sequence(context, holder, self.element).value]
 
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
-        return sequence_state(interpreter, next(values), self.element, self.shown)
+    def take(self, context: ConversionContext, initial: Any, values: Iterator[ir.Value]) -> Any:
+        return sequence_state(context, next(values), self.element, self.shown)
 
 
 class Vector(Plan):
@@ -210,14 +212,14 @@ class Vector(Plan):
         self.dtype = dtype
         self._tensor = Carried(dtype, (None,), False, ())
 
-    def enter(self, interpreter: Interpreter) -> Any:
-        return VectorState(self._tensor.enter(interpreter))
+    def enter(self, context: ConversionContext) -> Any:
+        return VectorState(self._tensor.enter(context))
 
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
-        return self._tensor.leave(interpreter, as_vector(interpreter, value, self.dtype).tensor)
+    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
+        return self._tensor.leave(context, as_vector(context, value, self.dtype).tensor)
 
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
-        return VectorState(self._tensor.take(interpreter, None, values))
+    def take(self, context: ConversionContext, initial: Any, values: Iterator[ir.Value]) -> Any:
+        return VectorState(self._tensor.take(context, None, values))
 
 
 class Group(Plan):
@@ -226,37 +228,37 @@ class Group(Plan):
     def __init__(self, items: dict[Any, Plan], make: Any) -> None:
         self.items, self.make = items, make
 
-    def enter(self, interpreter: Interpreter) -> Any:
-        return self.make({key: plan.enter(interpreter) for key, plan in self.items.items()})
+    def enter(self, context: ConversionContext) -> Any:
+        return self.make({key: plan.enter(context) for key, plan in self.items.items()})
 
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
         items = dict.fromkeys(self.items, value) if isinstance(value, Uninitialized) else _items(value)
-        return [x for key, plan in self.items.items() for x in plan.leave(interpreter, items.get(key))]
+        return [x for key, plan in self.items.items() for x in plan.leave(context, items.get(key))]
 
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
+    def take(self, context: ConversionContext, initial: Any, values: Iterator[ir.Value]) -> Any:
         before = _items(initial)
-        return self.make({k: plan.take(interpreter, before.get(k), values) for k, plan in self.items.items()})
+        return self.make({k: plan.take(context, before.get(k), values) for k, plan in self.items.items()})
 
 
 class Object(Group):
     """Attributes of an object."""
 
-    def leave_state(self, interpreter: Interpreter, target: Mutable) -> list[ir.Value]:
-        return self.leave(interpreter, _attributes(interpreter, target, self.items))
+    def leave_state(self, context: ConversionContext, target: Mutable) -> list[ir.Value]:
+        return self.leave(context, _attributes(context, target, self.items))
 
-    def joined_state(self, interpreter: Interpreter, target: Mutable, symbols: int) -> Plan:
-        now = _attributes(interpreter, target, target.state)
+    def joined_state(self, context: ConversionContext, target: Mutable, symbols: int) -> Plan:
+        now = _attributes(context, target, target.state)
         fits = all(key in self.items for key in now)
         items: dict[Any, Plan] = {}
         for key, value in now.items():
-            before = self.items.get(key) or Same(interpreter.attributes.read_before(target, key))
-            items[key] = joined(interpreter, before, value, symbols)
+            before = self.items.get(key) or Same(attribute_before(context, target, key))
+            items[key] = joined(context, before, value, symbols)
             fits &= items[key] is before
         return self if fits else Object(items, dict)
 
 
-def _attributes(interpreter: Interpreter, target: Mutable, names: Any) -> dict[str, Any]:
-    return {name: interpreter.attributes.read(target, name) for name in names}
+def _attributes(context: ConversionContext, target: Mutable, names: Any) -> dict[str, Any]:
+    return {name: read_attribute(context, target, name) for name in names}
 
 
 class Optional(Plan):
@@ -265,18 +267,18 @@ class Optional(Plan):
     def __init__(self, value: Plan) -> None:
         self.value = value
 
-    def enter(self, interpreter: Interpreter) -> Any:
-        present = RuntimeBool(interpreter.op.input("present", ir.DataType.BOOL, ()))
-        return Maybe(present, self.value.enter(interpreter))
+    def enter(self, context: ConversionContext) -> Any:
+        present = RuntimeBool(context.op.input("present", ir.DataType.BOOL, ()))
+        return Maybe(present, self.value.enter(context))
 
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
+    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
         present, inner = presence(value)
-        return [interpreter.scalars.to_value(present), *self.value.leave(interpreter, inner)]
+        return [number_value(context, present), *self.value.leave(context, inner)]
 
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
+    def take(self, context: ConversionContext, initial: Any, values: Iterator[ir.Value]) -> Any:
         present = next(values)
         present.shape = ir.Shape(())
-        return Maybe(RuntimeBool(present), self.value.take(interpreter, presence(initial)[1], values))
+        return Maybe(RuntimeBool(present), self.value.take(context, presence(initial)[1], values))
 
 
 class NewList(Plan):
@@ -285,14 +287,14 @@ class NewList(Plan):
     def __init__(self, contents: Plan) -> None:
         self.contents = contents
 
-    def enter(self, interpreter: Interpreter) -> Any:
-        return ListRef(interpreter.heap, self.contents.enter(interpreter))
+    def enter(self, context: ConversionContext) -> Any:
+        return ListRef(context.heap, self.contents.enter(context))
 
-    def leave(self, interpreter: Interpreter, value: Any) -> list[ir.Value]:
-        return self.contents.leave(interpreter, value.state)
+    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
+        return self.contents.leave(context, value.state)
 
-    def take(self, interpreter: Interpreter, initial: Any, values: Iterator[ir.Value]) -> Any:
-        return ListRef(interpreter.heap, self.contents.take(interpreter, initial.state, values))
+    def take(self, context: ConversionContext, initial: Any, values: Iterator[ir.Value]) -> Any:
+        return ListRef(context.heap, self.contents.take(context, initial.state, values))
 
 
 def _items(value: Any) -> dict[Any, Any]:
@@ -305,7 +307,7 @@ def _tuple(items: dict[Any, Any]) -> tuple[Any, ...]:
     return tuple(items.values())
 
 
-def plan_of_state(interpreter: Interpreter, target: Mutable, before: Any) -> Plan | None:
+def plan_of_state(context: ConversionContext, target: Mutable, before: Any) -> Plan | None:
     """Return the first plan for the contents of an object that a loop changes; None if it need not be carried."""
     if isinstance(target, Storage):
         fake = target.fake
@@ -318,19 +320,19 @@ def plan_of_state(interpreter: Interpreter, target: Mutable, before: Any) -> Pla
         raise ControlFlowError("The shape of a tensor that is older than a loop is changed in place in it.")
     if isinstance(target, ObjectRef):
         return Object({}, dict)
-    return _state_plan(interpreter, before)
+    return _state_plan(context, before)
 
 
-def _state_plan(interpreter: Interpreter, state: Any) -> Plan:
+def _state_plan(context: ConversionContext, state: Any) -> Plan:
     if isinstance(state, SequenceState):
-        return Sequence(state.element, _older(interpreter, [state.memory]))
+        return Sequence(state.element, _older(context, [state.memory]))
     if isinstance(state, VectorState):
         return Vector(state.dtype)
     make = dict if isinstance(state, dict) else _tuple
     return Group({key: Same(value) for key, value in _items(state).items()}, make)
 
 
-def joined(interpreter: Interpreter, plan: Plan, value: Any, symbols: int) -> Plan:
+def joined(context: ConversionContext, plan: Plan, value: Any, symbols: int) -> Plan:
     """Return ``plan`` if it fits what an iteration leaves in a variable, else a wider one.
 
     Raises:
@@ -341,14 +343,14 @@ def joined(interpreter: Interpreter, plan: Plan, value: Any, symbols: int) -> Pl
     if isinstance(plan, Same):
         if _unchanged(plan.value, value):
             return plan
-        return _widened(interpreter, plan.value, value, symbols)
+        return _widened(context, plan.value, value, symbols)
     if isinstance(plan, Optional):
-        inner = joined(interpreter, plan.value, presence(value)[1], symbols)
+        inner = joined(context, plan.value, presence(value)[1], symbols)
         return plan if inner is plan.value else Optional(inner)
     if isinstance(value, Uninitialized):
         return _filled(plan)
     if value is None or isinstance(value, Maybe):
-        inner = joined(interpreter, plan, presence(value)[1], symbols)
+        inner = joined(context, plan, presence(value)[1], symbols)
         return Optional(inner)
     if isinstance(plan, Number):
         kind = kind_of_numbers((value,))
@@ -356,14 +358,14 @@ def joined(interpreter: Interpreter, plan: Plan, value: Any, symbols: int) -> Pl
             raise ControlFlowError("A variable of a loop holds numbers of different types.")
         return plan
     if isinstance(plan, Carried):
-        return _wider_tensor(interpreter, plan, value, symbols)
+        return _wider_tensor(context, plan, value, symbols)
     if isinstance(plan, NewList):
-        contents = joined(interpreter, plan.contents, value.state, symbols)
+        contents = joined(context, plan.contents, value.state, symbols)
         return plan if contents is plan.contents else NewList(contents)
     if isinstance(plan, Group):
-        return _wider_group(interpreter, plan, value, symbols)
+        return _wider_group(context, plan, value, symbols)
     if isinstance(plan, Sequence):
-        return _wider_sequence(interpreter, plan, value, symbols)
+        return _wider_sequence(context, plan, value, symbols)
     if isinstance(plan, Vector) and kind_of_numbers(value) in (plan.dtype, None) and _is_list(value):
         return plan
     raise ControlFlowError("A variable of a loop changes its type.")
@@ -387,51 +389,51 @@ def _unchanged(before: Any, after: Any) -> bool:
     return type(before) is type(after) and isinstance(before, bool | int | float | str) and before == after
 
 
-def _widened(interpreter: Interpreter, before: Any, after: Any, symbols: int) -> Plan:
+def _widened(context: ConversionContext, before: Any, after: Any, symbols: int) -> Plan:
     if before is None or after is None or isinstance(before, Maybe) or isinstance(after, Maybe):
         left, right = presence(before)[1], presence(after)[1]
-        return Optional(_widened(interpreter, left, right, symbols))
+        return Optional(_widened(context, left, right, symbols))
     if isinstance(after, Uninitialized):
         before, after = after, before
     if isinstance(before, Uninitialized) and isinstance(after, Tensor):
-        return _filled(_tensor_plan(interpreter, [after], symbols))
+        return _filled(_tensor_plan(context, [after], symbols))
     if isinstance(before, Uninitialized) and isinstance(after, _NUMBERS):
-        dtype = interpreter.scalars.to_value(after).dtype
+        dtype = number_value(context, after).dtype
         assert dtype is not None
         return Number(dtype)
     if isinstance(before, Uninitialized) and isinstance(after, tuple):
         before = (before,) * len(after)
     if isinstance(before, Tensor) and isinstance(after, Tensor):
-        return _tensor_plan(interpreter, [before, after], symbols)
+        return _tensor_plan(context, [before, after], symbols)
     if isinstance(before, _NUMBERS) and isinstance(after, _NUMBERS):
-        first, second = interpreter.scalars.to_value(before).dtype, interpreter.scalars.to_value(after).dtype
+        first, second = number_value(context, before).dtype, number_value(context, after).dtype
         if first != second or first is None:
             raise ControlFlowError("A variable of a loop holds numbers of different types.")
         return Number(first)
     if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
         start = Group({key: Same(item) for key, item in enumerate(before)}, _tuple)
-        return _wider_group(interpreter, start, after, symbols)
+        return _wider_group(context, start, after, symbols)
     if isinstance(before, ListRef) and isinstance(after, ListRef):
-        return NewList(joined(interpreter, _state_plan(interpreter, before.state), after.state, symbols))
+        return NewList(joined(context, _state_plan(context, before.state), after.state, symbols))
     if isinstance(before, DictRef) and isinstance(after, DictRef):
         raise ControlFlowError("A loop replaces a dict by another one; change the entries of one dict instead.")
     kinds = " and ".join(type(x).__name__ for x in (before, after))
     raise ControlFlowError(f"A variable of a loop changes its type ({kinds}); ONNX carries tensors and numbers only.")
 
 
-def _tensor_plan(interpreter: Interpreter, tensors: list[Tensor], symbols: int) -> Carried:
+def _tensor_plan(context: ConversionContext, tensors: list[Tensor], symbols: int) -> Carried:
     forms = [tensor.fake for tensor in tensors]
     try:
-        form = common_form(interpreter, forms)
+        form = common_form(context, forms)
     except ScriptValueError:
         kinds = ", ".join(f"{form.dtype} of rank {form.dim()}" for form in forms)
         raise ControlFlowError(f"A tensor changes its dtype or rank from one iteration to the next: {kinds}.") from None
-    sizes = tuple(size if interpreter.metadata.is_older(size, symbols) else None for size in form.shape)
-    aliases = _older(interpreter, [tensor.storage for tensor in tensors])
-    return Carried(form.dtype, sizes, is_complex(interpreter.value(tensors[0])), aliases)
+    sizes = tuple(size if context.metadata.is_older(size, symbols) else None for size in form.shape)
+    aliases = _older(context, [tensor.storage for tensor in tensors])
+    return Carried(form.dtype, sizes, is_complex(value_of(context, tensors[0])), aliases)
 
 
-def _wider_tensor(interpreter: Interpreter, plan: Carried, value: Any, symbols: int) -> Plan:
+def _wider_tensor(context: ConversionContext, plan: Carried, value: Any, symbols: int) -> Plan:
     if not isinstance(value, Tensor):
         raise ControlFlowError("A variable of a loop is a tensor in one iteration and not in the next.")
     fake = value.fake
@@ -445,18 +447,18 @@ def _wider_tensor(interpreter: Interpreter, plan: Carried, value: Any, symbols: 
         for size, now in zip(plan.sizes, fake.shape, strict=True)
     )
     same = all((a is None) == (b is None) for a, b in zip(sizes, plan.sizes, strict=True))
-    aliases = tuple(dict.fromkeys((*plan.aliases, *_older(interpreter, [value.storage]))))
+    aliases = tuple(dict.fromkeys((*plan.aliases, *_older(context, [value.storage]))))
     fits = same and len(aliases) == len(plan.aliases)
     return plan if fits else dataclasses.replace(plan, sizes=sizes, aliases=aliases)
 
 
-def _wider_group(interpreter: Interpreter, plan: Group, value: Any, symbols: int) -> Plan:
+def _wider_group(context: ConversionContext, plan: Group, value: Any, symbols: int) -> Plan:
     items = _items(value) if not isinstance(value, SequenceState | VectorState) else None
     if items is None or items.keys() != plan.items.keys():
         if plan.make is not _tuple:
             raise ControlFlowError("A loop adds keys to a dict or takes some away; ONNX has no dicts.")
-        return _as_list_plan(interpreter, plan, value, symbols)
-    new = {key: joined(interpreter, plan.items[key], item, symbols) for key, item in items.items()}
+        return _as_list_plan(context, plan, value, symbols)
+    new = {key: joined(context, plan.items[key], item, symbols) for key, item in items.items()}
     return plan if all(new[key] is plan.items[key] for key in new) else Group(new, plan.make)
 
 
@@ -464,7 +466,7 @@ def _is_list(state: Any) -> bool:
     return isinstance(state, VectorState | tuple)
 
 
-def _as_list_plan(interpreter: Interpreter, plan: Group, value: Any, symbols: int) -> Plan:
+def _as_list_plan(context: ConversionContext, plan: Group, value: Any, symbols: int) -> Plan:
     """Return the plan for a list that changes its length: a vector of numbers, or a sequence of tensors."""
     known = [item.value for item in plan.items.values() if isinstance(item, Same)]
     numbers = {item.dtype for item in plan.items.values() if isinstance(item, Number)}
@@ -479,27 +481,27 @@ def _as_list_plan(interpreter: Interpreter, plan: Group, value: Any, symbols: in
         if not all(isinstance(item, Tensor) for item in value):
             raise ControlFlowError("A list of other things than tensors or numbers changes its length in a loop.")
     tensors = [item for item in known if isinstance(item, Tensor)]
-    shown = _older(interpreter, [*(item.storage for item in tensors), *_memories(value)])
-    return Sequence(_outer(interpreter, common_form(interpreter, forms), symbols), shown)
+    shown = _older(context, [*(item.storage for item in tensors), *_memories(value)])
+    return Sequence(_outer(context, common_form(context, forms), symbols), shown)
 
 
 def _memories(state: SequenceState | tuple[Tensor, ...]) -> list[Storage]:
     return [state.memory] if isinstance(state, SequenceState) else [item.storage for item in state]
 
 
-def _older(interpreter: Interpreter, storages: list[Storage]) -> tuple[Storage, ...]:
+def _older(context: ConversionContext, storages: list[Storage]) -> tuple[Storage, ...]:
     """Return the memories older than the body that others may be the same as."""
     shown = dict.fromkeys(other for storage in storages for other in storage.shown)
-    return tuple(filter(interpreter.heap.is_older, shown))
+    return tuple(filter(context.heap.is_older, shown))
 
 
-def _outer(interpreter: Interpreter, form: Any, symbols: int) -> Any:
-    metadata = interpreter.metadata
+def _outer(context: ConversionContext, form: Any, symbols: int) -> Any:
+    metadata = context.metadata
     sizes = [size if metadata.is_older(size, symbols) else metadata.unknown_size() for size in form.shape]
     return metadata.empty(form.dtype, sizes)
 
 
-def _wider_sequence(interpreter: Interpreter, plan: Sequence, value: Any, symbols: int) -> Plan:
+def _wider_sequence(context: ConversionContext, plan: Sequence, value: Any, symbols: int) -> Plan:
     if isinstance(value, SequenceState):
         forms = [plan.element, value.element]
     else:
@@ -507,8 +509,8 @@ def _wider_sequence(interpreter: Interpreter, plan: Sequence, value: Any, symbol
     if len({(form.dtype, form.dim()) for form in forms}) > 1:
         raise ControlFlowError("The tensors of a list change their dtype or rank from one iteration to the next.")
     sizes = tuple(zip(*(form.shape for form in forms), strict=True))
-    shown = tuple(dict.fromkeys((*plan.shown, *_older(interpreter, _memories(value)))))
+    shown = tuple(dict.fromkeys((*plan.shown, *_older(context, _memories(value)))))
     wanted = [s[0] if all(isinstance(x, int) and x == s[0] for x in s) else None for s in sizes]
     if all((w is None) == (not isinstance(s, int)) for w, s in zip(wanted, plan.element.shape, strict=True)):
         return plan if len(shown) == len(plan.shown) else Sequence(plan.element, shown)
-    return Sequence(_outer(interpreter, common_form(interpreter, forms), symbols), shown)
+    return Sequence(_outer(context, common_form(context, forms), symbols), shown)

@@ -6,35 +6,38 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnx_ts_legacy.calls.scalars import number_output
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import number_value
 from onnx_ts_legacy.state.values import Maybe, Tensor, is_runtime
+from onnx_ts_legacy.state.variables import value_of
 
 if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
     from onnxops_decomp import OpBuilder
 
 __all__ = ["optional_output"]
 
 
-def optional_output(interpreter: Interpreter, result: Maybe) -> ir.Value:
+def optional_output(context: ConversionContext, result: Maybe) -> ir.Value:
     """Return the value of an optional type for a tensor or number.
 
     Raises:
         ScriptValueError: If it is anything else, such as a tuple.
         UnsupportedOpsetError: Below opset 16, in which no branch gives a value of an optional type.
     """
-    interpreter.require_opset(16, "a result that is None or not, which only the runtime knows", types="Optional types")
+    context.require_opset(16, "a result that is None or not, which only the runtime knows", types="Optional types")
     if not isinstance(result.value, Tensor | bool | int | float) and not is_runtime(result.value):
         raise ScriptValueError(
             "The model returns a tuple, list or dict that is None or not, depending on a condition that only the "
             "runtime knows; return tensors in both cases, or an optional tensor."
         )
-    op = interpreter.op
+    op = context.op
     given = result.value
-    value = interpreter.value(given) if isinstance(given, Tensor) else interpreter.scalars.to_output(given)
+    value = value_of(context, given) if isinstance(given, Tensor) else number_output(context, given)
     kind = ir.TypeAndShape(value.type, value.shape)
     graphs = [_branch(op, "then", value, [value], {}), _branch(op, "else", value, [], {"type": kind})]
-    condition = interpreter.scalars.to_value(result.present)
+    condition = number_value(context, result.present)
     output = op.emit_custom("", "If", [condition], {"then_branch": graphs[0], "else_branch": graphs[1]}, [None])[0]
     _declare(output, value)
     return output

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["argument_converters", "dtype_of_code", "scalar_type_code"]
+__all__ = ["QUANTIZED_DTYPES", "argument_converters", "dtype_of_code", "scalar_type_code"]
 
 _NAMES: tuple[str | None, ...] = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
@@ -20,6 +20,7 @@ _DTYPES: dict[int, torch.dtype] = {
     code: getattr(torch, name) for code, name in enumerate(_NAMES) if name and hasattr(torch, name)
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
+QUANTIZED_DTYPES = (torch.qint8, torch.quint8, torch.qint32)
 _MEMORY_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from onnx_ts_legacy.calls.scalars import binary
+from onnx_ts_legacy.mutation.writes import write_tensor
+from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import Tensor, is_runtime
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["update_running_statistics"]
 
@@ -19,7 +19,7 @@ _UPDATING = (aten.batch_norm.default, aten.native_batch_norm.default, aten.insta
 _TRAINING, _MOMENTUM = 5, 6
 
 
-def update_running_statistics(interpreter: Interpreter, overload: torch._ops.OpOverload, args: Sequence[Any]) -> None:
+def update_running_statistics(context: ConversionContext, overload: torch._ops.OpOverload, args: Sequence[Any]) -> None:
     """Write the running statistics that a call in training mode updates; other calls do nothing here.
 
     Source: ``torch.nn.BatchNorm1d``: ``x_new = (1 - momentum) * x + momentum * x_observed``, the variance unbiased.
@@ -29,14 +29,14 @@ def update_running_statistics(interpreter: Interpreter, overload: torch._ops.OpO
         return
     x, mean, variance, momentum = args[0], args[3], args[4], args[_MOMENTUM]
     axes = [axis for axis in range(x.fake.dim()) if axis != 1]
-    observed_mean = interpreter.call(aten.mean.dim, [x, axes], {})
+    observed_mean = context.call(aten.mean.dim, [x, axes], {})
     if overload is aten.instance_norm.default:
-        of_instances = interpreter.call(aten.var.correction, [x, axes[1:]], {"correction": 1})
-        observed_variance = interpreter.call(aten.mean.dim, [of_instances, [0]], {})
+        of_instances = context.call(aten.var.correction, [x, axes[1:]], {"correction": 1})
+        observed_variance = context.call(aten.mean.dim, [of_instances, [0]], {})
     else:
-        observed_variance = interpreter.call(aten.var.correction, [x, axes], {"correction": 1})
-    rest = interpreter.scalars.binary("sub", 1, momentum) if is_runtime(momentum) else 1 - momentum
+        observed_variance = context.call(aten.var.correction, [x, axes], {"correction": 1})
+    rest = binary(context, "sub", 1, momentum) if is_runtime(momentum) else 1 - momentum
     for target, observed in ((mean, observed_mean), (variance, observed_variance)):
-        kept = interpreter.call(aten.mul.Scalar, [target, rest], {})
-        added = interpreter.call(aten.mul.Scalar, [observed, momentum], {})
-        interpreter.write(target, interpreter.call(aten.add.Tensor, [kept, added], {}))
+        kept = context.call(aten.mul.Scalar, [target, rest], {})
+        added = context.call(aten.mul.Scalar, [observed, momentum], {})
+        write_tensor(context, target, context.call(aten.add.Tensor, [kept, added], {}))

@@ -7,17 +7,16 @@ contents are put back into the parent by the inverse of that call, and so on dow
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph.sources import source_line
-from onnx_ts_legacy.state.values import Content, Poison, Storage, Tensor, View
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.values import Content, Stale, Tensor, View
+from onnx_ts_legacy.state.variables import node_value, value_of
 
 __all__ = ["VIEWS_IN_PLACE", "assign", "node_value"]
 
@@ -55,31 +54,7 @@ _PERMUTATIONS = frozenset(
 _CONJUGATIONS = frozenset(("conj", "_conj", "adjoint", "mH"))
 
 
-def node_value(interpreter: Interpreter, node: Storage | View) -> ir.Value:
-    """Return the ONNX value of what ``node`` holds now."""
-    if isinstance(node, Storage):
-        interpreter.sometimes_views.read(node)
-        return interpreter.content_value(node.state)
-    parent = node_value(interpreter, node.parent)
-    if node.cached is not None and node.cached[0] is parent and interpreter.is_visible(node.cached[2]):
-        return node.cached[1]
-    value = _repeat(interpreter, node, parent)
-    node.cached = (parent, value, interpreter.op.scope)
-    return value
-
-
-def _repeat(interpreter: Interpreter, node: View, parent: ir.Value) -> ir.Value:
-    call = node.call
-    operand = interpreter.fresh(parent, node.parent.fake)
-    args = list(call.args)
-    args[call.position] = operand
-    result = interpreter.call(call.overload, args, call.kwargs)
-    if call.output is not None:
-        result = result.items[call.output] if not isinstance(result, tuple) else result[call.output]
-    return interpreter.value(result)
-
-
-def assign(interpreter: Interpreter, target: Tensor, value: ir.Value) -> None:
+def assign(context: ConversionContext, target: Tensor, value: ir.Value) -> None:
     """Write ``value``, of the dtype and shape of ``target``, to the memory that ``target`` shows.
 
     Raises:
@@ -87,36 +62,36 @@ def assign(interpreter: Interpreter, target: Tensor, value: ir.Value) -> None:
     """
     node = target.node
     while isinstance(node, View):
-        parent = node_value(interpreter, node.parent)
-        value = _put_back(interpreter, node, parent, value)
+        parent = node_value(context, node.parent)
+        value = _put_back(context, node, parent, value)
         node = node.parent
     before = node.state
-    interpreter.heap.write(node, Content(value))
-    interpreter.sometimes_views.written(node, before)
-    known = interpreter.node is not None and (node.aliases or node.origin is not None)
-    source = source_line(interpreter.node) if known else ""
+    context.heap.write(node, Content(value))
+    context.sometimes_views.written(node, before, context.node)
+    known = context.node is not None and (node.aliases or node.origin is not None)
+    source = source_line(context.node) if known else ""
     node.line = source or node.line
-    stale = Poison(_STALE.format(place=f" at {source}" if source else ""))
+    stale = Stale(_STALE.format(place=f" at {source}" if source else ""))
     for other in node.aliases:
-        interpreter.heap.write(other, Content(None, stale))
+        context.heap.write(other, stale)
 
 
-def _put_back(interpreter: Interpreter, view: View, parent: ir.Value, value: ir.Value) -> ir.Value:
+def _put_back(context: ConversionContext, view: View, parent: ir.Value, value: ir.Value) -> ir.Value:
     """Return what the parent of ``view`` holds after ``value`` was written to the view."""
     whole, part = view.parent.fake, view.fake
     name = view.call.overload._schema.name.removeprefix("aten::")
     if name in _CONJUGATIONS and whole.is_complex():
-        value = _call(interpreter, aten.conj_physical.default, [(value, part)])
+        value = _call(context, aten.conj_physical.default, [(value, part)])
     if _same_elements(whole, part):
         return value
     if name in _RESHAPES:
-        return _call(interpreter, aten.reshape.default, [(value, part), list(whole.shape)])
+        return _call(context, aten.reshape.default, [(value, part), list(whole.shape)])
     if name in _COMPLEX_PARTS:
-        return _COMPLEX_PARTS[name](interpreter, (parent, whole), (value, part))
+        return _COMPLEX_PARTS[name](context, (parent, whole), (value, part))
     if name in _PERMUTATIONS:
         permutation = _permutation(view)
         inverse = sorted(range(len(permutation)), key=permutation.__getitem__)
-        return _call(interpreter, aten.permute.default, [(value, part), inverse])
+        return _call(context, aten.permute.default, [(value, part), inverse])
     inverse_call = _SCATTERS.get(name.split(".")[0])
     if inverse_call is None:
         raise ScriptValueError(
@@ -124,33 +99,33 @@ def _put_back(interpreter: Interpreter, view: View, parent: ir.Value, value: ir.
             "does to the tensor it shows; clone it before it is changed."
         )
     overload, arguments = inverse_call(view)
-    return _call(interpreter, overload, [(parent, whole), (value, part), *arguments])
+    return _call(context, overload, [(parent, whole), (value, part), *arguments])
 
 
-def _call(interpreter: Interpreter, overload: torch._ops.OpOverload, args: list[Any]) -> ir.Value:
-    bound = [interpreter.fresh(*arg) if isinstance(arg, tuple) else arg for arg in args]
-    return interpreter.value(interpreter.call(overload, bound, {}))
+def _call(context: ConversionContext, overload: torch._ops.OpOverload, args: list[Any]) -> ir.Value:
+    bound = [context.fresh(*arg) if isinstance(arg, tuple) else arg for arg in args]
+    return value_of(context, context.call(overload, bound, {}))
 
 
 Operand = tuple[ir.Value, torch.Tensor]
 
 
-def _write_real(interpreter: Interpreter, whole: Operand, part: Operand) -> ir.Value:
-    imaginary = _call(interpreter, aten.imag.default, [whole]), part[1]
-    return _call(interpreter, aten.complex.default, [part, imaginary])
+def _write_real(context: ConversionContext, whole: Operand, part: Operand) -> ir.Value:
+    imaginary = _call(context, aten.imag.default, [whole]), part[1]
+    return _call(context, aten.complex.default, [part, imaginary])
 
 
-def _write_imaginary(interpreter: Interpreter, whole: Operand, part: Operand) -> ir.Value:
-    real = _call(interpreter, aten.real.default, [whole]), part[1]
-    return _call(interpreter, aten.complex.default, [real, part])
+def _write_imaginary(context: ConversionContext, whole: Operand, part: Operand) -> ir.Value:
+    real = _call(context, aten.real.default, [whole]), part[1]
+    return _call(context, aten.complex.default, [real, part])
 
 
 # Views between complex numbers and their parts: what the whole is once a part was written.
-_COMPLEX_PARTS: dict[str, Callable[[Interpreter, Operand, Operand], ir.Value]] = {
+_COMPLEX_PARTS: dict[str, Callable[[ConversionContext, Operand, Operand], ir.Value]] = {
     "real": _write_real,
     "imag": _write_imaginary,
-    "view_as_real": lambda interpreter, whole, part: _call(interpreter, aten.view_as_complex.default, [part]),
-    "view_as_complex": lambda interpreter, whole, part: _call(interpreter, aten.view_as_real.default, [part]),
+    "view_as_real": lambda context, whole, part: _call(context, aten.view_as_complex.default, [part]),
+    "view_as_complex": lambda context, whole, part: _call(context, aten.view_as_real.default, [part]),
 }
 
 

@@ -6,19 +6,19 @@ are dropped, and the rest is expanded to numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
+from onnx_ts_legacy.mutation.views import assign
+from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import Tensor
+from onnx_ts_legacy.state.variables import number_tensor, sizes_of, value_of
 from onnxops_decomp.exporting import is_one, to_ir
 
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
-
-__all__ = ["unfitted_value", "written_value"]
+__all__ = ["is_fitted", "unfitted_value", "write_tensor", "written_value"]
 
 aten = torch.ops.aten
 
@@ -26,20 +26,23 @@ aten = torch.ops.aten
 _WRITES = {"aten::copy_": 1, "aten::index_put_": 2}
 
 
-def unfitted_value(interpreter: Interpreter, node: Any, value: Tensor) -> Tensor | None:
-    """Return the value that a traced ``view`` or ``expand`` fits to a place that is written; None if it does more."""
+def is_fitted(node: Any) -> bool:
+    """Tell whether a traced ``view`` or ``expand`` only fits a value to a place that is written."""
     if not node.output().isCompleteTensor() or not _is_written(node):
-        return None
+        return False
     if node.kind() == "aten::expand":
-        return value
+        return True
     given, kept = node.inputsAt(0).type().sizes(), node.output().type().sizes()
-    if given is None or given != [1] * (len(given) - len(kept)) + kept:
-        return None
-    leading = range(len(given) - len(kept))
-    if not leading or not all(is_one(value.fake.shape[axis]) for axis in leading):
+    return given is not None and given == [1] * (len(given) - len(kept)) + kept
+
+
+def unfitted_value(context: ConversionContext, node: Any, value: Tensor) -> Tensor:
+    """Return the value that a call of :func:`is_fitted` fits to a place."""
+    leading = range(len(node.inputsAt(0).type().sizes() or ()) - len(node.output().type().sizes()))
+    if node.kind() == "aten::expand" or not leading or not all(is_one(value.fake.shape[axis]) for axis in leading):
         # At other sizes a leading dimension may be written.
         return value
-    squeezed: Tensor = interpreter.call(aten.squeeze.dims, [value, list(leading)], {})
+    squeezed: Tensor = context.call(aten.squeeze.dims, [value, list(leading)], {})
     return squeezed
 
 
@@ -52,7 +55,7 @@ def _is_written(node: Any) -> bool:
     )
 
 
-def written_value(interpreter: Interpreter, target: Tensor, source: Tensor) -> ir.Value:
+def written_value(context: ConversionContext, target: Tensor, source: Tensor) -> ir.Value:
     """Return what ``source`` writes to ``target``: of its dtype and, if need be, expanded to its sizes.
 
     Raises:
@@ -62,21 +65,21 @@ def written_value(interpreter: Interpreter, target: Tensor, source: Tensor) -> i
     rank = target.fake.dim()
     if source.fake.dim() > rank:
         raise ScriptValueError(f"A tensor of rank {source.fake.dim()} is written to one of rank {rank}.")
-    value = interpreter.op.cast(interpreter.value(source), to_ir(target.fake.dtype))
+    value = context.op.cast(value_of(context, source), to_ir(target.fake.dtype))
     if str(tuple(source.fake.shape)) == str(tuple(target.fake.shape)):
         return value
     if all(isinstance(size, int) or size.node.expr.is_Symbol for size in target.fake.shape):
-        cast = interpreter.fresh(value, interpreter.metadata.empty(target.fake.dtype, source.fake.shape))
-        return interpreter.value(interpreter.call(aten.expand.default, [cast, interpreter.sizes(target)], {}))
-    _check_parts(interpreter, target, source)
+        cast = context.fresh(value, context.metadata.empty(target.fake.dtype, source.fake.shape))
+        return value_of(context, context.call(aten.expand.default, [cast, sizes_of(context, target)], {}))
+    _check_parts(context, target, source)
     # What torch says of a part of a dimension, such as n - 1, does not hold where that is empty.
-    return interpreter.op.Expand(value, interpreter.op.Shape(interpreter.value(target)))
+    return context.op.Expand(value, context.op.Shape(value_of(context, target)))
 
 
-def _check_parts(interpreter: Interpreter, target: Tensor, source: Tensor) -> None:
+def _check_parts(context: ConversionContext, target: Tensor, source: Tensor) -> None:
     """Refuse values that fit a part of a declared dimension at one size only."""
-    declared = interpreter.metadata.declared_symbols()
-    names = interpreter.metadata.symbols.dims(target.fake)
+    declared = context.metadata.declared_symbols()
+    names = context.metadata.symbols.dims(target.fake)
     for given, wanted, name in zip(
         reversed(source.fake.shape), reversed(target.fake.shape), reversed(names), strict=False
     ):
@@ -90,3 +93,13 @@ def _check_parts(interpreter: Interpreter, target: Tensor, source: Tensor) -> No
                 f"A value of size {given} is written to a place of size {name}, which was declared dynamic; the model "
                 f"would work only where that is {given}."
             )
+
+
+def write_tensor(context: ConversionContext, target: Tensor, source: Any) -> None:
+    """Write a tensor or number to the memory of ``target``, as ``copy_`` does."""
+    if not isinstance(source, Tensor):
+        source = number_tensor(context, source)
+    assign(context, target, written_value(context, target, source))
+
+
+# What fills a given tensor, which takes the size of the result, by what makes a new one.

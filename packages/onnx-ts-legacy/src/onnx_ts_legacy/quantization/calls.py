@@ -7,7 +7,7 @@ quantization per tensor and per channel), ONNX QuantizeLinear and DequantizeLine
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +18,10 @@ from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.quantization.modules import convert_module_call
 from onnx_ts_legacy.quantization.recurrent import convert_recurrent, is_recurrent
 from onnx_ts_legacy.quantization.values import Quantized, as_float, constant_array, dequantize, number, quantize
+from onnx_ts_legacy.state.attributes import tensor_constant
+from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, Tensor, is_runtime
 from onnxops_decomp import UnsupportedOperatorError
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["convert_quantized", "is_quantized_call", "observed_fake_quantize"]
 
@@ -62,7 +61,7 @@ def _holds_quantized(arg: Any) -> bool:
     return isinstance(arg, Quantized)
 
 
-def convert_quantized(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+def convert_quantized(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     """Convert a call of :func:`is_quantized_call`.
 
     Raises:
@@ -70,45 +69,45 @@ def convert_quantized(interpreter: Interpreter, node: Any, args: Sequence[Any]) 
     """
     kind = str(node.kind())
     if kind == "aten::quantize_per_tensor":
-        scale, zero_point = (number(_read_number(interpreter, node, index)) for index in (1, 2))
-        return quantize(interpreter, args[0], dtype_of_code(args[3]), scale, int(zero_point))
+        scale, zero_point = (number(_read_number(context, node, index)) for index in (1, 2))
+        return quantize(context, args[0], dtype_of_code(args[3]), scale, int(zero_point))
     if kind == "aten::quantize_per_channel":
-        scale, zero_point = (constant_array(interpreter, arg) for arg in args[1:3])
-        return quantize(interpreter, args[0], dtype_of_code(args[4]), scale, zero_point, args[3])
+        scale, zero_point = (constant_array(context, arg) for arg in args[1:3])
+        return quantize(context, args[0], dtype_of_code(args[4]), scale, zero_point, args[3])
     if is_recurrent(kind):
-        return convert_recurrent(interpreter, kind, args)
+        return convert_recurrent(context, kind, args)
     if kind in _FORM_QUESTIONS:
-        return PRIM_HANDLERS[kind](interpreter, node, [dequantize(interpreter, args[0]), *args[1:]])
+        return PRIM_HANDLERS[kind](context, node, [dequantize(context, args[0]), *args[1:]])
     query = _QUERIES.get(kind)
     if query is not None:
-        return query(interpreter, args[0])
+        return query(context, args[0])
     if kind.startswith("quantized::"):
-        return convert_module_call(interpreter, kind, args)
+        return convert_module_call(context, kind, args)
     fixed = _FIXED_PARAMETERS.get(kind)
     if fixed is not None:
-        result = interpreter.convert_call(node, kind, [dequantize(interpreter, args[0]), *args[1:]])
+        result = context.convert_call(node, kind, [dequantize(context, args[0]), *args[1:]])
         step, zero_points = fixed
-        return quantize(interpreter, result, args[0].dtype, step, zero_points[args[0].dtype])
+        return quantize(context, result, args[0].dtype, step, zero_points[args[0].dtype])
     if kind not in _SAME_PARAMETERS:
         raise UnsupportedOperatorError("it has no form for quantized tensors", operator=kind)
     like = next(
         q for arg in args for q in (arg.items if isinstance(arg, ListRef) else [arg]) if isinstance(q, Quantized)
     )
-    floats = [as_float(interpreter, arg) for arg in args]
-    result = interpreter.convert_call(node, kind.removesuffix("_") if kind.endswith("_") else kind, floats)
-    return _map(result, lambda t: quantize(interpreter, t, like.dtype, like.scale, like.zero_point, like.axis))
+    floats = [as_float(context, arg) for arg in args]
+    result = context.convert_call(node, kind.removesuffix("_") if kind.endswith("_") else kind, floats)
+    return _map(result, lambda t: quantize(context, t, like.dtype, like.scale, like.zero_point, like.axis))
 
 
 _NUMBERS_OF_TENSORS = ("aten::Float", "aten::Int", "aten::FloatImplicit", "aten::IntImplicit", "aten::item")
 
 
-def _read_number(interpreter: Interpreter, node: Any, index: int) -> Any:
+def _read_number(context: ConversionContext, node: Any, index: int) -> Any:
     """Return an argument; what a scripted module reads from a tensor that does not change is known."""
     variable = node.inputsAt(index)
-    value = interpreter.env[variable.unique()]
+    value = context.env[variable.unique()]
     if is_runtime(value) and variable.node().kind() in _NUMBERS_OF_TENSORS:
-        value = interpreter.env[variable.node().inputsAt(0).unique()]
-    return constant_array(interpreter, value).item() if isinstance(value, Tensor) else value
+        value = context.env[variable.node().inputsAt(0).unique()]
+    return constant_array(context, value).item() if isinstance(value, Tensor) else value
 
 
 def _map(result: Any, function: Callable[[Tensor], Any]) -> Any:
@@ -125,17 +124,17 @@ def _map(result: Any, function: Callable[[Tensor], Any]) -> Any:
 _FORM_QUESTIONS = frozenset(
     ("aten::size", "aten::sym_size", "aten::dim", "aten::ndimension", "aten::numel", "prim::shape", "prim::ndim")
 )
-_QUERIES: dict[str, Callable[[Interpreter, Any], Any]] = {
+_QUERIES: dict[str, Callable[[ConversionContext, Any], Any]] = {
     "aten::dequantize": dequantize,
-    "aten::q_scale": lambda interpreter, q: q.scale,
-    "aten::q_zero_point": lambda interpreter, q: q.zero_point,
-    "aten::int_repr": lambda interpreter, q: interpreter.fresh(
-        q.value, interpreter.metadata.empty(torch.uint8 if q.dtype == torch.quint8 else torch.int8, q.form.shape)
+    "aten::q_scale": lambda context, q: q.scale,
+    "aten::q_zero_point": lambda context, q: q.zero_point,
+    "aten::int_repr": lambda context, q: context.fresh(
+        q.value, context.metadata.empty(torch.uint8 if q.dtype == torch.quint8 else torch.int8, q.form.shape)
     ),
-    "aten::is_floating_point": lambda interpreter, q: False,
-    "aten::is_complex": lambda interpreter, q: False,
-    "prim::is_quantized": lambda interpreter, q: True,
-    "prim::dtype": lambda interpreter, q: scalar_type_code(q.dtype),
+    "aten::is_floating_point": lambda context, q: False,
+    "aten::is_complex": lambda context, q: False,
+    "prim::is_quantized": lambda context, q: True,
+    "prim::dtype": lambda context, q: scalar_type_code(q.dtype),
 }
 _QUESTIONS = _FORM_QUESTIONS | _QUERIES.keys()
 
@@ -143,23 +142,23 @@ _QUESTIONS = _FORM_QUESTIONS | _QUERIES.keys()
 # ---- fake quantization
 
 
-def observed_fake_quantize(interpreter: Interpreter, node: Any, args: Sequence[Any]) -> Any:
+def observed_fake_quantize(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     """Convert ``fused_moving_avg_obs_fake_quant``: the fake quantization alone, if the observer is off.
 
     Raises:
         ScriptValueError: If the observer is on, which changes the module's buffers.
     """
     x, observing, quantizing, _, _, scale, zero_point, _, low, high, axis, per_channel, *_ = args
-    if constant_array(interpreter, observing).any():
+    if constant_array(context, observing).any():
         raise ScriptValueError(
             "A fake quantization observes its input; call model.apply(torch.ao.quantization.disable_observer) first."
         )
-    if not constant_array(interpreter, quantizing).any():
+    if not constant_array(context, quantizing).any():
         return x
-    scales, zero_points = constant_array(interpreter, scale), constant_array(interpreter, zero_point)
+    scales, zero_points = constant_array(context, scale), constant_array(context, zero_point)
     if per_channel:
-        operands = [x, interpreter.tensor_constant(torch.from_numpy(scales.copy()))]
-        operands.append(interpreter.tensor_constant(torch.from_numpy(zero_points.astype(np.int32))))
-        return interpreter.call(aten.fake_quantize_per_channel_affine.default, [*operands, axis, low, high], {})
+        operands = [x, tensor_constant(context, torch.from_numpy(scales.copy()))]
+        operands.append(tensor_constant(context, torch.from_numpy(zero_points.astype(np.int32))))
+        return context.call(aten.fake_quantize_per_channel_affine.default, [*operands, axis, low, high], {})
     arguments = [x, float(scales.item()), int(zero_points.item()), low, high]
-    return interpreter.call(aten.fake_quantize_per_tensor_affine.default, arguments, {})
+    return context.call(aten.fake_quantize_per_tensor_affine.default, arguments, {})

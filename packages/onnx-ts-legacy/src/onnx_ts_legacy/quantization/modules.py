@@ -6,46 +6,46 @@ Where torch computes the scale of a result (scalars, dynamic quantization), sour
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from onnx_ts_legacy.quantization.values import Quantized, as_float, dequantize, number, quantize
+from onnx_ts_legacy.state.attributes import weight_tensor
+from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, ObjectRef, Tensor
+from onnx_ts_legacy.state.variables import value_of
 from onnxops_decomp import UnsupportedOperatorError
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["convert_module_call", "dynamic_linear", "half_linear", "unpack_weights"]
 
 aten = torch.ops.aten
-Call = Callable[["Interpreter", Sequence[Any]], Tensor]
+Call = Callable[["ConversionContext", Sequence[Any]], Tensor]
 
 
-def convert_module_call(interpreter: Interpreter, kind: str, args: Sequence[Any]) -> Any:
+def convert_module_call(context: ConversionContext, kind: str, args: Sequence[Any]) -> Any:
     """Convert a call of an operator of the namespace ``quantized``.
 
     Raises:
         UnsupportedOperatorError: If it has no float form here.
     """
     name = kind.removeprefix("quantized::")
-    args = unpack_weights(interpreter, kind, args)
+    args = unpack_weights(context, kind, args)
     base = name.replace("_relu", "") if name not in _FLOAT_FORMS else name
     relu = base != name
     if base in _TO_FLOAT:
-        result = _TO_FLOAT[base](interpreter, args)
-        return interpreter.call(aten.relu.default, [result], {}) if relu else result
+        result = _TO_FLOAT[base](context, args)
+        return context.call(aten.relu.default, [result], {}) if relu else result
     if base in _WITH_SCALAR:
-        result, scale, zero_point = _WITH_SCALAR[base](interpreter, *args[:2])
+        result, scale, zero_point = _WITH_SCALAR[base](context, *args[:2])
     elif base in _FLOAT_FORMS:
-        result = _FLOAT_FORMS[base](interpreter, args)
+        result = _FLOAT_FORMS[base](context, args)
         scale, zero_point = _result_parameters(base, args)
     else:
         raise UnsupportedOperatorError("it has no form between QuantizeLinear and DequantizeLinear", operator=kind)
     if relu:
-        result = interpreter.call(aten.relu.default, [result], {})
-    return quantize(interpreter, result, _first(args).dtype, number(scale), int(number(zero_point)))
+        result = context.call(aten.relu.default, [result], {})
+    return quantize(context, result, _first(args).dtype, number(scale), int(number(zero_point)))
 
 
 def _first(args: Sequence[Any]) -> Quantized:
@@ -72,7 +72,7 @@ def _packed(packed: Any, name: str) -> tuple[Any, str]:
 
 
 def unpack_weights(
-    interpreter: Interpreter, kind: str, args: Sequence[Any], *, bias_required: bool = False
+    context: ConversionContext, kind: str, args: Sequence[Any], *, bias_required: bool = False
 ) -> Sequence[Any]:
     """Return the arguments of a call with what is packed into its weights in place of them, as symbolics expect it.
 
@@ -80,7 +80,7 @@ def unpack_weights(
     padding, output padding, groups and dilation. Arguments without packed weights stay as they are.
 
     Args:
-        interpreter: The conversion.
+        context: The conversion.
         kind: Qualified name of the operator.
         args: Its arguments.
         bias_required: Whether zeros take the place of a bias that is missing.
@@ -88,41 +88,41 @@ def unpack_weights(
     name = kind.removeprefix("quantized::").replace("_relu", "")
     if name not in _PACKED or not kind.startswith("quantized::") or isinstance(args[1], Quantized | Tensor):
         return args
-    source, weight, bias = _weights(interpreter, args[1], name)
+    source, weight, bias = _weights(context, args[1], name)
     if bias is None and bias_required:
         shape = (weight.form if isinstance(weight, Quantized) else weight.fake).shape
         zeros = torch.zeros(shape[1] * source.groups() if name.startswith("conv_transpose") else shape[0])
-        bias = interpreter.attributes.tensor(f"{_packed(args[1], name)[1]}.bias", zeros)
-    return [args[0], weight, bias, *_convolution_arguments(interpreter, source, name), *args[2:]]
+        bias = weight_tensor(context, f"{_packed(args[1], name)[1]}.bias", zeros)
+    return [args[0], weight, bias, *_convolution_arguments(context, source, name), *args[2:]]
 
 
-def _convolution_arguments(interpreter: Interpreter, source: Any, name: str) -> list[Any]:
+def _convolution_arguments(context: ConversionContext, source: Any, name: str) -> list[Any]:
     if name == "linear":
         return []
     rank = int(name[-2])
 
     def sizes(parameter: str) -> ListRef:
-        return ListRef(interpreter.heap, tuple(list(getattr(source, parameter)())[-rank:]))
+        return ListRef(context.heap, tuple(list(getattr(source, parameter)())[-rank:]))
 
     if source.transpose():
         return [*map(sizes, ("stride", "padding", "output_padding")), source.groups(), sizes("dilation")]
     return [*map(sizes, ("stride", "padding", "dilation")), source.groups()]
 
 
-def _weights(interpreter: Interpreter, packed: Any, name: str) -> tuple[Any, Quantized | Tensor, Any]:
+def _weights(context: ConversionContext, packed: Any, name: str) -> tuple[Any, Quantized | Tensor, Any]:
     """Return the object of packed weights, the weight, which may be one of floats, and the bias."""
     source, path = _packed(packed, name)
     weight, bias = source.unpack()
-    given = None if bias is None else interpreter.attributes.tensor(f"{path}.bias", bias)
+    given = None if bias is None else weight_tensor(context, f"{path}.bias", bias)
     if not weight.is_quantized:
-        return source, interpreter.attributes.tensor(f"{path}.weight", weight), given
+        return source, weight_tensor(context, f"{path}.weight", weight), given
     integers = weight.int_repr()
     if name.endswith("1d") and integers.dim() == 4:
         # Weights of one spatial dimension are packed as those of two.
         integers = integers.squeeze(2)
-    stored = interpreter.attributes.tensor(f"{path}.weight_quantized", integers)
-    form = interpreter.metadata.empty(torch.float32, list(integers.shape))
-    value = interpreter.value(stored)
+    stored = weight_tensor(context, f"{path}.weight_quantized", integers)
+    form = context.metadata.empty(torch.float32, list(integers.shape))
+    value = value_of(context, stored)
     if weight.qscheme() == torch.per_tensor_affine:
         quantized = Quantized(value, form, weight.dtype, weight.q_scale(), weight.q_zero_point())
     else:
@@ -131,13 +131,13 @@ def _weights(interpreter: Interpreter, packed: Any, name: str) -> tuple[Any, Qua
     return source, quantized, given
 
 
-def _float_weights(interpreter: Interpreter, packed: Any) -> tuple[Tensor, Any]:
-    _, weight, bias = _weights(interpreter, packed, "linear")
-    return as_float(interpreter, weight), bias
+def _float_weights(context: ConversionContext, packed: Any) -> tuple[Tensor, Any]:
+    _, weight, bias = _weights(context, packed, "linear")
+    return as_float(context, weight), bias
 
 
-def _call(interpreter: Interpreter, overload: torch._ops.OpOverload, args: list[Any]) -> Tensor:
-    return interpreter.call(overload, args, {})  # type: ignore[no-any-return]
+def _call(context: ConversionContext, overload: torch._ops.OpOverload, args: list[Any]) -> Tensor:
+    return context.call(overload, args, {})  # type: ignore[no-any-return]
 
 
 # ---- calls whose result has a given scale and zero point
@@ -146,8 +146,8 @@ def _call(interpreter: Interpreter, overload: torch._ops.OpOverload, args: list[
 def _form(overload: torch._ops.OpOverload, arguments: Callable[..., list[Any]]) -> Call:
     """Return the conversion of a call to ``overload``, of which ``arguments`` gives the arguments."""
 
-    def convert(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
-        return _call(interpreter, overload, arguments(*(as_float(interpreter, arg) for arg in args)))
+    def convert(context: ConversionContext, args: Sequence[Any]) -> Tensor:
+        return _call(context, overload, arguments(*(as_float(context, arg) for arg in args)))
 
     return convert
 
@@ -205,11 +205,11 @@ def _bounds(q: Quantized) -> tuple[int, int]:
     return (0, 255) if q.dtype == torch.quint8 else (-128, 127)
 
 
-def _added(interpreter: Interpreter, q: Quantized, other: float) -> tuple[Tensor, float, int]:
+def _added(context: ConversionContext, q: Quantized, other: float) -> tuple[Tensor, float, int]:
     """``quantized::add_scalar``: the number is rounded to steps of the scale, and the zero point moves by them."""
     low, high = _bounds(q)
     steps = round(float(number(other)) / q.scale)
-    result = _call(interpreter, aten.add.Scalar, [dequantize(interpreter, q), steps * q.scale])
+    result = _call(context, aten.add.Scalar, [dequantize(context, q), steps * q.scale])
     moved = q.zero_point - steps
     if low > moved:
         return result, (high - moved) / (high - low) * q.scale, low
@@ -218,11 +218,11 @@ def _added(interpreter: Interpreter, q: Quantized, other: float) -> tuple[Tensor
     return result, q.scale, moved
 
 
-def _multiplied(interpreter: Interpreter, q: Quantized, other: float) -> tuple[Tensor, float, int]:
+def _multiplied(context: ConversionContext, q: Quantized, other: float) -> tuple[Tensor, float, int]:
     """``quantized::mul_scalar``: the scale is multiplied, and the integers are mirrored for a negative number."""
     low, high = _bounds(q)
     factor = float(number(other))
-    result = _call(interpreter, aten.mul.Scalar, [dequantize(interpreter, q), factor])
+    result = _call(context, aten.mul.Scalar, [dequantize(context, q), factor])
     if factor == 0:
         return result, 1.0, 0
     return result, q.scale * abs(factor), q.zero_point if factor > 0 else high - (q.zero_point - low)
@@ -234,17 +234,17 @@ _WITH_SCALAR: dict[str, Callable[..., tuple[Tensor, Any, Any]]] = {"add_scalar":
 # ---- calls that give floats
 
 
-def _dynamic_linear(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
-    return dynamic_linear(interpreter, args[0], args[1], reduced=len(args) > 2 and bool(args[2]))
+def _dynamic_linear(context: ConversionContext, args: Sequence[Any]) -> Tensor:
+    return dynamic_linear(context, args[0], args[1], reduced=len(args) > 2 and bool(args[2]))
 
 
-def dynamic_linear(interpreter: Interpreter, x: Tensor, packed: Any, *, reduced: bool) -> Tensor:
+def dynamic_linear(context: ConversionContext, x: Tensor, packed: Any, *, reduced: bool) -> Tensor:
     """``quantized::linear_dynamic``: the input is quantized to 8 bits, or 7, by the smallest and largest it holds."""
-    weight, bias = _float_weights(interpreter, packed)
+    weight, bias = _float_weights(context, packed)
     steps = 127 if reduced else 255
 
     def call(overload: torch._ops.OpOverload, *operands: Any) -> Tensor:
-        return _call(interpreter, overload, list(operands))
+        return _call(context, overload, list(operands))
 
     low = call(aten.clamp_max.default, call(aten.min.default, x), 0.0)
     high = call(aten.clamp_min.default, call(aten.max.default, x), 0.0)
@@ -257,17 +257,17 @@ def dynamic_linear(interpreter: Interpreter, x: Tensor, packed: Any, *, reduced:
     return call(aten.linear.default, rounded, weight, bias)
 
 
-def _half_linear(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
-    return half_linear(interpreter, args[0], args[1])
+def _half_linear(context: ConversionContext, args: Sequence[Any]) -> Tensor:
+    return half_linear(context, args[0], args[1])
 
 
-def half_linear(interpreter: Interpreter, x: Tensor, packed: Any) -> Tensor:
+def half_linear(context: ConversionContext, x: Tensor, packed: Any) -> Tensor:
     """``quantized::linear_dynamic_fp16``: the weights were rounded to half precision."""
-    weight, bias = _float_weights(interpreter, packed)
-    return _call(interpreter, aten.linear.default, [x, weight, bias])
+    weight, bias = _float_weights(context, packed)
+    return _call(context, aten.linear.default, [x, weight, bias])
 
 
-def _table(interpreter: Interpreter, packed: Any) -> Tensor:
+def _table(context: ConversionContext, packed: Any) -> Tensor:
     """Return the rows of an embedding as floats: each has a scale and a zero point that is a float too."""
     source, path = _packed(packed, "embedding")
     weight = source.unpack()
@@ -278,26 +278,26 @@ def _table(interpreter: Interpreter, packed: Any) -> Tensor:
         "weight_scale": weight.q_per_channel_scales().float().unsqueeze(1),
         "weight_zero_point": weight.q_per_channel_zero_points().float().unsqueeze(1),
     }
-    rows, scales, zeros = (interpreter.attributes.tensor(f"{path}.{name}", part) for name, part in parts.items())
-    floats = _call(interpreter, aten.to.dtype, [rows, torch.float32])
-    return _call(interpreter, aten.mul.Tensor, [_call(interpreter, aten.sub.Tensor, [floats, zeros]), scales])
+    rows, scales, zeros = (weight_tensor(context, f"{path}.{name}", part) for name, part in parts.items())
+    floats = _call(context, aten.to.dtype, [rows, torch.float32])
+    return _call(context, aten.mul.Tensor, [_call(context, aten.sub.Tensor, [floats, zeros]), scales])
 
 
-def _embedding(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
-    return _call(interpreter, aten.embedding.default, [_table(interpreter, args[0]), args[1]])
+def _embedding(context: ConversionContext, args: Sequence[Any]) -> Tensor:
+    return _call(context, aten.embedding.default, [_table(context, args[0]), args[1]])
 
 
-def _embedding_bag(interpreter: Interpreter, args: Sequence[Any]) -> Tensor:
+def _embedding_bag(context: ConversionContext, args: Sequence[Any]) -> Tensor:
     """``quantized::embedding_bag_byte``, which sums; pruned weights are not known here."""
     packed, indices, offsets, _, _, pruned, weights, _, with_last = (*args, *(None,) * 9)[:9]
     if pruned:
         raise UnsupportedOperatorError("its weights are pruned")
-    table = _table(interpreter, packed)
+    table = _table(context, packed)
     if indices.fake.dim() == 2 and weights is None:
-        rows = _call(interpreter, aten.embedding.default, [table, indices])
-        return _call(interpreter, aten.sum.dim_IntList, [rows, [1]])
+        rows = _call(context, aten.embedding.default, [table, indices])
+        return _call(context, aten.sum.dim_IntList, [rows, [1]])
     bags = [table, indices, offsets, False, 0, False, weights, bool(with_last)]
-    return interpreter.call(aten.embedding_bag.default, bags, {})[0]  # type: ignore[no-any-return]
+    return context.call(aten.embedding_bag.default, bags, {})[0]  # type: ignore[no-any-return]
 
 
 _TO_FLOAT: dict[str, Call] = {

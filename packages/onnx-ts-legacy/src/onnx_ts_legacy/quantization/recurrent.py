@@ -7,27 +7,26 @@ Source: ``aten/src/ATen/native/RNN.cpp``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.calls.recurrent import gru_step, lstm_step
-from onnx_ts_legacy.control_flow.if_ import in_branch
 from onnx_ts_legacy.quantization.modules import dynamic_linear, half_linear
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import number_value
 from onnx_ts_legacy.state.values import ListRef, ObjectRef, Tensor
+from onnx_ts_legacy.state.variables import size_of, value_of
 from onnxops_decomp import UnsupportedOperatorError
 from onnxops_decomp.exporting import to_ir
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["convert_recurrent", "is_recurrent"]
 
 aten = torch.ops.aten
 # Called with the two linear maps of a step and the states; returns the new states, the output first.
-Step = Callable[["Interpreter", Tensor, Tensor, Sequence[Tensor]], list[Tensor]]
-Linear = Callable[["Interpreter", Tensor], Tensor]
+Step = Callable[["ConversionContext", Tensor, Tensor, Sequence[Tensor]], list[Tensor]]
+Linear = Callable[["ConversionContext", Tensor], Tensor]
 
 
 def is_recurrent(kind: str) -> bool:
@@ -35,31 +34,31 @@ def is_recurrent(kind: str) -> bool:
     return kind in _NETWORKS or kind in _CELLS
 
 
-def convert_recurrent(interpreter: Interpreter, kind: str, args: Sequence[Any]) -> Any:
+def convert_recurrent(context: ConversionContext, kind: str, args: Sequence[Any]) -> Any:
     """Convert a call of a quantized network or cell.
 
     Raises:
         UnsupportedOperatorError: For packed sequences, training and weights that are not quantized dynamically.
     """
     if kind in _CELLS:
-        return _cell(interpreter, _CELLS[kind], args)
-    return _network(interpreter, kind, args)
+        return _cell(context, _CELLS[kind], args)
+    return _network(context, kind, args)
 
 
 # ---- steps
 
 
-def _lstm(interpreter: Interpreter, ours: Tensor, theirs: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
-    return list(lstm_step(interpreter, ours, theirs, states[1]))
+def _lstm(context: ConversionContext, ours: Tensor, theirs: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
+    return list(lstm_step(context, ours, theirs, states[1]))
 
 
-def _gru(interpreter: Interpreter, ours: Tensor, theirs: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
-    return [gru_step(interpreter, ours, theirs, states[0])]
+def _gru(context: ConversionContext, ours: Tensor, theirs: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
+    return [gru_step(context, ours, theirs, states[0])]
 
 
 def _plain(function: torch._ops.OpOverload) -> Step:
-    def step(interpreter: Interpreter, ours: Tensor, theirs: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
-        return [interpreter.call(function, [interpreter.call(aten.add.Tensor, [ours, theirs], {})], {})]
+    def step(context: ConversionContext, ours: Tensor, theirs: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
+        return [context.call(function, [context.call(aten.add.Tensor, [ours, theirs], {})], {})]
 
     return step
 
@@ -76,17 +75,17 @@ _CELLS: dict[str, Step] = {
 # ---- cells and networks
 
 
-def _cell(interpreter: Interpreter, step: Step, args: Sequence[Any]) -> Any:
+def _cell(context: ConversionContext, step: Step, args: Sequence[Any]) -> Any:
     input, hx, w_ih, w_hh = args[:4]
     states = hx.items if isinstance(hx, ListRef) else [hx]
-    ours = dynamic_linear(interpreter, input, w_ih, reduced=True)
-    theirs = dynamic_linear(interpreter, states[0], w_hh, reduced=True)
-    results = step(interpreter, ours, theirs, states)
+    ours = dynamic_linear(context, input, w_ih, reduced=True)
+    theirs = dynamic_linear(context, states[0], w_hh, reduced=True)
+    results = step(context, ours, theirs, states)
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def _network(interpreter: Interpreter, kind: str, args: Sequence[Any]) -> Any:
-    call = interpreter.call
+def _network(context: ConversionContext, kind: str, args: Sequence[Any]) -> Any:
+    call = context.call
     if not isinstance(args[2], ListRef) or isinstance(args[2].items[0], Tensor):
         raise UnsupportedOperatorError("it takes a packed sequence; give it a padded one", operator=kind)
     input, hx, params, _, layers, dropout, training, both, batch_first = args[:9]
@@ -101,8 +100,8 @@ def _network(interpreter: Interpreter, kind: str, args: Sequence[Any]) -> Any:
         for direction in range(directions):
             index = layer * directions + direction
             states = [call(aten.select.int, [state, 0, index], {}) for state in initial]
-            linears = _linears(interpreter, params.items[index], kind)
-            sequence, *final = _layer(interpreter, _NETWORKS[kind], linears, output, states, backwards=direction == 1)
+            linears = _linears(context, params.items[index], kind)
+            sequence, *final = _layer(context, _NETWORKS[kind], linears, output, states, backwards=direction == 1)
             outputs.append(sequence)
             for kept, state in zip(last, final, strict=True):
                 kept.append(state)
@@ -111,7 +110,7 @@ def _network(interpreter: Interpreter, kind: str, args: Sequence[Any]) -> Any:
     return output, *(call(aten.stack.default, [states], {}) for states in last)
 
 
-def _linears(interpreter: Interpreter, params: Any, kind: str) -> tuple[Linear, Linear]:
+def _linears(context: ConversionContext, params: Any, kind: str) -> tuple[Linear, Linear]:
     """Return the linear maps of the input and of the state."""
     source = params.source if isinstance(params, ObjectRef) else params
     form, _, _, numbers, packed = source.__getstate__()[0]
@@ -125,15 +124,15 @@ def _linears(interpreter: Interpreter, params: Any, kind: str) -> tuple[Linear, 
 
 
 def _with_integers(weight: Any, reduced: bool) -> Linear:
-    return lambda interpreter, x: dynamic_linear(interpreter, x, weight, reduced=reduced)
+    return lambda context, x: dynamic_linear(context, x, weight, reduced=reduced)
 
 
 def _with_halves(weight: Any) -> Linear:
-    return lambda interpreter, x: half_linear(interpreter, x, weight)
+    return lambda context, x: half_linear(context, x, weight)
 
 
 def _layer(
-    interpreter: Interpreter,
+    context: ConversionContext,
     step: Step,
     linears: tuple[Linear, Linear],
     input: Tensor,
@@ -142,33 +141,33 @@ def _layer(
     backwards: bool,
 ) -> list[Tensor]:
     """Run one direction of a layer; return its output and its last states."""
-    mapped = linears[0](interpreter, input)
+    mapped = linears[0](context, input)
     if backwards:
-        mapped = interpreter.call(aten.flip.default, [mapped, [0]], {})
-    op = interpreter.op
+        mapped = context.call(aten.flip.default, [mapped, [0]], {})
+    op = context.op
     body = op.subgraph()
     iteration = body.input("iteration", ir.DataType.INT64, ())
     again = body.input("condition", ir.DataType.BOOL, ())
-    carried = [_like(interpreter, body.input("state", to_ir(state.fake.dtype), None), state) for state in states]
-    with interpreter.heap.branch(), in_branch(interpreter, body):
-        place = interpreter.metadata.runtime_int(iteration)
-        ours = interpreter.call(aten.select.int, [mapped, 0, place], {})
-        new = step(interpreter, ours, linears[1](interpreter, carried[0]), carried)
-        values = [interpreter.value(state) for state in new]
+    carried = [_like(context, body.input("state", to_ir(state.fake.dtype), None), state) for state in states]
+    with context.heap.branch(), context.writing_to(body):
+        place = context.metadata.runtime_int(iteration)
+        ours = context.call(aten.select.int, [mapped, 0, place], {})
+        new = step(context, ours, linears[1](context, carried[0]), carried)
+        values = [value_of(context, state) for state in new]
     graph = body.graph([again, *values, values[0]], name=op.context.names.new("body"))
-    count = interpreter.scalars.to_value(interpreter.size(input, 0), ir.DataType.INT64)
-    inputs = [count, None, *(interpreter.value(state) for state in states)]
+    count = number_value(context, size_of(context, input, 0), ir.DataType.INT64)
+    inputs = [count, None, *(value_of(context, state) for state in states)]
     results = op.emit_custom("", "Loop", inputs, {"body": graph}, [values[0].dtype] * (len(states) + 1))
-    final = [_like(interpreter, value, state) for value, state in zip(results[:-1], states, strict=True)]
-    form = interpreter.metadata.empty(states[0].fake.dtype, [input.fake.shape[0], *states[0].fake.shape])
-    results[-1].shape = ir.Shape(interpreter.metadata.symbols.dims(form))
-    sequence = interpreter.fresh(results[-1], form)
+    final = [_like(context, value, state) for value, state in zip(results[:-1], states, strict=True)]
+    form = context.metadata.empty(states[0].fake.dtype, [input.fake.shape[0], *states[0].fake.shape])
+    results[-1].shape = ir.Shape(context.metadata.symbols.dims(form))
+    sequence = context.fresh(results[-1], form)
     if backwards:
-        sequence = interpreter.call(aten.flip.default, [sequence, [0]], {})
+        sequence = context.call(aten.flip.default, [sequence, [0]], {})
     return [sequence, *final]
 
 
-def _like(interpreter: Interpreter, value: ir.Value, tensor: Tensor) -> Tensor:
+def _like(context: ConversionContext, value: ir.Value, tensor: Tensor) -> Tensor:
     """Return the variable for a value of the shape of ``tensor``."""
-    value.shape = ir.Shape(interpreter.metadata.symbols.dims(tensor.fake))
-    return interpreter.fresh(value, tensor.fake)
+    value.shape = ir.Shape(context.metadata.symbols.dims(tensor.fake))
+    return context.fresh(value, tensor.fake)

@@ -7,22 +7,20 @@ QuantizeLinear and DequantizeLinear.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, Tensor
+from onnx_ts_legacy.state.variables import value_of
 
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
-
-__all__ = ["QUANTIZED_DTYPES", "Quantized", "as_float", "constant_array", "dequantize", "number", "quantize"]
+__all__ = ["Quantized", "as_float", "constant_array", "dequantize", "number", "quantize"]
 
 _STORAGE = {torch.qint8: ir.DataType.INT8, torch.quint8: ir.DataType.UINT8, torch.qint32: ir.DataType.INT32}
-QUANTIZED_DTYPES = tuple(_STORAGE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,50 +61,50 @@ def number(value: Any) -> Any:
     raise ScriptValueError(_UNKNOWN)
 
 
-def constant_array(interpreter: Interpreter, tensor: Tensor) -> np.ndarray[Any, Any]:
+def constant_array(context: ConversionContext, tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return the contents of a tensor of scales or zero points.
 
     Raises:
         ScriptValueError: If they are not known here.
     """
-    value = interpreter.value(tensor)
+    value = value_of(context, tensor)
     source = value.const_value
     if source is None:
         raise ScriptValueError(_UNKNOWN)
     return np.asarray(source.numpy())
 
 
-def _parameters(interpreter: Interpreter, scale: Any, zero_point: Any, dtype: torch.dtype) -> tuple[Any, Any]:
-    op = interpreter.op
+def _parameters(context: ConversionContext, scale: Any, zero_point: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    op = context.op
     return op.constant(np.asarray(scale, np.float32), ir.DataType.FLOAT), op.constant(
         np.asarray(zero_point), _STORAGE[dtype]
     )
 
 
 def quantize(
-    interpreter: Interpreter, tensor: Tensor, dtype: torch.dtype, scale: Any, zero_point: Any, axis: int | None = None
+    context: ConversionContext, tensor: Tensor, dtype: torch.dtype, scale: Any, zero_point: Any, axis: int | None = None
 ) -> Quantized:
     """Quantize a tensor of floats."""
-    parameters = _parameters(interpreter, scale, zero_point, dtype)
+    parameters = _parameters(context, scale, zero_point, dtype)
     attributes = {} if axis is None else {"axis": axis}
-    value = interpreter.op.newest.QuantizeLinear(interpreter.value(tensor), *parameters, **attributes)
-    value.shape = ir.Shape(interpreter.metadata.symbols.dims(tensor.fake))
+    value = context.op.newest.QuantizeLinear(value_of(context, tensor), *parameters, **attributes)
+    value.shape = ir.Shape(context.metadata.symbols.dims(tensor.fake))
     return Quantized(value, tensor.fake, dtype, scale, zero_point, axis)
 
 
-def dequantize(interpreter: Interpreter, quantized: Quantized) -> Tensor:
+def dequantize(context: ConversionContext, quantized: Quantized) -> Tensor:
     """Return the floats that a quantized tensor stands for."""
-    parameters = _parameters(interpreter, quantized.scale, quantized.zero_point, quantized.dtype)
+    parameters = _parameters(context, quantized.scale, quantized.zero_point, quantized.dtype)
     attributes = {} if quantized.axis is None else {"axis": quantized.axis}
-    value = interpreter.op.newest.DequantizeLinear(quantized.value, *parameters, **attributes)
-    value.shape = ir.Shape(interpreter.metadata.symbols.dims(quantized.form))
-    return interpreter.fresh(value, quantized.form)
+    value = context.op.newest.DequantizeLinear(quantized.value, *parameters, **attributes)
+    value.shape = ir.Shape(context.metadata.symbols.dims(quantized.form))
+    return context.fresh(value, quantized.form)
 
 
-def as_float(interpreter: Interpreter, arg: Any) -> Any:
+def as_float(context: ConversionContext, arg: Any) -> Any:
     """Return an argument with floats in place of quantized tensors."""
     if isinstance(arg, Quantized):
-        return dequantize(interpreter, arg)
+        return dequantize(context, arg)
     if isinstance(arg, ListRef):
-        return ListRef(interpreter.heap, tuple(as_float(interpreter, item) for item in arg.items))
+        return ListRef(context.heap, tuple(as_float(context, item) for item in arg.items))
     return arg

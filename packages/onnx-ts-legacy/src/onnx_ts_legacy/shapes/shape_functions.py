@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from onnx_ts_legacy.calls.recurrent import SHAPES as RECURRENT
 from onnx_ts_legacy.shapes.tensor_forms import is_tensor
 from onnxops_decomp.exporting import masked_index
 
@@ -96,8 +95,24 @@ def _is_floating(number: Any) -> bool:
     return bool(number.dtype.is_floating_point) if is_tensor(number) else isinstance(number, float | torch.SymFloat)
 
 
+def _padded(
+    input: Any, hx: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool, *_: Any
+) -> Any:
+    """The output follows the input, the states keep their shapes; with a projection the first state has its width."""
+    states = tuple(hx) if isinstance(hx, list | tuple) else (hx,)
+    width = states[0].shape[-1] * (2 if both else 1)
+    return (torch.empty((*input.shape[:-1], width), dtype=input.dtype), *(torch.empty_like(s) for s in states))
+
+
+def _packed(
+    data: Any, sizes: Any, hx: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool
+) -> Any:
+    return _padded(data, hx, params, biases, layers, dropout, train, both)
+
+
 SHAPES: dict[Any, Callable[..., Any]] = {
-    **RECURRENT,
+    **{getattr(aten, name).input: _padded for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    **{getattr(aten, name).data: _packed for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     aten.ctc_loss.IntList: _ctc_loss,
     aten.ctc_loss.Tensor: _ctc_loss,
     aten.linalg_lstsq.default: _lstsq,

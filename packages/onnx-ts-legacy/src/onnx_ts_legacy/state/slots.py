@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import StateError
+from onnxops_decomp import OpBuilder
 
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
-    from onnxops_decomp import OpBuilder
-
-__all__ = ["Form", "StateSlot", "interface_value", "program_value", "unnamed", "unranked"]
+__all__ = ["Form", "StateSlot", "reshaped", "unnamed", "unranked"]
 
 Form = tuple[torch.dtype, tuple[int | None, ...]]
 
@@ -92,17 +89,6 @@ class StateSlot:
         return self.initial.new_zeros(self.empty_interface())
 
 
-def program_value(interpreter: Interpreter, slot: StateSlot, value: ir.Value) -> ir.Value:
-    """Return the state as the program has it: of the lower rank where it is empty."""
-    empty = slot.empty_sizes
-    if empty is None:
-        return value
-    op = interpreter.main.newest
-    full = op.Not(op.Equal(op.Size(value), 0))
-    first = [axis < len(empty) for axis in range(len(slot.interface))]
-    return _reshaped(op, value, op.Or(first, full))
-
-
 def unnamed(dims: Sequence[Any]) -> tuple[Any, ...]:
     """Return dimensions without the names of dynamic ones: what has such a name is taken to be of one size."""
     return tuple(dim if isinstance(dim, int) else ir.SymbolicDim(None) for dim in dims)
@@ -111,28 +97,11 @@ def unnamed(dims: Sequence[Any]) -> tuple[Any, ...]:
 def unranked(op: OpBuilder, value: ir.Value) -> ir.Value:
     """Return the same tensor without a rank that shape inference could find."""
     shape = op.emit_custom("", "Shape", [value], {}, [ir.DataType.INT64])[0]
-    return _reshaped(op, value, op.emit_custom("", "Equal", [shape, shape], {}, [ir.DataType.BOOL])[0])
+    return reshaped(op, value, op.emit_custom("", "Equal", [shape, shape], {}, [ir.DataType.BOOL])[0])
 
 
-def _reshaped(op: OpBuilder, value: ir.Value, kept: ir.Value) -> ir.Value:
+def reshaped(op: OpBuilder, value: ir.Value, kept: ir.Value) -> ir.Value:
     """Reshape to the dimensions of ``value`` that ``kept`` says; a first size of 0 is copied as such."""
     shape = op.emit_custom("", "Shape", [value], {}, [ir.DataType.INT64])[0]
     chosen = op.newest.Compress(shape, kept)
     return op.emit_custom("", "Reshape", [value, chosen], {}, [value.dtype])[0]
-
-
-def interface_value(interpreter: Interpreter, slot: StateSlot, variable: Any) -> ir.Value:
-    """Return the value of a state output: of the higher rank, also where it is empty."""
-    if not isinstance(slot.initial, torch.Tensor):
-        return interpreter.value(variable)
-    rank = len(slot.interface)
-    if slot.empty_sizes is None or {form.dim() for form in variable.forms} == {rank}:
-        return interpreter.value(variable)
-    op = interpreter.main.newest
-    value = interpreter.any_value(variable)
-    # The two shapes broadcast: that of an empty tensor has one element, any other all of them. A size of 0 copies the
-    # first one of the operand, which is 0.
-    shape = op.Where(op.Equal(op.Size(value), 0), slot.empty_interface(), op.Shape(value))
-    result = op.Reshape(value, shape)
-    result.shape = ir.Shape(slot.interface)
-    return result

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import sympy
 import torch
 
-from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.errors import DependentCallError, ScriptValueError
 
 __all__ = [
     "AttributeTable",
@@ -34,6 +34,7 @@ __all__ = [
     "RuntimeBool",
     "RuntimeFloat",
     "SequenceState",
+    "Stale",
     "Storage",
     "Tensor",
     "Uninitialized",
@@ -166,8 +167,25 @@ class Content:
     number: Any = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stale:
+    """Contents of a storage that must not be read: another one, which may be the same memory, was written to.
+
+    Attributes:
+        reason: What the exception for reading them says.
+    """
+
+    reason: str
+    value: None = dataclasses.field(default=None, init=False)
+    number: None = dataclasses.field(default=None, init=False)
+
+    def error(self) -> ScriptValueError:
+        """Return the exception for reading them."""
+        return ScriptValueError(self.reason)
+
+
 class Storage(Mutable):
-    """Memory of a tensor that is no view of another one; ``state`` is a :class:`Content`.
+    """Memory of a tensor that is no view of another one; ``state`` is a :class:`Content`, or :class:`Stale`.
 
     Attributes:
         fake: Form of it; None while that is not settled.
@@ -331,9 +349,8 @@ class SequenceState:
         Raises:
             ScriptValueError: If an element was changed in place since it was made.
         """
-        number = self.memory.state.number
-        if isinstance(number, Poison):
-            raise number.error()
+        if isinstance(self.memory.state, Stale):
+            raise self.memory.state.error()
         return self.sequence
 
 
@@ -440,13 +457,29 @@ class Uninitialized:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Poison:
-    """A variable that ONNX cannot hold; it matters only if it is read."""
+    """A variable that ONNX cannot hold; it matters only if it is read.
+
+    Attributes:
+        reason: Why.
+        error_type: Class of the exception for reading it.
+    """
 
     reason: str
+    error_type: type[ScriptValueError] = ScriptValueError
+
+    @classmethod
+    def unconverted(cls, operator: str) -> Poison:
+        """Return what a call of an operator leaves that could not be converted."""
+        return cls(f"It depends on {operator}, which was not converted.", DependentCallError)
+
+    @classmethod
+    def of_error(cls, error: ScriptValueError) -> Poison:
+        """Return a variable that an error says cannot be held."""
+        return cls(str(error), DependentCallError if isinstance(error, DependentCallError) else ScriptValueError)
 
     def error(self) -> ScriptValueError:
         """Return the exception for reading it."""
-        return ScriptValueError(self.reason)
+        return self.error_type(self.reason)
 
 
 def is_runtime(value: object) -> bool:

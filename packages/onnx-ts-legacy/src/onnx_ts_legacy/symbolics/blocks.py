@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import onnx_ir as ir
 
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.symbolics.values import SymbolicNode, SymbolicValue
-from onnxops_decomp import UnsupportedOpsetError
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.symbolics.graph_context import GraphContext
+from onnxops_decomp import OpBuilder, UnsupportedOpsetError
 
 __all__ = ["BLOCKS", "BlockNode"]
 
@@ -22,6 +19,26 @@ BLOCKS = {"If": ("then_branch", "else_branch"), "Loop": ("body",)}
 _COUNT_AND_CONDITION = 2
 _CONDITION = 1
 _SEQUENCES_OPSET = 11
+
+
+class Writer(Protocol):
+    """What a block is written with.
+
+    Attributes:
+        builder: Builder of the block's graph.
+        inputs: Inputs of the block.
+        outputs: Outputs of the block.
+    """
+
+    builder: OpBuilder
+    inputs: list[SymbolicValue]
+    outputs: list[ir.Value]
+
+    def nested(self, owner: BlockNode) -> Writer:
+        """Return what writes to a new block of a node."""
+
+    def value(self, argument: Any) -> ir.Value | None:
+        """Return the ONNX value of an argument."""
 
 
 class BlockNode(SymbolicNode):
@@ -34,22 +51,22 @@ class BlockNode(SymbolicNode):
         outputs: How many outputs are wanted.
     """
 
-    def __init__(self, g: GraphContext, op_type: str, inputs: Sequence[ir.Value | None], outputs: int) -> None:
+    def __init__(self, g: Writer, op_type: str, inputs: Sequence[ir.Value | None], outputs: int) -> None:
         super().__init__(f"onnx::{op_type}", inputs=[SymbolicValue(value) for value in inputs])
         self._g, self._op_type, self._operands = g, op_type, list(inputs)
         self._results = [_BlockOutput(self) for _ in range(outputs)]
-        self._blocks: list[GraphContext] = []
+        self._blocks: list[Writer] = []
         self._emitted = False
 
     def outputs(self) -> list[SymbolicValue]:
         """Return the outputs."""
         return list(self._results)
 
-    def blocks(self) -> list[GraphContext]:
+    def blocks(self) -> list[Writer]:
         """Return the blocks."""
         return list(self._blocks)
 
-    def addBlock(self) -> GraphContext:
+    def addBlock(self) -> Writer:
         """Add a block and return the context that writes to it.
 
         Raises:
@@ -60,7 +77,7 @@ class BlockNode(SymbolicNode):
         self._blocks.append(self._g.nested(self))
         return self._blocks[-1]
 
-    def add_input(self, block: GraphContext) -> SymbolicValue:
+    def add_input(self, block: Writer) -> SymbolicValue:
         """Add the next input of a Loop's body, in the type of the operand that it starts with.
 
         Raises:
@@ -81,7 +98,7 @@ class BlockNode(SymbolicNode):
         block.inputs.append(SymbolicValue(value))
         return block.inputs[-1]
 
-    def add_output(self, block: GraphContext, value: Any) -> int:
+    def add_output(self, block: Writer, value: Any) -> int:
         """Add the next output of a block and return its place; the last one makes the node complete.
 
         Raises:
@@ -183,7 +200,7 @@ class _BlockOutput(SymbolicValue):
         return self._node
 
 
-def _own(block: GraphContext, value: ir.Value) -> ir.Value:
+def _own(block: Writer, value: ir.Value) -> ir.Value:
     """Return an output that the block's graph makes itself, as those of ONNX's bodies have to be."""
     return block.builder.copy(value) if value.producer() is None else value
 

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,17 +15,20 @@ import torch
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.calls.containers import plain
+from onnx_ts_legacy.calls.forms import result_forms, view_of
+from onnx_ts_legacy.calls.results import wrapped
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph.parts import node_outputs
 from onnx_ts_legacy.quantization.modules import unpack_weights
 from onnx_ts_legacy.shapes.tensor_forms import is_tensor
+from onnx_ts_legacy.state.arguments import operand
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.numbers import number_value, runtime_number
 from onnx_ts_legacy.state.values import ListRef, Tensor, is_runtime
+from onnx_ts_legacy.state.variables import value_of
 from onnx_ts_legacy.symbolics.blocks import BLOCKS, BlockNode
 from onnx_ts_legacy.symbolics.values import SymbolicValue
 from onnxops_decomp.exporting import ScriptFunction, check_result, to_ir
-
-if TYPE_CHECKING:
-    from onnx_ts_legacy.conversion import Interpreter
 
 __all__ = ["GraphContext", "run_symbolic"]
 
@@ -52,21 +55,21 @@ class GraphContext:
 
     def __init__(
         self,
-        interpreter: Interpreter,
+        context: ConversionContext,
         node: Any = None,
         custom_opsets: dict[str, int] | None = None,
         owner: BlockNode | None = None,
     ) -> None:
-        self.interpreter = interpreter
-        self.builder = interpreter.op if owner is None else interpreter.op.subgraph()
+        self.context = context
+        self.builder = context.op if owner is None else context.op.subgraph()
         self.inputs: list[SymbolicValue] = []
         self.outputs: list[ir.Value] = []
         self._owner = owner
         self.original_node = node
-        self.opset = interpreter.op.opset
+        self.opset = context.op.opset
         self.params_dict: dict[str, Any] = {}
         self.env: dict[Any, Any] = {}
-        self._custom_opsets = custom_opsets if custom_opsets is not None else interpreter.custom_opsets
+        self._custom_opsets = custom_opsets if custom_opsets is not None else context.custom_opsets
 
     @property
     def graph(self) -> GraphContext:
@@ -81,16 +84,16 @@ class GraphContext:
     def nested(self, owner: BlockNode) -> GraphContext:
         """Return the context of a new block of a node that is written here."""
         with self.writing():
-            return GraphContext(self.interpreter, self.original_node, self._custom_opsets, owner)
+            return GraphContext(self.context, self.original_node, self._custom_opsets, owner)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Let everything that is converted inside go to the graph or block of this context."""
-        outer, self.interpreter.op = self.interpreter.op, self.builder
+        outer, self.context.op = self.context.op, self.builder
         try:
             yield
         finally:
-            self.interpreter.op = outer
+            self.context.op = outer
 
     def addInputToBlock(self) -> SymbolicValue:
         """Add an input to the block; see :meth:`BlockNode.add_input`.
@@ -142,7 +145,7 @@ class GraphContext:
         if domain == "prim" and op_type == "Constant" and not attributes:
             return SymbolicValue(None)
         if domain == "prim" and op_type == "ListConstruct":
-            return SymbolicValue(ListRef(self.interpreter.heap, tuple(_variable(arg) for arg in raw_args)))
+            return SymbolicValue(ListRef(self.context.heap, tuple(_variable(arg) for arg in raw_args)))
         if domain == "aten":
             return self.aten_op(attributes.pop("operator", op_type), *raw_args, outputs=outputs, **kwargs)
         inputs = [self.value(arg) for arg in raw_args]
@@ -192,7 +195,7 @@ class GraphContext:
         if script.library or function.opset_imports.get("", self.opset) != self.opset:
             results = script.inline(self.builder, inputs, attributes)[:outputs]
         else:
-            self.interpreter.add_function(function)
+            self.context.add_function(function)
             dtypes: list[Any] = [None] * outputs
             results = self.builder.emit_custom(
                 function.domain, function.name, inputs, attributes, dtypes, version=onnx_fn.opset.version
@@ -209,11 +212,11 @@ class GraphContext:
         if variable is None or isinstance(variable, ir.Value):
             return variable
         if isinstance(variable, Tensor):
-            return self.interpreter.value(variable)
+            return value_of(self.context, variable)
         if isinstance(variable, ListRef):
             return self._list_value(variable)
         if is_runtime(variable):
-            return self.interpreter.scalars.to_value(variable)
+            return number_value(self.context, variable)
         if isinstance(variable, float):
             return self.builder.constant(variable, to_ir(torch.get_default_dtype()))
         if isinstance(variable, torch.Tensor | np.ndarray | np.generic):
@@ -251,7 +254,7 @@ class GraphContext:
             )
         if any(isinstance(item, float) for item in items.items):
             return self.builder.constant(np.asarray(plain(items), dtype=np.float32))
-        return self.builder.vector([self.interpreter.operand(item) for item in items.items])
+        return self.builder.vector([operand(self.context, item) for item in items.items])
 
     def _constant(self, attributes: dict[str, Any]) -> SymbolicValue:
         (value,) = attributes.values()
@@ -288,12 +291,17 @@ def _attribute_tensor(value: Any) -> ir.TensorProtocol:
 
 
 def run_symbolic(
-    interpreter: Interpreter, node: Any, args: Sequence[Any], function: Callable[..., Any], *, plain: Sequence[int] = ()
+    context: ConversionContext,
+    node: Any,
+    args: Sequence[Any],
+    function: Callable[..., Any],
+    *,
+    plain: Sequence[int] = (),
 ) -> Any:
     """Convert a call with a custom symbolic and return its result as variables.
 
     Args:
-        interpreter: The conversion.
+        context: The conversion.
         node: The TorchScript node.
         args: The inputs of the call.
         function: The symbolic.
@@ -302,14 +310,14 @@ def run_symbolic(
     Raises:
         ScriptValueError: If the function gives another number of results than the call has.
     """
-    g = GraphContext(interpreter, node)
-    given = unpack_weights(interpreter, node.kind(), args, bias_required=True)
+    g = GraphContext(context, node)
+    given = unpack_weights(context, node.kind(), args, bias_required=True)
     inputs = (arg if index in plain else SymbolicValue(arg) for index, arg in enumerate(given))
     results = function(g, *inputs, **_unpacked_count(node, function))
     if results is None and node.outputsSize():
         raise ScriptValueError(f"The symbolic of {node.kind()} returns None; it has to return what g.op() gives.")
     many = list(results) if isinstance(results, list | tuple) else [results]
-    fakes = interpreter.result_forms(node, args)
+    fakes = result_forms(context, node, args)
     count = len(fakes)
     listed = [output.type().kind() for output in node_outputs(node)] == ["ListType"]
     if listed and isinstance(_variable(results), ListRef):
@@ -317,12 +325,12 @@ def run_symbolic(
             return _variable(results)
         many = results.node().inputs()
     if listed and len(many) == 1 and isinstance(getattr(_variable(many[0]), "type", None), ir.SequenceType):
-        many = [SymbolicValue(interpreter.op.SequenceAt(_variable(many[0]), index)) for index in range(count)]
+        many = [SymbolicValue(context.op.SequenceAt(_variable(many[0]), index)) for index in range(count)]
     if len(many) < count:
         raise ScriptValueError(f"The symbolic of {node.kind()} gives {len(many)} results, the operator {count}.")
-    variables = _as_variables(interpreter, node, args, many, fakes)
+    variables = _as_variables(context, node, args, many, fakes)
     if listed:
-        return ListRef(interpreter.heap, tuple(variables))
+        return ListRef(context.heap, tuple(variables))
     return variables[0] if count == 1 and node.outputsSize() == 1 else tuple(variables[:count])
 
 
@@ -338,29 +346,29 @@ def _unpacked_count(node: Any, function: Callable[..., Any]) -> dict[str, int]:
 
 
 def _as_variables(
-    interpreter: Interpreter, node: Any, args: Sequence[Any], results: Sequence[Any], fakes: Sequence[Any]
+    context: ConversionContext, node: Any, args: Sequence[Any], results: Sequence[Any], fakes: Sequence[Any]
 ) -> list[Any]:
     """Return results as variables that share memory as those of the operator do, so that writes reach the others."""
     name = str(node.kind())
     overload = private.overload_of_schema(node.schema())
-    view = None if overload is None else interpreter.view_of(overload, args)
+    view = None if overload is None else view_of(context, overload, args)
     variables = []
     for index, (result, fake) in enumerate(zip(results, fakes, strict=False)):
         variable = _variable(result)
         if isinstance(variable, Tensor) and view is None and overload is not None and variable in args:
             # A symbolic that hands its input on stands for an operator that gives a tensor of its own.
-            variable = interpreter.value(variable)
+            variable = value_of(context, variable)
         if not isinstance(variable, ir.Value):
             variables.append(variable)
             continue
-        form = interpreter.described(variable, name) if fake is None else fake
+        form = context.described(variable, name) if fake is None else fake
         if not is_tensor(form):
-            variables.append(interpreter.scalars.runtime(variable))
+            variables.append(runtime_number(context, variable))
             continue
-        check_result(variable, form, interpreter.metadata.symbols.dims(form), f"the symbolic of {name}")
+        check_result(variable, form, context.metadata.symbols.dims(form), f"the symbolic of {name}")
         if view is None:
-            variables.append(interpreter.fresh(variable, form))
+            variables.append(context.fresh(variable, form))
         else:
             call = dataclasses.replace(view[1], output=index) if len(fakes) > 1 else view[1]
-            variables.append(interpreter.wrapped(variable, form, (view[0], call)))
+            variables.append(wrapped(context, variable, form, (view[0], call)))
     return variables

@@ -10,8 +10,8 @@ import torch
 from onnx_ts_legacy.errors import OnnxExporterWarning
 from onnx_ts_legacy.state.values import ListRef
 from onnx_ts_legacy.symbolics.arguments import _get_tensor_rank, _is_none, _parse_arg, _unimplemented
+from onnx_ts_legacy.symbolics.aten_functions import aten_function
 from onnx_ts_legacy.symbolics.graph_context import GraphContext
-from onnx_ts_legacy.symbolics.opset_module import aten_function
 from onnx_ts_legacy.symbolics.quantization import quantized_args
 from onnx_ts_legacy.symbolics.values import SymbolicValue
 from onnxops_core.exporting import warn_user

@@ -23,8 +23,8 @@ from onnx_ts_legacy.symbolics.arguments import (
     _unimplemented,
     _unpack_list,
 )
+from onnx_ts_legacy.symbolics.aten_functions import aten_function
 from onnx_ts_legacy.symbolics.graph_context import GraphContext
-from onnx_ts_legacy.symbolics.opset_module import aten_function
 from onnx_ts_legacy.symbolics.values import SymbolicValue
 
 

@@ -11,7 +11,6 @@ import torch
 from onnx_ts_legacy.enumerations import JitScalarType
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.quantization.modules import convert_module_call
-from onnx_ts_legacy.symbolic_helper import cast_pytorch_to_onnx
 from onnx_ts_legacy.symbolics.arguments import (
     _constant_of,
     _get_tensor_dim_size,
@@ -22,9 +21,9 @@ from onnx_ts_legacy.symbolics.arguments import (
     _unpack_list,
     is_complex_value,
 )
+from onnx_ts_legacy.symbolics.aten_functions import aten_function, variable_of
 from onnx_ts_legacy.symbolics.graph_context import GraphContext
 from onnx_ts_legacy.symbolics.nodes import _optional_input_placeholder_tensor, _slice_helper
-from onnx_ts_legacy.symbolics.opset_module import aten_function, variable_of
 from onnx_ts_legacy.symbolics.reductions import (
     _max_helper,
     _min_helper,
@@ -58,7 +57,7 @@ def _quantized_function(name: str) -> Callable[..., Any] | None:
     def symbolic(g: GraphContext, *args: Any) -> Any:
         variables = [variable_of(g, arg) for arg in args]
         with g.writing():
-            return SymbolicValue(convert_module_call(g.interpreter, f"quantized::{name}", variables))
+            return SymbolicValue(convert_module_call(g.context, f"quantized::{name}", variables))
 
     symbolic.__name__ = symbolic.__qualname__ = f"quantized_{name}"
     symbolic.__doc__ = f"Convert a call of ``quantized::{name}``."
@@ -155,7 +154,7 @@ def _chunk(g: GraphContext, self: Any, chunks: int, dim: int) -> Any:
 
 def _cast_to(to_type: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that casts both operands of a function to a dtype, given by its name in TorchScript."""
-    code = cast_pytorch_to_onnx[to_type]
+    code = JitScalarType.from_name(to_type).onnx_type()
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

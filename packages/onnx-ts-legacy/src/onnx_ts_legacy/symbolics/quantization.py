@@ -65,14 +65,14 @@ def _is_quantized(value: Any) -> bool:
 
 
 def _dequantized(g: GraphContext, value: Any) -> SymbolicValue:
-    return SymbolicValue(dequantize(g.interpreter, value.variable))
+    return SymbolicValue(dequantize(g.context, value.variable))
 
 
 def _requantized(g: GraphContext, value: Any, dtype: torch.dtype, scale: Any, zero_point: Any, axis: Any) -> Any:
     variable = value.variable
     if not isinstance(variable, Tensor):
-        variable = g.interpreter.fresh(variable, g.interpreter.described(variable, "a symbolic"))
-    return SymbolicValue(quantize(g.interpreter, variable, dtype, scale, zero_point, axis))
+        variable = g.context.fresh(variable, g.context.described(variable, "a symbolic"))
+    return SymbolicValue(quantize(g.context, variable, dtype, scale, zero_point, axis))
 
 
 def dequantize_helper(g: GraphContext, qtensor: Any, qdtype: Any = None) -> tuple[Any, Any, Any, Any]:
@@ -111,6 +111,6 @@ def requantize_bias_helper(g: GraphContext, bias: Any, input_scale: Any, weight_
     rounded = SymbolicValue(g.builder.newest.Round(g.value(steps)))
     integers = g.op("Cast", rounded, to_i=6).variable
     variable = bias.variable
-    form = variable.fake if isinstance(variable, Tensor) else g.interpreter.described(variable, "a bias")
+    form = variable.fake if isinstance(variable, Tensor) else g.context.described(variable, "a bias")
     place = _number_of(axis)
     return SymbolicValue(Quantized(integers, form, torch.qint32, scale, np.zeros(scale.shape, np.int32), place))

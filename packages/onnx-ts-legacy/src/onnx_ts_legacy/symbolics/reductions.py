@@ -14,8 +14,8 @@ from onnx_ts_legacy.symbolics.arguments import (
     _try_get_scalar_type,
     parse_args,
 )
+from onnx_ts_legacy.symbolics.aten_functions import aten_function
 from onnx_ts_legacy.symbolics.graph_context import GraphContext
-from onnx_ts_legacy.symbolics.opset_module import aten_function
 from onnx_ts_legacy.symbolics.quantization import quantized_args
 from onnx_ts_legacy.symbolics.values import SymbolicValue
 

@@ -1,5 +1,0 @@
-"""ATen operators as functions for custom symbolics at opset 8; they are made when they are first asked for."""
-
-from onnx_ts_legacy.symbolics.opset_module import symbolic_functions
-
-__getattr__, __dir__ = symbolic_functions(8)
