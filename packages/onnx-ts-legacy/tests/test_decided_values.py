@@ -12,6 +12,7 @@ import pytest
 import torch
 from test_frozen_values import FUNCTIONS
 from torch import Tensor, allclose, equal, is_nonzero, nn, numel, tensor
+from torch.utils import _pytree as pytree
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import CaptureError
@@ -232,3 +233,27 @@ def test_what_the_data_does_not_decide_is_exported(model: Callable[[Tensor], Ten
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_by_default_it_is_warned_about() -> None:
     assert len(onnx_ts_legacy.export(Deciding(), (X,))(X)) == 1
+
+
+LAYERS = [
+    *(nn.Conv1d(3, 4, 2), nn.ConvTranspose1d(3, 4, 2), nn.BatchNorm1d(3), nn.LayerNorm(6), nn.GroupNorm(3, 3)),
+    *(
+        nn.Upsample(scale_factor=2),
+        nn.MaxPool1d(2),
+        nn.AdaptiveAvgPool1d(2),
+        nn.GELU(),
+        nn.Softmax(-1),
+        nn.Fold((2, 3), 1),
+    ),
+    *(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), nn.MultiheadAttention(6, 2), nn.LSTM(6, 2), nn.GRU(6, 2)),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
+def test_layers_are_traced_as_without_the_option(layer: nn.Module) -> None:
+    x = (torch.randn(2, 3, 6),) * (3 if isinstance(layer, nn.MultiheadAttention) else 1)
+    programs = [onnx_ts_legacy.export(layer.eval(), x, frozen_values=kind) for kind in ("warn", "error")]
+
+    assert programs[0].model_proto == programs[1].model_proto
+    torch.testing.assert_close(programs[1](*x)[0], pytree.tree_leaves(layer(*x))[0].detach(), rtol=1e-4, atol=1e-5)

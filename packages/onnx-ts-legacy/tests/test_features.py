@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from typing import Any, Dict, List, Optional, Tuple  # noqa: UP035  TorchScript reads these annotations
 
@@ -491,12 +492,16 @@ def operators_left_as_they_are(opset: int) -> None:
 @feature()
 def weights_as_inputs(opset: int) -> None:
     for model in both(nn.Linear(3, 2)):
-        kept = onnx_ts_legacy.export(model, (X,), keep_initializers_as_inputs=True, opset_version=opset).model_proto
+        file = io.BytesIO()
+        onnx_ts_legacy.export(model, (X,), file, keep_initializers_as_inputs=True, opset_version=opset)
+        kept = onnx.load_from_string(file.getvalue())
         (result,) = run(kept, {"input": X.numpy(), "bias": torch.zeros(2).numpy()})
         expected = nn.functional.linear(X, model.weight).detach()
         torch.testing.assert_close(torch.from_numpy(result), expected)
 
-        without = onnx_ts_legacy.export(model, (X,), export_params=False, opset_version=opset).model_proto
+        file = io.BytesIO()
+        onnx_ts_legacy.export(model, (X,), file, export_params=False, opset_version=opset)
+        without = onnx.load_from_string(file.getvalue())
         weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
         (result,) = run(without, {"input": X.numpy(), **weights})
         torch.testing.assert_close(torch.from_numpy(result), model(X).detach())

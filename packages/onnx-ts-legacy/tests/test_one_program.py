@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import io
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple  # noqa: UP035
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple  # noqa: UP035
 
 import onnx
 import pytest
@@ -397,6 +398,27 @@ def test_onnx_verify_takes_every_program(export: Callable[..., Any]) -> None:
     assert not onnx_verify.compare(model, program, [(x,)])
 
 
+# TorchScript does not read the annotations of a class as they are postponed here.
+Labelled = NamedTuple("Labelled", [("values", Tensor), ("parts", List[Tensor])])  # noqa: UP006, UP014
+
+
+class Labelling(nn.Module):
+    def forward(self, x: Tensor) -> Tuple[Labelled, Dict[str, Labelled], Optional[Tensor], str]:  # noqa: UP006, UP045
+        found = Labelled(x + 1, [x * 2, x - 1])
+        return found, {"more": Labelled(x, [x * 3])}, None, "output_0"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("path", [path for path in PATHS if path not in ANSWERS])
+def test_named_tuples_and_strings_come_out_as_they_are(path: str, export: Callable[..., Any]) -> None:
+    x = torch.randn(2, 3)
+    found, table, nothing, text = export(Labelling(), (x,))(x)
+
+    torch.testing.assert_close([found.values, *found.parts], [x + 1, x * 2, x - 1])
+    torch.testing.assert_close([table["more"].values, *table["more"].parts], [x, x * 3])
+    assert (nothing, text) == (None, "output_0")
+
+
 # ---- files
 
 
@@ -530,3 +552,76 @@ def test_a_session_is_made_as_asked(export: Callable[..., Any]) -> None:
     program.initialize_inference_session(initializer, sign=1)
     program(torch.randn(2, 3))
     assert made == [{"sign": 1}]
+
+
+KEPT = {
+    "export_params": ({"export_params": False}, {"include_initializers": True}),
+    "keep_initializers_as_inputs": ({"keep_initializers_as_inputs": True}, {"keep_initializers_as_inputs": False}),
+    "external_data": ({"external_data": True}, {"external_data": False}),
+}
+
+
+@pytest.mark.parametrize("option", KEPT)
+def test_a_program_is_saved_as_its_export_was_asked(option: str, export: Callable[..., Any], tmp_path: Path) -> None:
+    given, otherwise = KEPT[option]
+    x, model = torch.randn(2, 600), nn.Linear(600, 4).eval()
+    program, later = (export(model, (x,), f, **given) for f in (tmp_path / "m.onnx", None))
+    written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    (tmp_path / "later").mkdir()
+    later.save(tmp_path / "later" / "m.onnx")
+
+    assert {file.name: file.read_bytes() for file in (tmp_path / "later").iterdir()} == written
+    # The program itself runs, and lists what the model takes.
+    assert len(program.model.graph.inputs) == 1
+    assert all(value.const_value is not None for value in program.model.graph.initializers.values())
+    torch.testing.assert_close(pytree.tree_leaves(program(x)), [model(x).detach()], rtol=1e-4, atol=1e-4)
+    program.verify(x)
+    (tmp_path / "plain").mkdir()
+    program.save(tmp_path / "plain" / "m.onnx", **otherwise)
+    graph = onnx.load(tmp_path / "plain" / "m.onnx").graph
+    assert [file.name for file in (tmp_path / "plain").iterdir()] == ["m.onnx"]
+    assert len(graph.initializer) == 2
+    assert len(graph.input) == 1
+
+
+@pytest.mark.parametrize("option", ["export_params", "keep_initializers_as_inputs"])
+def test_weights_that_others_give_are_those_of_the_model(
+    option: str, export: Callable[..., Any], tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Conv1d(3, 4, 2), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(16, 2, bias=False)).eval()
+    model[1].running_mean.uniform_(1, 2)
+    x = torch.randn(2, 3, 5)
+    program = export(model, (x,), tmp_path / "m.onnx", optimize=True, **KEPT[option][0])
+    proto = onnx.load(tmp_path / "m.onnx")
+    weights = {name: tensor.numpy() for name, tensor in model.state_dict().items() if tensor.dim()}
+
+    assert {value.name for value in proto.graph.input} == {program.input_names[0], *weights}
+    feeds = {program.input_names[0]: x.numpy(), **weights}
+    (result,) = onnx.reference.ReferenceEvaluator(proto).run(None, feeds)
+    torch.testing.assert_close(torch.from_numpy(result), model(x).detach(), rtol=1e-4, atol=1e-4)
+    program.optimize()
+    assert set(weights) <= set(program.model.graph.initializers)
+
+
+@pytest.mark.parametrize("failing", ["m.onnx", "m.onnx.data"])
+@pytest.mark.parametrize("before", [False, True], ids=["nothing before", "another model before"])
+def test_a_save_that_fails_as_files_are_moved_leaves_what_was_there(
+    failing: str, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    if before:
+        fx.export(nn.Linear(500, 4), (torch.randn(2, 500),), path, external_data=True)
+    kept = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    program = fx.export(nn.Linear(600, 4), (torch.randn(2, 600),))
+    move = os.replace
+
+    def broken(source: Any, target: Any) -> None:
+        if Path(target).name == failing and Path(source).name == failing and Path(source).parent != tmp_path:
+            raise PermissionError(13, "Permission denied")
+        move(source, target)
+
+    monkeypatch.setattr("os.replace", broken)
+    with pytest.raises(fx.SaveError, match="Permission denied"):
+        program.save(path, external_data=True)
+
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == kept

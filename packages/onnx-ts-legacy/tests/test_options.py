@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import onnx
 import pytest
 import torch
@@ -25,12 +27,17 @@ class Dropping(torch.nn.Module):
         return self.dropout(self.linear(x))
 
 
+def saved(program: onnx_ts_legacy.TSProgram) -> onnx.ModelProto:
+    file = io.BytesIO()
+    program.save(file)
+    return onnx.load_from_string(file.getvalue())
+
+
 def test_weights_can_be_listed_as_inputs_that_override_them() -> None:
     model = torch.nn.Linear(3, 2)
 
-    program = onnx_ts_legacy.export(model, (X,), keep_initializers_as_inputs=True)
+    proto = saved(onnx_ts_legacy.export(model, (X,), keep_initializers_as_inputs=True))
 
-    proto = program.model_proto
     assert {value.name for value in proto.graph.input} == {"input", "weight", "bias"}
     assert {value.name for value in proto.graph.initializer} == {"weight", "bias"}
     (result,) = run(proto, {"input": X.numpy(), "bias": torch.zeros(2).numpy()})
@@ -40,7 +47,7 @@ def test_weights_can_be_listed_as_inputs_that_override_them() -> None:
 def test_without_parameters_the_weights_are_inputs_only() -> None:
     model = torch.nn.Linear(3, 2)
 
-    proto = onnx_ts_legacy.export(model, (X,), export_params=False).model_proto
+    proto = saved(onnx_ts_legacy.export(model, (X,), export_params=False))
 
     assert len(proto.graph.initializer) == 0
     weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}

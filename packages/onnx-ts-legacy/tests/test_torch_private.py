@@ -144,22 +144,6 @@ def test_every_private_name_in_use_is_there(name: str) -> None:
     assert found(name) is not None
 
 
-def test_a_number_that_is_read_of_a_traced_tensor_passes_a_mode_of_the_dispatcher() -> None:
-    read = []
-
-    class Mode(private.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.aten._local_scalar_dense.default and private.traces():
-                read.append(str(private.traced_value(args[0]).node().kind()))
-            return func(*args, **(kwargs or {}))
-
-    with Mode(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.trace(lambda x: x.roll(x.argmax()) * x.sum().item(), torch.ones(3), check_trace=False)
-
-    assert read == ["aten::argmax", "aten::sum"]
-
-
 def test_symbolics_that_torch_knows_are_found_and_no_built_in_ones() -> None:
     def symbolic(g: Any, x: Any) -> Any:
         return g.op("Abs", x)

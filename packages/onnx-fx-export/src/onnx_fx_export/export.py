@@ -23,6 +23,7 @@ from onnxops_decomp.exporting import (
     Metadata,
     ONNXProgram,
     Reference,
+    Saving,
     Translations,
     Verified,
     check_options,
@@ -102,9 +103,10 @@ def export(
         custom_translation_table: Lowerings of your own by operator: functions of the builder and the operator's
             arguments, functions of the arguments alone that call onnxscript's operators, lists of these, or functions
             of ``onnxscript.script``. They win over all that is built in.
-        external_data: Whether the weights are saved beside the model; by default if they exceed 1 GiB.
-        export_params: Whether ``f`` contains the weights.
-        keep_initializers_as_inputs: Whether ``f`` lists weights as inputs too.
+        external_data: Whether the weights are saved beside the model; by default if they exceed 1 GiB. Like the next
+            two, it holds for ``f`` and for files that the program is saved to later.
+        export_params: Whether files contain the weights; the program does in any case.
+        keep_initializers_as_inputs: Whether files list weights as inputs too.
         state: What to do about buffers and inputs that the model changes in place: ``"error"`` refuses, ``"io"``
             makes each an input and an output named ``<name>.next``.
         verify: Whether the result is compared with PyTorch on the example arguments, and at other sizes of the
@@ -134,8 +136,8 @@ def export(
             keys of torch's exporter too, such as ``namespace``, which make the file larger; ``"none"`` is nothing.
         training: The mode that the model is in during the export; by default the one it is in.
         operator_export_type: For the TorchScript exporter; with this one it can only be ``ONNX``.
-        do_constant_folding: Whether batch normalization and transposes may go into weights. Constants that are no
-            weights are folded in any case.
+        do_constant_folding: Whether batch normalization and transposes may go into weights, unless files are to have
+            them as inputs. Constants that are no weights are folded in any case.
         custom_opsets: Versions of the domains of custom operators, as far as the model uses them.
         autograd_inlining: For the TorchScript exporter; with this one it can only be True.
         unknown: Nothing: any other argument is refused.
@@ -161,9 +163,11 @@ def export(
         "kwargs": kwargs, "dynamic_shapes": dynamic_shapes, "input_names": input_names, "output_names": output_names,
     })  # fmt: skip
     positional, kwargs, dynamic_shapes = example_call(model, args, own["kwargs"], own["dynamic_shapes"])
+    saving = Saving(export_params, bool(keep_initializers_as_inputs), external_data)
     request = ExportRequest(
         model, positional, kwargs, dynamic_shapes, dynamic_axes, own["input_names"] or (), own["output_names"] or (),
-        opset, state, size_checks, widen_bfloat16, target, do_constant_folding, custom_opsets or {},
+        opset, state, size_checks, widen_bfloat16, target, do_constant_folding and saving.folds_weights,
+        custom_opsets or {},
     )  # fmt: skip
     if by_torchscript:
         return request.through_torchscript(given)
@@ -177,16 +181,14 @@ def export(
                 record.captured = captured.program
             with record.stage("convert"), without_autocast(), record.profiled():
                 record.program = result = request.converted(captured, table, optimize, export_modules_as_functions)
+                result.saving, result.folds_weights = saving, request.folds_weights
                 apply_metadata(result.model, captured.program, metadata)
             if verify:
                 with record.stage("verify"):
                     result.verified = _verified(result, request)
             if f is not None:
                 with record.stage("save"):
-                    result.save(
-                        f, include_initializers=export_params, external_data=external_data,
-                        keep_initializers_as_inputs=keep_initializers_as_inputs or False,
-                    )  # fmt: skip
+                    result.save(f)
         except (CaptureError, ConversionError) as error:
             if not fallback:
                 raise

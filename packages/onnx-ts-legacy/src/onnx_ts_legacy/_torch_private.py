@@ -38,7 +38,6 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     constrain_range,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from onnxops_core.exporting import replaced
 
@@ -54,7 +53,6 @@ __all__ = [
     "ShapeEnv",
     "StringType",
     "TensorType",
-    "TorchDispatchMode",
     "TracerWarning",
     "decided",
     "fake_mode",

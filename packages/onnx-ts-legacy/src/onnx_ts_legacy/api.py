@@ -29,6 +29,7 @@ from onnxops_decomp.exporting import (
     ExportRecord,
     Metadata,
     Reference,
+    Saving,
     SizeConstraints,
     Translations,
     assumed_conditions,
@@ -101,7 +102,8 @@ def export(
         args: Example arguments, a tuple, a list or a single one; a dict at the end holds keyword arguments.
         f: Where to save the model: a path or a file opened for writing bytes; None to keep it in memory only.
         kwargs: Further keyword arguments.
-        export_params: Whether the weights are stored; without them they are inputs of the model.
+        export_params: Whether files contain the weights, ``f`` and those that the program is saved to later; without
+            them they are inputs there. The program has them in any case.
         verbose: Whether to print the readable graph.
         training: Mode in which a module is exported; evaluation by default.
         input_names: Names of the tensor inputs, in order.
@@ -112,7 +114,7 @@ def export(
             where weights are inputs. Constants that are no weights are folded in any case.
         dynamic_axes: For inputs by name, the axes whose size may change, with or without names for them. One name is
             one size. Declared axes of an output get the name in its shape.
-        keep_initializers_as_inputs: Whether weights are listed as inputs, so that they can be overridden.
+        keep_initializers_as_inputs: Whether files list weights as inputs too, so that they can be overridden.
         custom_opsets: Versions of the domains that custom symbolics write to.
         export_modules_as_functions: Whether modules become functions of the model, which their weights are inputs of:
             all of them, or those of the given classes. Needs opset 15.
@@ -124,7 +126,7 @@ def export(
         custom_translation_table: Lowerings of your own by operator: functions of the builder and the operator's
             arguments, functions of the arguments alone that call onnxscript's operators, lists of these, or functions
             of ``onnxscript.script``. They win over all that is built in, and over registered symbolics.
-        external_data: Whether the weights are saved beside the model.
+        external_data: Whether the weights are saved beside the model; by default if they exceed 1 GiB.
         optimize: Whether groups of nodes are fused where the opset has one operator for them.
         target: ``"onnxruntime"`` for operators of its own domain ``com.microsoft``.
         capture_repeated_blocks: Refused: TorchScript has no such blocks.
@@ -182,7 +184,7 @@ def export(
             print(pretty_model(program.model))
         if f is not None:
             with record.stage("save"):
-                program.save(f, external_data=external_data)
+                program.save(f)
     program.timings = dict(record.seconds)
     return program
 
@@ -190,9 +192,7 @@ def export(
 def _finish(program: TSProgram, given: Mapping[str, Any], bounds: Sequence[str]) -> None:
     """Fuse nodes, if that is asked for, and note versions of domains and the sizes that the model is right for."""
     if given["optimize"]:
-        has_inputs = given["keep_initializers_as_inputs"] or not given["export_params"]
-        folds = given["do_constant_folding"] and number_of(given["training"]) == TrainingMode.EVAL and not has_inputs
-        finish_model(program.model, given["target"], folds_weights=folds)
+        finish_model(program.model, given["target"], folds_weights=_folds_weights(given))
     set_custom_opsets(program.model, given["custom_opsets"] or {})
     conditions = [*program.constraints.conditions, *bounds, *assumed_conditions(program.model)]
     program.constraints = SizeConstraints(conditions)
@@ -218,9 +218,8 @@ def _options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:
         fallback=OperatorExportTypes(number_of(given["operator_export_type"])),
         custom_opsets=dict(given["custom_opsets"] or {}),
         inlines_python=given["autograd_inlining"],
-        export_params=given["export_params"],
-        initializers_as_inputs=bool(given["keep_initializers_as_inputs"]),
-        folds_weights=given["do_constant_folding"] and number_of(given["training"]) == TrainingMode.EVAL,
+        saving=_saving(given),
+        folds_weights=_folds_weights(given),
         module_classes=module_classes(given["model"], given["export_modules_as_functions"]),
         table=_table(given["custom_translation_table"]),
         of_torch=symbolics_of_torch() if is_torch_onnx_call() else None,
@@ -228,6 +227,16 @@ def _options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:
         widen_bfloat16=given["widen_bfloat16"],
     )
     return options, bounds
+
+
+def _saving(given: Mapping[str, Any]) -> Saving:
+    return Saving(given["export_params"], bool(given["keep_initializers_as_inputs"]), given["external_data"])
+
+
+def _folds_weights(given: Mapping[str, Any]) -> bool:
+    """Tell whether the weights may be other ones than those of the torch model."""
+    in_evaluation = number_of(given["training"]) == TrainingMode.EVAL
+    return given["do_constant_folding"] and in_evaluation and _saving(given).folds_weights
 
 
 def _named(options: Options, captured: Captured, model: Any) -> Options:

@@ -55,7 +55,9 @@ from onnxops_decomp.exporting import (
     FoldBatchNormalization,
     Interface,
     Leaf,
+    Output,
     Reference,
+    Saving,
     SizeConstraints,
     axis_size,
     build_model,
@@ -89,8 +91,7 @@ class Options:
     fallback: OperatorExportTypes = OperatorExportTypes.ONNX
     custom_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     inlines_python: bool = True
-    export_params: bool = True
-    initializers_as_inputs: bool = False
+    saving: Saving = dataclasses.field(default_factory=Saving)
     folds_weights: bool = True
     module_classes: Mapping[str, ModuleClass] = dataclasses.field(default_factory=dict)
     table: LoweringTable = dataclasses.field(default_factory=builtin_table)
@@ -418,7 +419,7 @@ class _Conversion:
             dataclasses.replace(captured.structure, outputs=structure),
             [place for place, leaf in enumerate(captured.leaves) if leaf.is_input],
             {place: leaf.value for place, leaf in enumerate(captured.leaves) if not leaf.is_input},
-            [names[leaf] if isinstance(leaf, int) else leaf for leaf in leaves],
+            [Output(names[leaf]) if isinstance(leaf, int) else leaf for leaf in leaves],
             number_outputs=frozenset(name for name, result in zip(names, results, strict=True) if result.is_number),
         )
 
@@ -461,13 +462,12 @@ class _Conversion:
         for (name, _), value in zip(self._outputs, model.graph.outputs, strict=True):
             value.name = name
             self._declare(name, value)
-        self._list_weights(model.graph)
-        if self._options.folds_weights and self._options.export_params:
+        if self._options.folds_weights:
             FoldBatchNormalization().call(model)
         if self._options.module_classes:
             outline_modules(model, self._options.module_classes, context.attributes.initializers)
         initial = {name: slot.initial_tensor() for name, slot in self._slots.items()}
-        return TSProgram(
+        program = TSProgram(
             model,
             self._interface,
             state=self._state,
@@ -475,16 +475,8 @@ class _Conversion:
             constraints=SizeConstraints(self._conditions),
             reference=None if reference is None else lambda: reference,
         )
-
-    def _list_weights(self, graph: ir.Graph) -> None:
-        """Make the weights inputs too, or inputs only, where that was asked for."""
-        weights = [value for value in self.context.attributes.initializers if value.name in graph.initializers]
-        if self._options.initializers_as_inputs or not self._options.export_params:
-            graph.inputs.extend(weights)
-        if not self._options.export_params:
-            for value in weights:
-                del graph.initializers[str(value.name)]
-                value.const_value = None
+        program.saving, program.folds_weights = self._options.saving, self._options.folds_weights
+        return program
 
     def _declare(self, name: str, value: ir.Value) -> None:
         """Give the dimensions of an output the names that were asked for."""

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.export import DEFAULT_OPSET, export
 from onnx_fx_export.weights.unallocated import FakeContext
 from onnxops_decomp import LoweringTable, builtin_table
-from onnxops_decomp.exporting import ONNXProgram, bound_arguments, replaced_file
+from onnxops_decomp.exporting import ONNXProgram, Output, bound_arguments, replaced_file
 
 __all__ = ["ExportOptions", "ExportOutput", "ExportOutputSerializer", "OnnxRegistry", "dynamo_export"]
 
@@ -157,7 +157,7 @@ class ExportOutput(ONNXProgram):
         """Return what the torch model returned as the model's outputs, in order."""
         leaves = pytree.tree_leaves(outputs)
         named = dict(zip(self._interface.outputs, leaves, strict=True))
-        return [named[name] for name in self.output_names if name in named]
+        return [named[Output(name)] for name in self.output_names if Output(name) in named]
 
 
 def dynamo_export(

@@ -35,6 +35,7 @@ from onnxops_decomp.exporting import (
     Leaf,
     ModelContext,
     ONNXProgram,
+    Output,
     Reference,
     SizeConstraints,
     SymbolNames,
@@ -211,7 +212,7 @@ class _Converter:
     # ---- outputs
 
     def outputs(self, results: Sequence[Any]) -> tuple[list[ir.Value], list[Any]]:
-        """Return the model's outputs, and for each flat user output its model output's name or constant."""
+        """Return the model's outputs, and for each flat user output its model output or constant."""
         if clash := {*self.names.output_overrides}.intersection(self.model_inputs):
             raise InvalidArgumentError(f"output_names gives the name {min(clash)!r}, which is that of an input.")
         values: list[tuple[ir.Value, str]] = []
@@ -251,7 +252,8 @@ class _Converter:
         final = self._named([*values, *((state[source], f"{source}.next") for source in sources)])
         self.state = {source: str(final[len(values) + index].name) for index, source in enumerate(sources)}
         self.number_outputs = {str(final[index].name) for index in numbers}
-        return final, [final[entry.index].name if isinstance(entry, _Named) else entry for entry in user]
+        leaves = [Output(str(final[entry.index].name)) if isinstance(entry, _Named) else entry for entry in user]
+        return final, leaves
 
     def _number(self, number: bool | int | float) -> ir.Value:
         """Return a number that the model returns whatever its inputs are, in the precision of Python."""

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
 from onnx_ts_legacy.capture.size_decisions import SizeDecision, term_of
-from onnx_ts_legacy.capture.watched_calls import watched_calls
+from onnx_ts_legacy.capture.watched_calls import WatchedCalls
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
 from onnx_ts_legacy.graph.sources import source_line, user_frame
@@ -191,7 +191,7 @@ def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
     """
     values = FrozenValues(refuses)
     before, _active.values = getattr(_active, "values", None), values
-    watched = watched_calls(values.add_decision) if refuses else contextlib.nullcontext()
+    watched = WatchedCalls(values.add_decision) if refuses else contextlib.nullcontext()
     try:
         with warnings.catch_warnings(), replaced(_replacements()), watched:
             warnings.simplefilter("always", private.TracerWarning)

@@ -1,14 +1,13 @@
-"""Which calls of a program that is traced give Python values, or read numbers that the trace does not hold.
+"""Which calls of a program that is traced give Python values, or take tensors as numbers that the trace does not hold.
 
 They are seen however the program calls them: a mode of torch sees functions that were imported by name before, methods
-of tensors and operators alike; another one sees the numbers that torch itself reads of tensors inside of a call.
+of tensors and operators alike. (A mode of the dispatcher would change the trace: convolutions are left out of it then.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -16,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 
-__all__ = ["watched_calls"]
+__all__ = ["WatchedCalls"]
 
 Notice = Callable[[str, Any, bool], None]
 """Takes what a Python value is, for a message; the operands that it is made of; and whether their sizes alone."""
@@ -33,7 +32,6 @@ _NAMES = {
     "__repr__": "a tensor as text",
     "__array__": "a NumPy array",
     "__dlpack__": "memory that another library reads",
-    "_local_scalar_dense": "a number",
 }
 _OF_SIZES = {
     *("__len__", "is_contiguous", "is_same_size", "nbytes", "nelement", "numel", "size", "storage_offset", "stride"),
@@ -46,42 +44,22 @@ _OF_MODEL = {
 }
 # They make a new tensor of numbers, and a trace does not hold where these come from.
 _CONSTRUCTORS = ("as_tensor", "asarray", "new", "new_tensor", "tensor")
-_DECIDING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
 # What a trace puts between a tensor and the operator that takes it as a number.
 _CONVERSIONS = {
     f"aten::{kind}{how}" for kind in ("Int", "Float", "Bool", "Scalar", "Complex") for how in ("", "Implicit")
 }
 
 
-class _Read(NamedTuple):
-    """A number that torch read of a tensor: the tensor, and how often the trace used it as a number before."""
+class WatchedCalls(TorchFunctionMode):
+    """Reports the Python values that calls make of tensors meanwhile, as long as this thread records a trace.
 
-    tensor: torch.Tensor
-    uses: int
+    Args:
+        notice: Called with each of them, in the frame of the call.
+    """
 
-
-class _Numbers(private.TorchDispatchMode):
-    """Collects the numbers that are read of tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.read: list[_Read] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        # While an operator runs that the trace holds, torch records nothing.
-        if func in _DECIDING and private.traces():
-            self.read += [_Read(tensor, _uses(private.traced_value(tensor))) for tensor in args]
-        return func(*args, **(kwargs or {}))
-
-
-class _Calls(TorchFunctionMode):
-    """Reports calls."""
-
-    def __init__(self, notice: Notice, numbers: _Numbers) -> None:
+    def __init__(self, notice: Notice) -> None:
         super().__init__()
-        self._notice, self._numbers = notice, numbers
+        self._notice = notice
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -89,11 +67,10 @@ class _Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         if not private.traces():
             return func(*args, **kwargs)
-        before, self._numbers.read = self._numbers.read, []
-        try:
-            result = func(*args, **kwargs)
-        finally:
-            read, self._numbers.read = self._numbers.read, before
+        numbers = [
+            (tensor, _uses(tensor)) for tensor in pytree.tree_leaves((args[1:], kwargs)) if _may_be_number(tensor)
+        ]
+        result = func(*args, **kwargs)
         name = _name(func)
         what = _NAMES.get(name, f"{name}()")
         if _gives_values(name, func, result):
@@ -101,22 +78,15 @@ class _Calls(TorchFunctionMode):
         elif name in _CONSTRUCTORS:
             self._notice(what, _elements((*args, *kwargs.values())), False)
         else:
-            for tensor, uses in read:
-                if _uses(private.traced_value(tensor)) == uses:
+            for tensor, uses in numbers:
+                if _uses(tensor) == uses:
                     self._notice(f"a number that {what} takes", tensor, False)
         return result
 
 
-def watched_calls(notice: Notice) -> ExitStack:
-    """Report the Python values that calls make of tensors meanwhile, as long as this thread records a trace.
-
-    Args:
-        notice: Called with each of them, in the frame of the call.
-    """
-    stack, numbers = ExitStack(), _Numbers()
-    stack.enter_context(numbers)
-    stack.enter_context(_Calls(notice, numbers))
-    return stack
+def _may_be_number(value: Any) -> bool:
+    """Tell whether torch may take a value for a number where an operator wants one."""
+    return isinstance(value, torch.Tensor) and value.dim() == 0
 
 
 def _name(func: Any) -> str:
@@ -141,7 +111,11 @@ def _elements(operands: Iterable[Any]) -> list[Any]:
     return [operand for operand in operands if isinstance(operand, list | tuple)]
 
 
-def _uses(value: Any) -> int:
-    """Return how many operators of the trace take a value."""
+def _uses(tensor: torch.Tensor) -> int:
+    """Return how many operators of the trace take a tensor, as such or as a number."""
+    return _users(private.traced_value(tensor))
+
+
+def _users(value: Any) -> int:
     users = [use.user for use in value.uses()]
-    return sum(_uses(user.output()) if str(user.kind()) in _CONVERSIONS else 1 for user in users)
+    return sum(_users(user.output()) if str(user.kind()) in _CONVERSIONS else 1 for user in users)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch.utils import _pytree as pytree
@@ -55,17 +58,23 @@ def results_of(
         The outputs of the model; the leaves of the result, each the number of its output or a constant; its structure.
     """
     variables = list(captured.graph.outputs())
-    tree = tuple(map(_plain, values)) if len(values) > 1 else _plain(values[0])
-    found, structure = pytree.tree_flatten_with_path(tree)
+    kinds = [variable.type() for variable in variables]
+    several = len(values) > 1
+    plain, named = (
+        tuple(map(partial(_plain, names=names), values, kinds)) if several else _plain(values[0], kinds[0], names)
+        for names in (False, True)
+    )
+    found, structure = pytree.tree_flatten_with_path(named)
     results: list[Result] = []
     leaves: list[Any] = []
-    for path, leaf in found:
+    for (path, leaf), (places, _) in zip(found, pytree.tree_flatten_with_path(plain)[0], strict=True):
         keys = [str(key_of(entry)) for entry in path]
+        numbers = [str(key_of(entry)) for entry in places]
         leaves.append(leaf if is_left_out(leaf) else len(results))
         if is_left_out(leaf):
             left_out[joined(("result", *keys))] = leaf
         else:
-            variable, rest = (variables[int(keys[0])], keys[1:]) if len(values) > 1 else (variables[0], keys)
+            variable, rest = (variables[int(numbers[0])], numbers[1:]) if several else (variables[0], numbers)
             given = _given(variable, rest)
             results.append(Result("_".join(keys), leaf.value, given.node(), _is_number(leaf.value)))
             if captured.result:
@@ -86,17 +95,40 @@ class _Leaf:
     value: Any
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as containers of Python with leaves that pytree does not look into."""
+def _plain(value: Any, kind: Any, names: bool) -> Any:
+    """Return a value as containers of Python with leaves that pytree does not look into.
+
+    Args:
+        value: The value.
+        kind: What TorchScript calls its type; None if that is not known.
+        names: Whether the fields of tuples have their names.
+    """
+    if kind is not None and kind.kind() == "OptionalType":
+        kind = kind.getElementType()
+    known = kind.kind() if kind is not None else ""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, tuple):
-        return tuple(map(_plain, value))
+        kinds = kind.elements() if known == "TupleType" else [None] * len(value)
+        parts = tuple(_plain(part, each, names) for part, each in zip(value, kinds, strict=True))
+        made = _named_tuple(kind) if names and known == "TupleType" else None
+        return made(*parts) if made is not None else parts
     if isinstance(value, ListRef) and not isinstance(value.state, SequenceState | VectorState):
-        return list(map(_plain, value.items))
+        of_parts = kind.getElementType() if known == "ListType" else None
+        return [_plain(part, of_parts, names) for part in value.items]
     if isinstance(value, DictRef):
-        return {key: _plain(item) for key, item in value.items.items()}
+        of_parts = kind.getValueType() if known == "DictType" else None
+        return {key: _plain(item, of_parts, names) for key, item in value.items.items()}
     return _Leaf(value)
+
+
+def _named_tuple(kind: Any) -> Callable[..., Any] | None:
+    """Return a class with the fields of a NamedTuple of TorchScript, which torch makes anew too; None for a tuple."""
+    fields = ", ".join(rf"(\w+) : {re.escape(part.str())}" for part in kind.elements())
+    match = re.fullmatch(rf"NamedTuple\({fields}\)", kind.str())
+    if match is None:
+        return None
+    return collections.namedtuple(kind.annotation_str.rpartition(".")[2], match.groups())
 
 
 def _given(variable: Any, path: Sequence[str]) -> Any:

@@ -17,7 +17,7 @@ from onnxops_decomp.builder.scope import ModelContext, SymbolSource, axis_size, 
 from onnxops_decomp.builder.sizes import is_one
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir, to_torch
 from onnxops_decomp.exporting.calls.containers import register_containers, registered_results
-from onnxops_decomp.exporting.calls.interface import Interface
+from onnxops_decomp.exporting.calls.interface import Interface, Output
 from onnxops_decomp.exporting.calls.models import plain_model
 from onnxops_decomp.exporting.calls.modes import in_mode
 from onnxops_decomp.exporting.calls.naming import (
@@ -57,7 +57,7 @@ from onnxops_decomp.exporting.options.table import (
 )
 from onnxops_decomp.exporting.program.callable_program import CallableProgram
 from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
-from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, replaced_file
+from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, Saving, replaced_file
 from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
 from onnxops_decomp.exporting.reporting.page import ReportedCall
 from onnxops_decomp.exporting.reporting.record import ExportRecord, recorded
@@ -158,11 +158,13 @@ __all__ = [
     "ModelContext",
     "NodeHandler",
     "ONNXProgram",
+    "Output",
     "Reference",
     "RegionHandler",
     "ReportedCall",
     "RuntimeSupportError",
     "SaveError",
+    "Saving",
     "ScriptFunction",
     "SizeConstraints",
     "StatePlace",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -12,7 +12,13 @@ from torch.utils import _pytree as pytree
 from onnxops_decomp.exporting.calls.structure import CallStructure
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 
-__all__ = ["Interface"]
+__all__ = ["Interface", "Output"]
+
+
+class Output(NamedTuple):
+    """A leaf of a result that an output of the model holds; a string by itself is a constant."""
+
+    name: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +29,7 @@ class Interface:
         structure: Structure of the arguments and of the result.
         input_positions: For each model input that is a user input, in order, its place among the leaves of a call.
         constants: Value of each leaf of a call that is part of the model, by its place.
-        outputs: For each leaf of the result, the name of the model output that holds it, or its constant value.
+        outputs: For each leaf of the result, the model output that holds it, or its constant value.
         numbers: For each model input that is a number in torch, its symbol in the conditions on sizes.
         number_outputs: Names of the outputs that are Python numbers in torch, or lists of them.
         complex_outputs: Names of the outputs that hold complex numbers as pairs along a last dimension.
@@ -62,7 +68,7 @@ class Interface:
     def structured(self, outputs: Mapping[str, torch.Tensor]) -> Any:
         """Return named outputs in the structure of the result."""
         found = {name: value.tolist() if name in self.number_outputs else value for name, value in outputs.items()}
-        leaves = [found[e] if isinstance(e, str) and e in found else e for e in self.outputs]
+        leaves = [found[leaf.name] if isinstance(leaf, Output) else leaf for leaf in self.outputs]
         return pytree.tree_unflatten(leaves, self.structure.outputs)
 
 

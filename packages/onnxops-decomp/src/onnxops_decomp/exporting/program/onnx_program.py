@@ -18,7 +18,7 @@ from onnxops_decomp.exporting.finish.functions import inline_functions
 from onnxops_decomp.exporting.finish.weights import restore_duplicates
 from onnxops_decomp.exporting.program.callable_program import CallableProgram
 from onnxops_decomp.exporting.program.running import run_proto
-from onnxops_decomp.exporting.program.saving import save_model
+from onnxops_decomp.exporting.program.saving import Saving, save_model
 from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
 from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
 from onnxops_decomp.exporting.sizes.dimensions import rename_dimensions
@@ -42,6 +42,9 @@ class ONNXProgram(CallableProgram):
         answer: What a call returns: ``"structure"`` for the structure in which the torch model returns it, without
             the state; ``"list"`` or ``"tuple"`` for all outputs in order.
         constraints: Sizes that the model is right for; calls outside them are refused.
+        saving: How :meth:`save` writes files unless it is told otherwise: what the export was asked with
+            ``export_params``, ``keep_initializers_as_inputs`` and ``external_data``. The model itself has its weights.
+        folds_weights: Whether :meth:`optimize` may compute other weights from those of the torch model.
         timings: Seconds spent in each stage of the export.
         verified: What the export compared with PyTorch (see ``verify=True``).
     """
@@ -63,6 +66,7 @@ class ONNXProgram(CallableProgram):
         super().__init__(model, interface, state, initial_state, constraints)
         self.written_inputs = tuple(written_inputs)
         self.exported_program = exported_program
+        self.saving, self.folds_weights = Saving(), True
         self.timings: dict[str, float] = {}
         self.verified: Sequence[Verified] = ()
         self.lowered_program = lowered_program
@@ -77,11 +81,13 @@ class ONNXProgram(CallableProgram):
         self,
         destination: str | os.PathLike[str] | IO[bytes],
         *,
-        include_initializers: bool = True,
-        keep_initializers_as_inputs: bool = False,
+        include_initializers: bool | None = None,
+        keep_initializers_as_inputs: bool | None = None,
         external_data: bool | None = None,
     ) -> None:
         """Write the model to a file, whole or not at all.
+
+        What is left out is as the export was asked (see :attr:`saving`), also by one that wrote no file.
 
         Args:
             destination: Path of the file, or an open binary file, which takes a model without external data.
@@ -92,19 +98,18 @@ class ONNXProgram(CallableProgram):
         Raises:
             SaveError: If the file cannot be written; nothing is left behind.
         """
-        save_model(
-            self.model,
-            destination,
+        how = self.saving.with_given(
             include_initializers=include_initializers,
             keep_initializers_as_inputs=keep_initializers_as_inputs,
             external_data=external_data,
         )
+        save_model(self.model, destination, how)
 
     # ---- changing the model
 
     def optimize(self) -> None:
         """Run the finishing passes again, after a change of the model; an export has run them already."""
-        finish_model(self.model, self._target)
+        finish_model(self.model, self._target, folds_weights=self.folds_weights)
         self._session = None
 
     def inline_functions(self) -> None:
@@ -114,7 +119,7 @@ class ONNXProgram(CallableProgram):
         """
         restore_duplicates(self.model)
         inline_functions(self.model)
-        finish_model(self.model, self._target)
+        finish_model(self.model, self._target, folds_weights=self.folds_weights)
         self._session = None
 
     def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:

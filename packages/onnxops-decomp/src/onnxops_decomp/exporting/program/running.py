@@ -16,7 +16,7 @@ import torch
 
 from onnxops_decomp.exporting.errors import InvalidArgumentError, MissingRuntimeError, RuntimeSupportError
 from onnxops_decomp.exporting.program.runtime_support import refused_node
-from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, check_data, save_model, weight_bytes
+from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, Saving, check_data, save_model, weight_bytes
 
 __all__ = ["Session", "run_proto", "run_reference"]
 
@@ -49,7 +49,7 @@ class Session:
         else:
             self._folder = tempfile.TemporaryDirectory(prefix="onnxops_")
             source = str(Path(self._folder.name) / "model.onnx")
-            save_model(model, source)
+            save_model(model, source, Saving())
         try:
             self._session = make(source, **options)
         except Exception as error:  # ONNX Runtime's errors have no common base but this
