@@ -67,9 +67,9 @@ def results_of(
     found, structure = pytree.tree_flatten_with_path(named)
     results: list[Result] = []
     leaves: list[Any] = []
-    for (path, leaf), (places, _) in zip(found, pytree.tree_flatten_with_path(plain)[0], strict=True):
+    for (path, leaf), (plain_path, _) in zip(found, pytree.tree_flatten_with_path(plain)[0], strict=True):
         keys = [str(key_of(entry)) for entry in path]
-        numbers = [str(key_of(entry)) for entry in places]
+        numbers = [str(key_of(entry)) for entry in plain_path]
         leaves.append(leaf if is_left_out(leaf) else len(results))
         if is_left_out(leaf):
             left_out[joined(("result", *keys))] = leaf
