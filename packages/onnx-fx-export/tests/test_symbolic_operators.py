@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.onnx import OperatorExportTypes
+from torch.onnx.ops import symbolic, symbolic_multi_out
 
 import onnx_ts_legacy
 import onnxops_core
@@ -14,7 +16,9 @@ from onnx_fx_export import OnnxExporterError, export
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 OTHER = torch.linspace(3, -4, 20).reshape(5, 4)
-HOMES = {"torch": torch.onnx.ops, "onnxops_core": onnxops_core}
+# Bound before any export.
+BY_NAME = SimpleNamespace(symbolic=symbolic, symbolic_multi_out=symbolic_multi_out)
+HOMES = {"torch": torch.onnx.ops, "torch by name": BY_NAME, "onnxops_core": onnxops_core}
 EXPORTERS = {
     "fx": lambda model, opset: export(model, (X,), opset_version=opset, dynamic_shapes=({0: "n"},)),
     "ts": lambda model, opset: onnx_ts_legacy.export(

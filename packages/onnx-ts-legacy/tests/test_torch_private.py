@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.onnx.ops import symbolic, symbolic_multi_out
 from torch_names import found, private_names
 
 import onnx_ts_legacy
@@ -142,6 +143,19 @@ def test_a_traced_size_is_told_apart_while_a_trace_is_recorded() -> None:
 @pytest.mark.parametrize("name", private_names(onnx_ts_legacy))
 def test_every_private_name_in_use_is_there(name: str) -> None:
     assert found(name) is not None
+
+
+def test_operators_that_stand_for_nodes_are_recorded_by_whatever_name() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        first, _ = symbolic_multi_out("A", (x, None), {"a": [1]}, dtypes=[1, 7], shapes=[x.shape, [2]], version=3)
+        return symbolic("b::B", (first,), {"b": "c"}, dtype=x.dtype, shape=x.shape, metadata_props={"d": "e"})
+
+    with private.recorded_symbolics():
+        graph = private.trace_graph(program, [torch.zeros(2)], {})
+
+    kinds = [node.kind() for node in graph.nodes()]
+    assert kinds.count("onnxops_symbolic::call") == kinds.count("onnxops_symbolic::call_multi_out") == 1
+    assert torch.onnx.ops.symbolic("b::B", (), dtype=1, shape=[2]).tolist() == [0, 0]
 
 
 def test_symbolics_that_torch_knows_are_found_and_no_built_in_ones() -> None:

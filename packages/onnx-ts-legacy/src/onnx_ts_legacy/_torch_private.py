@@ -6,6 +6,7 @@ Each function names what it relies on; ``tests/test_torch_private.py`` notices w
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import re
@@ -38,8 +39,9 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     constrain_range,
 )
+from torch.onnx.ops import _symbolic_impl
 
-from onnxops_core.exporting import replaced
+from onnxops_core.exporting import replaced, symbolic, symbolic_multi_out
 
 __all__ = [
     "BoolType",
@@ -69,6 +71,7 @@ __all__ = [
     "python_kernels",
     "quiet_fake_tensors",
     "recorded_aliases",
+    "recorded_symbolics",
     "refuses_symbols",
     "registered_symbolics",
     "same_storage",
@@ -303,6 +306,31 @@ def recorded_aliases(refused: Callable[[str], Exception]) -> contextlib.Abstract
         refused: Makes the exception for what a trace cannot hold, given its name.
     """
     return replaced(_replacements(refused))
+
+
+def recorded_symbolics() -> contextlib.AbstractContextManager[None]:
+    """Let tracing record ``torch.onnx.ops.symbolic`` and ``symbolic_multi_out``, by whatever names they are called.
+
+    (Both call the operators of ``torch.onnx.ops._symbolic_impl``, which a trace cannot hold.)
+    """
+
+    def single(inputs: Any, op_type: str, dtype: int, *, shape: Any, **given: Any) -> Any:
+        return symbolic(*_described(inputs, op_type, given), dtype=dtype, shape=shape, **given)
+
+    def several(inputs: Any, op_type: str, dtypes: Sequence[int], *, shapes: Any, **given: Any) -> Any:
+        return symbolic_multi_out(*_described(inputs, op_type, given), dtypes=dtypes, shapes=shapes, **given)
+
+    return replaced([(_symbolic_impl, "_symbolic", single), (_symbolic_impl, "_symbolic_multi_out", several)])
+
+
+def _described(inputs: Any, op_type: str, given: dict[str, Any]) -> tuple[str, Any, dict[str, Any]]:
+    """Return the operator, inputs and attributes of a call, and make the rest what our operators take."""
+    encoded = {field.name: given.pop(field.name) for field in dataclasses.fields(_symbolic_impl.EncodedAttrs)}
+    keys, values = given.pop("metadata_props_keys"), given.pop("metadata_props_values")
+    given["metadata_props"] = dict(zip(keys, values, strict=True))
+    domain = given.pop("domain")
+    attributes = _symbolic_impl.EncodedAttrs(**encoded).to_dict()
+    return f"{domain}::{op_type}" if domain else op_type, inputs, attributes
 
 
 @functools.cache

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.onnx import ops as onnx_ops
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
@@ -22,7 +21,7 @@ from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterErro
 from onnx_ts_legacy.graph.autocast import TracedAutocast, cast_scripted
 from onnx_ts_legacy.graph.sources import line_of_exception, source_line
 from onnxops_core import onnx_export
-from onnxops_core.exporting import active_autocasts, replaced, symbolic, symbolic_multi_out, unfused_layers, warn_user
+from onnxops_core.exporting import active_autocasts, unfused_layers, warn_user
 from onnxops_decomp.exporting import (
     CallStructure,
     Leaf,
@@ -371,7 +370,7 @@ def _traced(
         onnx_export(),
         unfused_layers(),
         private.recorded_aliases(_unrecorded),
-        replaced(_TRACEABLE),
+        private.recorded_symbolics(),
         autocast.recorded(),
         kept_state(model) as found,
         told_frozen_values(dynamic_axes is not None) as frozen,  # sees the calls of the model, not those of the others
@@ -454,10 +453,6 @@ def _refuse_constant_inputs(graph: Any, names: Sequence[str], tensors: Sequence[
                     f"The trace holds {name} as a constant, so that the model would ignore it: something that tracing "
                     f"does not record makes a tensor of its memory (used at {source_line(node) or 'an unknown line'})."
                 )
-
-
-# What a trace can hold in place of torch's operators that stand for ONNX nodes.
-_TRACEABLE = [(onnx_ops, "symbolic", symbolic), (onnx_ops, "symbolic_multi_out", symbolic_multi_out)]
 
 
 def _unrecorded(what: str) -> Exception:
