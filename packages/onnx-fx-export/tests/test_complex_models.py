@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from onnx_fx_export import export
+from onnx_fx_export import OnnxExporterError, export
 
 
 class Filter(torch.nn.Module):
@@ -99,3 +99,40 @@ def test_complex_state_goes_in_and_comes_out() -> None:
     model.phase.fill_(2j)
     torch.testing.assert_close(outputs["output"], model(angles))
     torch.testing.assert_close(outputs["phase.next"], model.phase)
+
+
+@pytest.mark.parametrize("path", [{}, {"dynamo": False}], ids=["fx", "torchscript"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.nn.functional.linear(x, torch.ones(2, 3)),
+        lambda x: torch.nn.functional.linear(x, torch.ones(2, 3), torch.ones(2)),
+        lambda x: x @ torch.ones(3, 2),
+        lambda x: torch.mv(x, torch.ones(3)),
+        lambda x: torch.addmm(torch.ones(2, 2), x, torch.ones(3, 2)),
+        lambda x: torch.einsum("ij,jk->ik", x, torch.ones(3, 2)),
+        lambda x: torch.vdot(x[0], torch.ones(3)),
+        lambda x: torch.inner(x, torch.ones(2, 3)),
+    ],
+)
+def test_products_of_complex_and_real_matrices_are_refused_as_in_torch(function, path) -> None:
+    x = torch.ones(2, 3, dtype=torch.complex64)
+
+    with pytest.raises(RuntimeError):
+        function(x)
+    with pytest.raises(OnnxExporterError):
+        export(Function(function), (x,), **path)
+
+
+def test_a_scripted_layer_refuses_complex_inputs_as_in_torch() -> None:
+    with pytest.raises(OnnxExporterError, match="of one dtype"):
+        export(torch.jit.script(torch.nn.Linear(3, 2)), (torch.ones(2, 3, dtype=torch.complex64),))
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)

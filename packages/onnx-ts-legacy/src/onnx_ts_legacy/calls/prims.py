@@ -243,6 +243,8 @@ def _string(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
 
 def _tensor(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     data, dtype = args[0], None if args[1] is None else dtype_of_code(args[1])
+    if str(node.inputsAt(0).type()).startswith("List") and "Tensor" in str(node.inputsAt(0).type()):
+        raise ScriptValueError("TorchScript makes no tensor of a list of tensors; use torch.stack, or x[tuple(...)].")
     if isinstance(data, Tensor):
         wanted = data.fake.dtype if dtype is None else dtype
         return context.call(torch.ops.aten.to.dtype, [data, wanted, False, node.kind() == "aten::tensor"], {})

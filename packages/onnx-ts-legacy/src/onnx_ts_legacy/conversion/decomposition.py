@@ -39,9 +39,32 @@ def lower_by_pieces(
     """
     decompose = context.decomposer.decompose
     pieces, symbols, bound = _taken_apart(context, decompose, overload, fakes, values)
+    if pieces is None and overload in _BY_STRIDES:
+        pieces = _single_call(overload, *pytree.tree_map(context.metadata.fake, (tuple(fakes[0]), dict(fakes[1]))))
     if pieces is None:
         raise UnsupportedOperatorError("it has no ONNX lowering", operator=str(overload.name()))
     return _lowered(context, pieces, symbols, bound)
+
+
+# Lowered from the node of a graph, which tells how its operand lies in memory.
+_BY_STRIDES = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+
+
+def _single_call(overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Decomposition:
+    """Return a graph that calls an operator, and nothing else."""
+    graph = torch.fx.Graph()
+
+    def placeholder(leaf: Any) -> Any:
+        if not isinstance(leaf, _DYNAMIC):
+            return leaf
+        node = graph.placeholder(f"operand_{len(graph.nodes)}")
+        node.meta["val"] = leaf
+        return node
+
+    node = graph.call_function(overload, *pytree.tree_map(placeholder, (args, kwargs)))
+    node.meta["val"] = overload(*args, **kwargs)
+    graph.output(node)
+    return Decomposition(torch.fx.GraphModule({}, graph), [])
 
 
 def lower_under_autocast(

@@ -21,6 +21,7 @@ from onnx_ts_legacy.graph.autocast import may_cast_inside
 from onnx_ts_legacy.mutation.hidden_writes import update_running_statistics
 from onnx_ts_legacy.mutation.views import VIEWS_IN_PLACE
 from onnx_ts_legacy.mutation.writes import write_tensor
+from onnx_ts_legacy.shapes.simple_calls import same_sizes
 from onnx_ts_legacy.shapes.tensor_forms import is_tensor
 from onnx_ts_legacy.state.arguments import form_of, frozen, operand
 from onnx_ts_legacy.state.context import ConversionContext
@@ -54,6 +55,8 @@ def call(
     args = with_boolean_masks(context, overload, args)
     if overload is aten.tensor_split.tensor_indices_or_sections:
         overload, args[1] = _split_by_numbers(context, args[1])
+    if overload is aten.as_strided.default and isinstance(args[0].node, View) and args[3:] not in ([], [None]):
+        args[0] = _whole_memory(context, args[0])
     if overload is aten.narrow.Tensor:
         overload, args[2] = aten.narrow.default, number_in(context, args[2])
     if overload._schema.is_mutable:
@@ -111,6 +114,14 @@ def _cast_inside(
         return None
     values = [operand(context, arg) for arg in args], {name: operand(context, arg) for name, arg in kwargs.items()}
     return lower_under_autocast(context, overload, forms, values)
+
+
+def _whole_memory(context: ConversionContext, tensor: Tensor) -> Tensor:
+    """Return the tensor whose memory a view is a part of, from the start of which offsets count."""
+    whole = Tensor(context.heap, tensor.storage)
+    if whole.fake.dtype != tensor.fake.dtype:
+        raise UnsupportedOperatorError("it addresses by strides the memory of a tensor of another dtype")
+    return whole
 
 
 def _split_by_numbers(context: ConversionContext, tensor: Tensor) -> tuple[torch._ops.OpOverload, Any]:
@@ -222,13 +233,22 @@ def _call_in_place(
         own, results = results[: -len(targets)], results[-len(targets) :]
         _write_all(context, targets, results)
         return own if len(own) > 1 else own[0]
-    _write_all(context, targets, results if isinstance(results, tuple) else (results,))
+    _write_all(context, targets, results if isinstance(results, tuple) else (results,), resize=bool(outs))
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
-def _write_all(context: ConversionContext, targets: Sequence[Tensor], results: Sequence[Any]) -> None:
+def _write_all(
+    context: ConversionContext, targets: Sequence[Tensor], results: Sequence[Any], *, resize: bool = False
+) -> None:
     for target, result in zip(targets, results, strict=False):
-        write_tensor(context, target, result)
+        if not resize or same_sizes(target.fake.shape, result.fake.shape):
+            write_tensor(context, target, result)
+        elif isinstance(target.node, View):
+            raise UnsupportedOperatorError("out= is a part of a tensor, and not known to have the result's size")
+        else:
+            # A tensor that is given as out= gets the size of the result.
+            converted = call(context, aten.to.dtype, [result, target.fake.dtype, False, True], {})
+            context.heap.write(target, converted.state)
 
 
 # What fills a given tensor, which takes the size of the result, by what makes a new one.

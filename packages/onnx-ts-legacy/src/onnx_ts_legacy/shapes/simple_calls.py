@@ -15,7 +15,7 @@ import torch
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm, is_tensor
 
-__all__ = ["known_form", "known_view"]
+__all__ = ["known_form", "known_view", "same_sizes"]
 
 aten = torch.ops.aten
 
@@ -53,7 +53,7 @@ def _pointwise_form(
     sizes = _broadcast([tuple(tensor.shape) for tensor in tensors])
     if sizes is None or not all(map(is_contiguous, tensors)):
         return None
-    if not any(len(tensor.shape) == len(sizes) and _same(tensor.shape, sizes) for tensor in tensors):
+    if not any(same_sizes(tensor.shape, sizes) for tensor in tensors):
         return None
     key = (torch.get_default_dtype(), function, tuple(kwargs), tuple(map(_kind, leaves)))
     if key not in _dtypes:
@@ -91,8 +91,9 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a.node.expr == b.node.expr)
 
 
-def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return all(_equal(x, y) for x, y in zip(a, b, strict=True))
+def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Tell whether sizes are known to be the same."""
+    return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _kind(leaf: Any) -> Any:

@@ -81,6 +81,19 @@ def _check_dense(overload: torch._ops.OpOverload, leaves: Sequence[Any]) -> None
         )
 
 
+# Whose definitions by others promote their operands, which the operators themselves refuse to.
+_OF_ONE_DTYPE = tuple(getattr(torch.ops.aten, name).default for name in ("linear", "addmm", "addmv", "baddbmm"))
+
+
+def _check_dtypes(overload: torch._ops.OpOverload, leaves: Sequence[Any]) -> None:
+    dtypes = {str(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    if overload in _OF_ONE_DTYPE and len(dtypes) > 1:
+        raise UnsupportedOperatorError(
+            f"torch computes {overload.name()} with operands of one dtype only, not of {' and '.join(sorted(dtypes))}.",
+            operator=overload.name(),
+        )
+
+
 class Decomposer:
     """Decomposes calls and keeps the results for calls with the same metadata."""
 
@@ -155,6 +168,7 @@ class Decomposer:
         native = find_native_op(overload)
         own = native.decomposition if native is not None else own_definition(overload)
         _check_dense(overload, leaves)
+        _check_dtypes(overload, leaves)
         torch_definition = own or table_decomposition(overload)
         if torch_definition is None and not is_composite(overload):
             return None

@@ -285,15 +285,26 @@ def product(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     return mark_complex(zero_if_empty(op, result, op.size(x, -1)))
 
 
-lowering(aten.matmul.default, aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, complex=True)(
-    product
-)
+def _of_one_dtype(self: ir.Value, other: ir.Value) -> None:
+    """Refuse the product of a complex and a real tensor.
+
+    Raises:
+        LoweringError: As torch does, which promotes no operand of a product of matrices.
+    """
+    if not (is_complex(self) and is_complex(other)):
+        raise LoweringError("torch multiplies matrices of one dtype only, not complex and real ones.")
+
+
+@lowering(aten.matmul.default, aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, complex=True)
+def matmul(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
+    _of_one_dtype(self, other)
+    return product(op, self, other)
 
 
 @lowering(aten.vdot.default, complex=True)
 def vdot(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
-    left, right = complex_operands(op, self, other)
-    return product(op, mark_complex(op.Mul(left, [1.0, -1.0])), right)
+    _of_one_dtype(self, other)
+    return product(op, mark_complex(op.Mul(self, [1.0, -1.0])), other)
 
 
 @lowering(aten.prod.default, complex=True)

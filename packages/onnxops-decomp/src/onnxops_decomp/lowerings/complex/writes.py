@@ -12,7 +12,7 @@ from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex.functions import power
 from onnxops_decomp.lowerings.complex.numbers import add, bare, complex_operands, joined, mul
-from onnxops_decomp.lowerings.complex.structure import builtin_function, created, partwise, product, variance
+from onnxops_decomp.lowerings.complex.structure import builtin_function, created, matmul, partwise, variance
 from onnxops_decomp.lowerings.pointwise.conversions import as_complex, complex_truth
 from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Function, lowering
 
@@ -194,7 +194,7 @@ def std_mean_dim(
 def addbmm(
     op: OpBuilder, self: ir.Value, batch1: ir.Value, batch2: ir.Value, *, beta: Operand = 1, alpha: Operand = 1
 ) -> ir.Value:
-    total = mark_complex(op.ReduceSum(product(op, batch1, batch2), [0], keepdims=0))
+    total = mark_complex(op.ReduceSum(matmul(op, batch1, batch2), [0], keepdims=0))
     scaled = total if alpha == 1 else mul(op, total, alpha)
     if beta == 0:
         return mark_complex(op.expand(scaled, op.sizes(scaled)))

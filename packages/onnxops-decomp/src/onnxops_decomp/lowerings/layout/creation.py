@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import promote, to_ir
+from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.layout.shapes import unsqueeze_at
 from onnxops_decomp.lowerings.registry import Function, lowering
 
@@ -178,6 +179,17 @@ def arange_step(
     if integral:
         return op.cast(op.Range(*(scalar(op, value, _INT64) for value in (start, end, step))), wanted)
     return op.cast(_float_range(op, start, end, step), wanted)
+
+
+@lowering("aten::range", "aten::range.step")
+def range_with_end(
+    op: OpBuilder, start: Operand, end: Operand, step: Operand = 1, *, dtype: torch.dtype | None = None
+) -> ir.Value:
+    wanted = to_ir(dtype) if dtype is not None else _default_float()
+    if isinstance(start, ir.Value) or isinstance(end, ir.Value) or isinstance(step, ir.Value):
+        raise LoweringError("torch.range needs numbers that are known at export; torch.arange takes others.")
+    count = int((end - start) / step + 1)
+    return op.cast(op.constant(start + np.arange(count, dtype=np.float64) * step), wanted)
 
 
 def _truncated_range(op: OpBuilder, start: Operand, end: Operand, step: Operand, dtype: ir.DataType) -> ir.Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -165,3 +166,30 @@ def bilinear(
     partial = op.reshape(matrix_product(op, input1, flat), [*lead, outputs, width2])
     result = op.Squeeze(matrix_product(op, partial, op.Unsqueeze(input2, [-1])), [-1])
     return result if bias is None else op.Add(result, bias)
+
+
+@lowering(aten.tensordot.default)
+def tensordot(
+    op: OpBuilder, self: ir.Value, other: ir.Value, dims_self: Sequence[int], dims_other: Sequence[int]
+) -> ir.Value:
+    first, second = ([dim % op.rank(x) for dim in dims] for x, dims in ((self, dims_self), (other, dims_other)))
+    # torch adds up what is to be multiplied with a single element.
+    for mine, theirs in zip(first, second, strict=True):
+        if op.size(self, mine) == 1:
+            other = op.ReduceSum(other, [theirs], keepdims=1)
+        elif op.size(other, theirs) == 1:
+            self = op.ReduceSum(self, [mine], keepdims=1)
+    left = [axis for axis in range(op.rank(self)) if axis not in first]
+    right = [axis for axis in range(op.rank(other)) if axis not in second]
+    sizes, others = op.sizes(self), op.sizes(other)
+    count = op.size_mul(*(sizes[axis] for axis in first))
+    a = op.reshape(op.Transpose(self, perm=[*left, *first]), [op.size_mul(*(sizes[axis] for axis in left)), count])
+    b = op.reshape(op.Transpose(other, perm=[*second, *right]), [count, op.size_mul(*(others[axis] for axis in right))])
+    return op.reshape(matrix_product(op, a, b), [*(sizes[axis] for axis in left), *(others[axis] for axis in right)])
+
+
+@lowering(aten.inner.default)
+def inner(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
+    if not op.rank(self) or not op.rank(other):
+        return op.Mul(self, other)
+    return tensordot(op, self, other, [-1], [-1])
