@@ -262,3 +262,35 @@ def test_a_compiled_model_has_its_own_names(exporter: str) -> None:
 def test_a_class_instead_of_an_instance_is_refused(exporter: str) -> None:
     with pytest.raises(OnnxExporterError, match=r"the class Affine, not an instance: pass Affine\(...\)"):
         TRACING[exporter](Affine, (rows(2), rows(2)))
+
+
+@exporters
+def test_a_verification_notices_inputs_under_the_names_of_others(exporter: str) -> None:
+    args = rows(2), rows(2, 1.0), rows(2, 2.0)
+
+    with pytest.warns(UserWarning, match="another argument"), pytest.raises(OnnxExporterError, match="The input mask"):
+        EXPORTERS[exporter](Masked(), args, kwargs={"scale": rows(2)}, input_names=["x", "y", "mask"], verify=True)
+
+
+@tracing
+def test_numbers_that_become_constants_are_named_in_one_warning(exporter: str) -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x, factor, flags, bias=3):
+            return x * factor + bias if flags[0] else x
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        EXPORTERS[exporter](Scaled(), (rows(2), 2.5, [True]))
+
+    (warning,) = [str(each.message) for each in caught if "for constants" in str(each.message)]
+    assert "factor=2.5" in warning
+    assert "=True" in warning
+    assert "bias" not in warning
+
+
+def test_dynamic_dimensions_without_a_name_are_called_after_their_input() -> None:
+    auto = torch.export.Dim.AUTO
+    program = export(lambda a, b: a @ b, (rows(2), rows(3).T.clone().T), dynamic_shapes=({0: auto, 1: auto}, {1: auto}))
+
+    shapes = [[str(dim) for dim in value.shape or ()] for value in program.model.graph.inputs]
+    assert shapes == [["a_dim_0", "3"], ["3", "b_dim_1"]]

@@ -380,8 +380,25 @@ def test_output_names_are_checked_on_request():
     other = clone(mlp())
     models.node_named(other, "relu2").output[0] = "renamed"
     other.graph.output[0].name = "renamed"
-    assert compare(mlp(), other, (normal(2, 8),))
+    verdict = compare(mlp(), other, (normal(2, 8),))
+    assert verdict
+    assert "note: outputs are paired by position" in str(verdict)
+    assert "with renamed" in str(verdict)
     assert not compare(mlp(), other, (normal(2, 8),), check_names=True)
+
+
+@pytest.mark.parametrize(
+    "inputs", ["random", (normal(2), normal(2) + 5), InputSet(kwargs={"b": normal(2), "a": normal(2) + 5})]
+)
+def test_inputs_and_outputs_in_another_order_pair_up_by_name(inputs):
+    def model(names: str, results: str):
+        nodes = [helper.make_node("Sub", ["a", "b"], ["c"]), helper.make_node("Mul", ["a", "c"], ["d"])]
+        return build(nodes, [info(name, [2]) for name in names], [info(name, [2]) for name in results])
+
+    assert compare(model("ab", "cd"), model("ba", "dc"), inputs)
+    assert not compare(model("ab", "cd"), model("ba", "dc"), inputs, check_names=True)
+    swapped = compare(model("ab", "cd"), model("ab", "d"), inputs)
+    assert not swapped
 
 
 @pytest.mark.parametrize(

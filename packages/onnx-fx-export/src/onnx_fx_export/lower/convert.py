@@ -20,7 +20,7 @@ from onnx_fx_export.origin import origin_of
 from onnx_fx_export.repeats.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.repeats.regions import ModuleClasses, module_regions
 from onnx_fx_export.sizes.constraints import size_constraints
-from onnx_fx_export.sizes.dimension_names import declared_minimums, name_sizes
+from onnx_fx_export.sizes.dimension_names import declared_minimums, name_other_sizes, name_sizes
 from onnx_fx_export.sizes.sources import define_symbol
 from onnx_fx_export.weights.initializers import WeightStore
 from onnx_fx_export.weights.tensor_subclasses import ACCESS, inner_tensor
@@ -55,6 +55,7 @@ from onnxops_decomp.exporting import (
     to_ir,
     warn_of_left_out,
     warn_of_names,
+    warn_of_numbers,
 )
 
 __all__ = ["ModelNames", "convert"]
@@ -187,6 +188,10 @@ class _Converter:
                 if isinstance(size, torch.SymInt):
                     sizes.append((name if axis == DYNAMIC_NUMBER else f"{name} (axis {axis})", size, dim))
         name_sizes(self.symbols, sizes)
+        shapes = [(name, node.meta.get("val")) for node, name in zip(user, self.names.inputs, strict=True)]
+        axes = [(name, *each) for name, x in shapes if isinstance(x, torch.Tensor) for each in enumerate(x.shape)]
+        unnamed = ((f"{name}_dim_{axis}", size) for name, axis, size in axes if isinstance(size, torch.SymInt))
+        name_other_sizes(self.symbols, unnamed)
 
     def _weight(self, node: torch.fx.Node, target: str) -> Any:
         tensor = self.program.state_dict.get(target)
@@ -456,4 +461,6 @@ def convert(
         mutations.warn_of_ignored(needed)
     if state != "io":
         mutations.warn_of_inputs({name: converter.user_name(name) for name in mutations.inputs})
+    constants = {names.inputs[position]: value for position, value in converter.constants.items()}
+    warn_of_numbers(constants, "Give a tensor, or declare it dynamic in dynamic_shapes,")
     return result

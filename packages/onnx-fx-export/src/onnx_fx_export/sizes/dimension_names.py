@@ -23,7 +23,7 @@ from onnxops_decomp.exporting import (
     symbolic_size,
 )
 
-__all__ = ["declared_minimums", "name_output_axes", "name_sizes"]
+__all__ = ["declared_minimums", "name_other_sizes", "name_output_axes", "name_sizes"]
 
 
 def declared_minimums(dims: Iterable[Any]) -> list[str]:
@@ -50,6 +50,22 @@ def name_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, torch.SymInt, An
     for _, size, text in order:
         _name_size(symbols, size, _expression(text, names))
     _warn_of_lost_names(symbols, declared)
+
+
+def name_other_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, torch.SymInt]]) -> None:
+    """Give the sizes of inputs that have no name yet one that says where they are, such as ``x_dim_0``.
+
+    Args:
+        symbols: Receives the names.
+        sizes: Sizes as torch knows them, each with its name.
+    """
+    known = list(sizes)
+    taken = {str(symbol) for _, size in known for symbol in symbols.renamed(size.node.expr).free_symbols}
+    for name, size in known:
+        symbol, text = size.node.expr, re.sub(r"\W", "_", name)
+        if symbol.is_Symbol and symbols.renamed(symbol) == symbol and text not in taken:
+            taken.add(text)
+            symbols.rename(symbol, text)
 
 
 def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torch.SymInt, str]]) -> None:

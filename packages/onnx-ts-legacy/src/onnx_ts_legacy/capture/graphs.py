@@ -21,7 +21,7 @@ from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterErro
 from onnx_ts_legacy.graph.autocast import TracedAutocast, cast_scripted
 from onnx_ts_legacy.graph.sources import line_of_exception, source_line
 from onnxops_core import onnx_export
-from onnxops_core.exporting import active_autocasts, unfused_layers, warn_user
+from onnxops_core.exporting import active_autocasts, unfused_layers
 from onnxops_decomp.exporting import (
     CallStructure,
     Leaf,
@@ -32,6 +32,7 @@ from onnxops_decomp.exporting import (
     left_out,
     positional_parameters,
     register_containers,
+    warn_of_numbers,
 )
 
 __all__ = [
@@ -360,7 +361,7 @@ def _traced(
     leaves, structure = pytree.tree_flatten((args, kwargs))
     paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
     named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(joined, paths), leaves, strict=True)]
-    _warn_of_numbers(named)
+    warn_of_numbers({leaf.name: leaf.value for leaf in named}, "Give a tensor, or script the model,")
     names = [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     weights: list[tuple[str, torch.Tensor]] = []
@@ -406,15 +407,6 @@ def _call_structure(signature: inspect.Signature, call: pytree.TreeSpec, result:
     single = itertools.takewhile(lambda parameter: parameter.kind <= parameter.POSITIONAL_OR_KEYWORD, parameters)
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
     return CallStructure(call, result, tuple(each.name for each in single), defaults)
-
-
-def _warn_of_numbers(leaves: Sequence[Leaf]) -> None:
-    numbers = ", ".join(f"{leaf.name}={leaf.value!r}" for leaf in leaves if isinstance(leaf.value, bool | int | float))
-    if numbers:
-        warn_user(
-            f"The trace takes {numbers} of the example for constants of the model. Give tensors, or script the model, "
-            "to make inputs of them."
-        )
 
 
 @contextlib.contextmanager

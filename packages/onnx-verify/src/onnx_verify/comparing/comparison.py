@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from onnx_verify.comparing.verdict import CaseReport, OutputReport, Verdict
 from onnx_verify.errors import InputError
 from onnx_verify.inputs.generate import RandomInputs, generate_inputs
 from onnx_verify.inputs.reading import InputsLike, input_sets
-from onnx_verify.inputs.sets import InputSet
+from onnx_verify.inputs.sets import InputSet, bind_feeds
 from onnx_verify.models.model import LoadedModel
 from onnx_verify.running.runtimes import BackendLike, OnnxRuntime, Outputs, Runtime, as_runtime
 from onnx_verify.running.stateful import StatefulRuntime, state_of
@@ -47,8 +47,9 @@ def compare(
         tolerance: one tolerance for all outputs, or one by output name or index; chosen by dtype otherwise.
         check_dtype: whether outputs of another dtype fail.
         check_shape: whether outputs of another shape fail even if they broadcast to the same values.
-        check_names: whether two ONNX models must call their outputs the same; they pair up by position
-            otherwise.
+        check_names: whether two ONNX models must call their outputs the same. Otherwise their inputs and
+            outputs pair up by name if the names are the same ones in another order, else by position, which
+            the verdict notes.
         backend: how ONNX models are run; a :class:`Backend`, an :class:`OnnxBackend`, or text such as
             ``"ort:disabled"`` or ``"reference"``.
         progress: called with the finished and the total number of runs.
@@ -71,10 +72,18 @@ def compare(
         left = StatefulRuntime(left, state)
     sets = resolve_inputs(inputs, right, left)
     verdict = Verdict(right.name, left.name, [])
+    if isinstance(right, OnnxRuntime) and isinstance(left, OnnxRuntime):
+        specs = left.model.inputs if isinstance(inputs, str | RandomInputs) else right.model.inputs
+        if _paired("inputs", [x.name for x in right.model.inputs], [x.name for x in left.model.inputs], verdict):
+            sets = [InputSet(feeds=bind_feeds(each, specs), label=each.label) for each in sets]
+        by_name = _paired("outputs", right.output_names, left.output_names, verdict) and not check_names
+    else:
+        by_name = False
     for each in sets:
+        expected, actual = right.run(each), left.run(each)
         case = compare_outputs(
-            right.run(each),
-            left.run(each),
+            expected,
+            _in_order_of(expected, actual) if by_name else actual,
             each.label,
             tolerance,
             check_dtype=check_dtype,
@@ -85,6 +94,21 @@ def compare(
         if progress is not None:
             progress(len(verdict.cases), len(sets))
     return verdict
+
+
+def _paired(kind: str, reference: Sequence[str], candidate: Sequence[str], verdict: Verdict) -> bool:
+    """Tells whether the values of two models pair up by name; notes where they do so by position under other names."""
+    if sorted(reference) == sorted(candidate):
+        return list(reference) != list(candidate)
+    pairs = [f"{a} with {b}" for a, b in zip(reference, candidate, strict=False) if a != b]
+    if len(reference) == len(candidate):
+        verdict.notes.append(f"{kind} are paired by position, as their names differ: {', '.join(pairs)}")
+    return False
+
+
+def _in_order_of(reference: Outputs, candidate: Outputs) -> Outputs:
+    by_name = dict(candidate)
+    return [(name, by_name[name]) for name, _ in reference]
 
 
 def resolve_inputs(inputs: InputsLike, *models: Runtime | LoadedModel) -> list[InputSet]:

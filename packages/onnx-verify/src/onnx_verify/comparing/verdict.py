@@ -77,11 +77,13 @@ class Verdict:
         reference: name of the reference.
         candidate: name of the candidate.
         cases: one report per input set.
+        notes: what to know of the comparison, such as pairs of different names.
     """
 
     reference: str
     candidate: str
     cases: list[CaseReport]
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -112,6 +114,7 @@ class Verdict:
         total = sum(len(case.outputs) for case in self.cases)
         state = "agrees with" if self.ok else "DISAGREES with"
         lines = [f"{self.candidate} {state} {self.reference} ({total} outputs in {len(self.cases)} runs)"]
+        lines += [f"  note: {note}" for note in self.notes]
         for case in self.cases:
             shown = [output for output in case.outputs if self.ok or not output.ok]
             if shown or case.reasons:

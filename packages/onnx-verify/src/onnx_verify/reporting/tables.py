@@ -78,7 +78,8 @@ def verdict(result: Verdict) -> RenderableType:
             reasons.setdefault(reason, []).append(f"{case.label}: {reason}")
     word = "agrees with" if result.ok else "DISAGREES with"
     head = cell(f"{result.candidate} {word} {result.reference}", "bold green" if result.ok else "bold red")
-    return Group(head, table, *(cell(_first(lines), "red") for lines in reasons.values()))
+    notes = (cell(f"note: {note}", "yellow") for note in result.notes)
+    return Group(head, *notes, table, *(cell(_first(lines), "red") for lines in reasons.values()))
 
 
 def _first(lines: Sequence[str]) -> str:

@@ -34,6 +34,7 @@ from onnxops_decomp.exporting.calls.naming import (
     structure_paths,
     warn_of_left_out,
     warn_of_names,
+    warn_of_numbers,
     without_absent,
 )
 from onnxops_decomp.exporting.calls.structure import CallStructure
@@ -268,6 +269,7 @@ __all__ = [
     "warn_of_bounds",
     "warn_of_left_out",
     "warn_of_names",
+    "warn_of_numbers",
     "with_line",
     "without_absent",
     "without_metadata",

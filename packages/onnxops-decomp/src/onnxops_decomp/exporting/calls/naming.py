@@ -28,6 +28,7 @@ __all__ = [
     "structure_paths",
     "warn_of_left_out",
     "warn_of_names",
+    "warn_of_numbers",
     "without_absent",
 ]
 
@@ -184,6 +185,21 @@ def warn_of_left_out(values: Mapping[str, Any]) -> None:
     if values:
         places = ", ".join(f"{value!r} at {name}" for name, value in values.items())
         warn_user(f"The model returns {places}: no output of an ONNX model, and left out.")
+
+
+def warn_of_numbers(constants: Mapping[str, Any], alternative: str) -> None:
+    """Warn of numbers of the example that are part of the model.
+
+    Args:
+        constants: The arguments that are no inputs, by name.
+        alternative: How to make inputs of them.
+
+    Warns:
+        UserWarning: If there are numbers among them.
+    """
+    numbers = [f"{name}={value!r}" for name, value in constants.items() if isinstance(value, bool | int | float)]
+    if numbers:
+        warn_user(f"The model takes {', '.join(numbers)} of the example for constants. {alternative} for an input.")
 
 
 def without_absent(given: Sequence[str], absent: Collection[str]) -> Sequence[str]:

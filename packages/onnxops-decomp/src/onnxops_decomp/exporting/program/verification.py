@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,7 @@ def verify_program(
         OnnxExporterError: If onnx-verify is not installed.
     """
     example = copy.deepcopy((args, kwargs))
+    _check_names(program, reference.model, example)
     verified = [_compare(program, example, _run_model(program, reference, example), "")]
     if smallest_size is None:
         return verified
@@ -101,6 +103,24 @@ def verify_program(
             if refusals:
                 warn_user(f"Not verified{';'.join(refusals)}: the model itself fails there.")
     return verified
+
+
+def _check_names(program: CallableProgram, model: Callable[..., Any], call: Example) -> None:
+    """Make sure that the inputs that are called as parameters of the model are those.
+
+    Raises:
+        VerificationError: If one is another argument.
+    """
+    args, kwargs = call
+    try:
+        function = model.forward if isinstance(model, torch.nn.Module) else model
+        arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # it has no signature
+        return
+    inputs = program.flat_inputs(*args, **kwargs)
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and isinstance(inputs.get(name), torch.Tensor) and inputs[name] is not value:
+            raise VerificationError(f"The input {name} of the exported model is not the argument {name} of the model.")
 
 
 def _run_model(program: CallableProgram, reference: Reference, call: Example) -> list[Any]:
