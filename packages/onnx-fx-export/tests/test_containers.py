@@ -7,8 +7,9 @@ import dataclasses
 
 import pytest
 import torch
+from both_exporters import EXPORTERS, exporters, tracing
 
-from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export import InvalidArgumentError, OnnxExporterError, export
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +143,64 @@ def test_a_static_cache_with_a_sliding_window_is_refused() -> None:
     cache.early_initialization(2, 2, 8, torch.float32, torch.device("cpu"))
     with pytest.raises(InvalidArgumentError, match="sliding window"):
         export(torch.nn.Identity(), (cache,))
+
+
+@exporters
+def test_a_dict_at_the_end_is_an_argument_unless_its_keys_are_parameters(exporter: str) -> None:
+    class Weighted(torch.nn.Module):
+        def forward(self, x: torch.Tensor, parts: dict[str, torch.Tensor]) -> torch.Tensor:
+            return x * parts["scale"] - parts["shift"]
+
+    x, parts = torch.randn(2, 3), {"scale": torch.randn(3), "shift": torch.randn(3)}
+    for args in ((x, parts), (x, {"parts": parts})):
+        program = EXPORTERS[exporter](Weighted(), args)
+
+        program.answer = "structure"
+        torch.testing.assert_close(program(x + 1, parts), Weighted()(x + 1, parts))
+
+
+@tracing
+def test_caches_of_sliding_windows_and_of_encoders_go_in_and_out(exporter: str) -> None:
+    import transformers
+
+    sizes = {"vocab_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.Gemma2Config(**sizes, hidden_size=16, num_key_value_heads=1, head_dim=8, sliding_window=8)
+    t5 = {"vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    ids = torch.randint(0, 32, (2, 5))
+    decoders = [
+        (transformers.Gemma2ForCausalLM(config), {"input_ids": ids}),
+        (
+            transformers.T5ForConditionalGeneration(transformers.T5Config(**t5)),
+            {"input_ids": ids, "decoder_input_ids": ids[:, :3]},
+        ),
+    ]
+    for model, call in decoders:
+        with torch.no_grad():
+            past = model.eval()(**call, use_cache=True).past_key_values
+        call = {**call, list(call)[-1]: ids[:, :1], "past_key_values": past, "use_cache": True}
+        program = EXPORTERS[exporter](model, (), kwargs=copy.deepcopy(call))
+
+        program.answer = "structure"
+        actual = program(**copy.deepcopy(call))
+        with torch.no_grad():
+            expected = model(**copy.deepcopy(call))
+        torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-4, atol=1e-4)
+        mine, theirs = (torch.utils._pytree.tree_leaves(each.past_key_values) for each in (actual, expected))
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+@tracing
+def test_a_cache_whose_window_has_dropped_tokens_is_refused(exporter: str) -> None:
+    import transformers
+
+    sizes = {"vocab_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = transformers.MistralForCausalLM(
+        transformers.MistralConfig(**sizes, hidden_size=16, num_key_value_heads=1, sliding_window=4)
+    ).eval()
+    with torch.no_grad():
+        past = model(input_ids=torch.ones(1, 6, dtype=torch.long), use_cache=True).past_key_values
+
+    with pytest.raises(OnnxExporterError, match="has seen 6 tokens, and its sliding windows hold 3"):
+        EXPORTERS[exporter](
+            model, (), kwargs={"input_ids": torch.ones(1, 1, dtype=torch.long), "past_key_values": past}
+        )

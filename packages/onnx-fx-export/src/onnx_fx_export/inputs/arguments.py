@@ -11,7 +11,7 @@ import torch
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.inputs.examples import inferred_dimensions, several_examples
 from onnx_fx_export.origin import named_forward
-from onnxops_decomp.exporting import bound_arguments, in_order, positional_parameters
+from onnxops_decomp.exporting import bound_arguments, in_order, positional_parameters, without_keywords
 
 __all__ = [
     "FunctionModule",
@@ -55,38 +55,13 @@ def example_call(
         args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
         if isinstance(model, torch.export.ExportedProgram | torch.jit.ScriptModule | torch.jit.ScriptFunction):
             return args, kwargs, dynamic_shapes
-        return *_without_keywords(inspect.signature(_forward(model)), args, kwargs), dynamic_shapes
+        return *without_keywords(inspect.signature(_forward(model)), args, kwargs), dynamic_shapes
     if dynamic_shapes != "auto":
         raise InvalidArgumentError(f'dynamic_shapes describes dimensions, or is "auto"; not {dynamic_shapes!r}.')
     if isinstance(model, torch.export.ExportedProgram):
         raise InvalidArgumentError("An ExportedProgram has its dynamic shapes already; declare them at its capture.")
     (positional, keyword), declared = inferred_dimensions(_forward(model), several_examples(args, kwargs))
     return positional, keyword, declared
-
-
-def _without_keywords(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call whose last positional one may be a dict of keyword arguments, as in torch.onnx.
-
-    It is an argument itself if the model takes it as one and its keys are no parameters.
-    """
-    named = dict(kwargs or {})
-    last = args[-1] if args else None
-    if not isinstance(last, dict) or not all(isinstance(key, str) for key in last):
-        return args, named
-    are_parameters = last.keys() <= signature.parameters.keys() and _binds(signature, args[:-1], {**last, **named})
-    if are_parameters or not _binds(signature, args, named):
-        return args[:-1], {**last, **named}
-    return args, named
-
-
-def _binds(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
 
 
 def _forward(model: Any) -> Callable[..., Any]:

@@ -52,7 +52,7 @@ def name_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, torch.SymInt, An
     _warn_of_lost_names(symbols, declared)
 
 
-def name_other_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, torch.SymInt]]) -> None:
+def name_other_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, Any]]) -> None:
     """Give the sizes of inputs that have no name yet one that says where they are, such as ``x_dim_0``.
 
     Args:

@@ -41,7 +41,7 @@ def axes_and_bounds(
         ArgumentsError: If a number is declared dynamic.
         InvalidArgumentError: If the declarations do not fit the arguments.
     """
-    positional, keywords = split_arguments(args, kwargs)
+    positional, keywords = split_arguments(model, args, kwargs)
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         names = [parameter.name for parameter in scripted_parameters(model)]
         arguments = in_order(names, {**dict(zip(names, positional, strict=False)), **keywords})

@@ -33,6 +33,7 @@ from onnxops_decomp.exporting import (
     positional_parameters,
     register_containers,
     warn_of_numbers,
+    without_keywords,
 )
 
 __all__ = [
@@ -130,14 +131,10 @@ class Captured:
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def split_arguments(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and keyword arguments; a dict at the end of ``args`` holds keyword arguments, as in torch."""
+def split_arguments(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments; a dict at the end of ``args`` may hold the latter, as in torch."""
     positional = tuple(args) if isinstance(args, tuple) else (args,)
-    named = dict(kwargs or {})
-    if positional and isinstance(positional[-1], dict) and all(isinstance(key, str) for key in positional[-1]):
-        named = {**positional[-1], **named}
-        positional = positional[:-1]
-    return positional, named
+    return without_keywords(_signature(model), positional, kwargs)
 
 
 def capture(
@@ -162,7 +159,7 @@ def capture(
         StateError: If a later call of the model depends on what cannot be an input of a graph.
         CaptureError: If the model cannot be traced.
     """
-    positional, named = split_arguments(args, kwargs)
+    positional, named = split_arguments(model, args, kwargs)
     with private.hidden_deprecations():
         if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
             return _scripted(model, positional, named)
@@ -328,7 +325,7 @@ class _FlatModel(torch.nn.Module):
         filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(filled, self._structure)
         result = (self.model if hasattr(self, "model") else self._hidden[0])(*args, **kwargs)
-        register_containers([result])
+        register_containers([result], results=True)
         leaves, self.result_structure = pytree.tree_flatten_with_path(result)
         self.result = [leaf if is_left_out(leaf) else type(leaf) for _, leaf in leaves]
         self.result_paths = [path for path, leaf in leaves if not is_left_out(leaf)]
@@ -504,10 +501,18 @@ def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def _signature(model: Any) -> inspect.Signature:
     """Return the signature of a model; builtins that have none take whatever they are given."""
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        return inspect.Signature(list(map(_parameter, scripted_parameters(model))))
     try:
         return inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
     except (TypeError, ValueError):
         return inspect.signature(lambda *args, **kwargs: None)
+
+
+def _parameter(parameter: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if parameter.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = parameter.default_value if parameter.has_default_value() else inspect.Parameter.empty
+    return inspect.Parameter(parameter.name, kind, default=default)
 
 
 def _check_arguments(

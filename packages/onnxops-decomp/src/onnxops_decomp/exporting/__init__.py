@@ -36,6 +36,7 @@ from onnxops_decomp.exporting.calls.naming import (
     warn_of_names,
     warn_of_numbers,
     without_absent,
+    without_keywords,
 )
 from onnxops_decomp.exporting.calls.structure import CallStructure
 from onnxops_decomp.exporting.errors import (
@@ -272,6 +273,7 @@ __all__ = [
     "warn_of_numbers",
     "with_line",
     "without_absent",
+    "without_keywords",
     "without_metadata",
     "written_arguments",
     "written_inputs",

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 
-__all__ = ["check_cache", "register_cache"]
+__all__ = ["check_cache", "check_counts", "register_cache"]
 
 _RANK = 4  # batch, heads, sequence, head size
 _STATIC_TENSORS = ("keys", "values", "cumulative_length")
@@ -71,6 +71,22 @@ def check_cache(caches: Any, cache: Any) -> None:
             "The StaticCache has no tensors yet. Call its early_initialization(batch_size, num_heads, head_dim, dtype, "
             "device) before the export."
         )
+
+
+def check_counts(cache: Any) -> None:
+    """Make sure that the tensors of a cache tell how many tokens it has seen.
+
+    Raises:
+        InvalidArgumentError: If a sliding window has dropped some of them.
+    """
+    for layer in getattr(cache, "layers", ()):
+        seen, keys = getattr(layer, "cumulative_length", None), getattr(layer, "keys", None)
+        if type(seen) is int and isinstance(keys, torch.Tensor) and keys.dim() == _RANK and seen > keys.shape[-2]:
+            raise InvalidArgumentError(
+                f"The {type(cache).__name__} has seen {seen} tokens, and its sliding windows hold {keys.shape[-2]} of "
+                "them: a model that is given the tensors alone would take positions for others. Export with a cache "
+                "that holds all of its tokens, and make the window of the model large enough for them."
+            )
 
 
 def _register_static_cache(caches: Any) -> None:

@@ -12,16 +12,20 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.exporting.calls.caches import check_cache, register_cache
+from onnxops_decomp.exporting.calls.caches import check_cache, check_counts, register_cache
 
 __all__ = ["register_containers", "registered_results"]
 
 
-def register_containers(values: Iterable[Any]) -> None:
+def register_containers(values: Iterable[Any], *, results: bool = False) -> None:
     """Register the containers among ``values``, and inside them, that torch cannot take apart yet.
 
     Known are dataclasses, subclasses of list, tuple and dict, and the caches of transformers. Registration is torch's
     and lasts for the process, as everything that torch.export traces through has to be registered in it.
+
+    Args:
+        values: Arguments of a model, or what it returns.
+        results: Whether it returns them.
 
     Raises:
         InvalidArgumentError: If a container keeps something that is no tensor, as some caches do.
@@ -33,6 +37,8 @@ def register_containers(values: Iterable[Any]) -> None:
             continue
         if (caches := _caches_of(value)) is not None:
             check_cache(caches, value)
+            if not results:
+                check_counts(value)
         children = _children(value)
         if children is None and _register(type(value), value):
             children = _children(value)
@@ -42,7 +48,7 @@ def register_containers(values: Iterable[Any]) -> None:
 @contextlib.contextmanager
 def registered_results(model: torch.nn.Module) -> Iterator[None]:
     """Register the containers that a module returns as soon as it has done so."""
-    handle = model.register_forward_hook(lambda module, args, result: register_containers([result]))
+    handle = model.register_forward_hook(lambda module, args, result: register_containers([result], results=True))
     try:
         yield
     finally:

@@ -30,6 +30,7 @@ __all__ = [
     "warn_of_names",
     "warn_of_numbers",
     "without_absent",
+    "without_keywords",
 ]
 
 Path = tuple[Any, ...]
@@ -65,6 +66,31 @@ def left_out(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[
     except TypeError:  # they do not fit, which the capture says
         return frozenset()
     return frozenset(name for name, p in signature.parameters.items() if name not in bound and p.default is None)
+
+
+def without_keywords(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call whose last positional one may be a dict of keyword arguments, as in torch.onnx.
+
+    It is an argument itself if the model takes it as one and its keys are no parameters.
+    """
+    named = dict(kwargs or {})
+    last = args[-1] if args else None
+    if not isinstance(last, dict) or not all(isinstance(key, str) for key in last):
+        return args, named
+    are_parameters = last.keys() <= signature.parameters.keys() and _binds(signature, args[:-1], {**last, **named})
+    if are_parameters or not _binds(signature, args, named):
+        return args[:-1], {**last, **named}
+    return args, named
+
+
+def _binds(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def in_order(parameters: Iterable[str], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from onnxops_decomp.exporting.calls.containers import register_containers
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 
 __all__ = ["CallStructure"]
@@ -57,6 +58,7 @@ class CallStructure:
         Raises:
             InvalidArgumentError: If the call has another structure.
         """
+        register_containers([*args, *kwargs.values()])
         arranged = self._arranged(tuple(args), dict(kwargs))
         leaves = _leaves(arranged, self.inputs)
         if leaves is None:
