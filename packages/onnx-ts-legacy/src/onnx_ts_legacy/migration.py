@@ -73,7 +73,7 @@ def migration_report(
     """
     ours = export(model, args, None, kwargs=kwargs, **options)
     names, opset = (ours.input_names, ours.output_names), ours.model.opset_imports[""]
-    positional, named = split_arguments(args, kwargs)
+    positional, named = split_arguments(model, args, kwargs)
     try:
         theirs = _fx_program(model, positional, named, options)
     except (ImportError, OnnxExporterError, RuntimeError, TypeError, ValueError) as error:
