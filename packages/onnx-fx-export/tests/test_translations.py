@@ -10,12 +10,12 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from onnxscript import DOUBLE, FLOAT, INT64, opset11, opset13, opset18, opset20, script
+from onnxscript import COMPLEX64, COMPLEX128, DOUBLE, FLOAT, INT64, opset11, opset13, opset18, opset20, script
 from onnxscript.values import Opset
 
 import onnx_fx_export
 import onnx_ts_legacy
-from onnx_fx_export import InvalidArgumentError, OnnxExporterError, export, replace_torch_onnx
+from onnx_fx_export import CaptureError, InvalidArgumentError, OnnxExporterError, export, replace_torch_onnx
 
 aten = torch.ops.aten
 DOMAIN = Opset("translation_tests", 1)
@@ -30,6 +30,16 @@ def library() -> Iterator[None]:
         lib.impl("shifted", lambda x, by=1.0: x + by, "CompositeExplicitAutograd")
         lib.impl("shifted", lambda x, by=1.0: torch.empty_like(x), "Meta")
         yield
+
+
+@torch.library.custom_op("translation_tests::opposite", mutates_args=())
+def opposite(x: torch.Tensor) -> torch.Tensor:
+    return -x
+
+
+@opposite.register_fake
+def _(x):
+    return torch.empty_like(x)
 
 
 @torch.library.custom_op("translation_tests::limited", mutates_args=())
@@ -58,6 +68,14 @@ FORMS: dict[str, Any] = {
     "operators": lambda self: opset18.Max(-self, self * 1.0),
     "script": Scripted,
     "list": [lambda self: opset18.Neg(self), lambda self: opset18.Abs(self)],
+}
+CROSSED = ["builder", "onnxscript", "script", "list"]
+OWN_KEYS: dict[str, Any] = {
+    "definition": opposite,
+    "overload": torch.ops.translation_tests.opposite.default,
+    "packet": torch.ops.translation_tests.opposite,
+    "name": "translation_tests::opposite",
+    "full name": "translation_tests::opposite.default",
 }
 KEYS: dict[str, Any] = {
     "overload": aten.relu.default,
@@ -108,6 +126,17 @@ PATHS: dict[str, Callable[[Any, Any], Any]] = {
 NOT_SCRIPTED = ["fx", "dynamo=False", "traced", "replaced", "replaced, dynamo=False"]
 
 
+def fallen_back(model: Any, table: Any) -> Any:
+    """Export through the fallback, as if torch.export could not capture the model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onnx_fx_export.pipeline.ExportRequest.captured", refusing)
+        return by_axes(export, fallback=True)(model, table)
+
+
+def refusing(*args: Any) -> Any:
+    raise CaptureError("not today")
+
+
 def result(program: Any, *args: torch.Tensor) -> torch.Tensor:
     given = program(*args)
     return given[0] if isinstance(given, list | tuple) else given
@@ -120,11 +149,35 @@ def test_a_translation_wins_over_the_built_in_lowering(form: str, path: str) -> 
     torch.testing.assert_close(result(program, OTHER), OTHER.abs())
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [*PATHS, "fallback"])
+@pytest.mark.parametrize("form", CROSSED)
 @pytest.mark.parametrize("key", KEYS)
-def test_an_operator_is_named_in_several_ways(key: str, path: str) -> None:
-    program = PATHS[path](Relu(), {KEYS[key]: FORMS["onnxscript"]})
+def test_an_operator_is_named_in_several_ways(key: str, form: str, path: str) -> None:
+    program = (fallen_back if path == "fallback" else PATHS[path])(Relu(), {KEYS[key]: FORMS[form]})
     torch.testing.assert_close(result(program, OTHER), OTHER.abs())
+
+
+class Opposite(torch.nn.Module):
+    def forward(self, x):
+        return opposite(x)
+
+
+@pytest.mark.parametrize(
+    "path", ["fx", "captured", "dynamo=False", "traced", "replaced", "replaced, dynamo=False", "fallback"]
+)
+@pytest.mark.parametrize("form", CROSSED)
+@pytest.mark.parametrize("key", OWN_KEYS)
+def test_an_operator_of_ones_own_is_named_in_several_ways(key: str, form: str, path: str) -> None:
+    program = (fallen_back if path == "fallback" else PATHS[path])(Opposite(), {OWN_KEYS[key]: FORMS[form]})
+    torch.testing.assert_close(result(program, OTHER), OTHER.abs())
+
+
+@pytest.mark.parametrize("key", ["overload", "packet", "function", "method", "name"])
+@pytest.mark.parametrize("path", ["fx", "traced", "replaced", "fallback"])
+def test_what_fits_with_a_builder_and_without_is_refused_with_both_ways(path: str, key: str) -> None:
+    export_by = fallen_back if path == "fallback" else PATHS[path]
+    with pytest.raises(OnnxExporterError, match=r"f\(op, ...\) with the builder first.*or as f\(...\) with"):
+        export_by(Relu(), {KEYS[key]: lambda *args: args[-1]})
 
 
 @pytest.mark.parametrize("path", ["fx", "traced", "scripted"])
@@ -310,6 +363,29 @@ def test_a_dtype_that_no_function_of_a_list_is_annotated_for_is_refused() -> Non
     functions = [annotated, annotated]
     with pytest.raises(OnnxExporterError, match=r"none of the translations annotated .* for tensors of DOUBLE"):
         export(Relu(), (X.double(),), custom_translation_table={aten.relu.default: functions})
+
+
+@pytest.mark.parametrize("path", ["fx", "traced", "scripted", "fallback"])
+@pytest.mark.parametrize("functions", ["one", "several"])
+def test_of_a_list_the_complex_functions_are_for_complex_calls(functions: str, path: str) -> None:
+    def real(self: FLOAT, other: FLOAT, alpha=1):
+        return opset18.Add(self, opset18.Mul(other, 2.0))
+
+    def pairs(self: COMPLEX64, other: COMPLEX64, alpha=1):
+        return opset18.Sub(self, opset18.Mul(other, 3.0))
+
+    def other_pairs(self: COMPLEX128, other: COMPLEX128, alpha=1):
+        return opset18.Mul(self, other)
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            y = torch.view_as_complex(x.reshape(-1, 2, 2))
+            return torch.view_as_real(y + torch.view_as_complex(x.reshape(-1, 2, 2) * 2)).reshape(-1, 4) + x
+
+    table = {aten.add.Tensor: [real, pairs] if functions == "one" else [real, pairs, other_pairs]}
+    program = (fallen_back if path == "fallback" else PATHS[path])(Model(), table)
+
+    torch.testing.assert_close(result(program, OTHER), (OTHER - 6 * OTHER) + 2 * OTHER)
 
 
 # ---- numbers

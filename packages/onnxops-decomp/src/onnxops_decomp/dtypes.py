@@ -19,17 +19,20 @@ __all__ = [
     "Affine",
     "affine_of",
     "is_complex",
+    "leave_complex_open",
     "mark_complex",
     "mark_number",
     "mark_quantized",
     "promote",
     "promoted",
     "result_dtype",
+    "settle_complex",
     "to_ir",
     "to_torch",
 ]
 
 _COMPLEX_KEY = "onnxops_decomp.complex"
+_OPEN_KEY = "onnxops.complex_open"
 _NUMBER_KEY = "onnxops_decomp.number"
 _AFFINE_KEY = "onnxops_decomp.affine"
 _STORAGE = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
@@ -52,6 +55,17 @@ def mark_complex(value: ir.Value) -> ir.Value:
     """Mark a real value whose last dimension holds (real, imaginary) as a complex tensor."""
     value.meta[_COMPLEX_KEY] = True
     return value
+
+
+def leave_complex_open(value: ir.Value) -> ir.Value:
+    """Leave it to torch whether a value is a complex tensor: see :func:`settle_complex`."""
+    value.meta[_OPEN_KEY] = True
+    return value
+
+
+def settle_complex(value: ir.Value) -> bool:
+    """Mark a value as complex if that was left open; tell whether it is complex then."""
+    return is_complex(mark_complex(value) if _OPEN_KEY in value.meta else value)
 
 
 def is_complex(value: object) -> bool:

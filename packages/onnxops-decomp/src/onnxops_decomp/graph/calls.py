@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import affine_of, is_complex, to_ir
+from onnxops_decomp.dtypes import affine_of, is_complex, settle_complex, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.graph.native import native_lowering
 from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Lowering, LoweringTable
@@ -190,7 +190,7 @@ def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: 
     # torch calls a quantized tensor by the dtype that it was made of while it captures.
     wanted = to_ir(expected.dtype) if affine_of(value) is None or value.dtype is None else value.dtype
     if expected.dtype.is_complex:
-        if not is_complex(value):
+        if not settle_complex(value):
             raise LoweringError(f"{operator} gives a complex tensor in torch, but its lowering a real one.")
         dims = (*dims, 2)
     elif is_complex(value):

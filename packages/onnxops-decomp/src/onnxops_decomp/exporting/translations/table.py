@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
+from torch.utils import _pytree as pytree
 
 from onnxops_core import OnnxExporterError
+from onnxops_decomp.dtypes import leave_complex_open
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.translations.onnxscript_functions import call_traced
@@ -347,7 +349,10 @@ def _traced(target: _Target, function: Function) -> Function:
 
     def lower(op: OpBuilder, /, *args: Any, **kwargs: Any) -> Any:
         given, named = _said(target, function, parameters, args, kwargs)
-        return call_traced(op, function, given, named)
+        results = call_traced(op, function, given, named)
+        if _kind(function, "traced"):  # torch's functions do not say which of their results are complex
+            pytree.tree_map_only(ir.Value, leave_complex_open, results)
+        return results
 
     return lower
 
@@ -421,12 +426,16 @@ def _dtypes_of(annotation: Any) -> frozenset[ir.DataType] | None:
     return frozenset().union(*known) if known else None
 
 
+# A complex tensor is one of pairs in ONNX.
+_PAIRS = {ir.DataType.COMPLEX64: ir.DataType.FLOAT, ir.DataType.COMPLEX128: ir.DataType.DOUBLE}
+
+
 def _admits(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Tell whether the annotations of a function admit the tensors of a call."""
     parameters = [p for p in _parameters(function) if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     given = {**kwargs, **{p.name: arg for p, arg in zip(parameters, args, strict=False)}}
     return all(
-        part.dtype is None or part.dtype in dtypes
+        part.dtype is None or part.dtype in dtypes | {_PAIRS[dtype] for dtype in dtypes & _PAIRS.keys()}
         for name, dtypes in _admitted(function).items()
         for part in _values(given.get(name))
     )
