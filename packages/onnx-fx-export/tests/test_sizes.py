@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from onnx_fx_export import ConversionError, DynamicShapeError, InvalidArgumentError, export
+from onnx_fx_export import CaptureError, ConversionError, DynamicShapeError, InvalidArgumentError, export
 from onnx_fx_export.inputs.arguments import FunctionModule
 from onnx_fx_export.sizes.constraints import CONSTRAINTS_KEY
 
@@ -379,3 +379,41 @@ def test_a_branch_that_several_small_sizes_decide_together_stays_a_condition(siz
     with pytest.raises(InvalidArgumentError):
         program(torch.randn(sizes[0], 1), torch.randn(sizes[1], 1), example[2])
     torch.testing.assert_close(program(torch.randn(5, 1), torch.randn(2, 1), example[2]), example[2])
+
+
+class Squeezed(torch.nn.Module):
+    def forward(self, x):
+        return x.squeeze(0) * 2
+
+
+def test_a_squeezed_dimension_that_is_one_in_the_example_is_refused_with_its_line() -> None:
+    with pytest.raises(DynamicShapeError, match=r"n != 1(.|\n)*Size 1 is treated apart at .*test_sizes.py:\d+"):
+        export(Squeezed(), (torch.ones(1, 3),), dynamic_shapes=({0: "n"},))
+
+
+@pytest.mark.parametrize("dims", [None, ({0: "n"},)])
+def test_a_squeezed_dimension_that_data_decides_is_told_of(dims) -> None:
+    with pytest.warns(UserWarning, match=r"size the data decides is squeezed at .*test_sizes.py:\d+"):
+        export(FunctionModule(lambda x: x[x > 0].squeeze()), (torch.ones(4),), dynamic_shapes=dims)
+
+
+def bcast(x, y):
+    return x + y
+
+
+def test_a_dynamic_dimension_that_is_broadcast_in_the_example_is_refused_with_advice() -> None:
+    with pytest.raises(CaptureError, match="declare static what is always 0 or 1"):
+        export(FunctionModule(bcast), (torch.ones(1, 3), torch.ones(4, 3)), dynamic_shapes=({0: "n"}, None))
+
+
+def test_sizes_that_only_together_make_a_computed_size_one_are_taken(recwarn) -> None:
+    def function(x):
+        first, second = x.chunk(2, 1)
+        return first * second
+
+    program = export(FunctionModule(function), (torch.randn(2, 6),), dynamic_shapes=({0: "b", 1: "n"},))
+    for shape in [(1, 2), (1, 6), (3, 2)]:
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x), function(x))
+    assert [str(each.message) for each in recwarn if "n % 2 == 0" in str(each.message)]
+    assert not [each for each in recwarn if "size 1" in str(each.message)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from ts_models import exported
 
 import onnx_ts_legacy
-from onnx_ts_legacy.errors import CaptureError, StateError
+from onnx_ts_legacy.errors import CaptureError, OnnxExporterError, StateError
 
 X = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 
@@ -146,7 +147,6 @@ FUNCTIONS = [
     truth,
     array,
     length,
-    iteration,
     tensor_of_number,
     listed,
     index,
@@ -162,6 +162,15 @@ def test_a_frozen_value_is_warned_about_with_its_line(function: Callable[[Tensor
     lines = range(first + 1, first + 5)
     frozen = [warning for warning in caught if issubclass(warning.category, torch.jit.TracerWarning)]
     assert [warning for warning in frozen if warning.filename != __file__ or warning.lineno not in lines] == []
+
+
+def test_a_loop_over_rows_is_recorded_where_their_number_is_static_and_refused_elsewhere() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        program = onnx_ts_legacy.export(iteration, (X,))
+        with pytest.raises(OnnxExporterError, match=r"unbind(.|\n)*test_frozen_values.py:\d+"):
+            onnx_ts_legacy.export(iteration, (X,), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    torch.testing.assert_close(program(2 * X)[0], iteration(2 * X))
 
 
 def test_only_the_line_that_freezes_a_size_is_named() -> None:

@@ -18,6 +18,7 @@ from onnx_fx_export.inputs.arguments import FunctionModule, arguments_by_name, p
 from onnx_fx_export.lower.convert import ModelNames, convert
 from onnx_fx_export.repeats.regions import ModuleClasses
 from onnx_fx_export.sizes.dimension_names import name_output_axes
+from onnx_fx_export.sizes.questions import TREATS_ONE
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_core.exporting import warn_user
 from onnxops_decomp import LoweringTable
@@ -142,7 +143,7 @@ class ExportRequest:
             add_size_checks(result.model, result.constraints)
         set_custom_opsets(result.model, self.custom_opsets)
         if not isinstance(self.model, torch.export.ExportedProgram):
-            _check_example(result, self.args, self.kwargs or {})
+            _check_example(result, self.args, self.kwargs or {}, program.graph_module.meta.get(TREATS_ONE, ()))
         return result
 
 
@@ -223,8 +224,14 @@ def _check_memory(inputs: Mapping[str, Any], weights: Mapping[str, torch.Tensor]
             raise MutationError(text)
 
 
-def _check_example(result: ONNXProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Hold the example, which may have been captured in other sizes, against what the model is right for.
+def _check_example(result: ONNXProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], lines: Sequence[str]) -> None:
+    """Compare the example, which may have been captured in other sizes, with what the model is right for.
+
+    Args:
+        result: The program.
+        args: Positional arguments of the example.
+        kwargs: Its keyword arguments.
+        lines: The lines that treat size 1 apart.
 
     Raises:
         DynamicShapeError: If the model does not take it.
@@ -236,6 +243,7 @@ def _check_example(result: ONNXProgram, args: tuple[Any, ...], kwargs: Mapping[s
     try:
         result.check_sizes(inputs)
     except InvalidArgumentError as error:
+        apart = f"\nSize 1 is treated apart at {', '.join(lines)}." if lines else ""
         raise DynamicShapeError(
-            f"The model could be captured with dynamic dimensions, but not for the sizes of the example: {error}"
+            f"The model could be captured with dynamic dimensions, but not for the sizes of the example: {error}{apart}"
         ) from error

@@ -44,6 +44,7 @@ from onnx_fx_export.sizes.questions import (
     conditions_on_layout,
     holds_for_example,
     noted_questions,
+    warn_of_squeezed_data,
 )
 from onnx_fx_export.sizes.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
 from onnx_fx_export.sizes.small import (
@@ -73,6 +74,13 @@ from onnxops_decomp.exporting import (
 )
 
 __all__ = ["CaptureRequest", "capture"]
+
+
+_ENLARGED = (
+    "The example was captured in larger sizes, as dynamic dimensions of size 0 or 1 are constants for torch.export. If "
+    "the model fails for these, declare static what is always 0 or 1, and give an example whose other dynamic "
+    "dimensions are 2 or more and fit each other."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +191,8 @@ def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) 
         with specializations() as fixed, contextlib.suppress(OnnxExporterError):
             _captured(request, examples[0], specs, repeated_blocks)
         raise first.at(fixed) from first.__cause__
+    if enlarge:
+        raise CaptureError(f"{first}\n{_ENLARGED}") from first.__cause__
     raise first
 
 
@@ -291,6 +301,7 @@ def _exported(
     found.note(program, example, request.state)
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = calls
+    warn_of_squeezed_data(program)
     if not request.has_dynamic_numbers and not strict and any(specs):
         conditions = conditions_for_small_sizes(program, request.model, example, specs, questions)
         program.graph_module.meta[CONDITIONS] = conditions

@@ -22,13 +22,21 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives, in_order, plain, user_values
-from onnx_fx_export.torch_private import guards_of, guards_on_layout, hint_of, not_the_users, replacements_of
+from onnx_fx_export.torch_private import (
+    guards_of,
+    guards_on_layout,
+    hint_of,
+    is_decided_by_data,
+    not_the_users,
+    replacements_of,
+)
 from onnxops_core.exporting import original, replaced, warn_user
 from onnxops_decomp.exporting import Example, at_sizes, is_without_data, shared_writes
 
 __all__ = [
     "CONDITIONS",
     "LAYOUT",
+    "TREATS_ONE",
     "SizeQuestion",
     "Sizes",
     "computed_one",
@@ -38,12 +46,15 @@ __all__ = [
     "holds_for_example",
     "noted_questions",
     "of_one_name",
+    "warn_of_squeezed_data",
 ]
 
 # Key in the ``meta`` of a captured graph: conditions as SymPy relations over plain symbols.
 CONDITIONS = "onnx_fx_export.size_conditions"
 # Key in the ``meta`` of a captured graph: texts of the conditions that mean nothing for the model.
 LAYOUT = "onnx_fx_export.conditions_on_layout"
+# Key in the ``meta`` of a captured graph: the lines that treat size 1 of a dynamic dimension apart.
+TREATS_ONE = "onnx_fx_export.lines_that_treat_one_apart"
 
 _RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
     "__eq__": (sympy.Eq, sympy.Ne),
@@ -176,6 +187,16 @@ def _squeezed(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
                 yield SizeQuestion(sympy.Ne(plain(shape[axis]), 1), source_line(node) or str(node))
 
 
+def warn_of_squeezed_data(program: torch.export.ExportedProgram) -> None:
+    """Warn of dimensions whose size the data decides and that ``squeeze`` is asked to remove."""
+    kept = [question for question in _squeezed(program) if any(map(is_decided_by_data, question.relation.free_symbols))]
+    for place in dict.fromkeys(question.place for question in kept):
+        warn_user(
+            f"A dimension whose size the data decides is squeezed at {place}. The model keeps it, also where its size "
+            "is 1; name the dimensions that are always 1."
+        )
+
+
 def _sliced(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
     """Yield what torch takes for granted of the sizes that slices leave: ``x[:2]`` has 2 rows if ``x`` has 2 or more.
 
@@ -279,7 +300,8 @@ def conditions_for_small_sizes(
         at_one = []
     at_one += [question for question in assumed if not question.holds(sizes.smallest, 1)]
     if at_one:
-        places = "\n".join(dict.fromkeys(f"  {question.place}" for question in at_one))
+        lines = program.graph_module.meta[TREATS_ONE] = list(dict.fromkeys(question.place for question in at_one))
+        places = "\n".join(f"  {line}" for line in lines)
         warn_user(
             f"The model treats size 1 of a dynamic dimension apart, at\n{places}\nThe exported model is right for "
             "larger sizes only, and its program refuses size 1. Declare torch.export.Dim(..., min=2) if it does not "

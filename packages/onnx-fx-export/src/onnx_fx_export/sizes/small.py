@@ -55,6 +55,7 @@ _ARITHMETIC = (
 # Sizes up to which one is looked for that makes a computed size 1, and how many such points are tried.
 _MOST_NEAR = 33
 _MOST_TRIED = 3
+_MOST_TOGETHER = 3
 # What torch takes for the least size by itself.
 _ASSUMED = 2
 
@@ -166,14 +167,21 @@ def _right_for_one(
     """Return sizes at which computed sizes are 1, which torch excludes, and program and model agree."""
     others = [guard for guard in guards if not _may_be_refuted(guard)]
     points: list[dict[sympy.Symbol, int]] = []
-    for guard, symbols in itertools.product(guards, dimensions):
+    dimensions = list(dimensions)
+    for guard in guards:
         size = computed_one(guard)
-        if size is None or not size.free_symbols & {*symbols} or any(_is_false(guard, point) for point in points):
+        if size is None:
             continue
-        near = ({**sizes.hints, **dict.fromkeys(symbols, n)} for n in range(1, _MOST_NEAR))
-        point = next((point for point in near if at_sizes(size, point) == 1), None)
-        if point is not None and not any(_is_false(other, point) for other in others):
-            points.append(point)
+        own = [symbols for symbols in dimensions if size.free_symbols & {*symbols}]
+        # One dimension by itself, or a few together.
+        near = [[(symbols, n)] for symbols in own for n in range(1, _MOST_NEAR)]
+        if 1 < len(own) <= _MOST_TOGETHER:
+            near += [[*zip(own, small, strict=True)] for small in itertools.product((1, 2, 3), repeat=len(own))]
+        for chosen in near:
+            point = {**sizes.hints, **{symbol: n for symbols, n in chosen for symbol in symbols}}
+            if at_sizes(size, point) == 1 and not any(_is_false(other, point) for other in others):
+                points.append(point)
+                break
     return [{str(s): n for s, n in point.items()} for point in points[:_MOST_TRIED] if trial.agrees(point)]
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -16,8 +17,11 @@ from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_siz
 __all__ = ["condition_holds", "simplified"]
 
 # Sizes at which conditions on one dimension are compared, besides those around the numbers in them.
-_SIZES = (*range(-8, 520), *(2**power + step for power in range(9, 21) for step in (-1, 0, 1, 2, 3)))
+_SIZES = (*range(-8, 131), *(2**power + step for power in range(8, 21) for step in (-1, 0, 1)))
 _MOST_PERIODS = 64
+# Sizes at which conditions on two dimensions are tried, if no number in them is larger than some of these.
+_SMALL = 16
+_GRID = (*range(21), 32, 33, 64, 100, 127, 128, 1009, 4096)
 _FLIPPED: dict[type, type] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 _LINEAR = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.Load, ast.Add, ast.Sub, ast.Mult, ast.USub)
 _SIGNS: dict[type, str] = {ast.Eq: "==", ast.NotEq: "!=", ast.GtE: ">=", ast.LtE: "<=", ast.Gt: ">", ast.Lt: "<"}
@@ -39,9 +43,17 @@ def simplified(texts: Iterable[str]) -> list[str]:
     Args:
         texts: Python comparisons over the names of dimensions; what is none is left out.
     """
-    trees = [tree for text in texts if (tree := parsed_size(text)) is not None]
+    trees = [part for text in texts if (tree := parsed_size(text)) is not None for part in _conjuncts(tree)]
     plain = dict.fromkeys(_short(ast.unparse(_plain(tree))) for tree in trees)
-    return _without_implied([text for text in plain if text != "True"])
+    found = _without_implied([text for text in plain if text != "True"])
+    return [text for text in found if not _follows(text, found)]
+
+
+def _conjuncts(tree: ast.expr) -> list[ast.expr]:
+    """Return the conditions that all have to hold for one to hold."""
+    if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
+        return [part for value in tree.values for part in _conjuncts(value)]
+    return [tree]
 
 
 def _tree(text: str) -> ast.expr:
@@ -69,6 +81,25 @@ def _without_implied(texts: Sequence[str]) -> list[str]:
     return [text for text in texts if text not in implied]
 
 
+def _follows(text: str, texts: Iterable[str]) -> bool:
+    """Tell whether a condition on two dimensions holds wherever those on each of them do.
+
+    Small sizes and a few large ones show that, as long as the numbers in it are small.
+    """
+    tree = _tree(text)
+    names = sorted(names_in_size(tree))
+    if len(names) != 2 or any(number > _SMALL for number in _numbers(tree)):
+        return False
+    single = [other for each in texts if len(names_in_size(other := _tree(each))) == 1]
+    taken = [[n for n in _GRID if all(condition_holds(other, {name: n}) for other in single
+                                      if names_in_size(other) == {name})] for name in names]  # fmt: skip
+    return all(condition_holds(tree, dict(zip(names, point, strict=True))) for point in itertools.product(*taken))
+
+
+def _numbers(tree: ast.expr) -> list[int]:
+    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, int)]
+
+
 def _alternatives(text: str) -> set[str]:
     """Return the conditions of which one has to hold."""
     tree = _tree(text)
@@ -78,12 +109,7 @@ def _alternatives(text: str) -> set[str]:
 
 def _sizes_around(trees: Iterable[ast.expr]) -> list[int]:
     """Return sizes that tell conditions apart, those around the numbers in them among them."""
-    numbers = {
-        node.value
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, int)
-    }
+    numbers = {number for tree in trees for number in _numbers(tree)}
     near = {value + step for number in numbers for value in (number, 2 * number) for step in (-1, 0, 1)}
     combined = {both for a in numbers for b in numbers for both in (a + b, a * b)}
     return sorted({*_SIZES, *near, *combined})
@@ -106,11 +132,12 @@ def _plain(tree: ast.expr) -> ast.expr:
         case ast.Compare(left=left, ops=[sign], comparators=[right]) if _is_linear(left) and _is_linear(right):
             return _tree(_of_sum(symbolic_size(left) - symbolic_size(right), type(sign)))
         case ast.Compare(
-            left=ast.BinOp(left=left, op=ast.Mod(), right=ast.Constant(value=int(divisor))),
-            ops=[ast.Eq()],
-            comparators=[ast.Constant(value=0)],
-        ) if _is_linear(left) and divisor > 0:
-            return _tree(_of_remainder(symbolic_size(left), divisor))
+            left=ast.BinOp(left=left, op=ast.Mod(), right=right), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]
+        ) if _is_linear(left) and _is_linear(right):
+            ratio = sympy.together(sympy.cancel(symbolic_size(left) / symbolic_size(right)))
+            whole, divisor = sympy.fraction(ratio)
+            if divisor.is_Integer:
+                return _tree(_of_remainder(whole, int(divisor)))
     return tree
 
 
