@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import onnx_fx_export as fx
+import onnx_ts_legacy
 import onnxops_core
 from onnx_fx_export import DynamicShapeError, OnnxExporterError
 
@@ -159,3 +161,35 @@ def test_a_function_with_a_symbolic_keeps_its_gradient_in_other_threads():
 
     assert names.get(timeout=10) == "DoubledBackward"
     assert [node.op_type for node in program.model.graph] == ["Add"]
+
+
+def _through(path, model, x):
+    if path in ("fx", "fallback"):
+        return fx.export(model, (x,), fallback=path == "fallback")
+    if path == "torchscript":
+        return onnx_ts_legacy.export(model, (x,))
+    with fx.replace_torch_onnx():
+        return torch.onnx.export(model, (x,), dynamo=path == "torch.onnx")
+
+
+def test_threads_that_export_along_all_paths_get_their_own_models():
+    paths = ["fx", "torchscript", "fallback", "torch.onnx", "torch.onnx of TorchScript"] * 2
+    models = [torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)) for _ in paths]
+    patched = [(torch.onnx, "export"), (torch, "set_autocast_enabled"), (torch._VF, "atleast_1d")]
+    before = [getattr(owner, name) for owner, name in patched]
+    x, programs = torch.randn(4, 3), {}
+
+    def work(place):
+        programs[place] = _through(paths[place], models[place], x)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(paths))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(programs) == list(range(len(paths)))
+    for place, program in programs.items():
+        (found,) = pytree.tree_leaves(program(x))
+        torch.testing.assert_close(found, models[place](x))
+    assert [getattr(owner, name) for owner, name in patched] == before

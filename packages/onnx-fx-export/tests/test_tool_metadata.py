@@ -155,3 +155,21 @@ def test_the_torchscript_exporter_names_the_same_modules() -> None:
     }
     assert kinds["blocks.0.linear.weight"] == "PARAMETER"
     assert kinds[str(program.model.graph.inputs[0].name)] == "USER_INPUT"
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+def test_the_torchscript_exporter_writes_the_keys_of_torch(of_torch: onnx.ModelProto, scripted: bool) -> None:
+    model = torch.jit.script(MODEL) if scripted else MODEL
+    program = onnx_ts_legacy.export(model, (X,), metadata="full")
+
+    keys = set(by_node(of_torch)[0])
+    assert all({key for key in node.metadata_props if key.startswith(PREFIXES)} == keys for node in program.model.graph)
+    scopes = {tuple(ast.literal_eval(node["pkg.torch.onnx.name_scopes"])[:-1]) for node in by_node(of_torch)}
+    assert {ast_scopes(node) for node in program.model.graph} == scopes
+    assert {node.metadata_props.get("onnxops.module", "") for node in program.model.graph} == {
+        path[-1] for path in scopes
+    }
+
+
+def ast_scopes(node: Any) -> tuple[str, ...]:
+    return tuple(ast.literal_eval(node.metadata_props["pkg.torch.onnx.name_scopes"])[:-1])

@@ -13,21 +13,43 @@ from onnxops_decomp.exporting import Metadata, class_name, scope_keys, stamp_nod
 __all__ = ["apply_metadata"]
 
 # Modules that only hold others are not in the stack of a call.
-_HOLDERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
+_HOLDERS = ("ModuleList", "ModuleDict")
 
 
 def apply_metadata(converted: ir.Model, model: Any, metadata: Metadata) -> None:
     """Give a converted model the metadata that is asked for; it has that of its sources."""
     if metadata == "none":
         without_metadata(converted)
-    if metadata != "full":
         return
     module = model if isinstance(model, torch.nn.Module) else torch.nn.Module()
-    classes = {name: class_name(part) for name, part in module.named_modules() if not isinstance(part, _HOLDERS)}
+    classes = {name: kind for name, part in module.named_modules() if not _holds(kind := class_name(part))}
+    _complete_paths(converted, classes)
+    if metadata != "full":
+        return
     stamp_nodes(converted, lambda node: _keys(node, classes))
     saved = set(module.state_dict(keep_vars=True))
     buffers = {name: "" for name, _ in module.named_buffers()}
     stamp_values(converted, {name: "" for name, _ in module.named_parameters()}, buffers, buffers.keys() - saved)
+
+
+def _holds(kind: str) -> bool:
+    return kind.rpartition(".")[2] in _HOLDERS
+
+
+def _complete_paths(converted: ir.Model, classes: Mapping[str, str]) -> None:
+    """Name the lists and dicts of modules in the paths of scripted ones, which TorchScript leaves out.
+
+    A path that could be that of several modules stays as it is.
+    """
+    full: dict[str, list[str]] = {}
+    for path in classes:
+        parts = path.split(".")
+        short = ".".join(part for end, part in enumerate(parts, 1) if ".".join(parts[:end]) in classes)
+        full.setdefault(short, []).append(path)
+    for node in converted.graph.all_nodes():
+        found = full.get(node.metadata_props.get("onnxops.module", ""), [])
+        if len(found) == 1 and found[0]:
+            node.metadata_props["onnxops.module"] = found[0]
 
 
 def _keys(node: ir.Node, classes: Mapping[str, str]) -> dict[str, str]:
@@ -37,8 +59,8 @@ def _keys(node: ir.Node, classes: Mapping[str, str]) -> dict[str, str]:
     parts = own.get("onnxops.module", "").split(".")
     paths = ["", *(".".join(parts[: count + 1]) for count in range(len(parts)) if parts[0])]
     modules = [(path, classes[path]) for path in paths if path in classes]
-    keys = scope_keys(modules, str(node.outputs[0].name), own["onnxops.operator"])
+    name, operator = str(node.outputs[0].name), own["onnxops.operator"]
+    keys = {**scope_keys(modules, name, operator), "pkg.torch.onnx.fx_node": f"%{name} = {operator}"}
     file, _, line = own.get("onnxops.source", "").rpartition(":")
-    if file:
-        keys["pkg.torch.onnx.stack_trace"] = f'File "{file}", line {line}'
+    keys["pkg.torch.onnx.stack_trace"] = f'File "{file}", line {line}' if file else ""
     return keys
