@@ -168,13 +168,16 @@ def _find_prim(context: ConversionContext, node: Any, args: Sequence[Any]) -> Ha
     return PRIM_HANDLERS[kind]
 
 
+_UNREADABLE = (Poison, Maybe)
+
+
 def _find_unreadable(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    return _convert_unreadable if any(isinstance(arg, Poison | Maybe) for arg in args) else None
+    return _convert_unreadable if any(isinstance(arg, _UNREADABLE) for arg in args) else None
 
 
 def _convert_unreadable(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     """Hand on a text that is not known; other such values cannot be read."""
-    unreadable = next(arg for arg in args if isinstance(arg, Poison | Maybe))
+    unreadable = next(arg for arg in args if isinstance(arg, _UNREADABLE))
     if isinstance(unreadable, Maybe):
         raise ScriptValueError("A value is used that is None or not, depending on what the runtime computes.")
     if node.outputsSize() == 1 and node.output().type().kind() == "StringType":
@@ -230,30 +233,6 @@ def _convert_scalar(context: ConversionContext, node: Any, args: Sequence[Any]) 
     return number
 
 
-def _find_evaluated(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    """Return what computes operators on Python values that are all known."""
-    overload = _overload(node)
-    if _returns_tensor(overload):
-        return None
-    if not any(map(_holds_tensor, args)):
-        return _evaluate
-    if all(isinstance(arg, bool | int | float | complex) or is_runtime(arg) for arg in args):
-        raise UnsupportedOperatorError("only the runtime knows the numbers that it is called with")
-    return None
-
-
-def _evaluate(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    overload = _overload(node)
-    if overload._schema.is_mutable:
-        # The operator gets a copy, so that what it changes would be lost.
-        raise UnsupportedOperatorError("it changes a list or dict in a way that is not known here")
-    bound, keyword = split_arguments(overload, [plain(arg) for arg in args])
-    try:
-        return from_python(context, overload(*bound, **keyword))
-    except (RuntimeError, ValueError, ArithmeticError, IndexError) as error:
-        raise ScriptValueError(f"The program fails here: {str(error).splitlines()[0]}") from error
-
-
 def _holds_tensor(arg: Any) -> bool:
     if isinstance(arg, ListRef):
         unknown = isinstance(arg.state, SequenceState | VectorState)
@@ -264,13 +243,6 @@ def _holds_tensor(arg: Any) -> bool:
 @functools.cache
 def _returns_tensor(overload: torch._ops.OpOverload) -> bool:
     return any("Tensor" in str(result.type) for result in overload._schema.returns)
-
-
-def _overload(node: Any) -> torch._ops.OpOverload:
-    overload = private.overload_of_schema(node.schema())
-    if overload is None:
-        raise UnsupportedOperatorError("it is not a torch operator", operator=node.kind())
-    return overload
 
 
 # ---- tensors
@@ -284,26 +256,39 @@ def _convert_fitted(context: ConversionContext, node: Any, args: Sequence[Any]) 
     return unfitted_value(context, node, args[0])
 
 
-def _find_pieces(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    cuts = _overload(node) in PIECES and not _is_unpacked(node) and is_cut_at_run_time(args)
-    return _convert_pieces if cuts else None
-
-
-def _convert_pieces(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    return list_of_pieces(context, _overload(node), args)
-
-
 def _is_unpacked(node: Any) -> bool:
     """Tell whether the program takes a fixed number of items of the list that a node gives."""
     return any(use.user.kind() == "prim::ListUnpack" for use in node.output().uses())
 
 
 def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    overload = _overload(node)
+    kind = node.kind()
+    overload = private.overload_of_schema(node.schema())
+    if overload is None:
+        raise UnsupportedOperatorError("it is not a torch operator", operator=kind)
+    if not _returns_tensor(overload):
+        if not any(map(_holds_tensor, args)):
+            return _evaluated(context, overload, args)
+        if all(isinstance(arg, bool | int | float | complex) or is_runtime(arg) for arg in args):
+            raise UnsupportedOperatorError("only the runtime knows the numbers that it is called with")
+    if overload in PIECES and not _is_unpacked(node) and is_cut_at_run_time(args):
+        return list_of_pieces(context, overload, args)
     bound, keyword = split_arguments(overload, args)
-    if node.kind() in ("aten::squeeze", "aten::squeeze_"):
+    if kind in ("aten::squeeze", "aten::squeeze_"):
         context.conditions.extend(squeeze_conditions(context.metadata, node, bound))
     return context.call(overload, bound, keyword)
+
+
+def _evaluated(context: ConversionContext, overload: torch._ops.OpOverload, args: Sequence[Any]) -> Any:
+    """Return the result of an operator on Python values that are all known."""
+    if overload._schema.is_mutable:
+        # The operator gets a copy, so that what it changes would be lost.
+        raise UnsupportedOperatorError("it changes a list or dict in a way that is not known here")
+    bound, keyword = split_arguments(overload, [plain(arg) for arg in args])
+    try:
+        return from_python(context, overload(*bound, **keyword))
+    except (RuntimeError, ValueError, ArithmeticError, IndexError) as error:
+        raise ScriptValueError(f"The program fails here: {str(error).splitlines()[0]}") from error
 
 
 # ---- the table
@@ -323,8 +308,6 @@ _OPERATORS: tuple[Row, ...] = (
     Row(frozenset(("aten::view", "aten::expand")), _find_fitted),
     Row(None, _find_container),
     Row(frozenset(SCALAR_OPERATORS), _find_scalar),
-    Row(None, _find_evaluated),
-    Row(None, _find_pieces),
     Row(None, _always(_convert_operator)),
 )
 _TABLE: tuple[Row, ...] = (
