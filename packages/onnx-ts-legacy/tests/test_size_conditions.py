@@ -90,3 +90,21 @@ def test_a_squeezed_dimension_is_not_one() -> None:
     torch.testing.assert_close(program(torch.ones(4, 3))[0], torch.full((4, 3), 2.0))
     with pytest.raises(OnnxExporterError, match="n != 1"):
         program(torch.ones(1, 3))
+
+
+class Step(torch.nn.Module):
+    def forward(self, x: T, past: T, mask: T) -> T:
+        keys = torch.cat([past, x], 1)[:, None]
+        return torch.nn.functional.scaled_dot_product_attention(x[:, None], keys, keys, mask[:, None, None].bool())
+
+
+@pytest.mark.parametrize(("new", "old"), [(1, 5), (1, 0), (3, 0), (3, 5)])
+def test_a_decoder_is_exported_with_any_step_as_example(new: int, old: int) -> None:
+    def arguments(batch: int, new: int, old: int) -> tuple[T, ...]:
+        return torch.randn(batch, new, 4), torch.randn(batch, old, 4), torch.ones(batch, new + old)
+
+    dims = ({0: "b", 1: "t"}, {0: "b", 1: "p"}, {0: "b", 1: "total"})
+    program = onnx_ts_legacy.export(Step(), arguments(2, new, old), dynamic_shapes=dims)
+    for sizes in [(1, 1, 0), (2, 1, 7), (2, 6, 0), (3, 2, 2)]:
+        given = arguments(*sizes)
+        torch.testing.assert_close(program(*given)[0], Step()(*given))

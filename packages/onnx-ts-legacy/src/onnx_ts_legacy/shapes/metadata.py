@@ -7,6 +7,7 @@ Then the call is tried with several sizes, and what came out the same every time
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # How many times larger a size is in one trial than in the one before. What small sizes have in common, such as that
 # they are 1 after some halving, is no fact; only operators that are run on data get small ones.
 _FAR, _NEAR = 400, 3
+# Sizes below are not used as examples, but this one in their place.
+_LEAST_EXAMPLE, _SUBSTITUTE = 2, 5
 
 
 class Metadata:
@@ -75,12 +78,22 @@ class Metadata:
                     "give dimensions that differ different names."
                 )
             return known[0]
-        # 0 and 1 are special cases to many operators, so they do not serve as examples.
-        size = self.unknown_size(hint=example if example > 1 else 5)
+        size = self.unknown_size(hint=self._hint_for(example))
         self._at_least_one.append(size)
         self.symbols.rename(size.node.expr, name)
         self._declared[name] = (size, example)
         return size
+
+    def _hint_for(self, example: int) -> int:
+        """Return the size that stands for a declared one in trials.
+
+        0 and 1 are special cases to many operators, so they do not serve as examples. What is the sum of two sizes, as
+        the length of a mask is that of a cache and of what is new, stays the sum if they grow.
+        """
+        for (first, a), (second, b) in itertools.combinations(self._declared.values(), 2):
+            if a + b == example and min(a, b) < _LEAST_EXAMPLE:
+                return self.hint(first) + self.hint(second)
+        return example if example >= _LEAST_EXAMPLE else _SUBSTITUTE
 
     def input(self, example: torch.Tensor, names: dict[int, str]) -> TensorForm:
         """Return the form of an input whose dimensions ``names`` are dynamic."""
