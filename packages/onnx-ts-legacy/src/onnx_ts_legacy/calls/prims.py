@@ -308,6 +308,8 @@ PRIM_HANDLERS: dict[str, Handler] = {
     "prim::SetAttr": _set_attribute,
     "prim::CreateObject": _create_object,
     "prim::Enter": _enter,
+    # ONNX knows no pinned memory.
+    "aten::is_pinned": lambda context, node, args: False,
     "prim::Exit": lambda context, node, args: None,
     "prim::Uninitialized": _uninitialized,
     "prim::unchecked_cast": _refine,

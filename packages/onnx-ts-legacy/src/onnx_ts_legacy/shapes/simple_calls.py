@@ -21,6 +21,9 @@ aten = torch.ops.aten
 
 Sizes = tuple[int | torch.SymInt, ...]
 Form = tuple[torch.dtype, Sizes]
+# Result dtypes of pointwise calls. They follow from the operator, the kinds of its arguments (dtype and rank of
+# tensors, types of numbers, all else by value) and the default dtype, which is why all of these are in the key;
+# devices, opsets and sizes decide none, and the process has one version of torch.
 _dtypes: dict[Any, torch.dtype] = {}
 
 

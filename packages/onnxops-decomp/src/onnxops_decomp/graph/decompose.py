@@ -98,6 +98,7 @@ class Decomposer:
     """Decomposes calls and keeps the results for calls with the same metadata."""
 
     def __init__(self) -> None:
+        # Lives as long as one conversion, which has one opset and one default dtype; autocast is in the key.
         self._known: dict[Hashable, Decomposition | None] = {}
 
     def decompose(
