@@ -310,3 +310,30 @@ def test_results_keep_what_a_buffer_held_before_it_is_bound_anew() -> None:
     program = onnx_fx_export.export(Model(), (X,), state="io")
 
     assert run(program, Model()) == [True, True]
+
+
+class Filled(nn.Module):
+    """Keeps what the first call computes, of the input or of constants, as rotary embeddings do."""
+
+    def __init__(self, step: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear, self.step, self.kept = nn.Linear(3, 3), step, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kept is None:
+            self.kept = self.step(x)
+        return self.linear(x) * self.kept
+
+
+@pytest.mark.parametrize("step,is_state", [(lambda x: torch.arange(3.0).cos(), False), (lambda x: x * 2, True)])
+def test_what_is_filled_once_is_told_from_state_in_models_without_data(step: Any, is_state: bool) -> None:
+    with onnx_fx_export.enable_fake_mode():
+        model = Filled(step)
+
+    if is_state:
+        with pytest.raises(OnnxExporterError, match="changes kept"):
+            onnx_fx_export.export(model, (X,))
+    else:
+        assert not onnx_fx_export.export(model, (X,)).state
+    assert model.linear.weight.is_meta
+    assert model.kept is None

@@ -70,3 +70,15 @@ def test_what_was_compiled_is_found() -> None:
     assert private.uncompiled(torch.compile(module)) is module
     assert private.uncompiled(torch.compile(function)) is function
     assert private.uncompiled(module) is module
+
+
+def test_tensors_are_numbered_by_what_they_are_computed_from() -> None:
+    x, y = torch.ones(2), torch.ones(2)
+
+    with private.Computations() as computations:
+        first, second, other = x.cos() + 1, x.cos() + 1, y.cos() + 1
+        numbers = [computations.number(tensor) for tensor in (first, second, other)]
+        with pytest.raises(RuntimeError, match="writes to a tensor"):
+            x.add_(1)
+
+    assert numbers[0] == numbers[1] != numbers[2]

@@ -14,11 +14,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from onnxops_core.exporting import without_collection
 
 __all__ = [
+    "Computations",
     "fake_mode_of",
     "flattened_subclass",
     "grad_mode_switch",
@@ -75,6 +76,40 @@ def recorded_guards(fake_mode: Any) -> Iterator[list[sympy.Basic]]:
 def fake_mode_of(value: object) -> Any:
     """Return the fake mode of a fake tensor, else None (``FakeTensor.fake_mode``)."""
     return getattr(value, "fake_mode", None)
+
+
+class Computations(TorchDispatchMode):
+    """Numbers tensors by what they are computed from, also those without data (``TorchDispatchMode``).
+
+    Tensors have one number if the same operators made them of the same things. What writes to a tensor raises.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._numbers: dict[Any, int] = {}
+        self._known: dict[int, tuple[torch.Tensor, int]] = {}
+
+    def note(self, tensor: torch.Tensor, origin: object) -> None:
+        """Let a tensor come from somewhere."""
+        self._known[id(tensor)] = (tensor, self._numbers.setdefault(origin, len(self._numbers)))
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """Return the number of a tensor; one that is not known comes from itself."""
+        if id(tensor) not in self._known:
+            self.note(tensor, id(tensor))
+        return self._known[id(tensor)][1]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call an operator, and number its results."""
+        if func._schema.is_mutable:
+            raise RuntimeError(f"{func} writes to a tensor")
+        leaves, structure = pytree.tree_flatten((args, kwargs or {}))
+        given = [self.number(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves]
+        result = func(*args, **(kwargs or {}))
+        for index, leaf in enumerate(pytree.tree_leaves(result)):
+            if isinstance(leaf, torch.Tensor):
+                self.note(leaf, (func, str(structure), *given, index))
+        return result
 
 
 def overload_of_custom_op(definition: object) -> torch._ops.OpOverload | None:

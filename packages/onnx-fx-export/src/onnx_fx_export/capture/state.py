@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import MutationError
 from onnx_fx_export.origin import source_line
+from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_decomp.exporting import (
     Inventory,
     KeptContents,
@@ -103,7 +104,7 @@ class CapturedState:
             args, kwargs = pytree.tree_unflatten(list(given), structure)
             return self._model(*args, **kwargs)
 
-        with self._inventory.replayed():
+        with self._inventory.replayed(), allocated_on_paper(self._model):
             found = self._watch.lasting(call, leaves)
         if found and state != "ignore":
             raise MutationError(state_refusal(found))

@@ -5,8 +5,10 @@ A cache that is filled once, such as a mask for a length, makes none; a counter 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_decomp.exporting.state.contents import KeptContents
 from onnxops_decomp.exporting.state.inventory import Change, Inventory, same
-from onnxops_decomp.torch_private import is_without_data
+from onnxops_decomp.torch_private import Computations, fake_mode_of, is_without_data
 
 __all__ = ["lasting", "lasting_in_copies"]
 
@@ -34,19 +36,22 @@ def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves
         leaves: Those of the example.
     """
     tensors = [*inventory.weights.values(), *inventory.tensors.values(), *leaves]
-    if any(is_without_data(x) for x in tensors if isinstance(x, torch.Tensor)):
-        return list(changes)
-    other = [_other(leaf) for leaf in leaves]
+    empty = next((x for x in tensors if isinstance(x, torch.Tensor) and is_without_data(x)), None)
+    run = partial(_results, inventory) if empty is None else partial(_computations, Computations(), fake_mode_of(empty))
     try:
-        fresh = _results(inventory, call, other)
+        mode = fake_mode_of(empty)
+        leaves = [_without_data(leaf, mode) for leaf in leaves] if mode else leaves
+        other = [_other(leaf) for leaf in leaves]
         inventory.restore()
-        _results(inventory, call, leaves)
+        fresh = run(call, other)
+        inventory.restore()
+        run(call, leaves)
         records = {id(change.record): change.record for change in changes}
         left = [(record, record.now()) for record in records.values()]
         inventory.restore(caches=False)
         for record, items in left:
             record.put(items)
-        second = _results(inventory, call, other)
+        second = run(call, other)
         moved = {
             (id(record), key)
             for record, items in left
@@ -108,6 +113,16 @@ def _results(inventory: Inventory, call: _Call, leaves: Sequence[Any]) -> list[A
             return [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in results]
         finally:
             kept.restore()
+
+
+def _computations(numbers: Computations, mode: Any, call: _Call, leaves: Sequence[Any]) -> list[Any]:
+    """Call the model on tensors without data, and return what tells how its results are computed."""
+    with mode or contextlib.nullcontext(), numbers, torch.no_grad():
+        return [numbers.number(x) if isinstance(x, torch.Tensor) else x for x in pytree.tree_leaves(call(leaves))]
+
+
+def _without_data(leaf: Any, mode: Any) -> Any:
+    return mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) and fake_mode_of(leaf) is None else leaf
 
 
 def _other(leaf: Any) -> Any:
