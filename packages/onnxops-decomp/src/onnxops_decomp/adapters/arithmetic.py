@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from onnxops_decomp.builder.forms import Adapter, adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.formulas.integer_powers import power_by_squaring
 from onnxops_decomp.spec.inference import dims_of
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
 
-__all__ = ["power_by_squaring"]
 
 _BOOL, _INT64, _DOUBLE = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.DOUBLE
 
@@ -78,19 +78,6 @@ def pow_of_one_dtype(op: OpBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     if base in (_INT64, ir.DataType.UINT64):
         raise UnsupportedOpsetError("Pow", op.opset, lowest=12, reason=f"{base.name} to a power that is not constant")
     return newest.cast(op.Pow(newest.cast(x, _DOUBLE), newest.cast(y, _DOUBLE)), base)
-
-
-def power_by_squaring(op: OpBuilder, x: ir.Value, n: int) -> ir.Value:
-    """Return x to the power n >= 1 by repeated squaring, which wraps like any product of integers."""
-    result: ir.Value | None = None
-    while n:
-        if n & 1:
-            result = x if result is None else op.Mul(result, x)
-        n >>= 1
-        if n:
-            x = op.Mul(x, x)
-    assert result is not None
-    return result
 
 
 def _broadcast_like(op: OpBuilder, x: ir.Value, other: np.ndarray) -> ir.Value:

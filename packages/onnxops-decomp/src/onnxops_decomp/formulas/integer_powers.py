@@ -11,7 +11,7 @@ from onnxops_decomp.formulas.loops import repeat
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
 
-__all__ = ["integer_power"]
+__all__ = ["integer_power", "power_by_squaring"]
 
 _INT64 = ir.DataType.INT64
 
@@ -41,3 +41,16 @@ def integer_power(op: OpBuilder, base: ir.Value, exponent: ir.Value) -> ir.Value
     of_one = op.Where(op.Equal(op.Mod(exponent, 2), 0), 1, base)
     cut = op.Where(op.Equal(op.Abs(base), 1), of_one, 0)
     return op.cast(op.Where(op.Less(exponent, 0), cut, product), dtype)
+
+
+def power_by_squaring(op: OpBuilder, x: ir.Value, n: int) -> ir.Value:
+    """Return x to the power n >= 1 by repeated squaring, which wraps like any product of integers."""
+    result: ir.Value | None = None
+    while n:
+        if n & 1:
+            result = x if result is None else op.Mul(result, x)
+        n >>= 1
+        if n:
+            x = op.Mul(x, x)
+    assert result is not None
+    return result

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.products import zero_if_empty
 from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.formulas.loops import repeat
+from onnxops_decomp.formulas.products import zero_if_empty
 from onnxops_decomp.lowerings.complex.numbers import complex_operands, joined, mul, multiplied, parts
 from onnxops_decomp.lowerings.pointwise.conversions import as_complex, convert
 from onnxops_decomp.lowerings.registry import Function, builtin_table, lowering

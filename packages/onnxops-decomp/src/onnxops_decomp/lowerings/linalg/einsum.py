@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.products import einsum as composed
 from onnxops_decomp.builder.sizes import is_zero
 from onnxops_decomp.dtypes import result_dtype
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.formulas.products import einsum as composed
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.products import zero_if_empty
+from onnxops_decomp.formulas.products import zero_if_empty
 from onnxops_decomp.lowerings.layout.slicing import take_slice
 from onnxops_decomp.lowerings.linalg.matrices import DOUBLE, INT64, Grid, wide
 from onnxops_decomp.lowerings.linalg.solvers import is_vector

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.products import matrix_product
 from onnxops_decomp.dtypes import promote, to_ir
+from onnxops_decomp.formulas.products import matrix_product
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:

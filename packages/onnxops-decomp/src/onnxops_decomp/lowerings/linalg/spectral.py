@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.products import zero_if_empty
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.formulas.loops import repeat
+from onnxops_decomp.formulas.products import zero_if_empty
 from onnxops_decomp.lowerings.layout.slicing import take_slice
 from onnxops_decomp.lowerings.linalg.factorizations import householder_qr, product_of_reflectors
 from onnxops_decomp.lowerings.linalg.matrices import DOUBLE, Grid, Numbers, identity_like, wide

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.attention import attended, causal_mask, grouped, masked, scaled_query
-from onnxops_decomp.adapters.products import written_product
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.formulas.attention import attended, causal_mask, grouped, masked, scaled_query
+from onnxops_decomp.formulas.products import written_product
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.inference import dims_of, same_dim
 

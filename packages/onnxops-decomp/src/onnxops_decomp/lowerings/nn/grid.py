@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.sampling import affine_grid
+from onnxops_decomp.formulas.grid import affine_grid
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:

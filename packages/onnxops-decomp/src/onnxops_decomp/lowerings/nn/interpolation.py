@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.resampling import axis_ratio, position_dtype, resample, resampled_size
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.formulas.resampling import axis_ratio, position_dtype, resample, resampled_size
 from onnxops_decomp.lowerings.registry import Function, lowering
 from onnxops_decomp.spec.inference import same_dim
 

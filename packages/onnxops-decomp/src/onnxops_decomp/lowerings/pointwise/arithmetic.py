@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.arithmetic import power_by_squaring
 from onnxops_decomp.dtypes import promote, promoted, result_dtype, to_torch
-from onnxops_decomp.formulas.integer_powers import integer_power
+from onnxops_decomp.formulas.integer_powers import integer_power, power_by_squaring
 from onnxops_decomp.lowerings.pointwise.comparison import sign_bit
 from onnxops_decomp.lowerings.registry import lowering
 

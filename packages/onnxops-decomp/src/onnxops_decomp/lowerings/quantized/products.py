@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.products import written_product
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.formulas.products import written_product
 from onnxops_decomp.formulas.sliding_windows import arange
 from onnxops_decomp.lowerings.registry import lowering
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters.quantization import aligned, dequantized, integer_range, quantized
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.formulas.quantization import aligned, dequantized, integer_range, quantized
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:

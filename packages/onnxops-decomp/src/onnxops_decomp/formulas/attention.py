@@ -1,0 +1,110 @@
+"""Attention, composed of products and Softmax."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxops_decomp.builder.sizes import Size
+from onnxops_decomp.formulas.operands import arange
+from onnxops_decomp.formulas.products import written_product
+
+if TYPE_CHECKING:
+    from onnxops_decomp.builder.op_builder import OpBuilder
+
+__all__ = ["attended", "causal_mask", "grouped", "masked", "scaled_query"]
+
+
+def causal_mask(op: OpBuilder, length: Size, total: Size, past: Size = 0) -> ir.Value:
+    """Return a bool matrix (length, total): may query i see key j, that is ``j <= i + past``."""
+    rows = arange(op, length)
+    if not isinstance(past, int) or past:
+        rows = op.Add(rows, past)
+    return op.LessOrEqual(arange(op, total), op.Unsqueeze(rows, [1]))
+
+
+def scaled_query(op: OpBuilder, query: ir.Value, scale: float | None) -> ir.Value:
+    """Return ``scale * query``; the scale is 1 / sqrt(E) if left out."""
+    if scale is not None:
+        return query if scale == 1.0 else op.Mul(query, scale)
+    width = op.size(query, -1)
+    if isinstance(width, int):
+        return op.Mul(query, 1.0 / math.sqrt(width)) if width else query
+    return op.Div(query, op.Sqrt(op.cast(width, op.dtype(query))))
+
+
+def masked(op: OpBuilder, scores: ir.Value, mask: ir.Value | None) -> ir.Value:
+    """Apply a bool or additive mask to scores."""
+    if mask is None:
+        return scores
+    if op.dtype(mask) == ir.DataType.BOOL:
+        return op.Where(mask, scores, op.constant(-math.inf, op.dtype(scores)))
+    return op.Add(scores, mask)
+
+
+def _without_empty_rows(op: OpBuilder, weights: ir.Value, mask: ir.Value | None) -> ir.Value:
+    """Give a query that may see no key weights of 0, where softmax has NaN."""
+    if mask is None:
+        return weights
+    zero = op.constant(0.0, op.dtype(weights))
+    if op.dtype(mask) == ir.DataType.BOOL:
+        return op.Where(mask, weights, zero)
+    # A property of the mask alone, which the layers of a model share.
+    empty = op.Equal(op.ReduceMax(mask, [-1]), op.constant(-math.inf, op.dtype(mask)))
+    return op.Where(empty, zero, weights)
+
+
+def attended(
+    op: OpBuilder,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    mask: ir.Value | None = None,
+    *,
+    always_sees: bool = False,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+) -> ir.Value:
+    """Write softmax(scale * Q K^T) V from single operators; batch dimensions broadcast.
+
+    Args:
+        op: Builder in the newest dialect.
+        query: (..., L, E).
+        key: (..., S, E).
+        value: (..., S, Ev).
+        mask: Bool (true = may see) or additive, broadcastable to (..., L, S).
+        always_sees: Whether the mask is known to let each query see some key.
+        scale: Factor of the products; 1 / sqrt(E) if left out.
+        softcap: Bound of the products, applied by tanh before the mask; 0 for none.
+        dropout_p: Probability of dropping a weight.
+    """
+    rank = op.rank(key)
+    turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scores = written_product(op, scaled_query(op, query, scale), turned)
+    if softcap:
+        scores = op.Mul(op.Tanh(op.Div(scores, softcap)), softcap)
+    weights = op.Softmax(masked(op, scores, mask), axis=-1)
+    if not always_sees:
+        weights = _without_empty_rows(op, weights, mask)
+    if dropout_p > 0:
+        weights = op.Dropout(weights, dropout_p, True)
+    return op.MatMul(weights, value)
+
+
+def grouped(
+    op: OpBuilder, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value | None
+) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value | None]:
+    """Give query (B, H, L, E) and key (B, G, S, E) a common axis of groups, over which MatMul broadcasts."""
+    batch, heads, length, width = op.sizes(query)
+    groups = op.size(key, 1)
+    query = op.reshape(query, [batch, groups, op.size_floordiv(heads, groups), length, width])
+    if mask is not None and op.rank(mask) >= 3:
+        sizes = op.sizes(mask)
+        if op.rank(mask) == 3 or (isinstance(sizes[-3], int) and sizes[-3] == 1):
+            mask = op.Unsqueeze(mask, [op.rank(mask) - 2])
+        else:
+            mask = op.reshape(mask, [sizes[0], groups, op.size_floordiv(heads, groups), *sizes[2:]])
+    return query, op.Unsqueeze(key, [2]), op.Unsqueeze(value, [2]), mask
