@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import noxfile
+from tools import rooms
 from tools.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
@@ -112,3 +113,41 @@ def test_every_package_is_named_where_packages_are_listed(package: str) -> None:
     assert f"(packages/{package})" in (ROOT / "README.md").read_text()
     assert (ROOT / f"docs/packages/{package}.md").exists()
     assert (ROOT / f"packages/{package}/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
+SOURCES = {str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("packages/*/src/**/*.py")}
+MODULES = rooms.modules(SOURCES)
+IMPORTED = "|".join(sorted({module.partition(".")[0] for module in MODULES}))
+
+
+def exists(path: str, page: Path) -> bool:
+    """Whether there is such a file or folder from the root, the source of a package, or the folder of the page."""
+    return any((top / path).exists() for top in (ROOT, *ROOT.glob("packages/*/src"), page.parent))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_paths_on_a_page_exist(page: Path) -> None:
+    text = page.read_text().replace("packages/onnx-something", "packages")
+    named = re.findall(rf"(?<![\w/.@-])(?:packages|tools|{IMPORTED})/[\w/.-]*\w/?", text)
+
+    assert [path for path in named if not exists(path, page)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_on_a_page_exist(page: Path) -> None:
+    """A dotted name leads to a module, and what follows stands in it."""
+    missing = []
+    for name in re.findall(rf"(?<![\w/.-])(?:{IMPORTED})(?:\.[a-zA-Z_]\w*)+", page.read_text()):
+        parts = name.split(".")
+        count = max(n for n in range(1, len(parts) + 1) if ".".join(parts[:n]) in MODULES)
+        inside = parts[count : count + 1]
+        if inside and not re.search(rf"\b{inside[0]}\b", SOURCES[MODULES[".".join(parts[:count])]]):
+            missing.append(name)
+
+    assert missing == []
+
+
+def test_the_page_of_the_rooms_names_each_of_them() -> None:
+    text = (ROOT / "docs/where-things-live.md").read_text()
+
+    assert [room for room in rooms.folders(SOURCES) if f"| `{room}/` |" not in text] == []
