@@ -106,6 +106,8 @@ def _creation() -> Cases:
         "aten::empty_strided": _of(shape, [4, 1]),
         "aten::empty_permuted": _of(shape, [1, 0]),
         "aten::scalar_tensor": _of(2.5),
+        "aten::range": _of(1.0, 5.0),
+        "aten::range.step": _of(1.0, 6.0, 1.5),
         "aten::eye": _of(4),
         "aten::eye.m": _of(4, 3),
         "aten::randint.generator": _of(9, shape, generator=None),
@@ -156,6 +158,11 @@ def _activations() -> Cases:
         **_each("aten::_softmax aten::_log_softmax", _of(x, -1, False)),
         "aten::_safe_softmax": _of(x, -1),
         "aten::_prelu_kernel": _of(x, _draw(4)),
+        "aten::tensordot": _of(_draw(2, 3, 4), _draw(4, 3, 5), [1, 2], [1, 0]),
+        "aten::mkldnn_rnn_layer": _of(
+            *(_draw(7, 2, 3), _draw(16, 3), _draw(16, 4), _draw(16), _draw(16), _draw(1, 2, 4), _draw(1, 2, 4)),
+            *(False, [], 2, 4, 1, True, False, False, False),
+        ),
         **_each(
             "aten::dropout aten::alpha_dropout aten::feature_dropout aten::feature_alpha_dropout",
             _of(_draw(2, 3, 4), 0.5, True),

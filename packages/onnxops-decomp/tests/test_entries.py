@@ -57,7 +57,7 @@ ELSEWHERE = {
 FIRST_ALONE = frozenset(
     """aten::_linalg_det aten::_linalg_slogdet aten::_ctc_loss aten::_ctc_loss.Tensor aten::embedding_bag
     aten::embedding_bag.padding_idx aten::_embedding_bag aten::_embedding_bag_forward_only aten::_linalg_eigh
-    torchvision::ps_roi_align torchvision::roi_pool""".split()
+    aten::mkldnn_rnn_layer torchvision::ps_roi_align torchvision::roi_pool""".split()
 )
 # The signs of singular vectors are free.
 SHAPES_ALONE = frozenset(("aten::_linalg_svd",))
@@ -182,15 +182,15 @@ FIXED = {
     **dict.fromkeys(
         [
             f"aten::{name}"
-            for name in """arange arange.start arange.start_step scalar_tensor tril_indices triu_indices
-            linspace linspace.Tensor_Tensor
+            for name in """arange arange.start arange.start_step range range.step scalar_tensor
+            tril_indices triu_indices linspace linspace.Tensor_Tensor
             linspace.Scalar_Tensor linspace.Tensor_Scalar logspace logspace.Scalar_Tensor logspace.Tensor_Scalar
             logspace.Tensor_Tensor""".split()
         ],
         "it takes numbers, no sizes",
     ),
     **dict.fromkeys(
-        [name for name in CALLED if name.startswith(("aten::lstm.", "aten::gru.", "aten::rnn_"))],
+        [name for name in CALLED if name.startswith(("aten::lstm.", "aten::gru.", "aten::rnn_", "aten::mkldnn_rnn"))],
         "weights have to be constant: test_recurrent varies batch and length",
     ),
     **dict.fromkeys(

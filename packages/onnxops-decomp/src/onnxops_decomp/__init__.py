@@ -20,7 +20,7 @@ from onnxops_decomp.support import lowerings as lowerings
 from onnxops_decomp.support import why_not as why_not
 
 if TYPE_CHECKING:
-    from onnxops_decomp.adapters import adapter as adapter
+    from onnxops_decomp.builder.forms import adapter as adapter
     from onnxops_decomp.builder.op_builder import OpBuilder as OpBuilder
     from onnxops_decomp.errors import LoweringError as LoweringError
     from onnxops_decomp.errors import UnsupportedOperatorError as UnsupportedOperatorError
@@ -48,7 +48,7 @@ _HOMES = {
     "OpBuilder": "builder.op_builder",
     "UnsupportedOperatorError": "errors",
     "UnsupportedOpsetError": "errors",
-    "adapter": "adapters.registry",
+    "adapter": "builder.forms",
     "aten_decompositions": "onnx_to_aten",
 }
 
