@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import onnx_fx_export
 from onnx_fx_export import CaptureError, DynamicShapeError, MutationError, export
@@ -260,3 +264,46 @@ def test_what_torch_cannot_functionalize_is_told_of_with_its_line() -> None:
     line = function.__code__.co_firstlineno + 3
     with pytest.raises(CaptureError, match=rf"size from the values(.|\n)*test_mutation.py:{line}:\n  .*one_hot"):
         export(FunctionModule(function), (torch.randn(2, 3), torch.tensor([0, 2])))
+
+
+@dataclasses.dataclass
+class History:
+    """A container that computes when it is made, from a constant, as caches of transformers do."""
+
+    values: torch.Tensor
+
+    def __post_init__(self) -> None:
+        self.values = torch.cat([torch.tensor([]), self.values])
+
+
+class Filled(torch.nn.Module):
+    """Writes in a way that torch has to functionalize, and has a constant of its own in a submodule."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros_like(x)
+        y[:, 0] = torch.tensor(2.0)
+        y[:, 1:] = x[:, :-1]
+        return y
+
+
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+def test_containers_that_compute_when_they_are_made_go_in_and_come_out(taken: bool, given: bool) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.filled = Filled()
+
+        def forward(self, x, history):
+            y = self.filled(x) + (history.values if taken else history)
+            return (History(y), y * 2) if given else y
+
+    def args(rows: int) -> tuple[Any, ...]:
+        values = torch.randn(rows, 4)
+        return torch.randn(rows, 4), History(values) if taken else values
+
+    model, rows = Model(), torch.export.Dim("rows")
+    program = export(model, args(2), dynamic_shapes=({0: rows}, [{0: rows}] if taken else {0: rows}))
+    x, history = args(5)
+    for actual, expected in zip(tree_leaves(program(x, history)), tree_leaves(model(x, history)), strict=True):
+        torch.testing.assert_close(actual, expected)

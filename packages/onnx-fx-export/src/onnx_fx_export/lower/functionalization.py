@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
 
 from onnx_fx_export.capture.errors import capture_error
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
@@ -33,7 +34,7 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
         raise _overlapping(repeated)
     try:
         with _selected_parts(program.graph_module):
-            result: torch.export.ExportedProgram = program.run_decompositions({})
+            result = _functionalized_on_tuples(program)
     except Exception as error:
         if "internal overlap" in str(error):
             raise _overlapping([node for node in program.graph.nodes if written_arguments(node)]) from error
@@ -56,6 +57,32 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
                 "write by an index or a slice instead, as y[0::2] = ... does",
             ]
         )
+    return result
+
+
+def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Run torch's functionalization on a program that takes and gives plain tuples of its leaves.
+
+    torch traces the constructors of containers, and loses their constants: a cache of transformers starts with empty
+    tensors.
+    """
+    signature, example = program.module_call_graph[0].signature, program.example_inputs
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    tuples = {
+        "in_spec": pytree.tree_structure((tuple(names), {})),
+        "out_spec": pytree.tree_structure((0,) * signature.out_spec.num_leaves),
+        "forward_arg_names": names,
+    }
+    containers = {name: getattr(signature, name) for name in tuples}
+    vars(signature).update(tuples)
+    program.example_inputs = None
+    try:
+        result: torch.export.ExportedProgram = program.run_decompositions({})
+    finally:
+        vars(signature).update(containers)
+        program.example_inputs = example
+    vars(result.module_call_graph[0].signature).update(containers)
+    result.example_inputs = example
     return result
 
 
