@@ -38,10 +38,6 @@ def array(x: Tensor) -> Tensor:
     return x + torch.from_numpy(np.asarray(x.detach().numpy()) * 2)
 
 
-def length(x: Tensor) -> Tensor:
-    return x + len(x)
-
-
 def iteration(x: Tensor) -> Tensor:
     total = torch.zeros(3)
     for row in x:
@@ -73,36 +69,8 @@ def membership(x: Tensor) -> Tensor:
     return x * (2.0 in x)
 
 
-def numpy_of_size(x: Tensor) -> Tensor:
-    return x * float(np.prod(x.shape))
-
-
-def numpy_integer(x: Tensor) -> Tensor:
-    return x * int(np.int64(x.shape[0]))
-
-
-def counted(x: Tensor) -> Tensor:
-    for i in range(x.size(0)):
-        x = x + i
-    return x
-
-
-def counted_beside_a_slice(x: Tensor) -> Tensor:
-    n = x.size(0)
-    y = x[:n] + x[0:n]
-    return y + len(range(n))
-
-
 def item_of_list(x: Tensor) -> Tensor:
     return [x, x * 2, x * 3][x.argmax(dim=1)[0]]
-
-
-def slice_of_list(x: Tensor) -> Tensor:
-    return [x, x * 2, x * 3][: x.size(0)][-1]
-
-
-def repeated_list(x: Tensor) -> Tensor:
-    return x + len([0] * x.size(0))
 
 
 def same(x: Tensor) -> Tensor:
@@ -129,13 +97,7 @@ FUNCTIONS = [
     formatted,
     printed,
     membership,
-    numpy_of_size,
-    numpy_integer,
-    counted,
-    counted_beside_a_slice,
     item_of_list,
-    slice_of_list,
-    repeated_list,
     same,
     close,
     nonzero,
@@ -146,7 +108,6 @@ FUNCTIONS = [
     float_of_tensor,
     truth,
     array,
-    length,
     tensor_of_number,
     listed,
     index,
@@ -173,22 +134,15 @@ def test_a_loop_over_rows_is_recorded_where_their_number_is_static_and_refused_e
     torch.testing.assert_close(program(2 * X)[0], iteration(2 * X))
 
 
-def test_only_the_line_that_freezes_a_size_is_named() -> None:
-    with pytest.warns(torch.jit.TracerWarning) as caught:
-        onnx_ts_legacy.export(counted_beside_a_slice, (X,))
-
-    assert [w.lineno for w in caught] == [counted_beside_a_slice.__code__.co_firstlineno + 3]
-
-
 def test_a_line_of_a_function_that_a_nested_module_calls_is_named() -> None:
     class Calling(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return counted(item(x))
+            return number_of_tensor(item(x))
 
     with pytest.warns(torch.jit.TracerWarning) as caught:
         onnx_ts_legacy.export(torch.nn.Sequential(torch.nn.Sequential(Calling())), (X,))
 
-    lines = [function.__code__.co_firstlineno + 1 for function in (item, counted)]
+    lines = [function.__code__.co_firstlineno + 1 for function in (item, number_of_tensor)]
     assert [warning.lineno for warning in caught] == lines
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import onnx_ts_legacy
 from onnx_ts_legacy import OnnxExporterError
@@ -30,6 +34,11 @@ BRANCHES: dict[str, tuple[Callable[[T], T], tuple[int, int], str, Any, Any]] = {
     "rows": (lambda x: x * 2 if x.shape[0] * 2 - 1 >= 11 else x, (6, 2), "n >= 6", (7, 2), (2, 2)),
     "half": (lambda x: x * 2 if x.size(0) / 2 > 1 else x, (4, 2), "n >= 3", (3, 2), (2, 2)),
     "of a result": (twice, (4, 2), "n >= 4", (5, 2), (3, 2)),
+    "least is a number": (lambda x: x[: min(x.size(0), 4)] * 2, (5, 2), "n >= 4", (4, 2), (3, 2)),
+    "least is a size": (lambda x: x[: min(4, x.size(0))] * 2, (3, 2), "n <= 4", (4, 2), (5, 2)),
+    "largest is a number": (lambda x: x.new_zeros(max(x.size(0), 4)) + 1, (3, 2), "n <= 4", (4, 2), (5, 2)),
+    "largest is a size": (lambda x: x.new_zeros(max(x.size(0), 4)) + 1, (5, 2), "n >= 4", (4, 2), (3, 2)),
+    "least of an integer": (lambda x: x * min(x.size(0) // 2, 2), (6, 2), "n >= 4", (5, 2), (3, 2)),
 }
 
 
@@ -50,6 +59,86 @@ def test_a_branch_on_a_size_is_a_condition_of_a_traced_program(case: str) -> Non
     torch.testing.assert_close(program(x)[0], model(x))
     with pytest.raises(OnnxExporterError, match=f"captured for {condition}"):
         program(torch.randn(wrong))
+
+
+def beside_a_slice(x: T) -> T:
+    n = x.size(0)
+    y = x[:n] + x[0:n]
+    return y + len(range(n))
+
+
+# Each needs exactly the four rows of the example, unless a condition says otherwise.
+FIXED: dict[str, Callable[[T], T]] = {
+    "len": lambda x: x * len(x),
+    "int": lambda x: x * int(x.size(0)),
+    "float": lambda x: x * float(x.shape[0]),
+    "tensor of a float": lambda x: x * torch.tensor(float(x.size(0))),
+    "square root": lambda x: x / math.sqrt(x.size(0)),
+    "root of a tensor": lambda x: x * math.ceil(torch.as_tensor(x.size(0)).float().sqrt().exp()),
+    "quotient": lambda x: x * float(x.size(0) / 3),
+    "numel": lambda x: x * int(x.numel()),
+    "sum of integers": lambda x: x * (int(x.size(0)) + len(x)),
+    "range": lambda x: sum((x[i] for i in range(x.size(0))), torch.zeros(2)),
+    "range of len": lambda x: sum((x[i] for i in range(len(x))), torch.zeros(2)),
+    "range of a part": lambda x: sum((x[i] for i in range(1, x.size(0) - 1)), torch.zeros(2)),
+    "list": lambda x: torch.stack([x[0]] * x.size(0)),
+    "tensor of a list": lambda x: torch.tensor([1.0] * x.size(0)) + x.sum(),
+    "slice of a list": lambda x: [x, x * 2, x * 3, x * 4, x * 5][: x.size(0)][-1],
+    "item of a list": lambda x: [x, x * 2, x * 3, x * 4, x * 5][x.size(0)],
+    "key": lambda x: x * {4: 2}.get(int(x.shape[0]), 3),
+    "text": lambda x: x * int(f"{x.shape[0]}"),
+    "NumPy product": lambda x: x * float(np.prod(x.shape)),
+    "NumPy integer": lambda x: x * int(np.int64(x.shape[0])),
+    "several calls": lambda x: x * len(x) + len(x),
+    "least of an integer": lambda x: x * min(len(x), 9),
+    "beside a slice": beside_a_slice,
+}
+
+
+def through_fx(*args: Any, **options: Any) -> Any:
+    return pytest.importorskip("onnx_fx_export").export(*args, **options, dynamo=False)
+
+
+@pytest.mark.parametrize("export", [onnx_ts_legacy.export, through_fx], ids=["ts", "fx"])
+@pytest.mark.parametrize("case", FIXED)
+def test_a_size_that_python_takes_as_a_number_is_a_condition(case: str, export: Callable[..., Any]) -> None:
+    model = FIXED[case]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program = export(model, (torch.randn(4, 2),), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    assert program.constraints.conditions == ("n == 4",)
+    assert json.loads(program.model.metadata_props["onnxops.size_constraints"]) == ["n == 4"]
+    texts = [str(each.message) for each in caught if not issubclass(each.category, DeprecationWarning)]
+    assert len(texts) == 1
+    first = model.__code__.co_firstlineno
+    (line,) = re.findall(r"n == 4 \(at .*test_size_conditions\.py:(\d+)\)", texts[0])
+    assert first <= int(line) <= first + 3
+    x = torch.randn(4, 2)
+    torch.testing.assert_close(pytree.tree_leaves(program(x))[0], model(x))
+    for rows in (1, 3, 5):
+        with pytest.raises(OnnxExporterError, match="captured for n == 4"):
+            program(torch.randn(rows, 2))
+
+
+@pytest.mark.parametrize("case", FIXED)
+def test_a_static_size_that_python_takes_as_a_number_is_no_news(case: str, recwarn: pytest.WarningsRecorder) -> None:
+    program = onnx_ts_legacy.export(FIXED[case], (torch.randn(4, 2),))
+    assert program.constraints.conditions == ()
+    assert [each for each in recwarn if "integer" in str(each.message) or "float" in str(each.message)] == []
+
+
+def test_a_number_of_two_sizes_keeps_its_line() -> None:
+    with pytest.warns(UserWarning, match=r"test_size_conditions.py:") as caught:
+        program = onnx_ts_legacy.export(
+            lambda x: x * int(x.size(0) + x.size(1)),
+            (torch.randn(4, 2),),
+            input_names=["x"],
+            dynamic_axes={"x": {0: "n", 1: "k"}},
+        )
+    assert len([each for each in caught if "sizes only" in str(each.message)]) == 1
+    torch.testing.assert_close(program(torch.ones(3, 3))[0], torch.full((3, 3), 6.0))
+    with pytest.raises(OnnxExporterError, match="captured for"):
+        program(torch.ones(3, 4))
 
 
 def test_a_branch_on_two_sizes_is_told_of_with_its_line() -> None:

@@ -282,10 +282,8 @@ class _Conversion:
             self._results = [value for _, value in self._outputs]
             self._close_state(changed)
         raise_failures(context)
-        self._conditions = [
-            *context.conditions,
-            *decided_conditions(context, self._captured.graph, self._captured.decisions),
-        ]
+        captured = self._captured
+        self._decided, self._undeclared = decided_conditions(context, captured.graph, captured.decisions)
         return changed
 
     def needed(self, changed: Mapping[str, Any]) -> set[str]:
@@ -451,6 +449,8 @@ class _Conversion:
     def program(self, reference: Reference | None) -> TSProgram:
         """Close the model."""
         context = self.context
+        for text in self._undeclared:
+            warn_user(text)
         model = build_model(
             self.op,
             [value for _, value in self._outputs],
@@ -472,7 +472,7 @@ class _Conversion:
             self._interface,
             state=self._state,
             initial_state=initial,
-            constraints=SizeConstraints(self._conditions),
+            constraints=SizeConstraints([*context.conditions, *self._decided], self._decided),
             reference=None if reference is None else lambda: reference,
         )
         program.saving, program.folds_weights = self._options.saving, self._options.folds_weights

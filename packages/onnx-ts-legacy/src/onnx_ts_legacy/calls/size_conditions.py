@@ -59,28 +59,31 @@ def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> li
     return [f"{relation.lhs} != {relation.rhs}" for relation in relations] if checked else []
 
 
-def decided_conditions(context: ConversionContext, graph: Any, decisions: Sequence[SizeDecision]) -> list[str]:
-    """Return the conditions under which the branches that sizes decided in a trace are the right ones.
+def decided_conditions(
+    context: ConversionContext, graph: Any, decisions: Sequence[SizeDecision]
+) -> tuple[dict[str, str], list[str]]:
+    """Return the conditions under which what sizes decided in a trace is right.
 
-    Warns:
-        UserWarning: If that depends on sizes that are none of the model's inputs.
+    Args:
+        context: The conversion of the trace.
+        graph: The trace.
+        decisions: What was decided.
+
+    Returns:
+        The conditions, each with its line; and a text for each decision by sizes that follow from no input's.
     """
-    conditions: list[str] = []
+    conditions: dict[str, str] = {}
+    others: dict[str, None] = {}
     shapes = _shapes(context, graph) if decisions else {}
     for decision in decisions:
         relation = _relation(context, decision, shapes)
-        if relation in (sympy.true, sympy.false):
+        if relation == sympy.true:
             continue
         if isinstance(relation, sympy.Rel) and context.metadata.is_declared(relation):
-            text = f"{relation.lhs} {relation.rel_op} {relation.rhs}"
-            conditions.append(text)
-            if len(relation.free_symbols) > 1:
-                warn_user(
-                    f"The model was traced for {text}, which decides at {decision.place}. Its program refuses the rest."
-                )
+            conditions.setdefault(f"{relation.lhs} {relation.rel_op} {relation.rhs}", decision.place)
         else:
-            warn_user(f"A size chooses a branch at {decision.place}, for all inputs as for the example.")
-    return conditions
+            others[f"A size {decision.use} at {decision.place}, for all inputs as for the example."] = None
+    return conditions, list(others)
 
 
 def _shapes(context: ConversionContext, graph: Any) -> dict[str, Sequence[Any]]:

@@ -6,6 +6,7 @@ lists take, functions of tensors that give Python values, sizes as keys, and att
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import os
@@ -22,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
-from onnx_ts_legacy.capture.size_decisions import SizeDecision, term_of
+from onnx_ts_legacy.capture.size_decisions import SizeDecision, decisions_of, sizes_behind
 from onnx_ts_legacy.capture.watched_calls import WatchedCalls
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
@@ -33,7 +34,8 @@ __all__ = ["FrozenValues", "told_frozen_values"]
 
 _CONSTANT = "The trace holds it as the constant that it is for the example."
 _INDEX = f"A tensor or size is used as a Python integer here, by range(), a list or other Python code. {_CONSTANT}"
-_BRANCH = "to a Python boolean"
+# torch warns of these with every number, but numbers that are made of tensors are seen when they are.
+_OF_CONSTANTS = ("torch.tensor results", "torch.as_tensor results")
 _KEY = (
     "A size is looked up in a dict, set or cache here. While a model is traced, sizes are tensors, and none equals "
     "another key; use int(), which makes it a constant of the trace."
@@ -50,6 +52,8 @@ _PYTHON_RESULTS = (
     *((torch, name) for name in ("equal", "allclose", "is_nonzero")),
     *((torch.Tensor, name) for name in ("equal", "allclose", "is_nonzero", "stride")),
 )
+# Methods of tensors that make Python values of their elements.
+_READING = ("__array__", "__bool__", "__complex__", "__float__", "__int__", "item", "numpy", "tolist")
 
 
 class Place(NamedTuple):
@@ -72,7 +76,9 @@ class FrozenValues:
 
     def __init__(self, refuses: bool = False) -> None:
         self._told: dict[tuple[str, str, int], Place] = {}
-        self._integers: list[tuple[Any, Place]] = []
+        self._integers: list[tuple[Any, int, Place]] = []
+        self._inputs: frozenset[int] = frozenset()
+        self._is_muted = self._compares = False
         self._refuses = refuses
         self._data: TracedData | None = None
         self._decided: dict[str, Cause] = {}
@@ -81,6 +87,8 @@ class FrozenValues:
     def begin(self, inputs: Sequence[torch.Tensor], dynamic: Sequence[Collection[int]]) -> None:
         """Note the model's inputs and their dynamic axes. To be called as the trace begins."""
         self.decisions.clear()
+        if private.traces():
+            self._inputs = frozenset(private.traced_value(tensor).unique() for tensor in inputs)
         if self._refuses and private.traces():
             self._data = TracedData(inputs, dynamic)
 
@@ -132,19 +140,55 @@ class FrozenValues:
             + (", or make the size static: int(), no dynamic axis." if by_size else " where the data chooses a branch.")
         ) from error
 
-    def add_truth(self, tensor: torch.Tensor, answer: bool) -> None:
-        """Note a branch: that sizes decide alone becomes a condition of the model, and is no news."""
-        place = None if _in_a_check() else _place()
-        term = term_of(private.traced_value(tensor)) if place is not None and tensor.dim() == 0 else None
-        if place is not None and term is not None:
-            self.decisions[SizeDecision(term, answer, str(place))] = place
-            for key in [key for key in self._told if _BRANCH in key[0] and key[1:] == (place.file, place.line)]:
-                del self._told[key]
+    def read(self, tensor: torch.Tensor, usual: Callable[[], Any]) -> Any:
+        """Read a Python value of a tensor; one that sizes alone decide becomes a condition of the model.
+
+        Args:
+            tensor: The tensor.
+            usual: Reads it.
+        """
+        place = None if tensor.requires_grad or _in_a_check() else _place()
+        value = None if place is None else private.traced_value(tensor)
+        if place is None or not sizes_behind(value, self._inputs):
+            return usual()
+        with self._state(_is_muted=True):
+            answer = usual()
+        self._decide(value, answer, place)
+        return answer
+
+    def compare(self, usual: Callable[[], Any]) -> Any:
+        """Find the least or the largest of some numbers."""
+        with self._state(_compares=True):
+            return usual()
+
+    def length(self, usual: Callable[[], Any]) -> Any:
+        """Return the length of a tensor, a size, which is noted where Python makes an integer of it."""
+        with self._state(_is_muted=True):
+            return usual()
+
+    def is_news(self, text: str) -> bool:
+        """Tell whether something that torch warns of is not noted otherwise."""
+        # A loop over rows is recorded as such, and refused where their number is dynamic.
+        return not self._is_muted and not text.startswith("Iterating over a tensor") and not _in_a_check()
+
+    @contextmanager
+    def _state(self, **values: bool) -> Iterator[None]:
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+    def _decide(self, value: Any, answer: Any, place: Place) -> bool:
+        found = decisions_of(value, answer, str(place), self._inputs, self._compares)
+        self.decisions.update(dict.fromkeys(found, place))
+        return bool(found)
 
     def forget_decisions(self) -> None:
-        """Warn of branches on sizes instead: the graph is a copy of the trace, in which their values are not found."""
-        for place in self.decisions.values():
-            self.tell(f"A size is converted {_BRANCH}. {_CONSTANT}", place)
+        """Warn of what sizes decide instead: the graph is a copy of the trace, in which their values are not found."""
+        for decision, place in self.decisions.items():
+            self.tell(f"A size {decision.use} here, as a Python value. {_CONSTANT}", place)
         self.decisions.clear()
 
     def tell(self, text: str, place: Place | None) -> None:
@@ -152,23 +196,27 @@ class FrozenValues:
         if place is not None:
             self._told[text, place.file, place.line] = place
 
-    def add_integer(self, tensor: torch.Tensor) -> None:
+    def add_integer(self, tensor: torch.Tensor, answer: int) -> None:
         """Note that a tensor was made a Python integer, which may be recorded afterwards."""
-        place = _place()
+        place = None if _in_a_check() else _place()
         if place is not None:
-            self._integers.append((private.traced_value(tensor), place))
+            self._integers.append((private.traced_value(tensor), answer, place))
 
     def close(self) -> None:
-        """Tell of the integers that no operator took. To be called while the trace is still being recorded."""
-        calls = Counter((value.unique(), str(place)) for value, place in self._integers)
-        for value, place in self._integers:
-            if calls[value.unique(), str(place)] > _recorded_calls(value, str(place)):
+        """Note the integers that no operator took. To be called while the trace is still being recorded."""
+        calls = Counter((value.unique(), str(place)) for value, _, place in self._integers)
+        for value, answer, place in self._integers:
+            is_recorded = calls[value.unique(), str(place)] <= _recorded_calls(value, str(place))
+            if not is_recorded and not self._decide(value, answer, place):
                 self.tell(_INDEX, place)
         self._integers.clear()
 
     def warn(self) -> None:
         """Issue the warnings."""
+        decided = {(place.file, place.line) for place in self.decisions.values()}
         for (text, file, line), place in self._told.items():
+            if text.startswith(_OF_CONSTANTS) and (file, line) in decided:
+                continue
             warnings.warn_explicit(
                 text,
                 private.TracerWarning,
@@ -203,8 +251,7 @@ def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
 
 
 def _show(values: FrozenValues, usual: Callable[..., None], message: Any, category: Any, *where: Any) -> None:
-    # A loop over rows is recorded as such, and refused where their number is dynamic.
-    if _in_a_check() or str(message).startswith("Iterating over a tensor"):
+    if not values.is_news(str(message)):
         return
     place = _place() if issubclass(category, private.TracerWarning) else None
     if place is None:
@@ -234,25 +281,49 @@ def _recorded_calls(value: Any, place: str) -> int:
 @functools.cache
 def _replacements() -> tuple[tuple[Any, str, Any], ...]:
     notices = [
-        (torch.Tensor, "__index__", FrozenValues.add_integer),
         (torch.Tensor, "__hash__", _add_key),
         *((owner, name, _add_result(name)) for owner, name in _PYTHON_RESULTS),
         (torch.Tensor, "__iter__", _add_rows),
     ]
-    noticed = tuple((owner, name, _noticed(getattr(owner, name), notice)) for owner, name, notice in notices)
-    return (*noticed, (torch.Tensor, "__bool__", _branching(torch.Tensor.__bool__)))
+    tensor = torch.Tensor
+    return (
+        *((owner, name, _noticed(getattr(owner, name), notice)) for owner, name, notice in notices),
+        *((tensor, name, _watched(getattr(tensor, name), FrozenValues.read)) for name in _READING),
+        (tensor, "__index__", _watched(tensor.__index__, _read_integer)),
+        (tensor, "__len__", _watched(tensor.__len__, lambda values, _, usual: values.length(usual))),
+        *((builtins, name, _comparing(getattr(builtins, name))) for name in ("max", "min")),
+    )
 
 
-def _branching(usual: Callable[..., bool]) -> Callable[..., bool]:
-    """Return ``Tensor.__bool__`` that notes what sizes decide of a program that is being traced."""
+def _watched(usual: Callable[..., Any], read: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of tensors that reads a Python value, as the trace that is being recorded notes it."""
 
     @functools.wraps(usual)
-    def function(self: torch.Tensor) -> bool:
-        answer = usual(self)
+    def function(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         values = getattr(_active, "values", None)
-        if values is not None and private.traces():
-            values.add_truth(self, answer)
-        return answer
+        if values is None or not private.traces():
+            return usual(self, *args, **kwargs)
+        return read(values, self, functools.partial(usual, self, *args, **kwargs))
+
+    return function
+
+
+def _read_integer(values: FrozenValues, tensor: torch.Tensor, usual: Callable[[], int]) -> int:
+    answer = usual()
+    values.add_integer(tensor, answer)
+    return answer
+
+
+def _comparing(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``min`` or ``max`` that notes the comparisons of sizes of a program that is being traced."""
+
+    @functools.wraps(usual)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        values = getattr(_active, "values", None)
+        # Of values with equal keys, only one is the result.
+        if values is None or "key" in kwargs or not private.traces():
+            return usual(*args, **kwargs)
+        return values.compare(functools.partial(usual, *args, **kwargs))
 
     return function
 

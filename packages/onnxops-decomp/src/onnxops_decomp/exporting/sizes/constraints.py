@@ -27,15 +27,18 @@ class SizeConstraints:
     Attributes:
         conditions: Python comparisons over the names of dimensions, such as ``batch >= 2`` or ``3 * length % 4 == 0``,
             without those that follow from others.
+        places: Lines of the model's code that need them, as far as these are known, by condition.
     """
 
-    def __init__(self, conditions: Iterable[str]) -> None:
+    def __init__(self, conditions: Iterable[str], places: Mapping[str, str] | None = None) -> None:
         self.conditions = tuple(simplified(conditions))
+        self.places = {short: place for text, place in (places or {}).items() for short in simplified([text])}
         self._parsed = [(text, tree) for text in self.conditions if (tree := parsed_size(text)) is not None]
 
     def renamed(self, names: Mapping[str, str]) -> SizeConstraints:
         """Return the same conditions over dimensions of other names."""
-        return SizeConstraints(renamed_text(text, names) for text in self.conditions)
+        places = {renamed_text(text, names): place for text, place in self.places.items()}
+        return SizeConstraints((renamed_text(text, names) for text in self.conditions), places)
 
     def record(self, model: ir.Model) -> None:
         """Write the conditions into the model's metadata."""
@@ -106,7 +109,9 @@ def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[
 
 
 def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> None:
-    """Warn of conditions that leave out sizes of a dimension by itself which its declaration does not leave out.
+    """Warn of conditions that leave out sizes that the declaration does not leave out.
+
+    Of those on several dimensions, it warns where the line that needs them is known.
 
     Args:
         constraints: The conditions.
@@ -116,7 +121,12 @@ def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> Non
         UserWarning: If there are some.
     """
     bounds = [tree for text in declared if (tree := parsed_size(text)) is not None]
-    found = [text for text in constraints.conditions if _leaves_out(text, bounds)]
+    places = constraints.places
+    found = [
+        f"{text} (at {places[text]})" if text in places else text
+        for text in constraints.conditions
+        if _leaves_out(text, bounds, text in places)
+    ]
     if found:
         warn_user(
             f"The model is right for a part of the declared sizes only: {'; '.join(found)}. Its program refuses the "
@@ -125,12 +135,18 @@ def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> Non
         )
 
 
-def _leaves_out(text: str, bounds: Sequence[ast.expr]) -> bool:
-    """Tell whether a condition on one dimension does not hold for some size that is declared, and larger than 1."""
+def _leaves_out(text: str, bounds: Sequence[ast.expr], several: bool) -> bool:
+    """Tell whether a condition on one dimension does not hold for some size that is declared, and larger than 1.
+
+    Args:
+        text: The condition.
+        bounds: What is declared.
+        several: What is said of conditions on several dimensions.
+    """
     tree = parsed_size(text)
     names = set() if tree is None else names_in_size(tree)
     if tree is None or len(names) != 1:
-        return False
+        return several
     (name,) = names
     of_name = [bound for bound in bounds if names_in_size(bound) == names]
     sizes = (size for size in _SOME_SIZES if all(condition_holds(bound, {name: size}) for bound in of_name))
