@@ -65,3 +65,27 @@ def test_an_affine_grid_follows_the_size_of_the_image(rank: int) -> None:
 def test_an_affine_grid_of_another_rank_is_refused() -> None:
     with pytest.raises(CaptureError, match=r"theta of shape \(N, 2, 3\)"):
         export(lambda theta: F.affine_grid(theta, [2, 3, 4, 5], False), (torch.randn(2, 3, 4),))
+
+
+GROUPED = {
+    "rows": (lambda tokens: ((tokens, 8), (2, 8, 16)), ({0: "tokens"}, None, None)),
+    "columns": (lambda tokens: ((2, 4, 8), (8, tokens)), (None, {1: "tokens"}, None)),
+    "inner": (lambda tokens: ((8, tokens), (tokens, 16)), ({1: "tokens"}, {0: "tokens"}, None)),
+    "batch": (lambda tokens: ((2, tokens, 8), (2, 8, 16)), ({1: "tokens"}, None)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", GROUPED)
+def test_products_of_groups_take_floats(name: str, dtype: torch.dtype) -> None:
+    shapes, dynamic = GROUPED[name]
+
+    def function(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor | None = None) -> torch.Tensor:
+        return F.grouped_mm(x, weight, offs=ends)
+
+    def args(tokens: int) -> tuple[torch.Tensor, ...]:
+        operands = [torch.randn(shape).to(dtype) for shape in shapes(tokens)]
+        return (*operands, *([] if name == "batch" else [torch.tensor([tokens // 4, tokens], dtype=torch.int32)]))
+
+    program, other = export(function, args(8), dynamic_shapes=dynamic), args(24)
+    torch.testing.assert_close(program(*other), function(*other))

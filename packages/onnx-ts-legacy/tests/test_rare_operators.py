@@ -137,3 +137,30 @@ def between_elements(x: Tensor) -> Tensor:
 )
 def test_as_many_spaced_numbers_as_a_dynamic_size(program: Callable[..., Tensor]) -> None:
     exported(program, (torch.rand(4),), (torch.rand(2),), (torch.rand(7),), dynamic_axes={"x": {0: "n"}})
+
+
+GROUPED: dict[str, tuple[Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]], dict[str, dict[int, str]]]] = {
+    "rows": (lambda tokens: ((tokens, 8), (2, 8, 16)), {"x": {0: "tokens"}}),
+    "columns": (lambda tokens: ((2, 4, 8), (8, tokens)), {"weight": {1: "tokens"}}),
+    "inner": (lambda tokens: ((8, tokens), (tokens, 16)), {"x": {1: "tokens"}, "weight": {0: "tokens"}}),
+}
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", GROUPED)
+def test_products_of_groups_take_floats(name: str, turned: bool, scripted: bool) -> None:
+    shapes, dynamic = GROUPED[name]
+
+    def plain(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+        return torch._grouped_mm(x, weight, offs=ends)
+
+    def by_columns(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+        return torch._grouped_mm(x.mT.contiguous().mT, weight, offs=ends)
+
+    def args(tokens: int) -> tuple[Tensor, ...]:
+        ends = torch.tensor([tokens // 4, tokens], dtype=torch.int32)
+        return *(torch.randn(shape) for shape in shapes(tokens)), ends
+
+    function = by_columns if turned else plain
+    exported(torch.jit.script(function) if scripted else function, args(8), args(24), dynamic_axes=dynamic)

@@ -14,6 +14,7 @@ import torch
 
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm, is_tensor
+from onnxops_decomp.exporting import grouped_mm_form
 
 __all__ = ["known_form", "known_view", "same_sizes"]
 
@@ -38,6 +39,8 @@ def known_form(
         kwargs: Its keyword arguments.
         is_contiguous: Tells whether a tensor of a form is contiguous.
     """
+    if function is aten._grouped_mm.default:
+        return grouped_mm_form(*args, **kwargs)
     rule = _RULES.get(function)
     if rule is not None:
         return rule(*args, **kwargs) if is_contiguous(args[0]) else None

@@ -115,7 +115,7 @@ from onnxops_decomp.graph.mutation import (
     written_roots,
 )
 from onnxops_decomp.graph.symbols import SymbolNames, dimension_symbol
-from onnxops_decomp.graph.whole_calls import WholeCalls, restore_calls
+from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, restore_calls
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
@@ -210,6 +210,7 @@ __all__ = [
     "for_torch",
     "from_dynamic_axes",
     "functional_overload",
+    "grouped_mm_form",
     "has_autocast_kernel",
     "ignored_state",
     "in_mode",

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_decomp.graph.definitions import corrcoef, cov, gaussian_nll_loss, masked_index, needs_masked_index
 
-__all__ = ["WholeCalls", "restore_calls"]
+__all__ = ["WholeCalls", "grouped_mm_form", "restore_calls"]
 
 _NAMESPACE = "onnxops_whole"
 
@@ -143,6 +143,38 @@ def _lstsq(
     return solution, residuals, rank, self.new_empty(values, dtype=real)
 
 
+def grouped_mm_form(
+    input: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
+) -> tuple[torch.dtype, tuple[Any, ...]] | None:
+    """Return dtype and sizes of a product of groups in FLOAT or FLOAT16: torch's fake kernel takes bfloat16 alone.
+
+    Args:
+        input: Of shape (M, K), or (groups, M, K).
+        mat2: Of shape (K, N), or (groups, K, N).
+        offs: The ends of the groups, where one operand is two-dimensional.
+        bias: None, as kernels know none yet.
+        out_dtype: That of the operands, or None.
+
+    Returns:
+        None for calls that torch's fake kernel judges.
+    """
+    dtype, left, right = input.dtype, input.shape, mat2.shape
+    if dtype not in (torch.float32, torch.float16) or mat2.dtype != dtype or out_dtype not in (None, dtype):
+        return None
+    two = (len(left) == 2) + (len(right) == 2)
+    if bias is not None or (offs is None) != (two == 0):
+        return None
+    groups = ((left[0],), (), (offs.shape[0],) if two else ())[two]
+    return dtype, (*groups, left[-2], right[-1])
+
+
+def _grouped_mm(self: torch.Tensor, mat2: torch.Tensor, *options: Any) -> torch.Tensor:
+    torch._check(self.shape[-1] == mat2.shape[-2], lambda: "the operands of a grouped product have other inner sizes")
+    form = grouped_mm_form(self, mat2, *options)
+    assert form is not None, "other calls are not kept whole"
+    return self.new_empty(form[1])
+
+
 # ---- which calls
 
 
@@ -161,6 +193,10 @@ def _starts_at_tensor(args: Args, kwargs: Kwargs) -> bool:
 
 def _counts_classes(args: Args, kwargs: Kwargs) -> bool:
     return bool((args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1)
+
+
+def _multiplies_floats(args: Args, kwargs: Kwargs) -> bool:
+    return grouped_mm_form(*args, **kwargs) is not None
 
 
 _Fake = Callable[..., Any]
@@ -182,6 +218,7 @@ _OPERATORS: dict[str, tuple[tuple[str, ...], _Fake, _Condition]] = {
     "one_hot": (("default",), _one_hot, _counts_classes),
     "linalg_lstsq": (("default",), _lstsq, _always),
     "index": (("Tensor",), masked_index, _always),
+    "_grouped_mm": (("default",), _grouped_mm, _multiplies_floats),
 }
 
 

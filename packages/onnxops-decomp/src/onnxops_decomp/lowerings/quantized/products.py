@@ -183,7 +183,7 @@ def grouped_mm(
     result is exact, at the cost of as many products as there are groups.
     """
     dtype = op.dtype(self) if out_dtype is None else to_ir(out_dtype)
-    # The operands are half floats, whose products torch adds up in float.
+    # The operands are floats, or half floats, whose products torch adds up in float.
     self, mat2 = op.cast(self, _FLOAT), op.cast(mat2, _FLOAT)
     zero = op.constant(0.0, _FLOAT)
     ranks = op.rank(self), op.rank(mat2)
