@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -197,3 +198,31 @@ def test_a_decoder_is_exported_with_any_step_as_example(new: int, old: int) -> N
     for sizes in [(1, 1, 0), (2, 1, 7), (2, 6, 0), (3, 2, 2)]:
         given = arguments(*sizes)
         torch.testing.assert_close(program(*given)[0], Step()(*given))
+
+
+class Squeezing(torch.nn.Module):
+    def forward(self, x: T) -> T:
+        return x.squeeze(0) * 2
+
+
+# The model, rows of the example, the condition, and rows that break it.
+CHECKED: dict[str, tuple[Callable[[T], T], int, str, int]] = {
+    "branch": (lambda x: x * 2 if x.size(0) > 3 else x, 5, "n >= 4", 2),
+    "number": (lambda x: x * len(x), 4, "n == 4", 5),
+    "multiple": (BRANCHES["even"][0], 4, "n % 2 == 0", 5),
+    "squeezed": (Squeezing(), 4, "n != 1", 1),
+    "squeezed by a script": (torch.jit.script(Squeezing()), 4, "n != 1", 1),
+}
+
+
+@pytest.mark.parametrize("export", [onnx_ts_legacy.export, through_fx], ids=["ts", "fx"])
+@pytest.mark.parametrize("case", CHECKED)
+def test_the_graph_refuses_what_breaks_a_condition_if_it_is_asked_to(case: str, export: Callable[..., Any]) -> None:
+    model, rows, condition, wrong = CHECKED[case]
+    dims = {"x": {0: "n"}}
+    program = export(model, (torch.randn(rows, 2),), input_names=["x"], dynamic_axes=dims, size_checks=True)
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    x = torch.randn(rows, 2)
+    torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), model(x))
+    with pytest.raises(Exception, match=f"size_check: {condition}"):
+        session.run(None, {"x": np.zeros((wrong, 2), np.float32)})

@@ -32,6 +32,7 @@ from onnxops_decomp.exporting import (
     Saving,
     SizeConstraints,
     Translations,
+    add_size_checks,
     assumed_conditions,
     check_names,
     check_options,
@@ -130,7 +131,8 @@ def export(
         optimize: Whether groups of nodes are fused where the opset has one operator for them.
         target: ``"onnxruntime"`` for operators of its own domain ``com.microsoft``.
         capture_repeated_blocks: Refused: TorchScript has no such blocks.
-        size_checks: Refused: a TorchScript program lists no conditions on sizes.
+        size_checks: Whether the graph itself refuses sizes that break a condition of ``constraints``, in a node that is
+            named after it. The program checks them in any case. Needs opset 13.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU.
         dynamo: True is refused: that is onnx-fx-export.
         fallback: Changes nothing: this is what others fall back to.
@@ -198,6 +200,8 @@ def _finish(program: TSProgram, given: Mapping[str, Any], bounds: Sequence[str])
     program.constraints = SizeConstraints(conditions, program.constraints.places)
     program.constraints.record(program.model)
     warn_of_bounds(program.constraints, bounds)
+    if given["size_checks"]:
+        add_size_checks(program.model, program.constraints)
 
 
 def _options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:

@@ -101,7 +101,7 @@ OPTIONS: Mapping[str, Option] = {
     "capture_repeated_blocks": Option(
         kinds.CLASSES, _by_torchscript("a TorchScript program has no blocks that are captured once")
     ),
-    "size_checks": Option(FLAG, _by_torchscript("a TorchScript program lists no conditions on sizes")),
+    "size_checks": Option(FLAG),
     "widen_bfloat16": Option(FLAG),
     "dynamo": Option(
         FLAG,
