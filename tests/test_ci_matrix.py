@@ -31,6 +31,7 @@ EVERY = sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml
         (["packages/onnxops-decomp/tests/torchvision_operators.py"], ["onnx-fx-export", "onnxops-decomp"]),
         (["docs/how-to/add-an-operator.md"], ["onnxops-decomp"]),
         (["docs/reference/options.md"], ["onnxops-decomp"]),
+        (["docs/how-to/errors.md"], ["onnx-fx-export", "onnxops-decomp"]),
         (["examples/quickstart.py"], ["onnx-fx-export"]),
         (["benchmarks/figures.py"], ["onnx-verify"]),
         (["packages/onnxops-core/README.md", "packages/onnxops-core/changelog.d/new.added.md"], []),

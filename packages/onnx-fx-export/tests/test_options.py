@@ -125,28 +125,25 @@ def test_the_report_of_a_fallback_says_that_it_made_the_model(tmp_path: Path) ->
     assert "no model was written" not in text
 
 
-DOCS = Path(__file__).parents[3] / "docs"
+COMING = Path(__file__).parents[3] / "docs" / "coming-from-torch-onnx.md"
+ERRORS = Path(__file__).parents[3] / "docs" / "how-to" / "errors.md"
 
 
-def part(page: str, start: str, end: str) -> str:
-    return (DOCS / page).read_text().partition(start)[2].partition(end)[0]
+def part(page: Path, start: str, end: str) -> str:
+    return page.read_text().partition(start)[2].partition(end)[0]
 
 
 def quoted(text: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", text))
 
 
-@pytest.mark.skipif(not DOCS.is_dir(), reason="the pages are only in the repository")
+@pytest.mark.skipif(not COMING.is_file(), reason="the pages are only in the repository")
 def test_the_page_for_users_of_torch_onnx_names_the_options_that_differ() -> None:
     start = "These do\nsomething else:\n"
-    rows = [
-        row.split("|")[1:3]
-        for row in part("coming-from-torch-onnx.md", start, "And these are new").splitlines()[3:]
-        if row
-    ]
+    rows = [row.split("|")[1:3] for row in part(COMING, start, "And these are new").splitlines()[3:] if row]
     known = {name: effect for names, effect in rows for name in quoted(names)}
     by_torchscript = {name for name, effect in known.items() if "`dynamo=False` only" in effect}
-    new = quoted(part("coming-from-torch-onnx.md", "And these are new", "\n\n"))
+    new = quoted(part(COMING, "And these are new", "\n\n"))
 
     assert known.keys() <= parameters(torch.onnx.export) & OPTIONS.keys()
     assert by_torchscript == {
@@ -159,9 +156,9 @@ def test_the_page_for_users_of_torch_onnx_names_the_options_that_differ() -> Non
     assert new == parameters(onnx_fx_export.export) - parameters(torch.onnx.export)
 
 
-@pytest.mark.skipif(not DOCS.is_dir(), reason="the pages are only in the repository")
+@pytest.mark.skipif(not COMING.is_file(), reason="the pages are only in the repository")
 def test_the_page_on_errors_lists_every_exception() -> None:
-    table = part("how-to/errors.md", "| exception |", "\n\n")
+    table = part(ERRORS, "| exception |", "\n\n")
     listed = set().union(*(quoted(row.split("|")[1]) for row in table.splitlines()[2:]))
 
     assert listed == {name for name in onnx_fx_export.__all__ if name.endswith("Error")} - {"OnnxExporterError"}
