@@ -3,9 +3,10 @@
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from models import build, info, normal
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from onnx_verify import Backend, compare, find_mismatch, load_model
 from onnx_verify.models.storage import save_model
@@ -73,7 +74,7 @@ def test_an_initializer_that_is_also_an_input_keeps_its_value():
 )
 @pytest.mark.parametrize("form", ["raw", "external", "saved"])
 def test_every_element_type_survives(values, form, tmp_path):
-    tensor = numpy_helper.from_array(values, "w")
+    tensor = ir.to_proto(ir.tensor(values, name="w"))
     model = build(
         [helper.make_node("Identity", ["w"], ["y"])], [], [info("y", [len(values)], tensor.data_type)], opset=23
     )
@@ -88,7 +89,7 @@ def test_every_element_type_survives(values, form, tmp_path):
     read = loaded.initializer_values("w")
     assert read.dtype == values.dtype
     np.testing.assert_array_equal(read, values)
-    np.testing.assert_array_equal(numpy_helper.to_array(loaded.to_proto().graph.initializer[0]), values)
+    np.testing.assert_array_equal(ir.from_proto(loaded.to_proto().graph.initializer[0]).numpy(), values)
 
 
 def test_a_large_model_is_saved_with_its_weights_beside_it(tmp_path, monkeypatch):

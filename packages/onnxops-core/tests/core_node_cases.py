@@ -81,6 +81,8 @@ def _attribute(attribute):
 def _all_cases():
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
+        if not hasattr(np, "bool"):  # The cases of onnx are written for NumPy 2.
+            np.bool = np.bool_  # type: ignore[misc, assignment]
         from onnx.backend.test.case.node import collect_testcases
 
         return [case for case in collect_testcases(None) if len(case.model.graph.node) == 1]

@@ -126,5 +126,6 @@ def _reworded() -> set[tuple[str, int]]:
 def test_change_of_words_alone_is_adapted_or_known() -> None:
     registry.find_adapter("Identity", OLDEST_OPSET, NEWEST_OPSET)
     adapted = {(op_type, below) for op_type, changes in registry._ADAPTERS.items() for below in changes}
+    known = range(OLDEST_OPSET, onnx.defs.onnx_opset_version() + 1)
     left = {(op_type, below) for op_type, below in _reworded() - adapted if below != NEGATIVE_AXES_OPSET}
-    assert left == REWORDED
+    assert {each for each in left if each[1] in known} == {each for each in REWORDED if each[1] in known}

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from decomp_harness import check
 from opset_sweep import swept
 
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
+
 OPSETS = swept(7, 10, 13, 18, 22, 26)
 MAX = [F.max_pool1d, F.max_pool2d, F.max_pool3d]
 AVG = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d]
@@ -71,6 +73,7 @@ def test_avg_pool_counts_padding_as_asked(dtype: torch.dtype, divisor: int | Non
     check(lambda x: F.avg_pool2d(x, 3, 2, 1, True, include, divisor), x, opset=opset)
 
 
+@pytest.mark.skipif(is_older(1, 26), reason="ONNX Runtime before 1.26 folds uneven padding into a wrong average")
 def test_avg_pool_runs_at_other_sizes() -> None:
     check(
         lambda x: F.avg_pool2d(x, 3, 2, 1, True, False, 7),

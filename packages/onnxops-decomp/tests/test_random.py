@@ -4,6 +4,8 @@ import pytest
 import torch
 from decomp_harness import check, lower, run
 
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
+
 X = torch.rand(3, 4)
 LARGER = [(torch.rand(6, 5),)]
 
@@ -104,6 +106,8 @@ def test_randint_covers_its_range_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 50])
 def test_randperm_is_a_permutation(n: int) -> None:
+    if not n and is_older(1, 28):
+        pytest.skip("ONNX Runtime before 1.28 gives outputs that are empty constants no type")
     drawn = draw(lambda x: torch.randperm(n) + x.long(), torch.zeros(1))
     assert drawn.sort().values.tolist() == list(range(n))
 

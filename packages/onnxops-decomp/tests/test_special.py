@@ -6,6 +6,8 @@ import pytest
 import torch
 from decomp_harness import check
 
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
+
 NAN, INF = float("nan"), float("inf")
 special = torch.special
 Function = Callable[..., torch.Tensor]
@@ -55,6 +57,8 @@ FUNCTIONS: dict[str, tuple[Function, torch.Tensor]] = {
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_special_function_in_double_precision(name: str) -> None:
     function, points = FUNCTIONS[name]
+    if name in ("erf", "ndtr") and is_older(1, 28):
+        points = points[~points.isnan()]  # Of these ONNX Runtime before 1.28 gives 1.
     if points.dtype == torch.float32:
         check(lambda x: function(x), points)
     else:

@@ -54,7 +54,7 @@ def test_a_written_model_is_the_serialized_one(dtype: torch.dtype) -> None:
         del proto.graph.initializer[:]
         proto.graph.initializer.extend(tensors)
     assert written == expected
-    array = onnx.numpy_helper.to_array(written.graph.initializer[2])
+    array = ir.from_proto(written.graph.initializer[2]).numpy()
     np.testing.assert_array_equal(array.astype(np.float64), transposed.double().numpy())
 
 

@@ -10,6 +10,8 @@ import torch
 from decomp_harness import check
 from opset_sweep import swept
 
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
+
 A, B = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 11, 7)
 OTHERS = [(torch.randn(4, 6, 8, 9), torch.randn(4, 6, 12, 9)), (torch.randn(1, 2, 1, 3), torch.randn(1, 2, 1, 3))]
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor, ...]]
@@ -44,6 +46,8 @@ def attributes(model: onnx.ModelProto) -> list[dict[str, float]]:
 @pytest.mark.parametrize("opset", swept(7, 13, 20, 23))
 @pytest.mark.parametrize("case", FUSED)
 def test_products_turn_and_scale(case: str, opset: int) -> None:
+    if case == "a factor with more dimensions" and is_older(1, 23):
+        pytest.skip("ONNX Runtime before 1.23 fuses such factors, and loses the dimensions")
     function, expected = FUSED[case]
     lowered = check(function, A, B, opset=opset, target="onnxruntime")
     assert attributes(lowered.proto) == expected

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import numpy_helper
 
 from onnx_verify.errors import InputError, ModelLoadError
 from onnx_verify.inputs.sets import InputSet
-from onnx_verify.models.weights import tensor_values
+from onnx_verify.models.weights import tensor_proto, tensor_values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,4 +161,4 @@ def _parts(sequence: onnx.SequenceProto) -> list[Any]:
 
 def write_value(path: Path, value: Any) -> None:
     """Writes one array as a TensorProto."""
-    path.write_bytes(numpy_helper.from_array(np.asarray(value), path.stem).SerializeToString())
+    path.write_bytes(tensor_proto(np.asarray(value), path.stem).SerializeToString())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from onnx_verify.errors import ModelLoadError
 from onnx_verify.models.external_files import resolve_external
@@ -21,6 +21,7 @@ from onnx_verify.models.weights import (
     check_payload,
     external_weight,
     payload_size,
+    tensor_proto,
     tensor_values,
 )
 
@@ -108,7 +109,7 @@ class LoadedModel:
         proto.CopyFrom(self.proto)
         for tensor in proto.graph.initializer:
             if tensor.name in self.weights:
-                tensor.CopyFrom(numpy_helper.from_array(self.weights[tensor.name].load(), tensor.name))
+                tensor.CopyFrom(tensor_proto(self.weights[tensor.name].load(), tensor.name))
         return proto
 
 
@@ -175,7 +176,7 @@ def _from_file(path: Path) -> LoadedModel:
     for tensor in _nested_tensors(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             values = external_weight(tensor, base).load()
-            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+            tensor.CopyFrom(tensor_proto(values, tensor.name))
     return loaded
 
 
@@ -200,7 +201,7 @@ def _detach_owned(loaded: LoadedModel, tensor: onnx.TensorProto, base: Path) -> 
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         weight: Weight = external_weight(tensor, base)
         if payload_size(tensor.name, tensor.data_type, tensor.dims) <= INLINE_LIMIT:
-            tensor.CopyFrom(numpy_helper.from_array(weight.load(), tensor.name))
+            tensor.CopyFrom(tensor_proto(weight.load(), tensor.name))
             return
     else:
         size = payload_size(tensor.name, tensor.data_type, tensor.dims)
@@ -216,7 +217,7 @@ def _detach_owned(loaded: LoadedModel, tensor: onnx.TensorProto, base: Path) -> 
             weight = BytesWeight(data, int(tensor.data_type), tuple(tensor.dims))
         else:
             values = tensor_values(tensor)
-            weight = BytesWeight(numpy_helper.from_array(values).raw_data, int(tensor.data_type), tuple(tensor.dims))
+            weight = BytesWeight(tensor_proto(values).raw_data, int(tensor.data_type), tuple(tensor.dims))
     loaded.weights[tensor.name] = weight
     tensor.CopyFrom(header(tensor.name, weight))
 
@@ -301,7 +302,7 @@ def _add_ir_weight(loaded: LoadedModel, name: str, value: ir.Value) -> None:
     if weight.code == onnx.TensorProto.STRING or payload_size(name, weight.code, weight.shape) <= INLINE_LIMIT:
         written = ir.to_proto(tensor)
         if written.data_location == onnx.TensorProto.EXTERNAL:
-            written = numpy_helper.from_array(weight.load())
+            written = tensor_proto(weight.load())
         written.name = name
         loaded.graph.initializer.append(written)
         return

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from onnx_verify.errors import OnnxVerifyError
 from onnx_verify.models.model import LoadedModel
-from onnx_verify.models.weights import weight_bytes
+from onnx_verify.models.weights import tensor_proto, weight_bytes
 from onnx_verify.values.dtypes import BITS4
 
 _SINGLE_FILE = 1 << 30
@@ -37,7 +36,7 @@ def save_model(model: LoadedModel, path: Path) -> None:
             for tensor in proto.graph.initializer:
                 if tensor.name in model.weights:
                     values = model.weights[tensor.name].load()
-                    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+                    tensor.CopyFrom(tensor_proto(values, tensor.name))
         partial = path.with_name(path.name + ".part")
         partial.write_bytes(proto.SerializeToString())
         os.replace(partial, path)
@@ -58,7 +57,7 @@ def _write_weights(proto: onnx.ModelProto, model: LoadedModel, path: Path) -> No
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             offset = file.tell()
             if tensor.data_type in BITS4:
-                file.write(numpy_helper.from_array(values).raw_data)
+                file.write(tensor_proto(values).raw_data)
             else:
                 np.ascontiguousarray(values).reshape(-1).view(np.uint8).tofile(file)
             length = file.tell() - offset

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 from onnx import numpy_helper
 
 from onnx_verify.errors import ModelLoadError
@@ -18,8 +19,6 @@ from onnx_verify.values.dtypes import BITS4, is_known, numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    import onnx_ir as ir
 
 Array = npt.NDArray[Any]
 
@@ -184,9 +183,23 @@ def tensor_values(proto: onnx.TensorProto) -> Array:
     """
     check_payload(proto)
     try:
-        return np.asarray(numpy_helper.to_array(proto))
+        if _is_numpy_own(numpy_dtype(proto.data_type)):
+            return np.asarray(numpy_helper.to_array(proto))
+        return np.asarray(ir.serde.deserialize_tensor(proto).numpy())
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise ModelLoadError(f"tensor {proto.name!r} cannot be decoded: {error}") from error
+
+
+def tensor_proto(values: Array, name: str = "") -> onnx.TensorProto:
+    """Returns an array as ONNX stores it, with inline data."""
+    if _is_numpy_own(values.dtype):
+        return numpy_helper.from_array(values, name)
+    return ir.to_proto(ir.Tensor(values, name=name))
+
+
+def _is_numpy_own(dtype: np.dtype[Any]) -> bool:
+    """Whether numpy itself has the dtype; what onnx makes of the others differs between its releases."""
+    return dtype.kind in "OSUT" or dtype.isbuiltin == 1
 
 
 def external_weight(proto: onnx.TensorProto, base: Path | None) -> FileWeight:

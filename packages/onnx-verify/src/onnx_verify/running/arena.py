@@ -31,6 +31,15 @@ def set_memory_limit(limit: int) -> None:
     _wanted = limit
 
 
+def unbounded_optimizers() -> list[str]:
+    """The optimizers of ONNX Runtime that have to be off for a limit that was set to hold.
+
+    Before 1.27, constants are folded in memory that no arena counts.
+    """
+    version = tuple(int(part) for part in ort.__version__.split(".")[:2])
+    return ["ConstantFolding"] if _wanted is not None and version < (1, 27) else []
+
+
 def _machine_memory() -> int:
     """Returns the bytes of physical memory, or 16 GiB where the system does not tell."""
     try:

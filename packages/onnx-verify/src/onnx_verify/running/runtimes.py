@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import math
 import re
 import threading
 from abc import ABC, abstractmethod
@@ -22,7 +23,7 @@ from onnx_verify.errors import InputError, ModelRunError
 from onnx_verify.inputs.sets import InputSet, as_array, bind_feeds
 from onnx_verify.models.model import LoadedModel, ModelLike, ValueSpec, is_model_like, load_model, used_names
 from onnx_verify.models.weights import unpack4
-from onnx_verify.running.arena import share_arena
+from onnx_verify.running.arena import share_arena, unbounded_optimizers
 from onnx_verify.values.dtypes import BITS4, numpy_dtype, onnx_dtype
 from onnx_verify.values.pytree import flatten
 from onnx_verify.values.torch_tensors import (
@@ -254,7 +255,12 @@ class OrtRuntime(OnnxRuntime):
         if backend.kind is not OnnxBackend.ONNX_RUNTIME_CPU:
             providers.append(OnnxBackend.ONNX_RUNTIME_CPU.value)
         try:
-            self._session = ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
+            self._session = ort.InferenceSession(
+                proto.SerializeToString(),
+                options,
+                providers=providers,
+                disabled_optimizers=unbounded_optimizers() if self._shrink else [],
+            )
         except Exception as error:
             raise ModelRunError(f"{self.name} cannot be loaded: {_first_lines(error)}") from error
         # A provider that fails to start is left out with a line in the log, and the model would run on the CPU.
@@ -492,7 +498,9 @@ def from_ort_value(value: Any) -> Any:
     if (dtype.kind in "biufcO" and dtype.name in np.sctypeDict) or code == onnx.TensorProto.STRING:
         return value.numpy()
     shape = tuple(value.shape())
-    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), np.uint8)
+    count = math.prod(shape)
+    size = (count + 1) // 2 if code in BITS4 else count * dtype.itemsize
+    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8)
     return unpack4(raw, code, shape) if code in BITS4 else raw.view(dtype).reshape(shape)
 
 

@@ -11,6 +11,9 @@ from onnx import TensorProto
 BITS4 = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1})
 """Element types of which two share one byte in raw data."""
 
+FLOAT8E8M0 = 24
+"""The element type of exponents alone, which `TensorProto` names since onnx 1.19."""
+
 _NUMPY: dict[int, np.dtype[np.generic]] = {
     TensorProto.FLOAT: np.dtype(np.float32),
     TensorProto.DOUBLE: np.dtype(np.float64),
@@ -20,7 +23,7 @@ _NUMPY: dict[int, np.dtype[np.generic]] = {
     TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
     TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
     TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
-    TensorProto.FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
     TensorProto.FLOAT4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
     TensorProto.INT4: np.dtype(ml_dtypes.int4),
     TensorProto.UINT4: np.dtype(ml_dtypes.uint4),

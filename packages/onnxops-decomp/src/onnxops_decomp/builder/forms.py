@@ -21,14 +21,14 @@ import onnx_ir as ir
 from onnxops_decomp.builder.runtime import Runtime
 from onnxops_decomp.spec.schemas import NEWEST_OPSET
 
-__all__ = ["Adapter", "adapter", "find_adapter", "find_form", "without_kernel"]
+__all__ = ["Adapter", "adapter", "find_adapter", "find_forms", "without_kernel"]
 
 Adapter = Callable[..., Any]
 Form = tuple[int, Adapter]
 
 _ADAPTERS: dict[str, dict[int, Adapter]] = {}
 _COMPOSED: dict[str, list[tuple[int, frozenset[ir.DataType] | None, Adapter]]] = {}
-_FORMS: dict[tuple[Any, ...], Form | None] = {}
+_FORMS: dict[tuple[Any, ...], tuple[Form, ...]] = {}
 _loaded = False
 
 # Where operators are composed that runtimes lack a kernel for.
@@ -64,7 +64,8 @@ def without_kernel(
 ) -> Callable[[Adapter], Adapter]:
     """Register a function that composes ``op_types`` of other operators where runtimes lack a kernel.
 
-    It is called like an adapter, with a builder that takes the newest forms.
+    It is called like an adapter, with a builder that takes the newest forms, and may return None for a call that the
+    runtime has a kernel for.
 
     Args:
         op_types: Operators that it stands for.
@@ -93,10 +94,10 @@ def find_adapter(op_type: str, opset: int, dialect: int) -> tuple[int, Adapter] 
     return None if below is None else (below, changes[below])
 
 
-def find_form(
+def find_forms(
     op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...], runtime: Runtime | None
-) -> Form | None:
-    """Return the dialect and the function by which a call is written otherwise, or None if its operator serves.
+) -> tuple[Form, ...]:
+    """Return the dialects and functions by which a call may be written otherwise, in order; none if it stays as it is.
 
     Args:
         op_type: Operator of the default domain.
@@ -109,20 +110,21 @@ def find_form(
     try:
         return _FORMS[key]
     except KeyError:
-        form = _FORMS[key] = _form(op_type, opset, dialect, dtypes, runtime)
-        return form
+        forms = _FORMS[key] = _forms(op_type, opset, dialect, dtypes, runtime)
+        return forms
 
 
-def _form(
+def _forms(
     op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...], runtime: Runtime | None
-) -> Form | None:
-    change = find_adapter(op_type, opset, dialect)
+) -> tuple[Form, ...]:
+    found: list[Form] = []
     first, last = runtime.no_kernel.get(op_type, (1, 0)) if runtime else (1, 0)
     for operand, without, function in _COMPOSED.get(op_type, ()) if runtime else ():
         dtype = dtypes[operand] if operand < len(dtypes) else None
         if first <= opset <= last if without is None else dtype in without:
-            return NEWEST_OPSET, function
-    return None if change is None else (change[0] - 1, change[1])
+            found.append((NEWEST_OPSET, function))
+    change = find_adapter(op_type, opset, dialect)
+    return tuple(found) if change is None else (*found, (change[0] - 1, change[1]))
 
 
 def _load() -> None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxops_decomp.builder import binding
 from onnxops_decomp.builder.folding import fold, is_foldable
-from onnxops_decomp.builder.forms import find_adapter, find_form
+from onnxops_decomp.builder.forms import find_adapter, find_forms
 from onnxops_decomp.builder.planning import (
     NEGATIVE_AXES_OPSET,
     Dtypes,
@@ -214,12 +214,12 @@ class OpBuilder(SizeOperations):
             if written is not None and (found := written(self, *values, **attributes)) is not None:
                 return (found,)
         dtypes = dtypes_of(values)
-        form = find_form(spec.op_type, self.opset, self.dialect, dtypes, runtime)
-        if form is not None:
+        wanted = {"_outputs": count} if count > 1 else {}
+        for form in find_forms(spec.op_type, self.opset, self.dialect, dtypes, runtime):
             dialect, function = form
-            wanted = {"_outputs": count} if count > 1 else {}
             result = function(self.at(dialect), *values, **attributes, **wanted)
-            return (result,) if isinstance(result, ir.Value) else tuple(result)
+            if result is not None:
+                return (result,) if isinstance(result, ir.Value) else tuple(result)
         if self.opset < NEGATIVE_AXES_OPSET:
             attributes = with_positive_axes(self.opset, spec.op_type, values, attributes)
         return self._merged(spec.op_type, values, dtypes, attributes, count)

@@ -521,7 +521,7 @@ def infer_by_onnx(node: ir.Node, opset: int, constant: ConstantOf) -> dict[str, 
         types[value.name] = ir.serde.serialize_value(value).type
         array = constant(value)
         if array is not None and array.size <= 64 and value.dtype is not None:
-            data[value.name] = onnx.numpy_helper.from_array(array, value.name)
+            data[value.name] = ir.to_proto(ir.Tensor(array, name=value.name))
     try:
         inferred: dict[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
             schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(node.domain, opset)]

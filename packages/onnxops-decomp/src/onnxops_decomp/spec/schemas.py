@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+from pathlib import Path
 from typing import Any, cast
 
 import onnx
@@ -11,10 +13,24 @@ import onnx_ir as ir
 
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 
-__all__ = ["NEWEST_OPSET", "OLDEST_OPSET", "Formal", "OpSpec", "check_opset", "first_opset", "op_spec"]
+__all__ = [
+    "NEWER_OPERATORS",
+    "NEWEST_OPSET",
+    "OLDEST_ONNX_OPSET",
+    "OLDEST_OPSET",
+    "Formal",
+    "OpSpec",
+    "check_opset",
+    "first_opset",
+    "op_spec",
+]
 
 OLDEST_OPSET = 7
 NEWEST_OPSET = 28
+OLDEST_ONNX_OPSET = 23
+"""What the oldest supported release of onnx knows."""
+NEWER_OPERATORS = Path(__file__).with_name("newer_operators.json")
+"""Specifications that came after it: lowerings speak of the newest operators, whatever these are composed of below."""
 
 
 def check_opset(opset: int) -> None:
@@ -112,6 +128,9 @@ def _default(attribute: onnx.defs.OpSchema.Attribute) -> object:
 @functools.cache
 def op_spec(op_type: str, opset: int, domain: str = "") -> OpSpec | None:
     """Return the specification of ``op_type`` in force at ``opset``, or None if the opset does not have it."""
+    if not domain and opset > onnx.defs.onnx_opset_version():
+        newer = [spec for spec in _newer_specs().get(op_type, []) if spec.since_version <= opset]
+        return newer[-1] if newer else op_spec(op_type, onnx.defs.onnx_opset_version())
     if not onnx.defs.has(op_type, opset, domain):
         return None
     schema = onnx.defs.get_schema(op_type, opset, domain)
@@ -130,6 +149,30 @@ def op_spec(op_type: str, opset: int, domain: str = "") -> OpSpec | None:
         max_inputs=schema.max_input,
         min_outputs=schema.min_output,
         max_outputs=schema.max_output,
+    )
+
+
+@functools.cache
+def _newer_specs() -> dict[str, list[OpSpec]]:
+    """Return the specifications that the installed onnx lacks, by operator, oldest first."""
+    known = onnx.defs.onnx_opset_version()
+    table = json.loads(NEWER_OPERATORS.read_text(encoding="utf-8"))
+    return {name: [_read_spec(row) for row in rows if row["since_version"] > known] for name, rows in table.items()}
+
+
+def _read_spec(row: dict[str, Any]) -> OpSpec:
+    known = ir.DataType.__members__  # An older onnx-ir has no names for the newest.
+    formals = {
+        side: tuple(
+            Formal(**{**each, "dtypes": frozenset(known[name] for name in each["dtypes"] if name in known)})
+            for each in row[side]
+        )
+        for side in ("inputs", "outputs")
+    }
+    types = {name: ir.AttributeType[kind] for name, kind in row["attributes"].items()}
+    defaults = {name: value.encode() if isinstance(value, str) else value for name, value in row["defaults"].items()}
+    return OpSpec(
+        **{**row, **formals, "attributes": types, "defaults": defaults, "required": frozenset(row["required"])}
     )
 
 

@@ -178,5 +178,5 @@ def _from_ort(value: Any) -> torch.Tensor:
         return torch.from_numpy(np.array(value.numpy()))
     # NumPy has no such element type; the bytes are read where they lie.
     result = torch.empty(value.shape(), dtype=dtype)
-    ctypes.memmove(result.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
+    ctypes.memmove(result.data_ptr(), value.data_ptr(), result.nbytes)
     return result

@@ -160,7 +160,8 @@ def _avg_pool(
         # The sum over a window is its average times its size, so that all windows have to be whole.
         padded = windows.padded(op, x, 0.0) if windows.ceil_mode or any(windows.padding) else x
         whole = _Windows(windows.spatial, windows.kernel, windows.stride, 0, 1, False)
-        average = op.AveragePool(padded, **whole.attributes(op, padded))
+        # Nothing is padded here, but runtimes fold the Pad above into this node, where its zeros have to count.
+        average = op.AveragePool(padded, **whole.attributes(op, padded), count_include_pad=1)
         if windows.ceil_mode:
             average = _leading(op, average, [windows.count(op, x, axis) for axis in range(windows.spatial)])
         result = op.Mul(average, math.prod(windows.kernel) / divisor_override)

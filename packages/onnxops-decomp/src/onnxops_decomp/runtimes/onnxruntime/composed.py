@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters import activations, creation, shapes, windows
+from onnxops_decomp.adapters import activations, creation, shapes, signal, vision, windows
 from onnxops_decomp.builder.forms import without_kernel
 from onnxops_decomp.formulas.tabulated import tabulated
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
 from onnxops_decomp.spec.inference import dims_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,17 @@ def where_of_booleans(op: OpBuilder, condition: ir.Value, x: ir.Value, y: ir.Val
 def _scalar_bool(op: OpBuilder, value: ir.Value) -> bool | None:
     array = op.static(value)
     return bool(array) if array is not None and array.ndim == 0 else None
+
+
+if is_older(1, 28):
+
+    @without_kernel("ReduceMin", dtypes=(_T.UINT8,))
+    def reduce_min_of_bytes(op: OpBuilder, data: ir.Value, axes: ir.Value | None = None, **attributes: int) -> ir.Value:
+        # The minimum of no bytes was 0, which their maximum is by right.
+        def turned(x: ir.Value) -> ir.Value:
+            return op.cast(op.Sub(255, op.cast(x, _T.INT32)), _T.UINT8)
+
+        return turned(op.ReduceMax(turned(data), axes, **attributes))
 
 
 @without_kernel("Gemm", dtypes=(_T.INT32, _T.INT64, _T.UINT32, _T.UINT64))
@@ -78,6 +90,35 @@ without_kernel("DepthToSpace", dtypes=_NO_BLOCKS)(shapes.composed_depth_to_space
 without_kernel("SpaceToDepth", dtypes=_NO_BLOCKS)(shapes.composed_space_to_depth)
 
 
+without_kernel("DeformConv")(vision.deform_conv)
+
+
+@without_kernel("AveragePool")
+def average_pool(
+    op: OpBuilder, x: ir.Value, *, ceil_mode: int = 0, count_include_pad: int = 0, **attributes: object
+) -> ir.Value | None:
+    if not (ceil_mode and count_include_pad):
+        return None
+    average: ir.Value = windows.average_pool_with_ceil_mode(op, x, ceil_mode=1, count_include_pad=1, **attributes)
+    return average
+
+
+@without_kernel("DFT")
+def dft(
+    op: OpBuilder,
+    input: ir.Value,
+    dft_length: ir.Value | None = None,
+    axis: ir.Value | None = None,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> ir.Value | None:
+    if not (inverse and onesided):
+        return None
+    signal_of: ir.Value = signal.dft_with_axis_attribute(op, input, dft_length, axis, inverse=1, onesided=1)
+    return signal_of
+
+
 # ---- doubles
 
 
@@ -88,6 +129,15 @@ def one_hot_of_doubles(
     chosen = op.OneHot(indices, depth, op.constant([0, 1], _T.INT64), axis=axis)
     off, on = op.Squeeze(op.Slice(values, [0], [1], [0]), [0]), op.Squeeze(op.Slice(values, [1], [2], [0]), [0])
     return op.Where(op.cast(chosen, _T.BOOL), on, off)
+
+
+if is_older(1, 29):
+
+    @without_kernel("Cos", dtypes=_DOUBLE)
+    def cos(op: OpBuilder, x: ir.Value) -> ir.Value:
+        # Halves are exact, so that the angle stays what it is.
+        half = op.Sin(op.Div(x, 2.0))
+        return op.Sub(1.0, op.Mul(op.Mul(half, half), 2.0))
 
 
 @without_kernel("Tan", dtypes=_DOUBLE)

@@ -10,11 +10,13 @@ as it is. The tables are measured with ONNX Runtime 1.31, which loads opsets up 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from importlib import metadata
 
 import onnx_ir as ir
 
-__all__ = ["BFLOAT16_KERNELS", "KERNEL_GAPS", "NO_KERNEL", "compute_dtype"]
+__all__ = ["BFLOAT16_KERNELS", "KERNEL_GAPS", "NO_KERNEL", "compute_dtype", "is_older", "without_kernels"]
 
 _BOOL, _DOUBLE, _FLOAT = ir.DataType.BOOL, ir.DataType.DOUBLE, ir.DataType.FLOAT
 _INT8, _INT16, _INT32, _INT64 = ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64
@@ -78,6 +80,59 @@ NO_KERNEL: Mapping[str, tuple[int, int]] = {
     "SwiGLU": (28, 28),
 }
 
+# What releases before the one named here lack beyond that: operator -> type variable -> dtype -> stand-in.
+_CLOSED: Mapping[tuple[int, int], Mapping[str, Mapping[str, Mapping[ir.DataType, ir.DataType]]]] = {
+    (1, 24): {
+        "Max": {"T": dict.fromkeys((_INT8, _UINT8), _INT32)},
+        "Min": {"T": dict.fromkeys((_INT8, _UINT8), _INT32)},
+    },
+    (1, 26): {"TopK": {"T": dict.fromkeys((_INT8, _UINT8), _INT32)}},
+    (1, 29): {"Trilu": {"T": {_INT32: _INT64}}},
+    (1, 31): {"Where": {"T": {_INT8: _INT32, _UINT32: _INT64}}},
+}
+
+
+@functools.cache
+def _installed() -> tuple[int, int] | None:
+    """Return the release of the installed ONNX Runtime, or None if none is installed under its usual name."""
+    try:
+        major, minor = metadata.version("onnxruntime").split(".")[:2]
+    except metadata.PackageNotFoundError:
+        return None
+    return int(major), int(minor)
+
+
+def is_older(major: int, minor: int) -> bool:
+    """Return whether the installed ONNX Runtime is older than a release; models are written for the installed one."""
+    installed = _installed()
+    return installed is not None and installed < (major, minor)
+
+
+@functools.cache
+def _gaps_of(op_type: str) -> Mapping[str, Mapping[ir.DataType, ir.DataType]]:
+    """Return the stand-ins for an operator by type variable, those for the installed release included."""
+    found = {variable: dict(gaps) for variable, gaps in KERNEL_GAPS.get(op_type, {}).items()}
+    for release, closed in _CLOSED.items():
+        if is_older(*release):
+            for variable, gaps in closed.get(op_type, {}).items():
+                found.setdefault(variable, {}).update(gaps)
+    return found
+
+
+def without_kernels() -> Mapping[str, tuple[int, int]]:
+    """Return ``NO_KERNEL``, with what the installed release lacks beyond it."""
+    older = {}
+    if is_older(1, 26):
+        older["DeformConv"] = (19, 28)
+    if is_older(1, 30):
+        # Averages over windows that stick out of counted padding are divided by too much.
+        older["AveragePool"] = (10, 28)
+    if is_older(1, 28):
+        # One-sided inverses were refused at first, and then gave one half of the wrong signal.
+        older["DFT"] = (20, 28)
+    return {**NO_KERNEL, **older}
+
+
 # The operators that have BFLOAT16 kernels. All others compute in FLOAT where the model is meant for the CPU.
 BFLOAT16_KERNELS = frozenset(
     (
@@ -121,8 +176,5 @@ def compute_dtype(
     """
     if dtype == _BFLOAT16 and widen_bfloat16 and op_type not in BFLOAT16_KERNELS:
         return _FLOAT
-    gaps = KERNEL_GAPS.get(op_type)
-    if gaps is None:
-        return None
-    of_variable = gaps.get(type_key)
+    of_variable = _gaps_of(op_type).get(type_key)
     return None if of_variable is None else of_variable.get(dtype)

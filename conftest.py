@@ -1,0 +1,60 @@
+"""What every package's tests share: a case that old neighbours cannot run is left out, with the release that can."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import onnx
+import onnxruntime
+import pytest
+
+# The releases by which the packages' tables are measured. With these, nothing is left out.
+MEASURED_ONNX, MEASURED_RUNTIME = (1, 23), (1, 31)
+# What ONNX Runtime says of a model that only a newer release loads.
+_UNLOADABLE = re.compile(
+    r"Could not find an implementation for \w+\(\d+\)"
+    r"|Opset \d+ is under development"
+    r"|Unsupported model IR version: \d+"
+    r"|No Op registered for \w+ with domain_version of \d+"
+    r"|Failed to find kernel for com\.microsoft\.\w+"
+    r"|schema\(com\.microsoft::\w+:1\) has output size \d+ not in range"
+    r"|Only 4b quantization is supported"
+    r"|Required attribute 'bits' is missing"
+)
+_UNKNOWN_OPSET = re.compile(r"Opset \d+ is newer than the installed onnx")
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _too_old(error: BaseException) -> str:
+    """What the installed onnx or ONNX Runtime lacks for this case, or an empty string."""
+    checks = []
+    if _release(onnx.__version__) < MEASURED_ONNX:
+        checks.append((f"onnx {onnx.__version__}", _UNKNOWN_OPSET))
+    if _release(onnxruntime.__version__) < MEASURED_RUNTIME:
+        checks.append((f"ONNX Runtime {onnxruntime.__version__}", _UNLOADABLE))
+    for cause in _causes(error):
+        for installed, pattern in checks:
+            if found := pattern.search(str(cause)):
+                return f"{installed}: {found.group()}"
+    return ""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    try:
+        return (yield)
+    except Exception as error:
+        if reason := _too_old(error):
+            pytest.skip(reason)
+        raise
