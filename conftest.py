@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import metadata
 
-import onnx
-import onnxruntime
 import pytest
 
 # The releases by which the packages' tables are measured. With these, nothing is left out.
@@ -25,9 +24,12 @@ _UNLOADABLE = re.compile(
 _UNKNOWN_OPSET = re.compile(r"Opset \d+ is newer than the installed onnx")
 
 
-def _release(version: str) -> tuple[int, int]:
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+def _older(distribution: str, measured: tuple[int, int]) -> bool:
+    try:
+        major, minor = metadata.version(distribution).split(".")[:2]
+    except metadata.PackageNotFoundError:
+        return False
+    return (int(major), int(minor)) < measured
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -38,15 +40,14 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _too_old(error: BaseException) -> str:
     """What the installed onnx or ONNX Runtime lacks for this case, or an empty string."""
-    checks = []
-    if _release(onnx.__version__) < MEASURED_ONNX:
-        checks.append((f"onnx {onnx.__version__}", _UNKNOWN_OPSET))
-    if _release(onnxruntime.__version__) < MEASURED_RUNTIME:
-        checks.append((f"ONNX Runtime {onnxruntime.__version__}", _UNLOADABLE))
-    for cause in _causes(error):
-        for installed, pattern in checks:
-            if found := pattern.search(str(cause)):
-                return f"{installed}: {found.group()}"
+    for distribution, measured, pattern in (
+        ("onnx", MEASURED_ONNX, _UNKNOWN_OPSET),
+        ("onnxruntime", MEASURED_RUNTIME, _UNLOADABLE),
+    ):
+        if _older(distribution, measured):
+            for cause in _causes(error):
+                if found := pattern.search(str(cause)):
+                    return f"{distribution} {metadata.version(distribution)}: {found.group()}"
     return ""
 
 
