@@ -17,9 +17,9 @@ class Session:
     asked = None
     started = (CUDA, CPU)
 
-    def __init__(self, model, options, providers):
+    def __init__(self, model, options, providers, **settings):
         Session.asked = providers
-        self.inner = REAL(model, options, providers=[CPU])
+        self.inner = REAL(model, options, providers=[CPU], **settings)
 
     def get_providers(self):
         return list(self.started)
