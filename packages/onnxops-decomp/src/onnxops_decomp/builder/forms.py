@@ -74,9 +74,11 @@ def without_kernel(
         operand: Index of the input whose dtype counts.
     """
 
+    without = None if dtypes is None else frozenset(dtypes)
+
     def register(function: Adapter) -> Adapter:
         for op_type in op_types:
-            _COMPOSED.setdefault(op_type, []).append((operand, frozenset(dtypes) if dtypes else None, function))
+            _COMPOSED.setdefault(op_type, []).append((operand, without, function))
         _FORMS.clear()
         return function
 
@@ -85,8 +87,7 @@ def without_kernel(
 
 def find_adapter(op_type: str, opset: int, dialect: int) -> tuple[int, Adapter] | None:
     """Return the newest change between ``opset`` and ``dialect`` with its adapter, or None if there is none."""
-    if not _loaded:
-        _load()
+    _load()
     changes = _ADAPTERS.get(op_type)
     if changes is None:
         return None
@@ -117,6 +118,7 @@ def find_forms(
 def _forms(
     op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...], runtime: Runtime | None
 ) -> tuple[Form, ...]:
+    _load()
     found: list[Form] = []
     first, last = runtime.no_kernel.get(op_type, (1, 0)) if runtime else (1, 0)
     for operand, without, function in _COMPOSED.get(op_type, ()) if runtime else ():
@@ -129,6 +131,8 @@ def _forms(
 
 def _load() -> None:
     global _loaded
+    if _loaded:
+        return
     adapters = importlib.import_module("onnxops_decomp.adapters")
     names = [f"{adapters.__name__}.{module.name}" for module in pkgutil.iter_modules(adapters.__path__)]
     for name in (*names, *_COMPOSITIONS):
