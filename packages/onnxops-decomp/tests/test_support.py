@@ -107,5 +107,5 @@ def test_importing_the_package_loads_neither_onnx_nor_sympy() -> None:
 def test_every_public_name_can_be_had() -> None:
     assert set(onnxops_decomp.__all__) <= set(dir(onnxops_decomp))
     assert all(getattr(onnxops_decomp, name) is not None for name in onnxops_decomp.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+    with pytest.raises(AttributeError, match="absent"):
         _ = onnxops_decomp.absent

@@ -26,8 +26,8 @@ from rich.table import Table
 from rich.text import Text
 
 from onnx_fx_export._version import __version__
+from onnx_fx_export.api import DEFAULT_OPSET, export
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
-from onnx_fx_export.export import DEFAULT_OPSET, export
 from onnxops_decomp.exporting import OPTIONS, ONNXProgram
 
 __all__ = ["app", "load_source"]

@@ -22,6 +22,7 @@ from onnx_ts_legacy.pipeline import Options, convert_numbers, convert_partly
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.symbolics.registered_with_torch import symbolics_of_torch
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
+from onnxops_core import is_in_onnx_export
 from onnxops_core.exporting import exclusive_export, is_torch_onnx_call, without_autocast
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting import (
@@ -50,7 +51,7 @@ from onnxops_decomp.exporting import (
     without_absent,
 )
 
-__all__ = ["export", "export_to_pretty_string", "unconvertible_ops"]
+__all__ = ["export", "export_to_pretty_string", "is_in_onnx_export", "unconvertible_ops"]
 
 
 def export(

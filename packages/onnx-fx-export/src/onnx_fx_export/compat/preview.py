@@ -16,7 +16,7 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.export import DEFAULT_OPSET, export
+from onnx_fx_export.api import DEFAULT_OPSET, export
 from onnx_fx_export.weights.unallocated import FakeContext
 from onnxops_decomp import LoweringTable, builtin_table
 from onnxops_decomp.exporting import ONNXProgram, Output, bound_arguments, replaced_file

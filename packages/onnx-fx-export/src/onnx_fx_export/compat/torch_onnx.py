@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.export import export
+from onnx_fx_export.api import export
 from onnxops_core.exporting import as_torch_onnx, replaced
 from onnxops_decomp.exporting import ONNXProgram
 

@@ -7,10 +7,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from onnx_ts_legacy.symbolics.aten_functions import opset_function
-from onnx_ts_legacy.symbolics.opset_helpers import opset_helper
-from onnxops_decomp import builtin_table
-
 __all__ = ["OPSETS", "OpsetModule", "register_opset_modules"]
 
 OPSETS = range(7, 27)
@@ -30,13 +26,22 @@ class OpsetModule(ModuleType):
         self.__spec__ = ModuleSpec(name, None)
         self._opset = opset
 
+    # Making the modules loads nothing: the package does it whenever it is imported. And whoever looks through
+    # `sys.modules` asks each one for names like `__file__`, amid other imports.
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        from onnx_ts_legacy.symbolics.aten_functions import opset_function
+        from onnx_ts_legacy.symbolics.opset_helpers import opset_helper
+
         found = opset_helper(name, self._opset) or opset_function(name, self._opset)
         if found is None:
             raise AttributeError(f"symbolic_opset{self._opset} has no function {name!r}")
         return found
 
     def __dir__(self) -> list[str]:
+        from onnxops_decomp import builtin_table
+
         return sorted(
             {name.removeprefix("aten::").split(".")[0] for name in builtin_table() if name.startswith("aten")}
         )

@@ -35,7 +35,7 @@ from onnxops_decomp.exporting import (
     verify_program,
 )
 
-__all__ = ["DEFAULT_OPSET", "export", "unconvertible_ops"]
+__all__ = ["DEFAULT_OPSET", "ONNXProgram", "export", "unconvertible_ops"]
 
 DEFAULT_OPSET = 20
 
