@@ -59,9 +59,11 @@ def lower(
     whole: bool = True,
     table: LoweringTable | None = None,
     target: str | None = None,
+    exact_nan: bool = True,
 ) -> Lowered:
     """Lower ``function(*args)``; with ``dynamic`` every size of every tensor other than 0 and 1 is symbolic."""
-    return lower_graph(trace(function, args, dynamic=dynamic, whole=whole), opset=opset, table=table, target=target)
+    traced = trace(function, args, dynamic=dynamic, whole=whole)
+    return lower_graph(traced, opset=opset, table=table, target=target, exact_nan=exact_nan)
 
 
 def trace(
@@ -85,9 +87,11 @@ def lower_graph(
     table: LoweringTable | None = None,
     widen_bfloat16: bool = False,
     target: str | None = None,
+    exact_nan: bool = True,
 ) -> Lowered:
     """Lower what :func:`trace` recorded; a target's passes run too."""
-    op = OpBuilder(opset, context=ModelContext(opset, widen_bfloat16=widen_bfloat16, target=target))
+    context = ModelContext(opset, widen_bfloat16=widen_bfloat16, target=target, exact_nan=exact_nan)
+    op = OpBuilder(opset, context=context)
     symbols = SymbolNames(op)
     values = [_input(op, symbols, node) for node in traced.graph.nodes if node.op == "placeholder"]
     lowering = GraphLowering(op, table or builtin_table(), symbols)
@@ -205,6 +209,7 @@ def check(
     tolerance: Any = None,
     values: bool = True,
     target: str | None = None,
+    exact_nan: bool = True,
 ) -> Lowered:
     """Assert that the lowered function equals eager torch.
 
@@ -216,9 +221,10 @@ def check(
         tolerance: (rtol, atol) in place of that of the dtype; say why at the call.
         values: Whether values are compared, not only dtypes and shapes (random operators).
         target: Runtime whose own operators may be used.
+        exact_nan: Whether the model has to be right for NaN.
     """
     torch.manual_seed(0)
-    lowered = lower(function, args, opset=opset, dynamic=bool(others), target=target)
+    lowered = lower(function, args, opset=opset, dynamic=bool(others), target=target, exact_nan=exact_nan)
     declared = {o.domain: o.version for o in lowered.proto.opset_import}
     assert declared[""] == opset
     for example in (args, *others):

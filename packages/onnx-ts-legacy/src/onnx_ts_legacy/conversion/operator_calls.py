@@ -177,10 +177,11 @@ def _lower(context: ConversionContext, overload: Any, args: Sequence[Any], kwarg
     values = [operand(context, arg) for arg in args]
     keyword = {name: operand(context, arg) for name, arg in kwargs.items()}
     entry = find_lowering(context.table, overload, values, keyword, context.op.opset)
-    if entry is not None:
-        result = apply_lowering(context.op, entry, overload, values, keyword)
-    else:
-        result = _decomposed(context, overload, args, kwargs, values, keyword)
+    with context.op.call_of(overload.name()):
+        if entry is not None:
+            result = apply_lowering(context.op, entry, overload, values, keyword)
+        else:
+            result = _decomposed(context, overload, args, kwargs, values, keyword)
     check_results(context, result, fake, str(overload.name()))
     return result
 

@@ -99,6 +99,20 @@ class OpBuilder(SizeOperations):
         finally:
             self.context.origin = before
 
+    def minds_nan(self, value: ir.Value) -> bool:
+        """Tell whether what is written has to be right for NaN among the elements of ``value``."""
+        return self.context.exact_nan and self.dtype(value).is_floating_point()
+
+    @contextmanager
+    def call_of(self, operator: str) -> Iterator[None]:
+        """Write the call of an ATen operator; one that is about NaN is exact, whatever the model asks for."""
+        before = self.context.exact_nan
+        self.context.exact_nan = before or operator.startswith("aten::nan")
+        try:
+            yield
+        finally:
+            self.context.exact_nan = before
+
     # ---- graphs
 
     def subgraph(self) -> OpBuilder:

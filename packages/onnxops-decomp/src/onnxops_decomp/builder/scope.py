@@ -101,6 +101,8 @@ class ModelContext:
         expressions: SymPy expression behind the text of each symbolic dimension.
         symbols: For each symbol, how to compute it as a 1-D INT64 value of one element.
         widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
+        exact_nan: Whether extrema, positions and orders are torch's among numbers of which some are NaN; where not,
+            they are the runtime's, and the plain operators are written.
         runtime: The runtime whose missing kernels are written otherwise; None for all that ONNX specifies.
     """
 
@@ -112,6 +114,7 @@ class ModelContext:
     expressions: dict[str, Any] = dataclasses.field(default_factory=dict)
     symbols: dict[str, SymbolSource] = dataclasses.field(default_factory=dict)
     widen_bfloat16: bool = False
+    exact_nan: bool = True
     runtime: Runtime | None = dataclasses.field(default_factory=default_runtime)
     constants: ConstantPool = dataclasses.field(init=False)
 

@@ -236,10 +236,11 @@ class GraphLowering:
     def _call(self, node: torch.fx.Node, overload: torch._ops.OpOverload) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         entry = find_lowering(self.table, overload, args, kwargs, self.op.opset)
-        if entry is not None:
-            result = apply_lowering(self.op, entry, overload, args, kwargs)
-        else:
-            result = self._decomposed(node, overload, args, kwargs)
+        with self.op.call_of(overload.name()):
+            if entry is not None:
+                result = apply_lowering(self.op, entry, overload, args, kwargs)
+            else:
+                result = self._decomposed(node, overload, args, kwargs)
         self.check(result, _of_read_results(node), overload.name())
         self._bind_unbacked(node, result)
         for operand in written_arguments(node):

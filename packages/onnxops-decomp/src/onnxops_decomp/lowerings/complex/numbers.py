@@ -135,7 +135,7 @@ def angle_of_real(op: OpBuilder, self: ir.Value) -> ir.Value:
     if not op.dtype(self).is_floating_point():
         self = op.cast(self, to_ir(torch.get_default_dtype()))
     turned = op.Where(op.Less(self, 0), math.pi, op.constant(0, op.dtype(self)))
-    return op.Where(op.IsNaN(self), self, turned)
+    return op.Where(op.IsNaN(self), self, turned) if op.minds_nan(self) else turned
 
 
 @lowering(aten.angle.default, complex=True)

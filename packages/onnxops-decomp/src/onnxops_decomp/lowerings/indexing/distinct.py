@@ -27,14 +27,14 @@ def _nothing(op: OpBuilder) -> ir.Value:
 def _unique(
     op: OpBuilder, value: ir.Value, dim: int | None, return_inverse: bool, return_counts: bool
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    if dim is None and op.dtype(value).is_floating_point():
+    minds_nan = op.minds_nan(value)
+    if dim is None and minds_nan:
         values, inverse, counts = _distinct_floats(op, value)
         return values, inverse if return_inverse else _nothing(op), counts if return_counts else _nothing(op)
-    is_float = op.dtype(value).is_floating_point()
     # Floats are told apart by their places in order, for the sake of NaN.
-    keys = _distinct_floats(op, value)[1] if is_float else op.cast(value, INT64) if value.dtype == BOOL else value
+    keys = _distinct_floats(op, value)[1] if minds_nan else op.cast(value, INT64) if value.dtype == BOOL else value
     values, first, inverse, counts = op.emit_many("Unique", 4, keys, axis=dim, sorted=1)
-    values = op.Gather(value, first, axis=dim) if is_float else values
+    values = op.Gather(value, first, axis=dim) if minds_nan else values
     if return_inverse and dim is None:
         inverse = op.reshape(inverse, op.sizes(value))
     return (

@@ -33,7 +33,7 @@ def _sort_keys(op: OpBuilder, value: ir.Value) -> ir.Value:
     dtype = op.dtype(value)
     if dtype == BOOL:
         return op.cast(value, UINT8)
-    if dtype not in _BEYOND_INFINITY:
+    if dtype not in _BEYOND_INFINITY or not op.minds_nan(value):
         return value
     # In the wider dtype there is room between the numbers of the narrow one and infinity, which then stands for NaN.
     wide, bound = _BEYOND_INFINITY[dtype]
@@ -109,7 +109,7 @@ def _median_rank(op: OpBuilder, value: ir.Value, dim: int, ignore_nan: bool) -> 
     """Return the position of the median among the sorted elements, with size 1 along ``dim``."""
     size = op.size(value, dim)
     middle = op.size_floordiv(op.size_sub(size, 1), 2)
-    if not op.dtype(value).is_floating_point():
+    if not op.minds_nan(value):
         shape: list[Size] = [1 if axis == dim else op.size(value, axis) for axis in range(op.rank(value))]
         return op.expand(op.constant(middle) if isinstance(middle, int) else middle, shape)
     missing = op.ReduceSum(op.cast(op.IsNaN(value), INT64), [dim], keepdims=1)

@@ -249,7 +249,7 @@ def sign(op: OpBuilder, self: ir.Value) -> ir.Value:
     if self.dtype == BOOL:
         return self
     result = op.Sign(self)
-    if not op.dtype(self).is_floating_point():
+    if not op.minds_nan(self):
         return result
     # torch has 0 as the sign of NaN; ONNX does not say.
     return op.Where(op.IsNaN(self), 0, result)

@@ -174,7 +174,9 @@ def xlog1py(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
 
 def _times_log(op: OpBuilder, x: ir.Value, y: ir.Value, log: ir.Value) -> ir.Value:
     """Return ``x * log``, which is 0 for an ``x`` of 0 unless ``y`` is NaN."""
-    zero = op.And(op.Equal(x, 0), op.Not(op.IsNaN(y)))
+    zero = op.Equal(x, 0)
+    if op.minds_nan(y):
+        zero = op.And(zero, op.Not(op.IsNaN(y)))
     return op.Where(zero, 0, op.Mul(x, log))
 
 

@@ -149,7 +149,7 @@ def extremum(op: OpBuilder, op_type: str, value: ir.Value, dim: Dims, keepdim: b
     ONNX leaves open what ReduceMax makes of NaN, and ONNX Runtime's depends on where it stands.
     """
     result = reduce(op, op_type, value, dim, keepdim)
-    if not op.dtype(value).is_floating_point():
+    if not op.minds_nan(value):
         return result
     return op.Where(_has_nan(op, value, dim, keepdim), math.nan, result)
 
@@ -178,7 +178,7 @@ def _position(op: OpBuilder, op_type: str, value: ir.Value, axis: int, keepdim: 
     """Return where the extremum first is along an axis; the first NaN counts as one."""
     keys = op.cast(value, UINT8) if value.dtype == BOOL else value
     found = op.emit(op_type, keys, axis=axis, keepdims=int(keepdim))
-    if not op.dtype(value).is_floating_point():
+    if not op.minds_nan(value):
         return found
     first_nan = op.ArgMax(op.cast(op.IsNaN(value), UINT8), axis=axis, keepdims=int(keepdim))
     return op.Where(_has_nan(op, value, axis, keepdim), first_nan, found)
@@ -392,5 +392,7 @@ def norm_dtype(op: OpBuilder, self: ir.Value, p: float | None, dtype: torch.dtyp
 def logsumexp(op: OpBuilder, self: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
     value = to_float(op, self)
     result = reduce(op, "ReduceLogSumExp", value, dim, keepdim)
+    if not op.minds_nan(value):
+        return result
     # Runtimes give infinity where there is one, even beside NaN.
     return op.Where(_has_nan(op, value, dim, keepdim), math.nan, result)

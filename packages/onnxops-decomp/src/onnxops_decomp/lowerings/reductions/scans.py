@@ -78,14 +78,14 @@ def _extremum(op: OpBuilder, value: ir.Value, dim: int, op_type: str) -> tuple[i
         return op.Identity(value), op.constant(0)
     dtype = op.dtype(value)
     keys = op.cast(value, UINT8) if dtype == BOOL else value
-    floating = dtype.is_floating_point()
+    minds_nan = op.minds_nan(value)
 
     def step(
         body: OpBuilder, element: ir.Value, index: ir.Value, state: Sequence[ir.Value]
     ) -> tuple[ir.Value, ir.Value]:
         best, where = state
         taken = body.emit(op_type, element, best)
-        if floating:
+        if minds_nan:
             taken = body.Or(body.And(taken, body.Not(body.IsNaN(best))), body.IsNaN(element))
         taken = body.Or(taken, body.Equal(index, 0))
         return body.Where(taken, element, best), body.Where(taken, index, where)
