@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -88,6 +90,103 @@ def test_nested_dynamic_shapes_follow_the_structure() -> None:
     program = export(Sum(), example, dynamic_shapes={"inputs": {"a": {0: "n"}, "b": [{0: "m"}, None]}})
     other = {"a": torch.randn(5, 3), "b": [torch.randn(1, 3), torch.randn(3)]}
     torch.testing.assert_close(program(other), Sum()(other))
+
+
+@pytest.mark.parametrize("form", ["flat", "by kind", "by name"])
+def test_sizes_of_a_cache_are_declared_for_its_tensors_or_for_each_kind_of_them(llama, form: str) -> None:
+    past = {0: "batch", 2: "past"}
+    forms = {
+        "flat": [past] * 4,
+        "by kind": [[past] * 2] * 2,
+        "by name": {"value_cache": [past] * 2, "key_cache": [past] * 2},
+    }
+    program = export(
+        llama,
+        kwargs={"input_ids": torch.randint(0, 50, (2, 3)), "past_key_values": cache_after(llama, 2, 5)},
+        dynamic_shapes={"input_ids": {0: "batch"}, "past_key_values": forms[form]},
+    )
+    names = ["key_cache.0", "value_cache.0", "key_cache.1", "value_cache.1"]
+    assert program.input_names == ["input_ids", *(f"past_key_values.{name}" for name in names)]
+    shapes = [str(value.shape) for value in program.model.graph.inputs][1:]
+    assert shapes == ["[batch,2,past,8]"] * 4
+
+
+def assert_decodes_like(program, model, name: str, batch: int, past: int, length: int) -> None:
+    """Compare the logits of a step with those of the model."""
+    ids = torch.randint(3, 50, (batch, past + length))
+    with torch.no_grad():
+        cache = model(input_ids=ids[:, :past], use_cache=True)[name]
+        expected = model(input_ids=ids[:, past:], **{name: copy.deepcopy(cache)}).logits
+    actual = program(input_ids=ids[:, past:], **{name: cache}).logits
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_states_of_linear_attention_go_in_and_come_out() -> None:
+    import transformers
+
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    model = transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**sizes, **heads, full_attn_idxs=[1])).eval()
+    ids = torch.randint(3, 50, (2, 5))
+    with torch.no_grad():
+        cache = model(input_ids=ids, use_cache=True).past_key_values
+    program = export(
+        model,
+        kwargs={"input_ids": ids[:, :1], "past_key_values": copy.deepcopy(cache)},
+        dynamic_shapes={"input_ids": {0: "b"}, "past_key_values": [{0: "b"}, {0: "b", 2: "past"}, {0: "b", 2: "past"}]},
+    )
+    assert program.input_names[1:] == [
+        f"past_key_values.{name}.0" for name in ("conv_states", "key_cache", "value_cache")
+    ]
+    for batch, past in ((2, 5), (3, 9), (1, 2)):
+        assert_decodes_like(program, model, "past_key_values", batch, past, 1)
+    before = copy.deepcopy(cache)
+    program(input_ids=ids[:, :1], past_key_values=cache)
+    torch.testing.assert_close(cache.layers[0].conv_states[0], before.layers[0].conv_states[0])
+
+
+def test_a_sliding_window_does_not_limit_a_cache_that_holds_all_tokens() -> None:
+    import transformers
+
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    model = transformers.MistralForCausalLM(transformers.MistralConfig(**sizes, **heads, sliding_window=6)).eval()
+    ids = torch.randint(3, 50, (2, 16))
+    with torch.no_grad():
+        cache = model(input_ids=ids[:, :3], use_cache=True).past_key_values
+        expected = model(input_ids=ids).logits
+    program = export(
+        model,
+        kwargs={"input_ids": ids[:, 3:5], "past_key_values": copy.deepcopy(cache)},
+        dynamic_shapes={"input_ids": {0: "b", 1: "s"}, "past_key_values": [{0: "b", 2: "past"}] * 2},
+    )
+    for start in range(3, 15, 2):
+        result = program(input_ids=ids[:, start : start + 2], past_key_values=cache)
+        cache = result.past_key_values
+        torch.testing.assert_close(result.logits, expected[:, start : start + 2], rtol=1e-4, atol=1e-5)
+
+
+def test_caches_are_taken_apart_alike_whoever_registered_them_first() -> None:
+    source = """
+import copy, torch, transformers
+from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
+from onnx_fx_export import export
+
+torch.set_grad_enabled(False)
+sizes = dict(vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)
+model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_key_value_heads=1)).eval()
+ids = torch.randint(3, 50, (2, 3))
+cache = model(input_ids=ids, use_cache=True).past_key_values
+call = {"input_ids": ids, "past_key_values": cache}
+theirs = DynamoExporter().export(model, copy.deepcopy(call), DynamoConfig())
+program = export(model, kwargs=copy.deepcopy(call))
+assert program.input_names[1:] == ["past_key_values.key_cache.0", "past_key_values.value_cache.0"], program.input_names
+expected = model(**copy.deepcopy(call)).logits
+torch.testing.assert_close(program(**copy.deepcopy(call)).logits, expected, rtol=1e-4, atol=1e-5)
+again = DynamoExporter().export(model, copy.deepcopy(call), DynamoConfig())
+torch.testing.assert_close(again(**copy.deepcopy(call)).logits, expected, rtol=1e-4, atol=1e-5)
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)
 
 
 def static_cache(model, batch: int, past: int):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
 from torch_names import found, private_names
 
 import onnxops_decomp
@@ -82,3 +83,16 @@ def test_tensors_are_numbered_by_what_they_are_computed_from() -> None:
             x.add_(1)
 
     assert numbers[0] == numbers[1] != numbers[2]
+
+
+def test_a_registration_of_a_class_makes_way_for_another() -> None:
+    class Box:
+        def __init__(self, content) -> None:
+            self.content = content
+
+    assert private.taken_over_node(Box) is None
+    pytree.register_pytree_node(Box, lambda box: ([box.content], "old"), lambda items, _: Box(*items))
+    restore = private.taken_over_node(Box)
+    pytree.register_pytree_node(Box, lambda box: ([box.content] * 2, "new"), lambda items, _: Box(items[0]))
+    assert pytree.tree_leaves(Box(1)) == [1, 1]
+    assert restore([2], "old").content == 2

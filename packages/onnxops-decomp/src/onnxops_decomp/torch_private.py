@@ -29,6 +29,7 @@ __all__ = [
     "overload_of_custom_op",
     "recorded_guards",
     "table_decomposition",
+    "taken_over_node",
     "trace_call",
     "trace_graph",
     "uncompiled",
@@ -42,6 +43,20 @@ def uncompiled(model: Any) -> Any:
     """Return what ``torch.compile`` was given (``_orig_mod``, or ``_torchdynamo_orig_callable`` of a function)."""
     name = "_orig_mod" if isinstance(model, torch.nn.Module) else "_torchdynamo_orig_callable"
     return getattr(model, name, model)
+
+
+def taken_over_node(kind: type) -> Callable[[Any, Any], Any] | None:
+    """Make way for another registration of a class (``_deregister_pytree_node``, ``SUPPORTED_NODES``).
+
+    Returns:
+        What undoes the flattening of the earlier registration, from leaves and context; None if there was none.
+    """
+    node = pytree.SUPPORTED_NODES.get(kind)
+    if node is None:
+        return None
+    pytree._deregister_pytree_node(kind)
+    unflatten: Callable[[Any, Any], Any] = node.unflatten_fn
+    return unflatten
 
 
 def table_decomposition(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:

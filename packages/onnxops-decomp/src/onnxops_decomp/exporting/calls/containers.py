@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.exporting.calls.caches import check_cache, check_counts, register_cache
+from onnxops_decomp.exporting.calls.caches import check_cache, check_counts, is_registered, register_cache
 
 __all__ = ["register_containers", "registered_results"]
 
@@ -39,6 +39,8 @@ def register_containers(values: Iterable[Any], *, results: bool = False) -> None
             check_cache(caches, value)
             if not results:
                 check_counts(value)
+            if not is_registered(value):
+                register_cache(caches, value)
         children = _children(value)
         if children is None and _register(type(value), value):
             children = _children(value)
@@ -63,8 +65,6 @@ def _children(value: Any) -> list[Any] | None:
 
 def _register(kind: type, value: Any) -> bool:
     """Register one class; return whether torch can take it apart now."""
-    if (caches := _caches_of(value)) is not None:
-        return register_cache(caches, value)
     if dataclasses.is_dataclass(kind):
         torch.export.register_dataclass(kind)
         return True

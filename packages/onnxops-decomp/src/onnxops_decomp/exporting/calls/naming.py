@@ -141,7 +141,7 @@ def structure_paths(spec: pytree.TreeSpec) -> list[Path]:
 def _keys(spec: pytree.TreeSpec) -> Sequence[Any]:
     """Return what the children of a container are called, which stands in its context or in a part of it."""
     context, count = spec.context, spec.num_children
-    context = getattr(context, "_fields", context)
+    context = getattr(context, "keys_of_children", getattr(context, "_fields", context))
     parts = (context, *context) if isinstance(context, tuple | list) else (context,)
     names = [part for part in parts if isinstance(part, tuple | list) and len(part) == count]
     is_dict = spec.type in (dict, collections.OrderedDict, collections.defaultdict)

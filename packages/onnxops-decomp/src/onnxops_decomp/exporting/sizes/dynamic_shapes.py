@@ -12,6 +12,7 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
+from onnxops_decomp.exporting.calls.caches import by_kind_of_tensor
 from onnxops_decomp.exporting.calls.naming import Leaf, example_paths, key_of, names_by_leaf
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 
@@ -205,7 +206,10 @@ def leaf_specs(value: Any, spec: Any) -> list[dict[int, Any]]:
         return [_leaf_spec(leaf, entry) for leaf, entry in zip(leaves, spec, strict=True)]
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         spec = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    if isinstance(spec, Mapping) and (names := _child_names(value)) is not None:
+    names = _child_names(value)
+    if (by_kind := by_kind_of_tensor(value, spec)) is not None:
+        parts = by_kind
+    elif isinstance(spec, Mapping) and names is not None:
         if unknown := spec.keys() - {*names}:
             raise InvalidArgumentError(f"dynamic_shapes names {min(map(str, unknown))!r}; there are {[*names]}.")
         parts = [spec.get(name) for name in names]
