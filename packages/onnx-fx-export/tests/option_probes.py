@@ -288,6 +288,16 @@ def size_checks(run: Run, folder: Path) -> bool:
 
 
 @probe
+def trial_runs(run: Run, folder: Path) -> bool:
+    """Without them, a program of torch.export refuses what is to be tried; no other one needs any."""
+    differences = Calling(lambda x: x[1:] - x[:-1])
+    programs = [run(differences, (X.T,), dynamic_shapes=({0: "n"},), trial_runs=wanted) for wanted in (True, False)]
+    tried, untried = (list(program.constraints.conditions) for program in programs)
+    by_capture = "trial runs" in programs[0].timings
+    return "trial runs" not in programs[1].timings and (len(untried) > len(tried)) == by_capture
+
+
+@probe
 def widen_bfloat16(run: Run, folder: Path) -> bool:
     half = nn.Linear(4, 4).bfloat16().eval()
     found = [ops(run(half, (X.bfloat16(),), widen_bfloat16=wide)) for wide in (True, False)]

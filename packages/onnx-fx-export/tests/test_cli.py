@@ -115,7 +115,7 @@ def test_a_factory_is_exported_and_verified(folder: Path) -> None:
     summary = json.loads(result.stdout)
     assert summary["opset"] == 13
     assert summary["inputs"] == ["input FLOAT[batch,3]"]
-    assert set(summary["seconds"]) == {"capture", "convert", "verify", "save"}
+    assert set(summary["seconds"]) == {"capture", "trial runs", "convert", "verify", "save"}
     assert (folder / "model.onnx").exists()
 
 
@@ -136,7 +136,7 @@ def test_a_failed_export_exits_with_1_and_leaves_no_file(folder: Path) -> None:
 
 def test_stages_are_plain_lines_beside_the_result(folder: Path) -> None:
     result = run_here("factories:linear", "-o", "model.onnx", "--verify", "--json")
-    assert re.fullmatch(r"( *\w+  \d+\.\d\d s\n){4}", result.stderr)
+    assert re.fullmatch(r"( *(\w+|trial runs)  \d+\.\d\d s\n){5}", result.stderr)
     assert json.loads(result.stdout)["opset"] == 17  # as the factory states
 
 

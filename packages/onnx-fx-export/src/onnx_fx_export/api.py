@@ -10,29 +10,25 @@ from typing import IO, Any, Literal, NoReturn
 import torch
 
 from onnx_fx_export._version import __version__
-from onnx_fx_export.errors import CaptureError, ConversionError, InvalidArgumentError
-from onnx_fx_export.finish.tool_metadata import apply_metadata
+from onnx_fx_export.errors import ConversionError, InvalidArgumentError
 from onnx_fx_export.inputs.arguments import example_call, with_own_description
+from onnx_fx_export.lower.convert import ConversionOptions
 from onnx_fx_export.origin import captured_calls, source_line
 from onnx_fx_export.pipeline import ExportRequest
 from onnx_fx_export.repeats.regions import ModuleClasses
-from onnxops_core.exporting import exclusive_export, without_autocast
+from onnxops_core.exporting import exclusive_export
 from onnxops_decomp.exporting import (
     ExportPath,
     ExportRecord,
     Metadata,
     ONNXProgram,
-    Reference,
     Saving,
     Translations,
-    Verified,
     check_options,
     in_mode,
     plain_model,
     recorded,
-    smallest_declared,
     translation_table,
-    verify_program,
 )
 
 __all__ = ["DEFAULT_OPSET", "ONNXProgram", "export", "unconvertible_ops"]
@@ -63,6 +59,7 @@ def export(
     export_modules_as_functions: ModuleClasses = False,
     capture_repeated_blocks: ModuleClasses = False,
     size_checks: bool = False,
+    trial_runs: bool = True,
     widen_bfloat16: bool = False,
     dynamo: bool = True,
     fallback: bool = False,
@@ -121,6 +118,8 @@ def export(
             of module lists that have an equal. Their forward must do nothing but compute its result.
         size_checks: Whether the graph itself refuses sizes that break a condition of ``constraints``, in a node that is
             named after it. The program checks them in any case. Needs opset 13.
+        trial_runs: Whether the model and what was captured of it are run and compared at other sizes, to find out
+            whether it is right for those that torch.export takes for special; without that, it refuses them.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         dynamo: False to hand the model to the TorchScript exporter (needs onnx-ts-legacy).
@@ -164,54 +163,23 @@ def export(
     })  # fmt: skip
     positional, kwargs, dynamic_shapes = example_call(model, args, own["kwargs"], own["dynamic_shapes"])
     saving = Saving(export_params, bool(keep_initializers_as_inputs), external_data)
+    conversion = ConversionOptions(
+        opset, table, state, bool(optimize), export_modules_as_functions, widen_bfloat16, target,
+        do_constant_folding and saving.folds_weights,
+    )  # fmt: skip
     request = ExportRequest(
-        model, positional, kwargs, dynamic_shapes, dynamic_axes, own["input_names"] or (), own["output_names"] or (),
-        opset, state, size_checks, widen_bfloat16, target, do_constant_folding and saving.folds_weights,
-        custom_opsets or {},
+        model, positional, kwargs, dynamic_shapes, own["input_names"] or (), own["output_names"] or (), given,
+        conversion, saving,
     )  # fmt: skip
     if by_torchscript:
-        return request.through_torchscript(given)
+        return request.through_torchscript()
     name = f"onnx-fx-export {__version__}"
     record = ExportRecord(name, progress, verbose=bool(verbose), profile=profile, calls=captured_calls)
     writing = recorded(record, Path(artifacts_dir), page=report, captured=dump_exported_program)
     with exclusive_export(), writing, in_mode(model, training):
-        try:
-            with record.stage("capture"):
-                captured = request.captured(capture_repeated_blocks)
-                record.captured = captured.program
-            with record.stage("convert"), without_autocast(), record.profiled():
-                record.program = result = request.converted(captured, table, optimize, export_modules_as_functions)
-                result.saving, result.folds_weights = saving, request.folds_weights
-                apply_metadata(result.model, captured.program, metadata)
-            if verify:
-                with record.stage("verify"):
-                    result.verified = _verified(result, request)
-            if f is not None:
-                with record.stage("save"):
-                    result.save(f)
-        except (CaptureError, ConversionError) as error:
-            if not fallback:
-                raise
-            with record.stage("fallback"), record.profiled():
-                record.program = result = request.through_torchscript(given, error)
-            record.replaced = error
+        result = request.run_or_fall_back(record) if fallback else request.run(record)
         result.timings, record.verified = dict(record.seconds), result.verified
     return result
-
-
-def _verified(result: ONNXProgram, request: ExportRequest) -> list[Verified]:
-    """Compare with PyTorch on the example; a captured program may carry its own."""
-    model, args, kwargs = request.model, request.args, request.kwargs
-    if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs and model.example_inputs:
-        args, kwargs = model.example_inputs
-    smallest = smallest_declared(request.dynamic_shapes)
-    return verify_program(result, Reference(_reference(model)), tuple(args), dict(kwargs or {}), smallest_size=smallest)
-
-
-def _reference(model: Any) -> Callable[..., Any]:
-    """Return what a verification runs: the user's own model, or the module of a captured program."""
-    callable_model: Callable[..., Any] = model.module() if isinstance(model, torch.export.ExportedProgram) else model
-    return callable_model
 
 
 def unconvertible_ops(

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.capture.exported_program import CaptureRequest, capture
-from onnx_fx_export.errors import DynamicShapeError, InvalidArgumentError, MutationError, OnnxExporterError
+from onnx_fx_export.capture.exported_program import CapturedProgram, CaptureRequest, Stage, capture
+from onnx_fx_export.errors import (
+    CaptureError,
+    ConversionError,
+    DynamicShapeError,
+    InvalidArgumentError,
+    MutationError,
+    OnnxExporterError,
+)
 from onnx_fx_export.finish.onnxscript import rewrite_with_onnxscript
+from onnx_fx_export.finish.tool_metadata import apply_metadata
 from onnx_fx_export.inputs.arguments import FunctionModule, arguments_by_name, parameter_defaults, parameter_names
-from onnx_fx_export.lower.convert import ModelNames, convert
-from onnx_fx_export.repeats.regions import ModuleClasses
+from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
 from onnx_fx_export.sizes.dimension_names import name_output_axes
-from onnx_fx_export.sizes.questions import TREATS_ONE
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
-from onnxops_core.exporting import warn_user
-from onnxops_decomp import LoweringTable
+from onnxops_core.exporting import warn_user, without_autocast
 from onnxops_decomp.exporting import (
     CallStructure,
+    ExportRecord,
     ONNXProgram,
+    Reference,
+    Saving,
+    Verified,
     add_size_checks,
     argument_paths,
     declared_bounds,
@@ -32,7 +41,9 @@ from onnxops_decomp.exporting import (
     left_out,
     set_custom_opsets,
     shared_memory,
+    smallest_declared,
     structure_paths,
+    verify_program,
     warn_of_bounds,
     without_absent,
 )
@@ -50,28 +61,67 @@ _DROPOUTS = {
 
 @dataclasses.dataclass(frozen=True)
 class ExportRequest:
-    """What is to be exported, of all the arguments of :func:`export`."""
+    """What is to be exported, of all the arguments of :func:`export`.
+
+    Attributes:
+        given: All arguments by name, for the TorchScript exporter.
+        conversion: How the captured program is converted.
+        saving: How the program is saved.
+    """
 
     model: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] | None
     dynamic_shapes: Any
-    dynamic_axes: Any
     input_names: Sequence[str]
     output_names: Sequence[str]
-    opset: int
-    state: str
-    size_checks: bool
-    widen_bfloat16: bool
-    target: str | None
-    folds_weights: bool
-    custom_opsets: Mapping[str, int]
+    given: Mapping[str, Any]
+    conversion: ConversionOptions
+    saving: Saving
 
-    def through_torchscript(self, given: Mapping[str, Any], failure: OnnxExporterError | None = None) -> ONNXProgram:
+    def run(self, record: ExportRecord) -> ONNXProgram:
+        """Go through the stages of an export, each with its time in ``record``.
+
+        Raises:
+            OnnxExporterError: If one of them fails.
+        """
+        given = self.given
+        with record.stage("capture"):
+            # Trial runs, which compare the model and what was captured of it, are a stage inside of this one.
+            captured = self.captured(record.stage)
+            record.captured = captured.program
+        with record.stage("convert"), without_autocast(), record.profiled():
+            record.program = result = self.converted(captured)
+            if given["optimize"] == "onnxscript":
+                rewrite_with_onnxscript(result.model)
+            self._finish(result, captured)
+            apply_metadata(result.model, captured.program, given["metadata"])
+        if given["verify"]:
+            with record.stage("verify"):
+                result.verified = self._verified(result)
+        if given["f"] is not None:
+            with record.stage("save"):
+                result.save(given["f"])
+        return result
+
+    def run_or_fall_back(self, record: ExportRecord) -> ONNXProgram:
+        """Go through the stages; where capture or conversion fails, let the TorchScript exporter make the program.
+
+        Raises:
+            OnnxExporterError: If that fails as well.
+        """
+        try:
+            return self.run(record)
+        except (CaptureError, ConversionError) as error:
+            with record.stage("fallback"), record.profiled():
+                record.program = result = self.through_torchscript(error)
+            record.replaced = error
+            return result
+
+    def through_torchscript(self, failure: OnnxExporterError | None = None) -> ONNXProgram:
         """Export with onnx-ts-legacy, whose program has the same methods.
 
         Args:
-            given: The options of the export by name.
             failure: Why the FX exporter failed, if this is its fallback.
         """
         # A dictionary at the end is taken for keyword arguments; of a Python model it is known here not to be that.
@@ -79,7 +129,7 @@ class ExportRequest:
         args = (*self.args, {}) if self.args and isinstance(self.args[-1], dict) and not scripted else self.args
         example = {"args": args, "kwargs": self.kwargs, "dynamic_shapes": self.dynamic_shapes}
         names = {"input_names": self.input_names or None, "output_names": self.output_names or None}
-        options = {**given, **example, **names}
+        options = {**self.given, **example, **names}
         if failure is None:
             program: ONNXProgram = export_through_torchscript(options)
         else:
@@ -87,17 +137,22 @@ class ExportRequest:
         program.answer = "structure"
         return program
 
-    def captured(self, repeated_blocks: ModuleClasses) -> Captured:
-        """Capture the model, unless that has been done."""
+    def captured(self, stage: Stage) -> Captured:
+        """Capture the model, unless that has been done.
+
+        Args:
+            stage: Times a part of the capture under a name.
+        """
+        repeated_blocks = self.given["capture_repeated_blocks"]
         if isinstance(self.model, torch.export.ExportedProgram):
-            if self.dynamic_shapes is not None or self.dynamic_axes is not None:
+            if self.dynamic_shapes is not None or self.given["dynamic_axes"] is not None:
                 raise InvalidArgumentError(
                     "An ExportedProgram has its dynamic shapes already; declare them at its capture."
                 )
             if repeated_blocks:
                 raise InvalidArgumentError("An ExportedProgram is captured already: leave out capture_repeated_blocks.")
             _warn_of_one_tensor(self.model)
-            return Captured(self.model, self.input_names)
+            return Captured(CapturedProgram(self.model), self.input_names)
         module = self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model)
         absent = left_out(inspect.signature(module.forward), self.args, self.kwargs or {})
         input_names = without_absent(self.input_names, absent)
@@ -106,17 +161,18 @@ class ExportRequest:
             self.args,
             self.kwargs,
             dynamic_shapes=self.dynamic_shapes,
-            dynamic_axes=self.dynamic_axes,
+            dynamic_axes=self.given["dynamic_axes"],
             input_names=input_names,
-            state=self.state,
+            state=self.conversion.state,
+            repeated_blocks=repeated_blocks,
+            trial_runs=self.given["trial_runs"],
+            stage=stage,
         )
-        program = capture(request, repeated_blocks=repeated_blocks)
-        _warn_of_dropout(program)
-        return Captured(program, input_names, request.call_specs, request.output_axes)
+        found = capture(request)
+        _warn_of_dropout(found.program)
+        return Captured(found, input_names, request.specs, request.output_axes)
 
-    def converted(
-        self, captured: Captured, table: LoweringTable, optimize: bool | str, functions: ModuleClasses
-    ) -> ONNXProgram:
+    def converted(self, captured: Captured) -> ONNXProgram:
         """Return the ONNX program of a captured one."""
         program = captured.program
         parameters = parameter_names(self.model)
@@ -128,40 +184,54 @@ class ExportRequest:
             input_overrides=captured.input_names,
             output_overrides=self.output_names,
         )
-        result = convert(
-            program, self.opset, table, names, structure, self.state, bool(optimize),
-            functions, self.widen_bfloat16, self.target, self.folds_weights,
-        )  # fmt: skip
-        if optimize == "onnxscript":
-            rewrite_with_onnxscript(result.model)
+        return convert(captured.found, names, structure, self.conversion)
+
+    def _finish(self, result: ONNXProgram, captured: Captured) -> None:
+        """Write into a program what the user asked for besides its nodes, and check that it takes the example."""
         dims = [dim for by_axis in captured.dims for dim in by_axis.values()]
         # Dim.AUTO promises nothing.
         if not any(dim is Dim.AUTO for dim in dims):
             warn_of_bounds(result.constraints, [bound for dim in dims for bound in declared_bounds(dim)])
         name_output_axes(result.model, captured.output_axes)
-        if self.size_checks:
+        if self.given["size_checks"]:
             add_size_checks(result.model, result.constraints)
-        set_custom_opsets(result.model, self.custom_opsets)
+        set_custom_opsets(result.model, self.given["custom_opsets"] or {})
         if not isinstance(self.model, torch.export.ExportedProgram):
-            _check_example(result, self.args, self.kwargs or {}, program.graph_module.meta.get(TREATS_ONE, ()))
-        return result
+            _check_example(result, self.args, self.kwargs or {}, captured.found.sizes.apart)
+        result.saving, result.folds_weights = self.saving, self.conversion.folds_weights
+
+    def _verified(self, result: ONNXProgram) -> list[Verified]:
+        """Compare with PyTorch on the example; a captured program may carry its own."""
+        model, args, kwargs = self.model, self.args, self.kwargs
+        reference: Callable[..., Any] = model
+        if isinstance(model, torch.export.ExportedProgram):
+            reference = model.module()
+            if not args and not kwargs and model.example_inputs:
+                args, kwargs = model.example_inputs
+        smallest = smallest_declared(self.dynamic_shapes)
+        return verify_program(result, Reference(reference), tuple(args), dict(kwargs or {}), smallest_size=smallest)
 
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A captured program.
+    """A captured program, and what the user declared of it.
 
     Attributes:
-        program: The program.
+        found: The program, with what is known of it.
         input_names: Names that the user gives its inputs, in order.
         dims: What is declared of the dimensions of each flat input.
         output_axes: What is declared of axes of outputs.
     """
 
-    program: torch.export.ExportedProgram
+    found: CapturedProgram
     input_names: Sequence[str]
     dims: Sequence[Mapping[int, Any]] = ()
     output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def program(self) -> torch.export.ExportedProgram:
+        """The program of torch.export."""
+        return self.found.program
 
 
 def _call_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:

@@ -82,6 +82,7 @@ def export(
     target: Literal["onnxruntime"] | None = None,
     capture_repeated_blocks: bool | Collection[type[torch.nn.Module]] = False,
     size_checks: bool = False,
+    trial_runs: bool = True,
     widen_bfloat16: bool = False,
     dynamo: bool = False,
     fallback: bool = False,
@@ -134,6 +135,7 @@ def export(
         capture_repeated_blocks: Refused: TorchScript has no such blocks.
         size_checks: Whether the graph itself refuses sizes that break a condition of ``constraints``, in a node that is
             named after it. The program checks them in any case. Needs opset 13.
+        trial_runs: Changes nothing: a TorchScript program is not captured for sizes larger than 1.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU.
         dynamo: True is refused: that is onnx-fx-export.
         fallback: Changes nothing: this is what others fall back to.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.capture.autocast import autocast_inside, cast_inside_calls
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.capture.errors import capture_error, is_dimension_error
-from onnx_fx_export.capture.state import watched_state
+from onnx_fx_export.capture.state import StateNotes, watched_state
 from onnx_fx_export.capture.torchvision_boxes import any_number_of_boxes
 from onnx_fx_export.errors import (
     CaptureError,
@@ -35,26 +35,12 @@ from onnx_fx_export.inputs.examples import (
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError, expand
 from onnx_fx_export.repeats.blocks import RepeatedBlocks
 from onnx_fx_export.repeats.regions import ModuleClasses
+from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.sizes.fixed import equations_that_fix
-from onnx_fx_export.sizes.questions import (
-    CONDITIONS,
-    LAYOUT,
-    SizeQuestion,
-    conditions_for_small_sizes,
-    conditions_on_layout,
-    holds_for_example,
-    noted_questions,
-    warn_of_squeezed_data,
-)
-from onnx_fx_export.sizes.size_one import RIGHT_FOR_ONE, excludes_one, same_operations
-from onnx_fx_export.sizes.small import (
-    LEAST_SIZES,
-    TRIED_SIZES,
-    as_hints,
-    least_sizes,
-    sizes_tried,
-    takes_declared_sizes,
-)
+from onnx_fx_export.sizes.questions import SizeQuestion, holds_for_example, noted_questions, warn_of_squeezed_data
+from onnx_fx_export.sizes.size_one import excludes_one, same_operations
+from onnx_fx_export.sizes.small import as_hints, takes_declared_sizes
+from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_0_and_1, specializations
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core import onnx_export
@@ -73,14 +59,32 @@ from onnxops_decomp.exporting import (
     restore_calls,
 )
 
-__all__ = ["CaptureRequest", "capture"]
+__all__ = ["CaptureRequest", "CapturedProgram", "Stage", "capture"]
 
+Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 
+# The stage in which a model and what was captured of it are compared at other sizes than the example's.
+TRIAL_RUNS = "trial runs"
 _ENLARGED = (
     "The example was captured in larger sizes, as dynamic dimensions of size 0 or 1 are constants for torch.export. If "
     "the model fails for these, declare static what is always 0 or 1, and give an example whose other dynamic "
     "dimensions are 2 or more and fit each other."
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class CapturedProgram:
+    """A captured program, and what is known of it beside what it says itself.
+
+    Attributes:
+        program: The program.
+        sizes: What is known of the sizes that it is right for.
+        state: What is known of its state.
+    """
+
+    program: torch.export.ExportedProgram
+    sizes: SizeFacts = dataclasses.field(default_factory=SizeFacts)
+    state: StateNotes = dataclasses.field(default_factory=StateNotes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +99,9 @@ class CaptureRequest:
         dynamic_shapes: Declared dynamic dimensions by parameter name, or None.
         output_axes: What ``dynamic_axes`` says of outputs.
         state: What becomes of changes that are no tensors: ``"ignore"`` warns of them, else they are refused.
+        repeated_blocks: Classes of modules of which equal ones are captured once; True for the members of lists.
+        trial_runs: Whether the model and what is captured of it are compared at other sizes.
+        stage: Times a part of the capture under a name.
     """
 
     model: torch.nn.Module
@@ -104,6 +111,9 @@ class CaptureRequest:
     dynamic_shapes: Mapping[str, Any] | None
     output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     state: str = "error"
+    repeated_blocks: ModuleClasses = False
+    trial_runs: bool = True
+    stage: Stage = lambda name: contextlib.nullcontext()
 
     @property
     def example(self) -> Example:
@@ -113,10 +123,10 @@ class CaptureRequest:
     @property
     def has_dynamic_numbers(self) -> bool:
         """Whether numbers are declared dynamic."""
-        return any(DYNAMIC_NUMBER in spec for spec in self.call_specs)
+        return any(DYNAMIC_NUMBER in spec for spec in self.specs)
 
-    @property
-    def call_specs(self) -> list[dict[int, Any]]:
+    @cached_property
+    def specs(self) -> list[dict[int, Any]]:
         """Declared dimensions of each leaf of the call; parameters may stand in another order."""
         declared = self.dynamic_shapes or {}
         specs = {name: leaf_specs(value, declared.get(name)) for name, value in self.arguments.items()}
@@ -134,9 +144,18 @@ class CaptureRequest:
         dynamic_shapes: Any,
         dynamic_axes: Any,
         input_names: Sequence[str] | None,
-        state: str = "error",
+        **others: Any,
     ) -> CaptureRequest:
         """Check the example arguments and bring the declared dimensions to one form.
+
+        Args:
+            model: The module.
+            args: Positional example arguments.
+            kwargs: Keyword example arguments.
+            dynamic_shapes: Declared dimensions, as torch.export takes them.
+            dynamic_axes: Declared dimensions, as the TorchScript exporter takes them.
+            input_names: Names that the user gives the inputs, by which both may refer to them.
+            others: Further attributes of the request.
 
         Raises:
             InvalidArgumentError: If the arguments do not fit the model or the declarations contradict each other.
@@ -151,37 +170,31 @@ class CaptureRequest:
         if dynamic_axes is not None:
             dynamic_shapes, output_axes = from_dynamic_axes(dynamic_axes, in_call, input_names)
         declared = normalized_shapes(dynamic_shapes, arguments, input_names, in_call)
-        return cls(model, args, kwargs, arguments, declared, output_axes, state)
+        return cls(model, args, kwargs, arguments, declared, output_axes, **others)
 
 
-def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) -> torch.export.ExportedProgram:
+def capture(request: CaptureRequest) -> CapturedProgram:
     """Capture a model with torch.export: first without, then with Dynamo.
 
     torch.export takes sizes 0 and 1 for constants; where a dynamic dimension has such a size, the model is captured
     with an example of other sizes.
 
-    Args:
-        request: What is captured.
-        repeated_blocks: Classes of modules of which equal ones are captured once; True for the members of lists.
-
     Raises:
         DynamicShapeError: If a declared dimension turned out to be fixed by the model.
         CaptureError: If the model cannot be captured for another reason.
     """
-    specs = request.call_specs
-    enlarge = has_special_sizes(request.example, specs)
-    examples = list(enlarged(request.example, specs)) if enlarge else [request.example]
+    enlarge = has_special_sizes(request.example, request.specs)
+    examples = list(enlarged(request.example, request.specs)) if enlarge else [request.example]
     errors: list[CaptureError | DynamicShapeError] = []
-    others: list[torch.export.ExportedProgram] = []
+    others: list[CapturedProgram] = []
     for example in examples:
         try:
-            program = _captured(request, example, specs, repeated_blocks)
-            if CONDITIONS not in program.graph_module.meta and excludes_one(program):
-                right = _is_right_for_one(request, program, specs, repeated_blocks)
-                program.graph_module.meta[RIGHT_FOR_ONE] = right
-            if not enlarge or holds_for_example(program, request.example, specs):
-                return program
-            others.append(program)
+            captured = _captured(request, example)
+            if request.trial_runs and captured.sizes.conditions is None and excludes_one(captured.program):
+                captured = _tried_at_one(request, captured)
+            if not enlarge or holds_for_example(captured.program, request.example, request.specs):
+                return captured
+            others.append(captured)
         except (CaptureError, DynamicShapeError) as error:
             errors.append(error)
     if others:
@@ -189,28 +202,23 @@ def capture(request: CaptureRequest, *, repeated_blocks: ModuleClasses = False) 
     first = errors[0]
     if isinstance(first, DynamicShapeError):
         with specializations() as fixed, contextlib.suppress(OnnxExporterError):
-            _captured(request, examples[0], specs, repeated_blocks)
+            _captured(request, examples[0])
         raise first.at(fixed) from first.__cause__
     if enlarge:
         raise CaptureError(f"{first}\n{_ENLARGED}") from first.__cause__
     raise first
 
 
-def _is_right_for_one(
-    request: CaptureRequest,
-    program: torch.export.ExportedProgram,
-    specs: Sequence[Mapping[int, Any]],
-    repeated_blocks: ModuleClasses,
-) -> bool:
-    """Tell whether the model does the same where its dynamic sizes are one."""
-    with contextlib.suppress(OnnxExporterError):
-        return same_operations(program, _captured(request, of_size_one(request.example, specs), specs, repeated_blocks))
-    return False
+def _tried_at_one(request: CaptureRequest, captured: CapturedProgram) -> CapturedProgram:
+    """Find out whether the model does the same where its dynamic sizes are one, by another capture."""
+    right = False
+    with request.stage(TRIAL_RUNS), contextlib.suppress(OnnxExporterError):
+        at_one = _captured(request, of_size_one(request.example, request.specs))
+        right = same_operations(captured.program, at_one.program)
+    return dataclasses.replace(captured, sizes=dataclasses.replace(captured.sizes, right_for_one=right))
 
 
-def _captured(
-    request: CaptureRequest, example: Example, specs: Sequence[Mapping[int, Any]], repeated_blocks: ModuleClasses
-) -> torch.export.ExportedProgram:
+def _captured(request: CaptureRequest, example: Example) -> CapturedProgram:
     """Capture with one example."""
     declared = None
     if request.dynamic_shapes is not None:
@@ -219,35 +227,30 @@ def _captured(
             for name, value in request.arguments.items()
         }
     try:
-        return _tried(request, example, specs, declared, repeated_blocks)
+        return _tried(request, example, declared)
     except DynamicShapeError as error:
         hints = as_hints(declared)
         if hints is None:
             raise
         # torch wants to prove that the model takes each size of a Dim; what it takes for granted can be tried as well.
         with contextlib.suppress(CaptureError, DynamicShapeError):
-            program = _tried(request, example, specs, hints, repeated_blocks)
-            if takes_declared_sizes(program, specs):
-                return program
+            captured = _tried(request, example, hints)
+            if takes_declared_sizes(captured.program, request.specs, captured.sizes.least, captured.sizes.tried):
+                return captured
         raise error from error.__cause__
 
 
-def _tried(
-    request: CaptureRequest,
-    example: Example,
-    specs: Sequence[Mapping[int, Any]],
-    declared: Any,
-    repeated_blocks: ModuleClasses,
-) -> torch.export.ExportedProgram:
+def _tried(request: CaptureRequest, example: Example, declared: Any) -> CapturedProgram:
     """Run torch.export until one way of capturing serves."""
     first: Exception | None = None
-    for strict, blocks in [*([(False, repeated_blocks)] if repeated_blocks else ()), (False, False), (True, False)]:
+    blocks = request.repeated_blocks
+    for strict, repeated in [*([(False, blocks)] if blocks else ()), (False, False), (True, False)]:
         calls: list[SymbolicFunctionCall] = []
         try:
-            program = _exported(request, example, specs, declared, strict, blocks, calls)
+            found = _exported(request, example, declared, strict, repeated, calls)
             # Dynamo keeps sizes that int() makes of others variable.
-            if not any(specs) or not (equations := equations_that_fix(program, specs)):
-                return program
+            if not any(request.specs) or not (equations := equations_that_fix(found.program, request.specs)):
+                return _finished(request, example, found)
             first = first or DynamicShapeError.fixed(equations)
             if calls:
                 break
@@ -264,51 +267,58 @@ def _tried(
     raise capture_error(first) from first
 
 
+class _Found(NamedTuple):
+    """What one run of torch.export found; ``questions`` is None if what the model asks of sizes was not noted."""
+
+    program: torch.export.ExportedProgram
+    state: StateNotes
+    questions: list[SizeQuestion] | None
+
+
 def _exported(
     request: CaptureRequest,
     example: Example,
-    specs: Sequence[Mapping[int, Any]],
     declared: Any,
     strict: bool,
     repeated_blocks: ModuleClasses,
     calls: list[SymbolicFunctionCall],
-) -> torch.export.ExportedProgram:
+) -> _Found:
     """Run torch.export once; ``calls`` receives the calls of Functions with a symbolic method."""
-    questions: list[SizeQuestion] = []
-    with onnx_export(), torch.no_grad(), allocated_on_paper(request.model), contextlib.ExitStack() as stack:
+    model, questions = request.model, None
+    with onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
         stack.enter_context(any_number_of_boxes())
         if request.has_dynamic_numbers or strict:
             # A number may be 0 or 1, and Dynamo compares sizes for the model: only guards tell what was asked.
             stack.enter_context(sizes_unlike_0_and_1())
-        elif any(specs):
+        elif any(request.specs):
             questions = stack.enter_context(noted_questions())
         if not strict:
-            stack.enter_context(registered_results(request.model))
-            stack.enter_context(WholeCalls())
-            stack.enter_context(dynamic_associative_scan())
-            stack.enter_context(recorded_calls(calls))
+            for kept in (registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(calls)):
+                stack.enter_context(kept)
             if repeated_blocks:
-                stack.enter_context(RepeatedBlocks(request.model, repeated_blocks))
-        args, kwargs = stack.enter_context(variable_numbers(request.model, example, specs))
-        stack.enter_context(named_keywords(request.model, kwargs))
-        stack.enter_context(unmarked((args, kwargs)))
-        stack.enter_context(autocast_inside(request.model))
-        found = stack.enter_context(watched_state(request.model))
-        export = partial(torch.export.export, request.model, args, kwargs, dynamic_shapes=declared, strict=strict)
-        program = found.capture(export, (args, kwargs), strict)
+                stack.enter_context(RepeatedBlocks(model, repeated_blocks))
+        args, kwargs = stack.enter_context(variable_numbers(model, example, request.specs))
+        for prepared in (named_keywords(model, kwargs), unmarked((args, kwargs)), autocast_inside(model)):
+            stack.enter_context(prepared)
+        state = stack.enter_context(watched_state(model))
+        export = partial(torch.export.export, model, args, kwargs, dynamic_shapes=declared, strict=strict)
+        program = state.capture(export, (args, kwargs), strict)
     if repeated_blocks:
         expand(program)
-    found.note(program, example, request.state)
+    notes = state.notes(program, example, request.state)
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = calls
     warn_of_squeezed_data(program)
-    if not request.has_dynamic_numbers and not strict and any(specs):
-        conditions = conditions_for_small_sizes(program, request.model, example, specs, questions)
-        program.graph_module.meta[CONDITIONS] = conditions
-        program.graph_module.meta[LAYOUT] = conditions_on_layout(program, questions)
-        program.graph_module.meta[LEAST_SIZES] = least_sizes(program, request.model, example, specs)
-    if any(specs) and not request.has_dynamic_numbers:
-        program.graph_module.meta[TRIED_SIZES] = sizes_tried(program, request.model, example, specs)
+    return _Found(program, notes, questions)
+
+
+def _finished(request: CaptureRequest, example: Example, found: _Found) -> CapturedProgram:
+    """Find out what sizes a captured program is right for, and turn its stand-ins into what they stand for."""
+    program, facts = found.program, SizeFacts()
+    if any(request.specs) and not request.has_dynamic_numbers:
+        trials = TrialRuns(program, request.model, example, request.trial_runs)
+        with request.stage(TRIAL_RUNS) if trials.possible else contextlib.nullcontext():
+            facts = SizeFacts.found(trials, request.specs, found.questions)
     restore_calls(program.graph_module)
     cast_inside_calls(program.graph_module)
-    return program
+    return CapturedProgram(program, facts, found.state)

@@ -25,15 +25,14 @@ from onnxops_decomp.exporting import (
     written_inputs,
 )
 
-__all__ = ["STATE", "CapturedState", "StateNotes", "watched_state"]
+__all__ = ["CapturedState", "StateNotes", "watched_state"]
 
-STATE = "onnx_fx_export.state"
 _MOST_CAPTURES = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class StateNotes:
-    """What is known of the state of a captured program, which its graph module carries along.
+    """What is known of the state of a captured program.
 
     Attributes:
         paths: For buffers that stand for tensors elsewhere in the model, the paths of those.
@@ -92,8 +91,8 @@ class CapturedState:
         lines = {place.path: place.line for place in self._watch.places}
         raise MutationError(state_refusal(lines))
 
-    def note(self, program: torch.export.ExportedProgram, example: Any, state: str) -> None:
-        """Write into a program what is known of its state.
+    def notes(self, program: torch.export.ExportedProgram, example: Any, state: str) -> StateNotes:
+        """Return what is known of the state of a captured program.
 
         Raises:
             MutationError: If a later call depends on what is no tensor, and ``state`` is not ``"ignore"``.
@@ -115,7 +114,7 @@ class CapturedState:
             target = specs[node.name].target
             if target is not None and target not in lines:
                 lines[target] = source_line(write) or self._inventory.line(target, self._owner(target))
-        program.graph_module.meta[STATE] = StateNotes({n: place.path for n, place in names.items()}, lines, found)
+        return StateNotes({n: place.path for n, place in names.items()}, lines, found)
 
     def _call(self, example: Any) -> None:
         """Find out what the model changes by calling it, unless it has no data."""

@@ -13,6 +13,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from onnx_fx_export._version import __version__
+from onnx_fx_export.capture.exported_program import CapturedProgram
 from onnx_fx_export.errors import InvalidArgumentError, conversion_error
 from onnx_fx_export.lower.higher_order import HANDLERS
 from onnx_fx_export.lower.mutations import Mutations, without_hidden_writes
@@ -58,7 +59,7 @@ from onnxops_decomp.exporting import (
     warn_of_numbers,
 )
 
-__all__ = ["ModelNames", "convert"]
+__all__ = ["ConversionOptions", "ModelNames", "convert"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,36 +81,58 @@ class ModelNames:
     output_overrides: Sequence[str] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class ConversionOptions:
+    """How a captured program is converted.
+
+    Attributes:
+        opset: Opset of the model.
+        table: Lowerings to use.
+        state: ``"error"`` to refuse programs that change what a later call depends on, ``"io"`` to make each of those
+            an input and an output, ``"ignore"`` to leave them as they are and warn.
+        optimize: Whether the finishing passes fuse nodes.
+        functions: Classes of the modules that become functions, or True for all modules.
+        widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
+        target: The runtime whose own operators may be used.
+        folds_weights: Whether the finishing passes may compute other weights from those of the model.
+    """
+
+    opset: int
+    table: LoweringTable
+    state: str = "error"
+    optimize: bool = True
+    functions: ModuleClasses = False
+    widen_bfloat16: bool = False
+    target: str | None = None
+    folds_weights: bool = True
+
+
 _INPUTS = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class _Converter:
     def __init__(
         self,
+        captured: CapturedProgram,
         mutations: Mutations,
         left_out: frozenset[str],
-        opset: int,
-        table: LoweringTable,
         names: ModelNames,
-        state: str,
-        functions: ModuleClasses,
-        widen_bfloat16: bool,
-        target: str | None,
+        options: ConversionOptions,
     ) -> None:
-        self.mutations, self.names, self.state_mode = mutations, names, state
+        self.captured, self.mutations, self.names, self.options = captured, mutations, names, options
         self.program = program = mutations.program
+        opset = options.opset
         self.carried = mutations.buffers - left_out
         self.before: dict[str, ir.Value] = {}
         self.needed: frozenset[str] = frozenset()
         self.rebound = mutations.rebound
-        self.op = OpBuilder(opset, context=ModelContext(opset, target=target))
-        self.op.context.widen_bfloat16 = widen_bfloat16
+        self.op = OpBuilder(opset, context=ModelContext(opset, target=options.target))
+        self.op.context.widen_bfloat16 = options.widen_bfloat16
         self.symbols = SymbolNames(self.op)
         self.weights = WeightStore(self.op)
         self.functions = FunctionStore()
         handlers = {**HANDLERS, ACCESS: inner_tensor, **self.functions.handlers(opset)}
-        self.lowering = GraphLowering(self.op, table, self.symbols, handlers=handlers, origin=origin_of)
-        self.module_classes = functions
+        self.lowering = GraphLowering(self.op, options.table, self.symbols, handlers=handlers, origin=origin_of)
         self.input_positions: list[int] = []
         self.constants: dict[int, Any] = {}
         self.numbers: dict[str, str] = {}
@@ -278,7 +301,7 @@ class _Converter:
         return {
             self.mutations.name(source) if buffer else self.user_name(source): value
             for value, source, buffer in written
-            if (source in self.carried if buffer else self.state_mode == "io")
+            if (source in self.carried if buffer else self.options.state == "io")
         }
 
     def _find_needed(self, results: Sequence[ir.Value], written: Sequence[tuple[ir.Value, str, bool]]) -> None:
@@ -312,20 +335,16 @@ class _Converter:
         values = self.inputs()
         # What the user feeds comes first, what the model carries along after it.
         self.op.scope.inputs.sort(key=lambda value: value.name in self.initial_state)
-        self.lowering.regions = module_regions(self.program.graph, self.module_classes, self.functions)
+        self.lowering.regions = module_regions(self.program.graph, self.options.functions, self.functions)
         results: Sequence[Any] = self.lowering.run(self.program.graph_module, values)
         if self.lowering.failures:
             raise conversion_error(self.lowering.failures, self.op.opset)
         return results
 
-    def run(
-        self, optimize: bool, folds_weights: bool, captured: torch.export.ExportedProgram, structure: CallStructure
-    ) -> ONNXProgram:
+    def run(self, structure: CallStructure) -> ONNXProgram:
         """Convert the program.
 
         Args:
-            optimize: Whether the finishing passes fuse nodes.
-            captured: The program as torch.export captured it.
             structure: Structure of its arguments and of its result.
 
         Raises:
@@ -341,14 +360,15 @@ class _Converter:
             functions=self.functions.functions,
             producer=("onnx-fx-export", __version__),
         )
-        if optimize:
-            finish_model(model, self.op.context.target, folds_weights=folds_weights)
+        if self.options.optimize:
+            finish_model(model, self.options.target, folds_weights=self.options.folds_weights)
         constraints = self.constraints(assumed_conditions(model))
         constraints.record(model)
         interface = Interface(
             structure, self.input_positions, self.constants, user, self.numbers, frozenset(self.number_outputs),
             complex_outputs,
         )  # fmt: skip
+        captured = self.captured.program
         return ONNXProgram(
             model,
             interface,
@@ -358,7 +378,7 @@ class _Converter:
             reference=lambda: Reference(captured.module()),
             exported_program=captured,
             lowered_program=self.program,
-            target=self.op.context.target,
+            target=self.options.target,
             written_inputs=[self.user_name(name) for name in self.mutations.inputs],
         )
 
@@ -366,6 +386,7 @@ class _Converter:
         """Return what capture and decompositions found out about sizes, and what the nodes of the model need."""
         found = size_constraints(
             self.program,
+            self.captured.sizes,
             self.symbols,
             self.input_dims,
             self.lowering.assumptions,
@@ -405,61 +426,43 @@ def _check_numbers(kind: str, name: str, tensor: torch.Tensor) -> None:
 
 
 def convert(
-    program: torch.export.ExportedProgram,
-    opset: int,
-    table: LoweringTable,
-    names: ModelNames,
-    structure: CallStructure,
-    state: str = "error",
-    optimize: bool = True,
-    functions: ModuleClasses = False,
-    widen_bfloat16: bool = False,
-    target: str | None = None,
-    folds_weights: bool = True,
+    captured: CapturedProgram, names: ModelNames, structure: CallStructure, options: ConversionOptions
 ) -> ONNXProgram:
-    """Convert a captured program to an ONNX model at ``opset``.
+    """Convert a captured program to an ONNX model.
 
     Args:
-        program: What torch.export captured.
-        opset: Opset of the model.
-        table: Lowerings to use.
+        captured: What torch.export captured.
         names: Names at the model's boundary.
         structure: Structure of the arguments and of the result.
-        state: ``"error"`` to refuse programs that change what a later call depends on, ``"io"`` to make each of those
-            an input and an output, ``"ignore"`` to leave them as they are and warn.
-        optimize: Whether the finishing passes fuse nodes.
-        functions: Classes of the modules that become functions, or True for all modules.
-        widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
-        target: The runtime whose own operators may be used.
-        folds_weights: Whether the finishing passes may compute other weights from those of the model.
+        options: How it is converted.
 
     Raises:
         InvalidArgumentError: If the opset has no functions, or a class of ``functions`` is not called.
         MutationError: If the program mutates state and ``state`` is ``"error"``.
         ConversionError: If operators cannot be converted; it lists all of them.
     """
-    if functions and opset < LOWEST_OPSET:
+    if options.functions and options.opset < LOWEST_OPSET:
         raise InvalidArgumentError(
-            f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {opset} is asked for: give a higher "
-            "opset_version, or leave out export_modules_as_functions."
+            f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {options.opset} is asked for: give a "
+            "higher opset_version, or leave out export_modules_as_functions."
         )
-    mutations = without_hidden_writes(program)
+    mutations = without_hidden_writes(captured.program, captured.state)
 
     def converted(left_out: frozenset[str]) -> tuple[_Converter, ONNXProgram]:
-        converter = _Converter(mutations, left_out, opset, table, names, state, functions, widen_bfloat16, target)
-        return converter, converter.run(optimize, folds_weights, program, structure)
+        converter = _Converter(captured, mutations, left_out, names, options)
+        return converter, converter.run(structure)
 
     converter, result = converted(frozenset())
     needed = converter.needed
-    if state == "error":
+    if options.state == "error":
         mutations.refuse(needed)
-    if left_out := mutations.buffers if state == "ignore" else mutations.buffers - needed:
+    if left_out := mutations.buffers if options.state == "ignore" else mutations.buffers - needed:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # all of them were given before
             converter, result = converted(left_out)
-    if state == "ignore":
+    if options.state == "ignore":
         mutations.warn_of_ignored(needed)
-    if state != "io":
+    if options.state != "io":
         mutations.warn_of_inputs({name: converter.user_name(name) for name in mutations.inputs})
     constants = {names.inputs[position]: value for position, value in converter.constants.items()}
     warn_of_numbers(constants, "Give a tensor, or declare it dynamic in dynamic_shapes,")

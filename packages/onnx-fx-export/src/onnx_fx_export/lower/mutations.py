@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch.export.graph_signature import InputKind
 
-from onnx_fx_export.capture.state import STATE, StateNotes
+from onnx_fx_export.capture.state import StateNotes
 from onnx_fx_export.errors import MutationError
 from onnx_fx_export.lower.functionalization import functionalized
 from onnx_fx_export.lower.observers import settled
@@ -82,14 +82,17 @@ class Mutations:
         return self.notes.paths.get(buffer) or f"buffer {buffer}"
 
 
-def without_hidden_writes(program: torch.export.ExportedProgram) -> Mutations:
+def without_hidden_writes(program: torch.export.ExportedProgram, notes: StateNotes) -> Mutations:
     """Functionalize a program if rebinding is not enough, or if it switches modes or works on subclasses of Tensor.
+
+    Args:
+        program: What was captured.
+        notes: What is known of its state.
 
     Raises:
         MutationError: If what is written to shares its memory with another weight.
         DynamicShapeError: If torch fixes a dynamic dimension while it functionalizes.
     """
-    notes = program.graph_module.meta.get(STATE) or StateNotes()
     _check_memory(program)
     program = settled(program)
     specs = {getattr(spec.arg, "name", ""): spec for spec in program.graph_signature.input_specs}

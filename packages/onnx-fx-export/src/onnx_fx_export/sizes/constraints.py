@@ -15,9 +15,9 @@ from typing import Any
 import sympy
 import torch
 
-from onnx_fx_export.sizes.questions import CONDITIONS, LAYOUT
-from onnx_fx_export.sizes.size_one import RIGHT_FOR_ONE, is_about_one
-from onnx_fx_export.sizes.small import LEAST_SIZES, TRIED_SIZES, larger_sizes
+from onnx_fx_export.sizes.facts import SizeFacts
+from onnx_fx_export.sizes.size_one import is_about_one
+from onnx_fx_export.sizes.small import larger_sizes
 from onnx_fx_export.torch_private import guard_texts, is_decided_by_data
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import (
@@ -43,6 +43,7 @@ _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
 def size_constraints(
     program: torch.export.ExportedProgram,
+    facts: SizeFacts,
     symbols: SymbolNames,
     inputs: Mapping[str, Dims],
     assumptions: Iterable[Any],
@@ -54,6 +55,7 @@ def size_constraints(
 
     Args:
         program: The program.
+        facts: What is known of its sizes beside the guards that torch noted in it.
         symbols: Names of its symbols.
         inputs: For each input by its structural name, what its dimensions are called.
         assumptions: Further facts, as SymPy relations in the model's symbols.
@@ -61,23 +63,19 @@ def size_constraints(
         declared: Conditions that the user states.
         leaves: What the arguments are called by the structure, in order; Dynamo only counts them.
     """
-    right_for_one = program.graph_module.meta.get(RIGHT_FOR_ONE, False)
-    texts = [text for text in dict.fromkeys(guard_texts(program)) if not (right_for_one and is_about_one(text))]
+    texts = [text for text in dict.fromkeys(guard_texts(program)) if not (facts.right_for_one and is_about_one(text))]
     translated = {text: _translated(text, inputs, leaves) for text in texts}
     guards = [guard for guard in translated.values() if guard is not None and parsed_size(guard) is not None]
     _warn_of_unread([text for text, guard in translated.items() if guard is None or parsed_size(guard) is None])
     names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
-    least = {names[symbol]: size for symbol, size in program.graph_module.meta.get(LEAST_SIZES, {}).items()}
+    least = {names[symbol]: size for symbol, size in facts.least.items()}
     conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
-    tried = [
-        {names[symbol]: size for symbol, size in point.items() if symbol in names}
-        for point in program.graph_module.meta.get(TRIED_SIZES, ())
-    ]
-    meaningless = {_normal(renamed_text(text, names)) for text in program.graph_module.meta.get(LAYOUT, ())}
+    tried = [{names[symbol]: size for symbol, size in point.items() if symbol in names} for point in facts.tried]
+    meaningless = {_normal(renamed_text(text, names)) for text in facts.layout}
     for text in guards:
         if not _is_about_small_sizes(text, least) and _normal(text) not in meaningless:
             conditions.extend(_without_refuted(text, tried))
-    for fact in program.graph_module.meta.get(CONDITIONS, ()):
+    for fact in facts.conditions or ():
         conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
     conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
     return SizeConstraints(text for text in conditions if _says_something(text))

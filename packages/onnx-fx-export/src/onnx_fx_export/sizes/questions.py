@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives, in_order, plain, user_values
+from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, in_order, plain, user_values
 from onnx_fx_export.torch_private import (
     guards_of,
     guards_on_layout,
@@ -31,12 +31,9 @@ from onnx_fx_export.torch_private import (
     replacements_of,
 )
 from onnxops_core.exporting import original, replaced, warn_user
-from onnxops_decomp.exporting import Example, at_sizes, is_without_data, shared_writes
+from onnxops_decomp.exporting import Example, at_sizes, shared_writes
 
 __all__ = [
-    "CONDITIONS",
-    "LAYOUT",
-    "TREATS_ONE",
     "SizeQuestion",
     "Sizes",
     "computed_one",
@@ -48,13 +45,6 @@ __all__ = [
     "of_one_name",
     "warn_of_squeezed_data",
 ]
-
-# Key in the ``meta`` of a captured graph: conditions as SymPy relations over plain symbols.
-CONDITIONS = "onnx_fx_export.size_conditions"
-# Key in the ``meta`` of a captured graph: texts of the conditions that mean nothing for the model.
-LAYOUT = "onnx_fx_export.conditions_on_layout"
-# Key in the ``meta`` of a captured graph: the lines that treat size 1 of a dynamic dimension apart.
-TREATS_ONE = "onnx_fx_export.lines_that_treat_one_apart"
 
 _RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
     "__eq__": (sympy.Eq, sympy.Ne),
@@ -263,51 +253,47 @@ def _is_view(node: torch.fx.Node, sizes: Mapping[sympy.Symbol, int]) -> bool:
 
 
 def conditions_for_small_sizes(
-    program: torch.export.ExportedProgram,
-    model: torch.nn.Module,
-    example: Example,
-    specs: Sequence[Mapping[int, Any]],
-    questions: Iterable[SizeQuestion],
-) -> list[sympy.Rel]:
-    """Return the conditions under which a captured program is the model, sizes 0 and 1 considered.
+    trials: TrialRuns, specs: Sequence[Mapping[int, Any]], questions: Iterable[SizeQuestion]
+) -> tuple[list[sympy.Rel], list[str]]:
+    """Find the conditions under which a captured program is the model, sizes 0 and 1 considered.
 
-    Where an answer differs at size 1 or 0, both run there, with random numbers in place of the example's floats; if
-    they agree, the size is left in.
+    Where an answer differs at size 1 or 0, both run there; if they agree, the size is left in.
 
     Args:
-        program: What was captured, with an example of sizes 2 and more.
-        model: The model.
-        example: The example arguments.
-        specs: Declared dimensions of each of their leaves.
+        trials: Runs the model, and what was captured of it with an example of sizes 2 and more.
+        specs: Declared dimensions of each leaf of the example.
         questions: What the model's code asked.
+
+    Returns:
+        The conditions, and the lines that treat size 1 of a dynamic dimension apart.
 
     Warns:
         UserWarning: If size 1 is left out.
     """
-    sizes = Sizes.of(program, specs)
+    program, sizes = trials.program, Sizes.of(trials.program, specs)
     asked = sizes.decisive(questions)
     assumed = [
         *sizes.decisive((*_squeezed(program), *_sliced(program), *_recurrent(program))),
         *_copied(program, sizes),
     ]
     at_one = [question for question in asked if not question.holds(sizes.smallest, 1)]
-    if not at_one or _agrees_at_one(program, model, example, sizes, at_one):
+    if not at_one or _agrees_at_one(trials, sizes, at_one):
         # What only 0 beside 1 answers otherwise stays as it is.
         mixed = [q for q in asked if q.holds(sizes.smallest, 1) and q.holds(sizes.smallest, 0)]
         at_zero = [question for question in asked if not question.holds(sizes.smallest, 0)]
         dimensions = of_one_name(program, specs)
-        asked = mixed + _left_at_zero(program, model, example, sizes, at_zero, dimensions)
+        asked = mixed + _left_at_zero(trials, sizes, at_zero, dimensions)
         at_one = []
     at_one += [question for question in assumed if not question.holds(sizes.smallest, 1)]
-    if at_one:
-        lines = program.graph_module.meta[TREATS_ONE] = list(dict.fromkeys(question.place for question in at_one))
+    lines = list(dict.fromkeys(question.place for question in at_one))
+    if lines:
         places = "\n".join(f"  {line}" for line in lines)
         warn_user(
             f"The model treats size 1 of a dynamic dimension apart, at\n{places}\nThe exported model is right for "
             "larger sizes only, and its program refuses size 1. Declare torch.export.Dim(..., min=2) if it does not "
             "occur, else export the model once more for it."
         )
-    return [question.relation for question in (*asked, *assumed)]
+    return [question.relation for question in (*asked, *assumed)], lines
 
 
 def computed_one(guard: sympy.Basic) -> sympy.Expr | None:
@@ -425,9 +411,7 @@ def of_one_name(
 
 
 def _left_at_zero(
-    program: torch.export.ExportedProgram,
-    model: torch.nn.Module,
-    example: Example,
+    trials: TrialRuns,
     sizes: Sizes,
     questions: Sequence[SizeQuestion],
     dimensions: Collection[tuple[sympy.Symbol, ...]],
@@ -440,7 +424,7 @@ def _left_at_zero(
     points = {
         group: point
         for group in dimensions
-        if {*group} & symbols and (point := _right_at_zero(program, model, example, sizes, group)) is not None
+        if {*group} & symbols and (point := _right_at_zero(trials, sizes, group)) is not None
     }
     allowed = {symbol for group in points for symbol in group}
     refused = [SizeQuestion(sympy.Ge(symbol, 1), "") for symbol in sorted(symbols - allowed, key=str)]
@@ -453,27 +437,18 @@ def _left_at_zero(
 
 
 def _right_at_zero(
-    program: torch.export.ExportedProgram,
-    model: torch.nn.Module,
-    example: Example,
-    sizes: Sizes,
-    symbols: Collection[sympy.Symbol],
+    trials: TrialRuns, sizes: Sizes, symbols: Collection[sympy.Symbol]
 ) -> Mapping[sympy.Symbol, int] | None:
     """Run both where sizes are 0, as those of an empty cache are, and return the sizes if they agree.
 
     Results that are empty themselves show nothing.
     """
     wanted = sizes.near(dict.fromkeys(symbols, 0), sizes.relations())
-    if wanted is None or any(map(is_without_data, itertools.chain(model.parameters(), model.buffers()))):
+    if wanted is None or not trials.possible:
         return None
-    try:
-        call = call_at(program, example, wanted)
-        expected = eager(model, call)
-        right = any(tensor.numel() for tensor in expected) and gives(program, call, wanted, expected)
-    except Exception:
-        # Where the model raises, whatever it is, the captured program is not right.
-        return None
-    return {symbol: int(size) for symbol, size in wanted.items()} if right else None
+    expected, right = trials.run(wanted)
+    shown = any(tensor.numel() for tensor in expected or ())
+    return {symbol: int(size) for symbol, size in wanted.items()} if right and shown else None
 
 
 def holds_for_example(program: torch.export.ExportedProgram, example: Example, specs: Sequence[Any]) -> bool:
@@ -490,27 +465,14 @@ def holds_for_example(program: torch.export.ExportedProgram, example: Example, s
     return not any(at_sizes(guard, known) in (sympy.false, None) for guard in sizes.relations())
 
 
-def _agrees_at_one(
-    program: torch.export.ExportedProgram,
-    model: torch.nn.Module,
-    example: Example,
-    sizes: Sizes,
-    questions: Sequence[SizeQuestion],
-) -> bool:
+def _agrees_at_one(trials: TrialRuns, sizes: Sizes, questions: Sequence[SizeQuestion]) -> bool:
     """Run both where each of the sizes is 1, one by one and all together, and compare."""
-    if any(map(is_without_data, itertools.chain(model.parameters(), model.buffers()))):
+    if not trials.possible:
         return False
     asked = {symbol for question in questions for symbol in question.relation.free_symbols}
     every = {symbol for symbol in sizes.hints if sizes.smallest[symbol] <= 1}
-    try:
-        single = [sizes.with_ones({symbol}) for symbol in asked & every]
-        together = sizes.with_ones(every)
-        # Sizes that the program refuses need no comparison, but a size that was asked about needs one.
-        chosen = [*single, *([together] if together is not None and together not in single else [])]
-        if not all(chosen):
-            return False
-        calls = ((call_at(program, example, wanted), wanted) for wanted in chosen if wanted)
-        return all(gives(program, call, wanted, eager(model, call)) for call, wanted in calls)
-    except Exception:
-        # Where the model raises, whatever it is, the captured program is not right.
-        return False
+    single = [sizes.with_ones({symbol}) for symbol in asked & every]
+    together = sizes.with_ones(every)
+    # Sizes that the program refuses need no comparison, but a size that was asked about needs one.
+    chosen = [*single, *([together] if together is not None and together not in single else [])]
+    return all(chosen) and all(trials.run(wanted)[1] for wanted in chosen if wanted)

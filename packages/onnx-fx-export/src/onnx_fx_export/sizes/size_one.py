@@ -14,10 +14,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.torch_private import guard_texts
 
-__all__ = ["RIGHT_FOR_ONE", "excludes_one", "is_about_one", "same_operations"]
-
-# Key in the ``meta`` of a captured graph: such conditions mean nothing for it.
-RIGHT_FOR_ONE = "onnx_fx_export.right_for_one"
+__all__ = ["excludes_one", "is_about_one", "same_operations"]
 
 _ABOUT_ONE = re.compile(r"[^<>=!]*\)?\s*(>= 2|> 1|!= 1)$")
 

@@ -19,13 +19,11 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.sizes.questions import Sizes, computed_one, depends_on_layout, of_one_name
-from onnx_fx_export.sizes.trial_runs import as_plain, call_at, eager, gives
+from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain
 from onnxops_core.exporting import warn_user
-from onnxops_decomp.exporting import Example, at_sizes, is_without_data
+from onnxops_decomp.exporting import at_sizes
 
 __all__ = [
-    "LEAST_SIZES",
-    "TRIED_SIZES",
     "as_hints",
     "larger_sizes",
     "least_sizes",
@@ -33,10 +31,6 @@ __all__ = [
     "takes_declared_sizes",
 ]
 
-# Key in the ``meta`` of a captured graph: the least size by symbol.
-LEAST_SIZES = "onnx_fx_export.least_sizes"
-# Key in the ``meta`` of a captured graph: sizes by symbol that contradict what was taken for granted, and are right.
-TRIED_SIZES = "onnx_fx_export.tried_sizes"
 # Larger sizes are not left out by torch's assumption alone.
 MOST_LEFT_OUT = 3
 # SymPy functions that are operators of Python.
@@ -94,25 +88,21 @@ def _is_bounded(dim: Any) -> bool:
     return isinstance(dim.max, int) and dim.max < _UNBOUNDED
 
 
-def least_sizes(
-    program: torch.export.ExportedProgram, model: torch.nn.Module, example: Example, specs: Sequence[Mapping[int, Any]]
-) -> dict[str, int]:
+def least_sizes(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> dict[str, int]:
     """Return for each symbol of which small sizes were left out needlessly the least size that is right.
 
     Args:
-        program: What was captured.
-        model: The model.
-        example: The example arguments.
-        specs: Declared dimensions of each of their leaves.
+        trials: Runs the model and what was captured of it.
+        specs: Declared dimensions of each leaf of the example.
 
     Warns:
         UserWarning: If the model takes smaller sizes than the program.
     """
-    sizes = Sizes.of(program, specs)
+    program, sizes = trials.program, Sizes.of(trials.program, specs)
     left_out = _left_out(program, sizes, of_one_name(program, specs))
-    if not left_out or any(map(is_without_data, (*model.parameters(), *model.buffers()))):
+    if not left_out or not trials.possible:
         return {}
-    trial = _Trial(program, model, example, sizes)
+    trial = _Nearby(trials, sizes)
     result: dict[sympy.Symbol, int] = {}
     for symbols, assumed in left_out.items():
         least, lowest = assumed, max(1, *(sizes.smallest[symbol] for symbol in symbols))
@@ -125,24 +115,20 @@ def least_sizes(
     return {str(symbol): least for symbol, least in result.items()}
 
 
-def sizes_tried(
-    program: torch.export.ExportedProgram, model: torch.nn.Module, example: Example, specs: Sequence[Mapping[int, Any]]
-) -> list[dict[str, int]]:
+def sizes_tried(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> list[dict[str, int]]:
     """Return sizes that contradict what was taken for granted, and are right.
 
     Tried is what concerns ``min``, ``max`` or ``int``, and what says that a size computed from others is not 1.
 
     Args:
-        program: What was captured.
-        model: The model.
-        example: The example arguments.
-        specs: Declared dimensions of each of their leaves.
+        trials: Runs the model and what was captured of it.
+        specs: Declared dimensions of each leaf of the example.
     """
-    sizes = Sizes.of(program, specs)
+    program, sizes = trials.program, Sizes.of(trials.program, specs)
     known = list(dict.fromkeys(sizes.final_guards()))
-    if not any(map(_may_be_refuted, known)) or any(map(is_without_data, (*model.parameters(), *model.buffers()))):
+    if not any(map(_may_be_refuted, known)) or not trials.possible:
         return []
-    trial = _Trial(program, model, example, sizes, warns=False)
+    trial = _Nearby(trials, sizes, warns=False)
     result = [] if depends_on_layout(program) else _right_for_one(known, sizes, of_one_name(program, specs), trial)
     for guard in filter(_calls_function, known):
         for symbols in of_one_name(program, specs):
@@ -162,7 +148,7 @@ def sizes_tried(
 
 
 def _right_for_one(
-    guards: Sequence[sympy.Basic], sizes: Sizes, dimensions: Iterable[tuple[sympy.Symbol, ...]], trial: _Trial
+    guards: Sequence[sympy.Basic], sizes: Sizes, dimensions: Iterable[tuple[sympy.Symbol, ...]], trial: _Nearby
 ) -> list[dict[str, int]]:
     """Return sizes at which computed sizes are 1, which torch excludes, and program and model agree."""
     others = [guard for guard in guards if not _may_be_refuted(guard)]
@@ -200,14 +186,24 @@ def _is_false(guard: sympy.Basic, sizes: Mapping[sympy.Symbol, int]) -> bool:
     return at_sizes(guard, sizes) in (sympy.false, None)
 
 
-def takes_declared_sizes(program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> bool:
+def takes_declared_sizes(
+    program: torch.export.ExportedProgram,
+    specs: Sequence[Mapping[int, Any]],
+    known: Mapping[str, int],
+    right: Iterable[Mapping[str, int]],
+) -> bool:
     """Tell whether a program captured with hints is right for the sizes that the user declared.
 
     Sizes that are smaller than the user asked for, and that the program is known not to take, do not count.
+
+    Args:
+        program: What was captured.
+        specs: Declared dimensions of each leaf of the example.
+        known: What :func:`least_sizes` found.
+        right: What :func:`sizes_tried` found.
     """
-    sizes, meta = Sizes.of(program, specs), program.graph_module.meta
-    known: Mapping[str, int] = meta.get(LEAST_SIZES, {})
-    tried = [{sympy.Symbol(name, integer=True): size for name, size in point.items()} for point in meta[TRIED_SIZES]]
+    sizes = Sizes.of(program, specs)
+    tried = [{sympy.Symbol(name, integer=True): size for name, size in point.items()} for point in right]
     guards: list[sympy.Basic] = [
         guard
         for guard in dict.fromkeys(sizes.final_guards())
@@ -276,12 +272,10 @@ def _holds_for_larger(guard: sympy.Basic) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Trial:
+class _Nearby:
     """Runs a model and what was captured of it at sizes near those of the example."""
 
-    program: torch.export.ExportedProgram
-    model: torch.nn.Module
-    example: Example
+    trials: TrialRuns
     sizes: Sizes
     warns: bool = True
 
@@ -295,18 +289,9 @@ class _Trial:
         wanted = self.sizes.near(small, related)
         if wanted is None:
             return False
-        try:
-            call = call_at(self.program, self.example, wanted)
-            expected = eager(self.model, call)
-        except Exception:
-            # The model itself does not take such sizes.
-            return False
-        try:
-            right = gives(self.program, call, wanted, expected)
-        except Exception:
-            right = False
+        expected, right = self.trials.run(wanted)
         # What leaves out larger sizes is a condition, of which the user is warned as such.
-        if not right and self.warns and min(small.values()) == 1:
+        if expected is not None and not right and self.warns and min(small.values()) == 1:
             warn_user(
                 "The model takes size 1 of a dynamic dimension, and its capture is right for larger sizes only; the "
                 "exported model's program refuses it. Export it once more for size 1, or declare "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +14,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.torch_private import WithoutEmptyBags
-from onnxops_decomp.exporting import Example, resampled
+from onnxops_decomp.exporting import Example, is_without_data, resampled
 
-__all__ = ["as_plain", "call_at", "eager", "gives", "in_order", "plain", "user_values"]
+__all__ = ["TrialRuns", "as_plain", "in_order", "plain", "user_values"]
 
 
 def plain(size: int | torch.SymInt) -> sympy.Expr:
@@ -27,7 +29,48 @@ def as_plain(expression: sympy.Basic) -> sympy.Basic:
     return expression.xreplace({s: sympy.Symbol(str(s), integer=True) for s in expression.free_symbols})
 
 
-def call_at(
+@dataclasses.dataclass(frozen=True)
+class TrialRuns:
+    """Runs a model and what was captured of it at other sizes than the example's, with random numbers for its floats.
+
+    Attributes:
+        program: What was captured.
+        model: The model.
+        example: The example arguments.
+        wanted: Whether anything is to be run.
+    """
+
+    program: torch.export.ExportedProgram
+    model: torch.nn.Module
+    example: Example
+    wanted: bool = True
+
+    @property
+    def possible(self) -> bool:
+        """Whether the model can be run: it has numbers in its weights."""
+        return self.wanted and not any(
+            map(is_without_data, itertools.chain(self.model.parameters(), self.model.buffers()))
+        )
+
+    def run(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> tuple[list[torch.Tensor] | None, bool]:
+        """Run both.
+
+        Returns:
+            What the model gives, None where it does not take these sizes, and whether the program gives the same.
+        """
+        try:
+            call = _call_at(self.program, self.example, sizes)
+            expected = _eager(self.model, call)
+        except Exception:
+            # Where the model raises, whatever it is, the captured program is not right.
+            return None, False
+        try:
+            return expected, _gives(self.program, call, sizes, expected)
+        except Exception:
+            return expected, False
+
+
+def _call_at(
     program: torch.export.ExportedProgram, example: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]
 ) -> Example:
     """Return the example at other sizes, and random numbers for its floats."""
@@ -60,7 +103,7 @@ def user_values(program: torch.export.ExportedProgram) -> list[Any]:
     return [node.meta.get("val") for node, spec in pairs if spec.kind is InputKind.USER_INPUT]
 
 
-def eager(model: torch.nn.Module, call: Example) -> list[torch.Tensor]:
+def _eager(model: torch.nn.Module, call: Example) -> list[torch.Tensor]:
     """Return what a model gives for a call; its buffers keep their values.
 
     Raises:
@@ -76,7 +119,7 @@ def eager(model: torch.nn.Module, call: Example) -> list[torch.Tensor]:
                 buffer.copy_(buffers[name])
 
 
-def gives(
+def _gives(
     program: torch.export.ExportedProgram,
     call: Example,
     sizes: Mapping[sympy.Symbol, sympy.Integer],

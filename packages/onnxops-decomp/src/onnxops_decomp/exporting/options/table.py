@@ -102,6 +102,7 @@ OPTIONS: Mapping[str, Option] = {
         kinds.CLASSES, _by_torchscript("a TorchScript program has no blocks that are captured once")
     ),
     "size_checks": Option(FLAG),
+    "trial_runs": Option(FLAG, about="Only torch.export captures for sizes from 2 on, so that others are to be tried."),
     "widen_bfloat16": Option(FLAG),
     "dynamo": Option(
         FLAG,

@@ -63,6 +63,7 @@ class ExportRecord:
         self.replaced: OnnxExporterError | None = None
         self.exporter, self.calls = exporter, calls
         self._verbose, self._progress = verbose, progress
+        self._inside = 0.0
 
     def profiled(self) -> contextlib.AbstractContextManager[Any]:
         """Measure where the time of what follows goes, if that is wanted."""
@@ -70,14 +71,17 @@ class ExportRecord:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage, and tell of it."""
-        start = time.perf_counter()
+        """Time a stage, without the stages inside of it and together with its earlier parts, and tell of it."""
+        start, outside = time.perf_counter(), self._inside
+        self._inside = 0.0
         if self._progress is not None:
             self._progress(name)
         try:
             yield
         finally:
-            self.seconds[name] = time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds - self._inside
+            self._inside = outside + seconds
         if self._verbose:
             print(f"{name:>8}  {self.seconds[name]:.2f} s", flush=True)
 

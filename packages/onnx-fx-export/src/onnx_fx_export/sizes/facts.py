@@ -1,0 +1,59 @@
+"""What is known of the sizes that a captured program is right for, beside the guards that torch noted in it.
+
+It is found out between capture and conversion, and :class:`SizeFacts` carries it from one to the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import sympy
+
+from onnx_fx_export.sizes.questions import SizeQuestion, conditions_for_small_sizes, conditions_on_layout
+from onnx_fx_export.sizes.small import least_sizes, sizes_tried
+from onnx_fx_export.sizes.trial_runs import TrialRuns
+
+__all__ = ["SizeFacts"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SizeFacts:
+    """What is known of the sizes that a captured program is right for. Symbols are called as in the program.
+
+    Attributes:
+        conditions: What has to hold, sizes 0 and 1 considered; None if it was not noted what the model's code asks.
+        apart: The lines of the model's code that treat size 1 of a dynamic dimension apart.
+        layout: Texts of the guards that say only how torch lays tensors out, and mean nothing for the model.
+        least: The least size of a dimension by symbol, where that is not what torch takes for granted.
+        tried: Sizes by symbol that contradict what torch took for granted, and at which the program is right.
+        right_for_one: Whether the guards that exclude size 1 mean nothing for the model.
+    """
+
+    conditions: Sequence[sympy.Rel] | None = None
+    apart: Sequence[str] = ()
+    layout: Collection[str] = ()
+    least: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    tried: Sequence[Mapping[str, int]] = ()
+    right_for_one: bool = False
+
+    @classmethod
+    def found(
+        cls, trials: TrialRuns, specs: Sequence[Mapping[int, Any]], questions: Collection[SizeQuestion] | None
+    ) -> SizeFacts:
+        """Find out what trial runs tell.
+
+        Args:
+            trials: Runs the model and what was captured of it.
+            specs: Declared dimensions of each leaf of the example.
+            questions: What the model's code asked about sizes; None if that was not noted.
+
+        Warns:
+            UserWarning: If the program is not right for size 1 of a dynamic dimension.
+        """
+        if questions is None:
+            return cls(tried=sizes_tried(trials, specs))
+        conditions, apart = conditions_for_small_sizes(trials, specs, questions)
+        layout = conditions_on_layout(trials.program, questions)
+        return cls(conditions, apart, layout, least_sizes(trials, specs), sizes_tried(trials, specs))
