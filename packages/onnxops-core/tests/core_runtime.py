@@ -48,9 +48,11 @@ def run_in_runtime(op: NativeOp, args, kwargs, wanted: int, domain: str | None =
     node = helper.make_node(call.op_type, names, outputs, domain=call.domain, **call.attributes)
     infos = [onnx.ValueInfoProto(name=name) for name in outputs if name]
     graph = helper.make_graph([node], "one_node", inputs, infos)
-    versions = {call.domain: call.min_opset} if not call.domain else {"": 24, call.domain: call.min_opset}
+    versions = {call.domain: call.min_opset} if not call.domain else {"": 20, call.domain: call.min_opset}
     imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=11)
+    # No newer than needed, because an older runtime refuses versions that it does not know.
+    version = max(helper.find_min_ir_version_for(imports, ignore_unknown=True), 10)
+    model = helper.make_model(graph, opset_imports=imports, ir_version=version)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return [_tensor(result) for result in session.run_with_ort_values(None, feeds)]
 

@@ -8,8 +8,6 @@ import torch.nn.functional as F
 from decomp_harness import check
 from opset_sweep import swept
 
-from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
-
 OPSETS = swept(7, 10, 13, 18, 22, 26)
 MAX = [F.max_pool1d, F.max_pool2d, F.max_pool3d]
 AVG = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d]
@@ -73,7 +71,6 @@ def test_avg_pool_counts_padding_as_asked(dtype: torch.dtype, divisor: int | Non
     check(lambda x: F.avg_pool2d(x, 3, 2, 1, True, include, divisor), x, opset=opset)
 
 
-@pytest.mark.skipif(is_older(1, 26), reason="ONNX Runtime before 1.26 folds uneven padding into a wrong average")
 def test_avg_pool_runs_at_other_sizes() -> None:
     check(
         lambda x: F.avg_pool2d(x, 3, 2, 1, True, False, 7),
@@ -149,3 +146,27 @@ def test_zeros_around_negative_numbers_are_the_maximum(spatial: int, dtype: torc
     """ONNX Runtime up to 1.31 takes zeros that a Pad writes for padding of MaxPool, which never is the maximum."""
     x = (-1 - 9 * torch.rand(2, 3, *[6, 7, 5][:spatial])).to(dtype)
     check(lambda x: MAX[spatial - 1](F.pad(x, [1, 1] * spatial), 3, 2, 1), x, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [*OPSETS, 20])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+@pytest.mark.parametrize("spatial", [2, 3])
+def test_counted_padding_that_differs_from_axis_to_axis(spatial: int, ceil_mode: bool, opset: int) -> None:
+    """ONNX Runtime before 1.25 takes the padding of one axis for that of another from opset 19 on."""
+    first, second = ([1, 0, 1][:spatial], (7, 6, 9)), ([0, 1, 0][:spatial], (6, 9, 7))
+    for padding, sizes in (first, second):
+        kernel = [size + 2 for size in padding]
+        x, other = torch.randn(2, 3, *sizes[:spatial]), torch.randn(1, 3, *sizes[::-1][:spatial])
+        # Below opset 10, Slice has ends that are known alone.
+        others = [(other,)] if opset >= 10 or not ceil_mode else []
+        check(lambda x: AVG[spatial - 1](x, kernel, 2, padding, ceil_mode, True), x, others=others, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [11, 19, 20])
+@pytest.mark.parametrize("divisor", [None, 5])
+def test_zeros_in_front_of_an_average_count(divisor: int | None, opset: int) -> None:
+    check(
+        lambda x: F.avg_pool2d(F.pad(x, [1, 0, 0, 0]), (3, 2), 2, divisor_override=divisor),
+        torch.randn(2, 3, 7, 6),
+        opset=opset,
+    )

@@ -8,6 +8,7 @@ exporter needs as well.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,7 +33,14 @@ _ATTRIBUTE_TYPES = {
     "List[SymInt]": Sequence[int],
 }
 
-_TENSOR_TYPES = [f"tensor({name.lower()})" for name in (onnx_dtype_name(dtype) for dtype in TORCH_TO_ONNX)]
+
+@functools.cache
+def _tensor_types() -> list[str]:
+    """Returns the tensor types that the installed onnx knows."""
+    import onnx
+
+    names = (onnx_dtype_name(dtype) for dtype in TORCH_TO_ONNX)
+    return [f"tensor({name.lower()})" for name in names if name in onnx.TensorProto.DataType.keys()]  # noqa: SIM118
 
 
 def torch_onnx_translation_table(opset_version: int | None = None) -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -144,7 +152,7 @@ def _emit(
         version,
         inputs=[defs.FormalParameter(f"in{i}", f"I{i}", param_option=optional) for i in range(len(inputs))],
         outputs=[defs.FormalParameter(f"out{i}", f"O{i}") for i in range(outputs)],
-        type_constraints=[(name, _TENSOR_TYPES, "") for name in types],
+        type_constraints=[(name, _tensor_types(), "") for name in types],
         attributes=[defs.Attribute(name, _attribute_type(value), required=False) for name, value in attributes.items()],
     )
     written = values.Op(values.Opset(domain, version), op_type, schema)(*inputs, **attributes)
@@ -168,8 +176,8 @@ def _constant(scalar: ScalarInput) -> Any:
 
     if not isinstance(scalar.value, (int, float, list, tuple)):
         return scalar.value
-    array = np.asarray(scalar.value, dtype=onnx.helper.tensor_dtype_to_np_dtype(scalar.dtype))
-    return opset18.Constant(value=onnx.numpy_helper.from_array(array))
+    numbers = np.asarray(scalar.value)
+    return opset18.Constant(value=onnx.helper.make_tensor("", scalar.dtype, numbers.shape, numbers.ravel().tolist()))
 
 
 def _empty() -> Any:

@@ -116,7 +116,7 @@ def _decided(relation: sympy.Basic, symbol: sympy.Basic, number: Any) -> bool | 
 
 def _merge(context: ConversionContext, condition: RuntimeBool, branches: list[Branch], symbols: int) -> list[Any]:
     sides: list[Callable[[], Any]] = [lambda b=branch: _reentered(context, b) for branch in branches]  # type: ignore[misc]
-    merge = Merge(context, sides, symbols)
+    merge = Merge(context, sides, symbols, condition)
     results = [merge.variable(a, b) for a, b in zip(branches[0].results, branches[1].results, strict=True)]
     targets = list(dict.fromkeys((*branches[0].changes, *branches[1].changes)))
     writes = [

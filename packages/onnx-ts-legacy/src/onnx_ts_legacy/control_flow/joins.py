@@ -51,12 +51,14 @@ class Merge:
         context: The conversion.
         sides: For each of the two branches, a context in which its values can be written.
         symbols: Number of symbols before the branches, see ``Metadata.symbol_count``.
+        condition: Takes the first branch.
     """
 
-    def __init__(self, context: ConversionContext, sides: Sequence[Side], symbols: int) -> None:
+    def __init__(self, context: ConversionContext, sides: Sequence[Side], symbols: int, condition: RuntimeBool) -> None:
         self._context = context
         self._sides = sides
         self._symbols = symbols
+        self._condition = condition
         self._merged: dict[tuple[int, int], Any] = {}
         self._kept: list[Any] = []
         self.outputs: tuple[list[ir.Value], list[ir.Value]] = ([], [])
@@ -321,7 +323,7 @@ class Merge:
         if context.op.opset >= 11 or (dims is not None and own == dims):
             return value
         with self._sides[side]():
-            return unranked(context.op, value)
+            return unranked(context.op, value, number_value(context, self._condition))
 
     def _content(self, target: Storage, a: Content | Stale, b: Content | Stale) -> Callable[[], None]:
         context = self._context

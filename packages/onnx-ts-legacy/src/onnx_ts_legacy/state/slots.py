@@ -94,10 +94,17 @@ def unnamed(dims: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(dim if isinstance(dim, int) else ir.SymbolicDim(None) for dim in dims)
 
 
-def unranked(op: OpBuilder, value: ir.Value) -> ir.Value:
-    """Return the same tensor without a rank that shape inference could find."""
+def unranked(op: OpBuilder, value: ir.Value, decided: ir.Value) -> ir.Value:
+    """Return the same tensor without a rank that shape inference could find.
+
+    Args:
+        op: Builder.
+        value: The tensor.
+        decided: Any boolean scalar that the runtime computes; without it, runtimes would fold the shape of a constant.
+    """
     shape = op.emit_custom("", "Shape", [value], {}, [ir.DataType.INT64])[0]
-    return reshaped(op, value, op.emit_custom("", "Equal", [shape, shape], {}, [ir.DataType.BOOL])[0])
+    always = op.emit_custom("", "Equal", [shape, shape], {}, [ir.DataType.BOOL])[0]
+    return reshaped(op, value, op.emit_custom("", "Or", [always, decided], {}, [ir.DataType.BOOL])[0])
 
 
 def reshaped(op: OpBuilder, value: ir.Value, kept: ir.Value) -> ir.Value:

@@ -24,7 +24,7 @@ class _Windows:
     """The windows of one pooling call along each spatial axis.
 
     Raises:
-        UnsupportedOpsetError: If the padding is an automatic one, or a size of the ceiling mode is not static.
+        UnsupportedOpsetError: If the padding is an automatic one.
     """
 
     def __init__(self, op: OpBuilder, op_type: str, lowest: int, x: ir.Value, attributes: dict[str, object]) -> None:
@@ -39,22 +39,31 @@ class _Windows:
         self.axes = list(range(2, 2 + rank))
         self.sizes = dim_sizes(op, x, op_type, lowest)[2:]
         self.reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
-        self.extra = [0] * rank
-        if attributes.get("ceil_mode"):
-            if not all(isinstance(size, int) for size in self.sizes):
-                raise UnsupportedOpsetError(op_type, op.opset, lowest=lowest, reason="ceil_mode of a dynamic size")
-            self.extra = [self._surplus(axis) for axis in range(rank)]
+        self.ceil_mode = bool(attributes.get("ceil_mode"))
+        self.numbers = [self._number(axis) for axis in range(rank)]
+        self.extra = [self._surplus(axis) for axis in range(rank)]
+
+    def _whole(self, axis: int) -> Size:
+        """Return the size of an axis with its padding."""
+        return self.op.size_add(self.sizes[axis], self.pads[axis] + self.pads[axis + len(self.kernel)])
+
+    def _number(self, axis: int) -> Size:
+        """Return how many windows an axis has."""
+        op, stride = self.op, self.strides[axis]
+        span = op.size_sub(self._whole(axis), self.reach[axis])
+        if not self.ceil_mode:
+            return op.size_add(op.size_floordiv(span, stride), 1)
+        number = op.size_add(op.size_floordiv(op.size_add(span, stride - 1), stride), 1)
+        # A window that starts in the padding behind the input does not count.
+        starting = op.size_add(op.size_floordiv(op.size_add(self.sizes[axis], self.pads[axis] - 1), stride), 1)
+        return op.size_min(number, starting)
 
     def _surplus(self, axis: int) -> int:
-        """Return by how much the last window of the ceiling mode sticks out behind the padding."""
-        size, stride, rank = self.sizes[axis], self.strides[axis], len(self.kernel)
-        assert isinstance(size, int)
-        whole = size + self.pads[axis] + self.pads[axis + rank]
-        count = -(-(whole - self.reach[axis]) // stride) + 1
-        if (count - 1) * stride >= size + self.pads[axis]:
-            # A window that starts in the padding behind the input does not count.
-            count -= 1
-        return max((count - 1) * stride + self.reach[axis] - whole, 0)
+        """Return by how much the last window of the ceiling mode sticks out behind the padding, at most."""
+        number, whole = self.numbers[axis], self._whole(axis)
+        if isinstance(number, int) and isinstance(whole, int):
+            return max((number - 1) * self.strides[axis] + self.reach[axis] - whole, 0)
+        return self.strides[axis] - 1 if self.ceil_mode else 0
 
     @property
     def end_pads(self) -> list[int]:
@@ -70,12 +79,11 @@ class _Windows:
 
     def elements(self, padded: ir.Value) -> list[ir.Value]:
         """Return, for each place of the kernel, the element that each window has there."""
-        op, rank = self.op, len(self.kernel)
-        spans: list[Size] = []
-        for axis in range(rank):
-            size = op.size_add(self.sizes[axis], self.end_pads[axis] + self.end_pads[axis + rank])
-            count = op.size_floordiv(op.size_sub(size, self.reach[axis]), self.strides[axis])
-            spans.append(op.size_add(op.size_mul(count, self.strides[axis]), 1))
+        op = self.op
+        spans = [
+            op.size_add(op.size_mul(op.size_sub(number, 1), stride), 1)
+            for number, stride in zip(self.numbers, self.strides, strict=True)
+        ]
         parts: list[ir.Value] = []
         for place in itertools.product(*map(range, self.kernel)):
             first = [o * d for o, d in zip(place, self.dilations, strict=True)]

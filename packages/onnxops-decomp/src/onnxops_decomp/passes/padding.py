@@ -1,4 +1,4 @@
-"""Zeros around the input of MaxPool."""
+"""Zeros around the input of MaxPool and AveragePool."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ __all__ = ["KeepPaddingApart"]
 
 # From this opset Pad takes axes.
 _AXES_OPSET = 18
+# From this opset AveragePool has other kernels.
+_DILATIONS_OPSET = 19
 _AXES = 3
 _TRANSPARENT = ("Cast", "Dropout", "Identity")
 
 
 class KeepPaddingApart(ir.passes.InPlacePass):
-    """Keeps ONNX Runtime from moving zeros that are written around an input into the ``pads`` of MaxPool.
+    """Keeps ONNX Runtime from moving zeros that are written around an input into the ``pads`` of a pooling.
 
     Those of MaxPool are no zeros: they never are the maximum. ONNX Runtime up to 1.31 merges a Pad of zeros with the
-    MaxPool behind it all the same, and gives another maximum where all of a window is negative. It leaves a Pad that
-    names its axes alone; below opset 18, which has none, a Sum of one operand stands between the two, a Max for
-    integers.
+    MaxPool behind it all the same, and gives another maximum where all of a window is negative. Those of AveragePool
+    are counted wrongly by the kernels for opset 19 and later before ONNX Runtime 1.25. It leaves a Pad that names its
+    axes alone; below opset 18, which has none, a Sum of one operand stands between the two, a Max for integers.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -30,7 +32,8 @@ class KeepPaddingApart(ir.passes.InPlacePass):
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             opset = graph.opset_imports.get("", model.opset_imports.get("", 0))
             for node in list(graph.all_nodes()):
-                pad = _padding_of(node) if node.op_type == "MaxPool" and node.domain == "" else None
+                pooled = node.op_type == "MaxPool" or (node.op_type == "AveragePool" and opset >= _DILATIONS_OPSET)
+                pad = _padding_of(node) if pooled and node.domain == "" else None
                 if pad is not None and _is_zeros(pad):
                     if opset >= _AXES_OPSET:
                         _name_axes(pad, in_function=graph is not model.graph)

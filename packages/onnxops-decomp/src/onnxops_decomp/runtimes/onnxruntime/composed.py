@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -95,12 +96,27 @@ without_kernel("DeformConv")(vision.deform_conv)
 
 @without_kernel("AveragePool")
 def average_pool(
-    op: OpBuilder, x: ir.Value, *, ceil_mode: int = 0, count_include_pad: int = 0, **attributes: object
+    op: OpBuilder,
+    x: ir.Value,
+    *,
+    pads: Sequence[int] | None = None,
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    **attributes: object,
 ) -> ir.Value | None:
-    if not (ceil_mode and count_include_pad):
+    if not count_include_pad:
         return None
-    average: ir.Value = windows.average_pool_with_ceil_mode(op, x, ceil_mode=1, count_include_pad=1, **attributes)
-    return average
+    if ceil_mode and is_older(1, 30):
+        # Windows that stick out of counted padding were divided by too much.
+        average: ir.Value = windows.average_pool_with_ceil_mode(
+            op, x, pads=pads, ceil_mode=1, count_include_pad=1, **attributes
+        )
+        return average
+    if pads and is_older(1, 25) and op.opset >= 19 and len(set(pads)) > 1:
+        # Kernels for dilations took the padding of one axis for that of another.
+        padded = op.Pad(x, list(pads), None, list(range(2, 2 + len(pads) // 2)))
+        return op.AveragePool(padded, ceil_mode=ceil_mode, **attributes)
+    return None
 
 
 @without_kernel("DFT")

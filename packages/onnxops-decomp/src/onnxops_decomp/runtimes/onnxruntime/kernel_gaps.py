@@ -125,7 +125,7 @@ def without_kernels() -> Mapping[str, tuple[int, int]]:
     if is_older(1, 26):
         older["DeformConv"] = (19, 28)
     if is_older(1, 30):
-        # Averages over windows that stick out of counted padding are divided by too much.
+        # Averages over counted padding are divided by too much, in some cases.
         older["AveragePool"] = (10, 28)
     if is_older(1, 28):
         # One-sided inverses were refused at first, and then gave one half of the wrong signal.
