@@ -1,5 +1,6 @@
 """The names of this package, and where each one lives; the package loads it when it is first used."""
 
+from . import generation as generation
 from .api import ONNXProgram as ONNXProgram
 from .api import export as export
 from .api import unconvertible_ops as unconvertible_ops

@@ -1,0 +1,114 @@
+"""``genai_config.json``, by which ONNX Runtime GenAI and :class:`Generator` know the model file of a folder.
+
+Described in https://onnxruntime.ai/docs/genai/reference/config.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.decoder import LayerCache
+
+__all__ = ["CONFIG_FILE", "MODEL_FILE", "context_length", "genai_config", "stop_tokens"]
+
+CONFIG_FILE, MODEL_FILE = "genai_config.json", "model.onnx"
+# Where a model tells how many positions it has; those without such a limit take as many as memory holds.
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+_NO_LIMIT = 32768
+_SETTINGS = {
+    "do_sample": False,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    "repetition_penalty": 1.0,
+    "length_penalty": 1.0,
+    "diversity_penalty": 0.0,
+    "no_repeat_ngram_size": 0,
+}
+_NAMES = {
+    "inputs": {
+        "input_ids": "input_ids",
+        "attention_mask": "attention_mask",
+        "past_key_names": "past_key_values.%d.key",
+        "past_value_names": "past_key_values.%d.value",
+    },
+    "outputs": {
+        "logits": "logits",
+        "present_key_names": "present.%d.key",
+        "present_value_names": "present.%d.value",
+    },
+}
+
+
+def genai_config(model: Any, layers: list[LayerCache]) -> dict[str, Any]:
+    """Return what an engine has to know of a model.
+
+    Args:
+        model: A model of transformers.
+        layers: What its cache holds.
+
+    Raises:
+        InvalidArgumentError: If the layers keep keys or values of different shapes.
+    """
+    shapes = {shape for layer in layers for shape in (layer.key, layer.value)}
+    if len(shapes) != 1:
+        raise InvalidArgumentError(
+            f"{type(model).__name__} keeps keys and values of different shapes, (heads, width) {sorted(shapes)}; "
+            "engines take only one."
+        )
+    ((heads, width),) = shapes
+    config, length = model.config.get_text_config(), context_length(model)
+    stop, pad = stop_tokens(model)
+    given = model.generation_config
+    settings = {
+        key: default if getattr(given, key, None) is None else getattr(given, key) for key, default in _SETTINGS.items()
+    }
+    return {
+        "model": {
+            "type": "decoder",
+            "bos_token_id": given.bos_token_id,
+            "eos_token_id": stop[0] if len(stop) == 1 else stop,
+            "pad_token_id": pad,
+            "vocab_size": config.vocab_size,
+            "context_length": length,
+            "decoder": {
+                "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+                "filename": MODEL_FILE,
+                "head_size": width,
+                "hidden_size": config.hidden_size,
+                "num_attention_heads": config.num_attention_heads,
+                "num_hidden_layers": len(layers),
+                "num_key_value_heads": heads,
+                **_NAMES,
+            },
+        },
+        "search": {
+            **settings,
+            "early_stopping": True,
+            "max_length": length,
+            "min_length": 0,
+            "past_present_share_buffer": False,
+        },
+    }
+
+
+def context_length(model: Any) -> int:
+    """Return the most tokens, prompt included, that a model takes."""
+    config = model.config.get_text_config()
+    known = [value for key in _CONTEXT_KEYS if isinstance(value := getattr(config, key, None), int)]
+    return known[0] if known else _NO_LIMIT
+
+
+def stop_tokens(model: Any) -> tuple[list[int], int]:
+    """Return the tokens that end a sequence, and the one that fills up a batch."""
+    given = model.generation_config
+    stop = given.eos_token_id
+    stop = [] if stop is None else stop.tolist() if isinstance(stop, torch.Tensor) else stop
+    stop = [stop] if isinstance(stop, int) else list(stop)
+    pad = given.pad_token_id if given.pad_token_id is not None else (stop or [0])[0]
+    return stop, int(pad)

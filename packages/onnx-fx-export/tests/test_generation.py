@@ -1,0 +1,237 @@
+"""Language models become folders that an engine runs, token for token like the model's own generate."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from language_models import CONFIGURATIONS, language_model
+
+from onnx_fx_export import (
+    InvalidArgumentError,
+    RuntimeSupportError,
+    SaveError,
+    VerificationError,
+)
+from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
+from onnx_fx_export.generation.decoder import cache_layers
+from onnx_fx_export.generation.verifying import verify_folder
+from onnxops_decomp.exporting import MissingRuntimeError
+
+ALL_BATCHES = [(1,), (7,), (100,), (3, 11, 6)]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> tuple[torch.nn.Module, GenerationFolder]:
+    """A model, and the folder that was written of it and verified in plain ONNX Runtime."""
+    model = language_model("llama")
+    return model, export_folder(model, tmp_path_factory.mktemp("llama") / "out", engine="onnxruntime")
+
+
+def continued(model, tokens: torch.Tensor, mask: torch.Tensor, new: int) -> np.ndarray:
+    return model.generate(tokens, attention_mask=mask, do_sample=False, max_new_tokens=new).numpy()
+
+
+def test_a_folder_holds_the_model_its_weights_and_the_settings(llama):
+    _, folder = llama
+
+    assert {"model.onnx", "model.onnx.data", "genai_config.json", "generation_config.json"} <= folder.files.keys()
+    assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+    assert all(compared.tokens == 64 for compared in folder.compared)
+
+
+def test_all_sizes_have_names(llama):
+    _, folder = llama
+    model = onnx.load(folder.path / "model.onnx", load_external_data=False)
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in [*model.graph.input, *model.graph.output]
+    }
+
+    assert shapes["input_ids"] == ["batch_size", "sequence_length"]
+    assert shapes["attention_mask"] == ["batch_size", "total_sequence_length"]
+    assert shapes["past_key_values.1.value"] == ["batch_size", 2, "past_sequence_length", 8]
+    assert shapes["logits"] == ["batch_size", 1, 64]
+    assert shapes["present.0.key"][0] == "batch_size"
+
+
+def test_genai_runs_the_folder_token_for_token(llama):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    model, folder = llama
+
+    compared = verify_folder(model, folder.path, "genai", cache_layers(model), str)
+
+    assert [batch.prompts for batch in compared] == ALL_BATCHES
+
+
+def test_a_padded_batch_ends_where_the_model_ends_it(llama):
+    model, folder = llama
+    tokens = torch.tensor([[0, 0, 9, 4], [5, 6, 7, 8], [0, 3, 3, 9]])
+    mask = (tokens != 0).long()
+    stop = int(continued(model, tokens, mask, 5)[1, -1])
+    generator = Generator(folder.path)
+    generator.config["model"]["eos_token_id"] = stop
+
+    found = generator.generate(tokens.numpy(), mask.numpy(), max_new_tokens=30)
+
+    wanted = model.generate(tokens, attention_mask=mask, do_sample=False, max_new_tokens=30, eos_token_id=stop)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_padding_may_stand_on_the_right(llama):
+    model, folder = llama
+    tokens, mask = np.array([[9, 4, 0, 0], [5, 6, 7, 8]]), np.array([[1, 1, 0, 0], [1, 1, 1, 1]])
+
+    found = Generator(folder.path).generate(tokens, mask, max_new_tokens=20)
+
+    for row, length in enumerate((2, 4)):
+        alone = torch.from_numpy(tokens[row : row + 1, :length])
+        np.testing.assert_array_equal(found[row, 4:], continued(model, alone, torch.ones_like(alone), 20)[0, length:])
+
+
+def test_several_tokens_follow_a_cache(llama):
+    model, folder = llama
+    tokens = np.array([[9, 4, 5, 6, 7, 8]])
+    steps = Generator(folder.path).logits(tokens[:, :2])
+    next(steps)
+
+    found = steps.send(tokens[:, 2:])
+
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(tokens)).logits[:, -1].numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "bloom"])
+def test_other_architectures_generate_alike(name, tmp_path):
+    folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime", logits="all")
+
+    assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("engine", ["genai", "onnxruntime"])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.filterwarnings("ignore:The model has sliding windows")
+def test_every_architecture_generates_alike(name, engine, tmp_path):
+    if engine == "genai":
+        pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+
+    folder = export_folder(language_model(name), tmp_path / "out", engine=engine)
+
+    assert len(folder.compared) == len(ALL_BATCHES)
+
+
+def test_the_model_stays_as_it_is(llama):
+    model, _ = llama
+    hooks = model.get_output_embeddings()._forward_pre_hooks
+
+    assert not hooks
+    assert not model.training
+
+
+def test_a_folder_of_another_model_is_found_out(llama):
+    _, folder = llama
+    other = language_model("llama", rms_norm_eps=0.1)
+
+    with pytest.raises(VerificationError, match=r"After a prompt of 1 tokens, the logits differ"):
+        verify_folder(other, folder.path, "onnxruntime", cache_layers(other), str)
+
+
+def test_a_wrong_token_leaves_no_folder(tmp_path, monkeypatch):
+    model = language_model("llama", num_hidden_layers=1)
+    own = model.generate
+
+    def other_last_token(*args, **kwargs):
+        tokens = own(*args, **kwargs)
+        tokens[:, -1] = (tokens[:, -1] + 1) % 64
+        return tokens
+
+    monkeypatch.setattr(model, "generate", other_last_token)
+
+    with pytest.raises(VerificationError, match=r"Token 63 after a prompt of 1 tokens is \d+, and the model's own"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime")
+    assert not list(tmp_path.iterdir())
+
+
+def encoder_decoder() -> torch.nn.Module:
+    import transformers
+
+    sizes = {"d_model": 16, "d_ff": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "vocab_size": 32}
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes))
+
+
+def with_states() -> torch.nn.Module:
+    import transformers
+
+    sizes = {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 1, "vocab_size": 32}
+    return transformers.MambaForCausalLM(transformers.MambaConfig(**sizes))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: torch.nn.Linear(2, 2), "Linear cannot generate"),
+        (encoder_decoder, "T5ForConditionalGeneration is more than a decoder of text"),
+        (with_states, "MambaForCausalLM cannot be written as a folder for generation: its forward has no"),
+        (lambda: "nowhere", "nowhere is not a folder of a transformers model"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(make, text, tmp_path):
+    with pytest.raises(InvalidArgumentError, match=text):
+        export_folder(make(), tmp_path / "out", engine="onnxruntime")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", [{"engine": "vllm"}, {"precision": "int3"}, {"logits": "first"}])
+def test_unknown_options_are_refused(option, tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"is not known; it can be '"):
+        export_folder(torch.nn.Linear(2, 2), tmp_path / "out", **option)
+
+
+def test_a_folder_that_exists_is_not_touched(tmp_path):
+    with pytest.raises(SaveError, match="is there already"):
+        export_folder(torch.nn.Linear(2, 2), tmp_path)
+
+
+def test_a_missing_engine_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime_genai", None)
+
+    with pytest.raises(MissingRuntimeError, match=r"onnxruntime-genai, which is not installed: pip install"):
+        export_folder(torch.nn.Linear(2, 2), tmp_path / "out")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"has no genai_config\.json"):
+        Generator(tmp_path)
+
+
+def test_a_broken_model_file_is_an_error_of_the_package(llama, tmp_path):
+    _, folder = llama
+    (tmp_path / "genai_config.json").write_text((folder.path / "genai_config.json").read_text())
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+
+    with pytest.raises(RuntimeSupportError, match="ONNX Runtime cannot load"):
+        Generator(tmp_path)
+
+
+def test_empty_prompts_are_refused(llama):
+    with pytest.raises(InvalidArgumentError, match="at least one token"):
+        Generator(llama[1].path).generate(np.zeros((2, 0), np.int64))
+
+
+def test_a_saved_model_is_read_from_its_folder(tmp_path):
+    model = language_model("llama", num_hidden_layers=1)
+    model.generation_config.repetition_penalty = 1.5
+    model.save_pretrained(tmp_path / "model")
+
+    folder = export_folder(tmp_path / "model", tmp_path / "out", engine="onnxruntime", verify=False)
+
+    config = json.loads(Path(folder.path / "genai_config.json").read_text())
+    assert config["search"]["repetition_penalty"] == 1.5
+    assert config["model"]["decoder"]["num_hidden_layers"] == 1
