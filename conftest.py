@@ -21,7 +21,7 @@ _UNLOADABLE = re.compile(
     r"|Only 4b quantization is supported"
     r"|Required attribute 'bits' is missing"
 )
-_UNKNOWN_OPSET = re.compile(r"Opset \d+ is newer than the installed onnx")
+_UNKNOWN_OPSET = re.compile(r"Opset \d+ is newer than the installed onnx|The evaluator of onnx \S+ has no \w+")
 
 
 def _older(distribution: str, measured: tuple[int, int]) -> bool:

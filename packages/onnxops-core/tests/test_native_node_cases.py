@@ -1,6 +1,7 @@
 """Every test case of the ONNX standard for the operators that are native here, in eager and in fake mode."""
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from core_node_cases import assert_close, node_cases
@@ -119,6 +120,11 @@ AT_LEAST = {
     "SwiGLU": 3,
     "Swish": 1,
 }
+
+# Older releases lack cases, and expect what their own evaluator gave wrongly.
+pytestmark = pytest.mark.skipif(
+    onnx.defs.onnx_opset_version() < 28, reason=f"the cases are those of onnx 1.23, not {onnx.__version__}"
+)
 
 _CASES = node_cases(set(FUNCTIONS) | set(ADAPTED))
 _each_case = pytest.mark.parametrize("case", _CASES, ids=lambda case: case.name)

@@ -317,6 +317,12 @@ class ReferenceRuntime(OnnxRuntime):
             ModelRunError: if an operator is unknown to the evaluator.
         """
         super().__init__(model, backend, by_name_only)
+        # Before release 1.19, which brought FLOAT8E8M0, bits of BFLOAT16 went for integers.
+        if not hasattr(onnx.TensorProto, "FLOAT8E8M0") and onnx.TensorProto.BFLOAT16 in _element_types(model):
+            raise ModelRunError(
+                f"{self.name} cannot be loaded: The evaluator of onnx {onnx.__version__} has no BFLOAT16; "
+                "install onnx 1.19 or newer"
+            )
         proto = onnx.ModelProto()
         proto.CopyFrom(model.proto)
         kept = [tensor for tensor in proto.graph.initializer if tensor.name not in model.weights]
@@ -335,6 +341,29 @@ class ReferenceRuntime(OnnxRuntime):
         given = {name: weight.load() for name, weight in self.model.weights.items()}
         with np.errstate(all="ignore"):
             return list(self._evaluator.run(self.output_names, given | dict(feeds)))
+
+
+def _element_types(model: LoadedModel) -> set[int]:
+    """Returns the element types that a model names."""
+    found = {weight.code for weight in model.weights.values()}
+    for graph in (model.proto.graph, *model.proto.functions):
+        _collect_element_types(graph, found)
+    return found
+
+
+def _collect_element_types(graph: onnx.GraphProto | onnx.FunctionProto, found: set[int]) -> None:
+    found.update(value.type.tensor_type.elem_type for value in graph.value_info)
+    if isinstance(graph, onnx.GraphProto):
+        found.update(value.type.tensor_type.elem_type for value in (*graph.input, *graph.output))
+        found.update(tensor.data_type for tensor in graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype", "output_dtype"):
+                found.add(attribute.i)
+            if attribute.HasField("t"):
+                found.add(attribute.t.data_type)
+            for inner in (attribute.g, *attribute.graphs):
+                _collect_element_types(inner, found)
 
 
 class CallableRuntime:

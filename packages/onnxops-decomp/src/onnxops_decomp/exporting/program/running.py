@@ -86,12 +86,33 @@ def run_proto(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[torch.T
 
 
 def run_reference(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
-    """Run a model by ONNX's own evaluator."""
+    """Run a model by ONNX's own evaluator.
+
+    Raises:
+        MissingRuntimeError: If the model computes in a dtype that the evaluator of the installed onnx lacks.
+    """
     from onnx.reference import ReferenceEvaluator
 
+    # Before release 1.19, which brought this dtype, bits of narrow floats went for integers.
+    narrow = None if hasattr(onnx.TensorProto, "FLOAT8E8M0") else _narrow_dtype(proto)
+    if narrow is not None:
+        raise MissingRuntimeError(
+            f"The evaluator of onnx {onnx.__version__} has no {narrow.name}, in which the model computes: install onnx "
+            "1.19 or newer, or call the program itself, which runs it in ONNX Runtime."
+        )
     wanted = {value.name for value in proto.graph.input}
     arrays = {name: _to_numpy(value) for name, value in inputs.items() if name in wanted}
     return [_from_python(value) for value in ReferenceEvaluator(proto).run(None, arrays)]
+
+
+def _narrow_dtype(proto: onnx.ModelProto) -> ir.DataType | None:
+    """Return a dtype of the model that NumPy lacks."""
+    model = ir.from_proto(proto)
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    values = [value for graph in graphs for node in graph.all_nodes() for value in (*node.inputs, *node.outputs)]
+    dtypes = (value.dtype for value in values if value is not None)
+    known = (each for each in dtypes if each is not None and each != ir.DataType.STRING)
+    return next((each for each in known if each.numpy().type.__module__ != "numpy"), None)
 
 
 def _outputs(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
