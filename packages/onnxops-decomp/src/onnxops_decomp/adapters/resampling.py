@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxops_decomp.builder.forms import adapter, without_kernel
+from onnxops_decomp.builder.forms import adapter
 from onnxops_decomp.builder.sizes import Size
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.formulas.resampling import Ratio, axis_ratio, position_dtype, resample, resampled_size
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
 
 
-_FLOAT, _DOUBLE, _INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64
+_FLOAT = ir.DataType.FLOAT
 
 
 @adapter("Resize", below=18)
@@ -85,7 +85,6 @@ def resize_from_single_operators(
     return _composed(op, X, scales, sizes, None, antialias=False, **attributes)
 
 
-@without_kernel("Resize", dtypes=[_DOUBLE])
 def resize_of_doubles(
     op: OpBuilder,
     X: ir.Value,

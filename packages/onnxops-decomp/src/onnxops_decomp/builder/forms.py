@@ -32,7 +32,7 @@ _FORMS: dict[tuple[Any, ...], tuple[Form, ...]] = {}
 _loaded = False
 
 # Where operators are composed that runtimes lack a kernel for.
-_COMPOSITIONS = ("onnxops_decomp.runtimes.onnxruntime.composed", "onnxops_decomp.runtimes.onnxruntime.regions")
+_COMPOSITIONS = tuple(f"onnxops_decomp.runtimes.onnxruntime.{name}" for name in ("composed", "random", "regions"))
 
 
 def adapter(*op_types: str, below: int) -> Callable[[Adapter], Adapter]:

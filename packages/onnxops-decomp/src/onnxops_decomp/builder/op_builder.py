@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxops_decomp.builder import binding
@@ -186,20 +185,13 @@ class OpBuilder(SizeOperations):
         if spec.min_outputs > 1:
             raise LoweringError(f"ONNX {op_type} has {spec.min_outputs} outputs; emit_many says how many are wanted.")
         values = binding.bind_inputs(self, spec, inputs)
-        if op_type.startswith("Reduce"):
-            self._count_axes_from_front(values)
+        if self.context.runtime is not None:
+            self.context.runtime.prepare(self, op_type, values)
         attrs = binding.bind_attributes(spec, attributes)
         known = self._known_result(op_type, values, attrs)
         if known is not None:
             return known
         return self._adapted(spec, values, attrs, 1)[0]
-
-    def _count_axes_from_front(self, values: list[ir.Value | None]) -> None:
-        """Make the constant axes of a reduction non-negative: ONNX Runtime errs on negative ones of empty tensors."""
-        axes = self.static(values[1]) if len(values) > 1 else None
-        dims = inference.dims_of(values[0])
-        if axes is not None and dims is not None and (axes < 0).any():
-            values[1] = self.constant(np.where(axes < 0, axes + len(dims), axes))
 
     def emit_many(self, op_type: str, count: int, /, *inputs: Any, **attributes: Any) -> tuple[ir.Value, ...]:
         """Emit an operator of the default domain and return its first ``count`` outputs.

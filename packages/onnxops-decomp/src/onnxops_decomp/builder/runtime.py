@@ -16,6 +16,9 @@ __all__ = ["ComputeDtype", "OwnForm", "Runtime", "default_runtime"]
 # calls. It returns the one output, or None where the runtime's operator is not exactly the same.
 OwnForm = Callable[..., ir.Value | None]
 
+# Called as ``prepare(op, op_type, operands)``.
+Preparation = Callable[..., None]
+
 
 class ComputeDtype(Protocol):
     """The dtype to compute in instead of ``dtype``, or None if ``dtype`` itself is right."""
@@ -35,11 +38,14 @@ class Runtime:
         no_kernel: By operator the first and the last opset at which the runtime cannot run it at all.
         own_forms: How operators of the default domain are written with the runtime's own, for models that may use
             them.
+        prepare: Given the builder, an operator and its bound operands, replaces in place those that the runtime gets
+            wrong.
     """
 
     compute_dtype: ComputeDtype
     no_kernel: Mapping[str, tuple[int, int]]
     own_forms: Mapping[str, OwnForm]
+    prepare: Preparation
 
 
 @functools.cache

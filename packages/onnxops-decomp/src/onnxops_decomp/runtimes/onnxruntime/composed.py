@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.adapters import activations, creation, shapes, signal, vision, windows
+from onnxops_decomp.adapters import activations, creation, resampling, shapes, signal, vision, windows
 from onnxops_decomp.builder.forms import without_kernel
 from onnxops_decomp.formulas.tabulated import tabulated
 from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
@@ -92,6 +92,7 @@ without_kernel("SpaceToDepth", dtypes=_NO_BLOCKS)(shapes.composed_space_to_depth
 
 
 without_kernel("DeformConv")(vision.deform_conv)
+without_kernel("Resize", dtypes=_DOUBLE)(resampling.resize_of_doubles)
 
 
 @without_kernel("AveragePool")
