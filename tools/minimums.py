@@ -27,14 +27,22 @@ def lowest(requirement: Requirement) -> Version:
 
 
 def minimums(workspace: Workspace) -> dict[str, Version]:
-    """The version of each foreign dependency at which every package's declared bound is just met."""
+    """The version of each foreign dependency at which every package's declared bound is just met.
+
+    An extra that asks for more than its package does is no reason to test the package with more.
+    """
+    needed = _lowest_of(workspace, [need for package in workspace for need in package.always_needed])
+    extras = _lowest_of(workspace, [need for package in workspace for need in package.requirements])
+    return dict(sorted({**extras, **needed}.items()))
+
+
+def _lowest_of(workspace: Workspace, requirements: list[Requirement]) -> dict[str, Version]:
     found: dict[str, Version] = {}
-    for package in workspace:
-        for requirement in package.requirements:
-            if requirement.name not in workspace.distributions:
-                bound = lowest(requirement)
-                found[requirement.name] = max(bound, found.get(requirement.name, bound))
-    return dict(sorted(found.items()))
+    for requirement in requirements:
+        if requirement.name not in workspace.distributions:
+            bound = lowest(requirement)
+            found[requirement.name] = max(bound, found.get(requirement.name, bound))
+    return found
 
 
 def main(root: Path) -> None:

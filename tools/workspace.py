@@ -47,6 +47,11 @@ class Distribution:
         return sorted(self._project.get("optional-dependencies", {}))
 
     @property
+    def always_needed(self) -> list[Requirement]:
+        """What it declares without any extra."""
+        return [Requirement(text) for text in self._project.get("dependencies", [])]
+
+    @property
     def requirements(self) -> list[Requirement]:
         """What it declares, its extras included."""
         project = self._project
