@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from test_frozen_values import FUNCTIONS
+from test_frozen_values import FUNCTIONS, OF_SIZES
 from torch import Tensor, allclose, equal, is_nonzero, nn, numel, tensor
 from torch.utils import _pytree as pytree
 
@@ -18,10 +18,6 @@ import onnx_ts_legacy
 from onnx_ts_legacy.errors import CaptureError
 
 X = torch.linspace(-2, 2, 6).reshape(2, 3) + 0.3
-BY_SIZE = {
-    *("length", "iteration", "counted", "counted_beside_a_slice", "repeated_list", "slice_of_list"),
-    *("numpy_of_size", "numpy_integer", "strides", "key"),
-}
 
 
 class Deciding(nn.Module):
@@ -139,7 +135,7 @@ WAYS: dict[str, Callable[[Tensor], object]] = {
 }
 
 BY_DATA: list[Callable[[Tensor], Tensor]] = [
-    *(function for function in FUNCTIONS if function.__name__ not in BY_SIZE),
+    *FUNCTIONS,
     *(written_through_a_view, read_through_a_view, length_of_a_selection, length_of_a_slice, length_of_a_range),
     *(loop, swallowed, largest, asserted, tensor_of_elements, new_tensor_of_elements, array),
 ]
@@ -183,11 +179,10 @@ def test_a_decision_inside_of_what_the_model_calls_is_refused(model: Callable[[T
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize("function", [f for f in FUNCTIONS if f.__name__ in BY_SIZE], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", OF_SIZES, ids=lambda f: f.__name__)
 def test_a_size_may_decide_as_long_as_it_is_not_dynamic(function: Callable[[Tensor], Tensor]) -> None:
-    if function.__name__ != "key":  # which is wrong for the example as well
-        program = onnx_ts_legacy.export(function, (X,), frozen_values="error")
-        torch.testing.assert_close(program(-X)[0], function(-X))
+    program = onnx_ts_legacy.export(function, (X,), frozen_values="error")
+    torch.testing.assert_close(program(-X)[0], function(-X))
 
     with pytest.raises(CaptureError, match="a size decides"):
         onnx_ts_legacy.export(function, (X,), frozen_values="error", dynamic_axes={"x": [0]})

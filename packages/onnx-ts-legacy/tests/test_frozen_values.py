@@ -93,6 +93,7 @@ def key(x: Tensor) -> Tensor:
     return x * {2: 1.5, 3: 2.5}.get(x.shape[0], 3.5)
 
 
+OF_SIZES = [strides, key]
 FUNCTIONS = [
     formatted,
     printed,
@@ -101,8 +102,6 @@ FUNCTIONS = [
     same,
     close,
     nonzero,
-    strides,
-    key,
     item,
     number_of_tensor,
     float_of_tensor,

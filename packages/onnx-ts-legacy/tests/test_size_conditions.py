@@ -40,6 +40,21 @@ BRANCHES: dict[str, tuple[Callable[[T], T], tuple[int, int], str, Any, Any]] = {
     "largest is a number": (lambda x: x.new_zeros(max(x.size(0), 4)) + 1, (3, 2), "n <= 4", (4, 2), (5, 2)),
     "largest is a size": (lambda x: x.new_zeros(max(x.size(0), 4)) + 1, (5, 2), "n >= 4", (4, 2), (3, 2)),
     "least of an integer": (lambda x: x * min(x.size(0) // 2, 2), (6, 2), "n >= 4", (5, 2), (3, 2)),
+    "not one": (lambda x: x * 2 if x.size(0) > 1 else x, (4, 2), "n >= 2", (2, 2), (1, 2)),
+    "of a result that nobody reads": (
+        lambda x: x * 2 if torch.cat([x, x]).size(0) > 6 else x,
+        *((4, 2), "n >= 4", (5, 2), (3, 2)),
+    ),
+    "two parts": (lambda x: list(x.chunk(2)), (4, 2), "n != 1", (7, 2), (1, 2)),
+    "three parts": (
+        lambda x: sum(part.mean() for part in x.chunk(3)),
+        *((6, 2), "(n + 2) // 3 * 2 < n or n == 0", (5, 2), (4, 2)),
+    ),
+    "parts of a result": (lambda x: list(x.reshape(-1).chunk(2)), (4, 2), "k * n != 1", (7, 2), (1, 1)),
+    "strides": (lambda x: x * x.stride(0), (4, 3), "k == 3", (6, 3), (4, 2)),
+    "all strides": (lambda x: x * sum(x.t().stride()), (4, 3), "k == 3", (6, 3), (4, 2)),
+    "strides of a part": (lambda x: x[:, ::2] * x[:, ::2].stride(0), (4, 3), "k == 3", (6, 3), (4, 4)),
+    "text": (lambda x: x * 2 if str(x.size(0)) == "4" else x, (4, 2), "n == 4", (4, 3), (5, 2)),
 }
 
 
@@ -57,8 +72,8 @@ def test_a_branch_on_a_size_is_a_condition_of_a_traced_program(case: str) -> Non
     assert len(texts) == 1
     assert f"part of the declared sizes only: {condition}" in texts[0]
     x = torch.randn(right)
-    torch.testing.assert_close(program(x)[0], model(x))
-    with pytest.raises(OnnxExporterError, match=f"captured for {condition}"):
+    torch.testing.assert_close(program(x), pytree.tree_leaves(model(x)))
+    with pytest.raises(OnnxExporterError, match=f"captured for {re.escape(condition)}"):
         program(torch.randn(wrong))
 
 
@@ -66,6 +81,11 @@ def beside_a_slice(x: T) -> T:
     n = x.size(0)
     y = x[:n] + x[0:n]
     return y + len(range(n))
+
+
+class Counting(torch.nn.Module):
+    def forward(self, x: T) -> T:
+        return x * len(x)
 
 
 # Each needs exactly the four rows of the example, unless a condition says otherwise.
@@ -87,6 +107,13 @@ FIXED: dict[str, Callable[[T], T]] = {
     "slice of a list": lambda x: [x, x * 2, x * 3, x * 4, x * 5][: x.size(0)][-1],
     "item of a list": lambda x: [x, x * 2, x * 3, x * 4, x * 5][x.size(0)],
     "key": lambda x: x * {4: 2}.get(int(x.shape[0]), 3),
+    "key that is a size": lambda x: x * {4: 2}.get(x.shape[0], 3),
+    "key that is computed": lambda x: x * {8: 2}.get(x.shape[0] * 2, 3),
+    "member of a set": lambda x: x * (2 if x.shape[0] in {4, 5} else 3),
+    "key that is missing": lambda x: x * {5: 2}.get(x.shape[0], 3),
+    "len of a result that nobody reads": lambda x: x * len(torch.cat([x, x])),
+    "size of a result that nobody reads": lambda x: x * sum(range(torch.cat([x, x])[1:].shape[0])),
+    "in a model with scripts": torch.nn.Sequential(torch.jit.script(torch.nn.Identity()), Counting()),
     "text": lambda x: x * int(f"{x.shape[0]}"),
     "NumPy product": lambda x: x * float(np.prod(x.shape)),
     "NumPy integer": lambda x: x * int(np.int64(x.shape[0])),
@@ -111,7 +138,7 @@ def test_a_size_that_python_takes_as_a_number_is_a_condition(case: str, export: 
     assert json.loads(program.model.metadata_props["onnxops.size_constraints"]) == ["n == 4"]
     texts = [str(each.message) for each in caught if not issubclass(each.category, DeprecationWarning)]
     assert len(texts) == 1
-    first = model.__code__.co_firstlineno
+    first = (Counting.forward if isinstance(model, torch.nn.Module) else model).__code__.co_firstlineno
     (line,) = re.findall(r"n == 4 \(at .*test_size_conditions\.py:(\d+)\)", texts[0])
     assert first <= int(line) <= first + 3
     x = torch.randn(4, 2)
@@ -157,13 +184,63 @@ def test_a_branch_on_two_sizes_is_told_of_with_its_line() -> None:
         program(torch.randn(4), torch.randn(3))
 
 
-def test_a_branch_on_a_size_that_data_decides_is_told_of() -> None:
-    def model(x: T) -> T:
-        positive = x[x > 0]
-        return positive * 2 if positive.size(0) > 1 else positive
+# Each would be kept as the data of the example decides it.
+OF_DATA: dict[str, Callable[[T], Any]] = {
+    "branch": lambda x: x[x > 0] * 2 if x[x > 0].size(0) > 1 else x,
+    "branch of a result that nobody reads": lambda x: x * 2 if (x > 0).nonzero().numel() > 1 else x,
+    "number": lambda x: x * len(x[x > 0]),
+    "loop": lambda x: sum(x * i for i in range(x[x > 0].size(0))),
+    "key": lambda x: x * {4: 2}.get(x[x > 0].shape[0], 3),
+    "parts": lambda x: list(x[x > 0].chunk(2)),
+}
 
-    with pytest.warns(UserWarning, match=r"chooses a branch at .*test_size_conditions.py:"):
-        onnx_ts_legacy.export(model, (torch.ones(4),), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("holds_script", [False, True])
+@pytest.mark.parametrize("case", OF_DATA)
+def test_a_size_that_data_decides_is_refused(case: str, holds_script: bool) -> None:
+    function = OF_DATA[case]
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.jit.script(torch.nn.Identity()) if holds_script else torch.nn.Identity()
+
+        def forward(self, x: T) -> Any:
+            return function(self.first(x))
+
+    with pytest.raises(OnnxExporterError, match="data decides") as caught:
+        onnx_ts_legacy.export(Model(), (torch.ones(4),), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    assert f"{__file__}:{function.__code__.co_firstlineno}" in str(caught.value)
+    assert "torch.jit.script" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_what_is_printed_needs_no_condition(capsys: pytest.CaptureFixture[str]) -> None:
+    def model(x: T) -> T:
+        print(x.shape, x.size(0), x[x > 0])
+        return x * 2
+
+    program = onnx_ts_legacy.export(model, (torch.ones(4),), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    assert program.constraints.conditions == ()
+    torch.testing.assert_close(program(torch.ones(3))[0], torch.full((3,), 2.0))
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 5])
+def test_any_number_of_rows_is_cut_into_as_many_parts_as_torch_does_or_refused(chunks: int) -> None:
+    def model(x: T) -> list[T]:
+        return list(x.chunk(chunks))
+
+    program = onnx_ts_legacy.export(
+        model, (torch.randn(2 * chunks, 2),), input_names=["x"], dynamic_axes={"x": {0: "n"}}
+    )
+    for rows in range(14):
+        x = torch.randn(rows, 2)
+        if len(model(x)) == chunks:
+            torch.testing.assert_close(program(x), model(x))
+        else:
+            with pytest.raises(OnnxExporterError, match="captured for"):
+                program(x)
 
 
 def test_a_branch_on_a_static_size_is_no_news(recwarn: pytest.WarningsRecorder) -> None:

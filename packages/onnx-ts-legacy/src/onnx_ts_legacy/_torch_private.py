@@ -62,7 +62,6 @@ __all__ = [
     "inline_calls",
     "insert_casts",
     "is_data_dependent",
-    "is_traced_size",
     "lacks_fake_kernel",
     "new_dimension",
     "overload_of_schema",
@@ -357,11 +356,6 @@ def traced_value(tensor: torch.Tensor) -> Any:
 def traced_graph() -> Any:
     """Return the trace that is being recorded (``torch._C._get_tracing_state().graph()``)."""
     return torch._C._get_tracing_state().graph()
-
-
-def is_traced_size(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is what tracing makes of a size (``prim::NumToTensor``)."""
-    return str(traced_value(tensor).node().kind()) == "prim::NumToTensor"
 
 
 def _traced_data(refused: Callable[[str], Exception]) -> property:

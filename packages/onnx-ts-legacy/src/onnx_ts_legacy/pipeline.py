@@ -31,6 +31,7 @@ from onnx_ts_legacy.errors import (
 from onnx_ts_legacy.finish.module_functions import ModuleClass, outline_modules
 from onnx_ts_legacy.finish.optional_outputs import optional_output
 from onnx_ts_legacy.finish.results import Result, results_of
+from onnx_ts_legacy.graph.parts import block_outputs
 from onnx_ts_legacy.graph.sources import located
 from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.registration import Registry, registry
@@ -271,19 +272,17 @@ class _Conversion:
         for name, weight in self._captured.aliases:
             tie_weight(context, name, weight)
         results = context.run_block(self._captured.graph, variables)
-        changed = changed_attributes(context)
-        if self._captured.rebound:
-            (values,) = results
-            count = len(values) - len(self._captured.rebound)
-            changed.update(zip(self._captured.rebound, values[count:], strict=True))
-            results = [values[:count] if count > 1 else values[0]]
+        changed, captured = changed_attributes(context), self._captured
+        results, rebound = _cut(results, len(captured.rebound))
+        results, _ = _cut(results, len(captured.decisions))
+        changed.update(zip(captured.rebound, rebound, strict=True))
         if not context.failures:
             self._close(results)
             self._results = [value for _, value in self._outputs]
             self._close_state(changed)
         raise_failures(context)
-        captured = self._captured
-        self._decided, self._undeclared = decided_conditions(context, captured.graph, captured.decisions)
+        read, _ = _cut(block_outputs(captured.graph), len(captured.rebound))
+        self._decided = decided_conditions(context, _cut(read, len(captured.decisions))[1], captured.decisions)
         return changed
 
     def needed(self, changed: Mapping[str, Any]) -> set[str]:
@@ -449,8 +448,7 @@ class _Conversion:
     def program(self, reference: Reference | None) -> TSProgram:
         """Close the model."""
         context = self.context
-        for text in self._undeclared:
-            warn_user(text)
+        conditions = {**context.conditions, **self._decided}
         model = build_model(
             self.op,
             [value for _, value in self._outputs],
@@ -472,7 +470,7 @@ class _Conversion:
             self._interface,
             state=self._state,
             initial_state=initial,
-            constraints=SizeConstraints([*context.conditions, *self._decided], self._decided),
+            constraints=SizeConstraints(conditions, {text: place for text, place in conditions.items() if place}),
             reference=None if reference is None else lambda: reference,
         )
         program.saving, program.folds_weights = self._options.saving, self._options.folds_weights
@@ -487,6 +485,12 @@ class _Conversion:
             dim = value.shape[axis]
             if isinstance(dim, int) or dim.value is None or str(dim.value).startswith("u"):
                 value.shape[axis] = text
+
+
+def _cut(values: list[Any], count: int) -> tuple[list[Any], list[Any]]:
+    """Return all values but the last ones, and these."""
+    place = len(values) - count
+    return values[:place], values[place:]
 
 
 def _named_axes(name: str, axes: Mapping[int, str] | Sequence[int], rank: int) -> dict[int, str]:

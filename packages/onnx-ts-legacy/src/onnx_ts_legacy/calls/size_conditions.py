@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sympy
 import torch
 
-from onnx_ts_legacy.capture.size_decisions import SizeDecision, evaluated
+from onnx_ts_legacy.capture.size_decisions import SizeDecision, conditions_of, evaluated
 from onnx_ts_legacy.errors import DynamicDimensionError
-from onnx_ts_legacy.graph.parts import block_inputs, block_nodes, node_outputs
 from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.shapes.metadata import Metadata
+from onnx_ts_legacy.shapes.tensor_forms import TensorForm
 from onnx_ts_legacy.state.arguments import frozen
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import truth_of_relation
 from onnx_ts_legacy.state.values import Tensor
 from onnxops_core.exporting import warn_user
 
-__all__ = ["decided_conditions", "squeeze_conditions"]
+__all__ = ["chunk_conditions", "decided_conditions", "squeeze_conditions"]
+
+
+def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
+    """Return for which sizes ``chunk`` gives as many parts as it is asked for: a graph has a fixed number of them.
+
+    Raises:
+        DynamicDimensionError: If the data decides that.
+    """
+    self, chunks, dim = (*args, 0)[:3]
+    size = self.fake.shape[dim]
+    if isinstance(size, int) or not isinstance(chunks, int) or chunks == 1:
+        return []
+    expression = metadata.symbols.expression(size)
+    if not metadata.is_declared(expression):
+        raise DynamicDimensionError(
+            f"The data decides into how many parts this is cut, which are {chunks} of {chunks} or more rows only. Cut "
+            "it at given places, or script the model (torch.jit.script)."
+        )
+    if chunks == 2:
+        return [f"{expression} != 1"]
+    return [f"({expression} + {chunks - 1}) // {chunks} * {chunks - 1} < {expression} or {expression} == 0"]
 
 
 def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> list[str]:
@@ -60,49 +81,58 @@ def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> li
 
 
 def decided_conditions(
-    context: ConversionContext, graph: Any, decisions: Sequence[SizeDecision]
-) -> tuple[dict[str, str], list[str]]:
-    """Return the conditions under which what sizes decided in a trace is right.
+    context: ConversionContext, values: Sequence[Any], decisions: Sequence[SizeDecision]
+) -> dict[str, str]:
+    """Return the conditions under which what sizes decided in a trace is right, each with its line.
 
     Args:
         context: The conversion of the trace.
-        graph: The trace.
-        decisions: What was decided.
+        values: What was read, in the trace.
+        decisions: What it was in the example.
 
-    Returns:
-        The conditions, each with its line; and a text for each decision by sizes that follow from no input's.
+    Raises:
+        DynamicDimensionError: If the data decides it, by sizes that follow from no input's.
     """
     conditions: dict[str, str] = {}
-    others: dict[str, None] = {}
-    shapes = _shapes(context, graph) if decisions else {}
-    for decision in decisions:
-        relation = _relation(context, decision, shapes)
-        if relation == sympy.true:
-            continue
-        if isinstance(relation, sympy.Rel) and context.metadata.is_declared(relation):
-            conditions.setdefault(f"{relation.lhs} {relation.rel_op} {relation.rhs}", decision.place)
-        else:
-            others[f"A size {decision.use} at {decision.place}, for all inputs as for the example."] = None
-    return conditions, list(others)
+    refused: dict[str, None] = {}
+    for value, decision in zip(values, decisions, strict=True):
+        for relation in _relations(context, value, decision):
+            if relation == sympy.true:
+                continue
+            if isinstance(relation, sympy.Rel) and context.metadata.is_declared(relation):
+                conditions.setdefault(f"{relation.lhs} {relation.rel_op} {relation.rhs}", decision.place)
+            else:
+                refused[f"  a size that the data decides {decision.use} at {decision.place}"] = None
+    if refused:
+        raise DynamicDimensionError(
+            "A trace would keep for all inputs what the example decides:\n" + "\n".join(refused) + "\nScript the model "
+            "(torch.jit.script), or use torch.cond where the size chooses a branch."
+        )
+    return conditions
 
 
-def _shapes(context: ConversionContext, graph: Any) -> dict[str, Sequence[Any]]:
-    """Return the sizes of the tensors of a graph by their names in it."""
-    variables = [*block_inputs(graph), *(output for node in block_nodes(graph) for output in node_outputs(node))]
-    values = ((each.debugName(), context.env.get(each.unique())) for each in variables)
-    return {name: value.fake.shape for name, value in values if isinstance(value, Tensor)}
+def _relations(context: ConversionContext, value: Any, decision: SizeDecision) -> Iterator[sympy.Basic | None]:
+    """Yield what holds where Python reads the same as in the example; None where that is not known."""
+    if decision.of_strides:
+        found = zip(_form(context, value.unique()).stride(), decision.answer, strict=True)
+        yield from (_truth(context, stride == answer) for stride, answer in found)
+        return
+    conditions = conditions_of(value, decision)
+    if not conditions:
+        yield None
+    for term, is_true in conditions:
+        number = evaluated(term, lambda tensor: _form(context, tensor).shape)
+        relation = _truth(context, number if isinstance(number, torch.SymBool | bool) else number != 0)
+        yield relation if is_true or relation is None else sympy.Not(relation)
 
 
-def _relation(
-    context: ConversionContext, decision: SizeDecision, shapes: Mapping[str, Sequence[Any]]
-) -> sympy.Basic | None:
-    """Return what holds where a branch is taken as in the example; None if that is not known."""
-    try:
-        number = evaluated(decision.term, shapes.__getitem__)
-    except KeyError:
-        return None
-    answer = number if isinstance(number, torch.SymBool | bool) else number != 0
+def _form(context: ConversionContext, value: int) -> TensorForm:
+    """Return the form of a tensor of the trace."""
+    form: TensorForm = context.env[value].fake
+    return form
+
+
+def _truth(context: ConversionContext, answer: torch.SymBool | bool) -> sympy.Basic | None:
+    """Return a truth value as a relation."""
     truth = truth_of_relation(context, answer)
-    if isinstance(truth, bool):
-        return sympy.sympify(truth)
-    return truth.relation if decision.answer else sympy.Not(truth.relation)
+    return sympy.sympify(truth) if isinstance(truth, bool) else truth.relation

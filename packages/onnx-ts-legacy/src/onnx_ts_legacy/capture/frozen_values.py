@@ -10,12 +10,13 @@ import builtins
 import contextlib
 import functools
 import os
+import sys
 import threading
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,8 +24,9 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
-from onnx_ts_legacy.capture.size_decisions import SizeDecision, decisions_of, sizes_behind
+from onnx_ts_legacy.capture.size_decisions import SizeDecision, sizes_behind
 from onnx_ts_legacy.capture.watched_calls import WatchedCalls
+from onnx_ts_legacy.capture.watched_threads import watched_threads
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
 from onnx_ts_legacy.graph.sources import source_line, user_frame
@@ -36,21 +38,20 @@ _CONSTANT = "The trace holds it as the constant that it is for the example."
 _INDEX = f"A tensor or size is used as a Python integer here, by range(), a list or other Python code. {_CONSTANT}"
 # torch warns of these with every number, but numbers that are made of tensors are seen when they are.
 _OF_CONSTANTS = ("torch.tensor results", "torch.as_tensor results")
-_KEY = (
-    "A size is looked up in a dict, set or cache here. While a model is traced, sizes are tensors, and none equals "
-    "another key; use int(), which makes it a constant of the trace."
-)
+_THREAD = "A thread of the model's calls torch here, which a trace does not record. Call it in forward itself."
+_TEXT = f"A tensor is written as text here. {_CONSTANT}"
 # What torch's own modules check of what they are given, which changes no result.
 _CHECKS = {
     *("check_input", "check_hidden_size", "check_forward_args", "_verify_batch_size", "_check_input_dim"),
     "pad_packed_sequence",
 }
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_DEPTH = 10
+# So many frames may lie between a check and what asks, those of our own included.
+_DEPTH = 20
 # Functions of tensors whose results are Python values.
 _PYTHON_RESULTS = (
     *((torch, name) for name in ("equal", "allclose", "is_nonzero")),
-    *((torch.Tensor, name) for name in ("equal", "allclose", "is_nonzero", "stride")),
+    *((torch.Tensor, name) for name in ("equal", "allclose", "is_nonzero")),
 )
 # Methods of tensors that make Python values of their elements.
 _READING = ("__array__", "__bool__", "__complex__", "__float__", "__int__", "item", "numpy", "tolist")
@@ -76,17 +77,21 @@ class FrozenValues:
 
     def __init__(self, refuses: bool = False) -> None:
         self._told: dict[tuple[str, str, int], Place] = {}
-        self._integers: list[tuple[Any, int, Place]] = []
+        self._integers: list[tuple[torch.Tensor, Any, int, Place]] = []
         self._inputs: frozenset[int] = frozenset()
         self._is_muted = self._compares = False
         self._refuses = refuses
         self._data: TracedData | None = None
         self._decided: dict[str, Cause] = {}
-        self.decisions: dict[SizeDecision, Place] = {}
+        self.decisions: list[SizeDecision] = []
+        """What sizes decided."""
+        self.decided: list[torch.Tensor] = []
+        """What Python read for each of them."""
 
     def begin(self, inputs: Sequence[torch.Tensor], dynamic: Sequence[Collection[int]]) -> None:
         """Note the model's inputs and their dynamic axes. To be called as the trace begins."""
         self.decisions.clear()
+        self.decided.clear()
         if private.traces():
             self._inputs = frozenset(private.traced_value(tensor).unique() for tensor in inputs)
         if self._refuses and private.traces():
@@ -147,23 +152,55 @@ class FrozenValues:
             tensor: The tensor.
             usual: Reads it.
         """
-        place = None if tensor.requires_grad or _in_a_check() else _place()
+        place = None if tensor.requires_grad or self._is_muted or _in_a_check() else _place()
         value = None if place is None else private.traced_value(tensor)
         if place is None or not sizes_behind(value, self._inputs):
             return usual()
         with self._state(_is_muted=True):
             answer = usual()
-        self._decide(value, answer, place)
+            # What is written to the tensor later is not read here.
+            self._decide(tensor.clone(), answer, place)
         return answer
+
+    def text(self, tensor: torch.Tensor, usual: Callable[[], str]) -> str:
+        """Return a tensor as text; a size is a number there, as it is outside of traces."""
+        if not self._is_muted and sizes_behind(private.traced_value(tensor), self._inputs):
+            return repr(tensor.item())
+        if not self._is_muted:
+            self.tell(_TEXT, _place())
+        with self._state(_is_muted=True):
+            return usual()
+
+    def key(self, tensor: torch.Tensor, usual: Callable[[], int]) -> int:
+        """Return the hash of a tensor; a size equals what the number does, and the key is noted."""
+        if tensor.dim() or not sizes_behind(private.traced_value(tensor), self._inputs):
+            return usual()
+        self.add_decision("the key of a dict, set or cache", tensor, False)
+        return hash(tensor.item())
+
+    def strides(self, tensor: torch.Tensor, usual: Callable[[], Any]) -> Any:
+        """Return strides, Python values that sizes decide."""
+        place = None if self._is_muted or _in_a_check() else _place()
+        if place is not None:
+            with self._state(_is_muted=True):
+                self._decide(tensor.detach(), tensor.stride(), place, of_strides=True)
+        return usual()
+
+    def without_notes(self, usual: Callable[[], Any]) -> Any:
+        """Return what is noted where Python makes something of it, or makes no difference to the model."""
+        with self._state(_is_muted=True):
+            return usual()
+
+    def add_thread(self, name: str) -> None:
+        """Note that another thread calls a function of torch for the model."""
+        place = _place()
+        self.tell(_THREAD, place)
+        if self._refuses:
+            self._decided[f"{name}() in another thread at {place or 'an unknown line'}"] = Cause.DATA
 
     def compare(self, usual: Callable[[], Any]) -> Any:
         """Find the least or the largest of some numbers."""
         with self._state(_compares=True):
-            return usual()
-
-    def length(self, usual: Callable[[], Any]) -> Any:
-        """Return the length of a tensor, a size, which is noted where Python makes an integer of it."""
-        with self._state(_is_muted=True):
             return usual()
 
     def is_news(self, text: str) -> bool:
@@ -180,16 +217,9 @@ class FrozenValues:
         finally:
             vars(self).update(before)
 
-    def _decide(self, value: Any, answer: Any, place: Place) -> bool:
-        found = decisions_of(value, answer, str(place), self._inputs, self._compares)
-        self.decisions.update(dict.fromkeys(found, place))
-        return bool(found)
-
-    def forget_decisions(self) -> None:
-        """Warn of what sizes decide instead: the graph is a copy of the trace, in which their values are not found."""
-        for decision, place in self.decisions.items():
-            self.tell(f"A size {decision.use} here, as a Python value. {_CONSTANT}", place)
-        self.decisions.clear()
+    def _decide(self, tensor: torch.Tensor, answer: Any, place: Place, *, of_strides: bool = False) -> None:
+        self.decisions.append(SizeDecision(answer, str(place), self._compares, of_strides))
+        self.decided.append(tensor)
 
     def tell(self, text: str, place: Place | None) -> None:
         """Warn of something at the end, once for each line."""
@@ -198,24 +228,27 @@ class FrozenValues:
 
     def add_integer(self, tensor: torch.Tensor, answer: int) -> None:
         """Note that a tensor was made a Python integer, which may be recorded afterwards."""
-        place = None if _in_a_check() else _place()
+        place = None if self._is_muted or _in_a_check() else _place()
         if place is not None:
-            self._integers.append((private.traced_value(tensor), answer, place))
+            self._integers.append((tensor, private.traced_value(tensor), answer, place))
 
     def close(self) -> None:
         """Note the integers that no operator took. To be called while the trace is still being recorded."""
-        calls = Counter((value.unique(), str(place)) for value, _, place in self._integers)
-        for value, answer, place in self._integers:
-            is_recorded = calls[value.unique(), str(place)] <= _recorded_calls(value, str(place))
-            if not is_recorded and not self._decide(value, answer, place):
+        calls = Counter((value.unique(), str(place)) for _, value, _, place in self._integers)
+        for tensor, value, answer, place in self._integers:
+            if calls[value.unique(), str(place)] <= _recorded_calls(value, str(place)):
+                continue
+            if sizes_behind(value, self._inputs):
+                self._decide(tensor.clone(), answer, place)
+            else:
                 self.tell(_INDEX, place)
         self._integers.clear()
 
     def warn(self) -> None:
         """Issue the warnings."""
-        decided = {(place.file, place.line) for place in self.decisions.values()}
+        decided = {decision.place for decision in self.decisions}
         for (text, file, line), place in self._told.items():
-            if text.startswith(_OF_CONSTANTS) and (file, line) in decided:
+            if text.startswith(_OF_CONSTANTS) and str(place) in decided:
                 continue
             warnings.warn_explicit(
                 text,
@@ -241,7 +274,7 @@ def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
     before, _active.values = getattr(_active, "values", None), values
     watched = WatchedCalls(values.add_decision) if refuses else contextlib.nullcontext()
     try:
-        with warnings.catch_warnings(), replaced(_replacements()), watched:
+        with warnings.catch_warnings(), replaced(_replacements()), watched, watched_threads(values.add_thread):
             warnings.simplefilter("always", private.TracerWarning)
             warnings.showwarning = functools.partial(_show, values, warnings.showwarning)
             yield values
@@ -262,8 +295,14 @@ def _show(values: FrozenValues, usual: Callable[..., None], message: Any, catego
 
 def _in_a_check() -> bool:
     """Tell whether a check of torch's own asks."""
-    frames = traceback.extract_stack(limit=_DEPTH)
-    return any(frame.name in _CHECKS and frame.filename.startswith(_TORCH) for frame in frames)
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_DEPTH):
+        if frame is None:
+            break
+        if frame.f_code.co_name in _CHECKS and frame.f_code.co_filename.startswith(_TORCH):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _place() -> Place | None:
@@ -281,7 +320,6 @@ def _recorded_calls(value: Any, place: str) -> int:
 @functools.cache
 def _replacements() -> tuple[tuple[Any, str, Any], ...]:
     notices = [
-        (torch.Tensor, "__hash__", _add_key),
         *((owner, name, _add_result(name)) for owner, name in _PYTHON_RESULTS),
         (torch.Tensor, "__iter__", _add_rows),
     ]
@@ -289,9 +327,13 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
     return (
         *((owner, name, _noticed(getattr(owner, name), notice)) for owner, name, notice in notices),
         *((tensor, name, _watched(getattr(tensor, name), FrozenValues.read)) for name in _READING),
+        (tensor, "__hash__", _watched(tensor.__hash__, FrozenValues.key)),
+        (tensor, "__repr__", _watched(tensor.__repr__, FrozenValues.text)),
+        (tensor, "stride", _watched(tensor.stride, FrozenValues.strides)),
+        (builtins, "print", _asking(print, FrozenValues.without_notes)),
         (tensor, "__index__", _watched(tensor.__index__, _read_integer)),
-        (tensor, "__len__", _watched(tensor.__len__, lambda values, _, usual: values.length(usual))),
-        *((builtins, name, _comparing(getattr(builtins, name))) for name in ("max", "min")),
+        (tensor, "__len__", _watched(tensor.__len__, lambda values, _, usual: values.without_notes(usual))),
+        *((builtins, name, _asking(getattr(builtins, name), FrozenValues.compare)) for name in ("max", "min")),
     )
 
 
@@ -314,8 +356,8 @@ def _read_integer(values: FrozenValues, tensor: torch.Tensor, usual: Callable[[]
     return answer
 
 
-def _comparing(usual: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``min`` or ``max`` that notes the comparisons of sizes of a program that is being traced."""
+def _asking(usual: Callable[..., Any], ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of Python's that may ask for sizes, as the trace that is being recorded is to note it."""
 
     @functools.wraps(usual)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -323,7 +365,7 @@ def _comparing(usual: Callable[..., Any]) -> Callable[..., Any]:
         # Of values with equal keys, only one is the result.
         if values is None or "key" in kwargs or not private.traces():
             return usual(*args, **kwargs)
-        return values.compare(functools.partial(usual, *args, **kwargs))
+        return ask(values, functools.partial(usual, *args, **kwargs))
 
     return function
 
@@ -348,10 +390,3 @@ def _add_result(name: str) -> Callable[..., None]:
 
 def _add_rows(values: FrozenValues, tensor: torch.Tensor) -> None:
     values.add_decision("a loop over the rows of a tensor", tensor, True)
-
-
-def _add_key(values: FrozenValues, tensor: torch.Tensor) -> None:
-    if tensor.dim() == 0 and tensor.dtype == torch.int64 and private.is_traced_size(tensor):
-        values.tell(_KEY, _place())
-        # A traced size equals no key, whatever it is.
-        values.add_decision("the key of a dict, set or cache", tensor, False, least=Cause.SIZE)

@@ -19,6 +19,7 @@ from onnx_ts_legacy.capture.size_decisions import SizeDecision
 from onnx_ts_legacy.capture.traced_state import TracedState, kept_state
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterError
 from onnx_ts_legacy.graph.autocast import TracedAutocast, cast_scripted
+from onnx_ts_legacy.graph.parts import block_outputs, node_inputs
 from onnx_ts_legacy.graph.sources import line_of_exception, source_line
 from onnxops_core import onnx_export
 from onnxops_core.exporting import active_autocasts, unfused_layers
@@ -78,8 +79,8 @@ class Captured:
         inputs: Its other inputs.
         output_names: Names of the flat outputs, where the structure of the result says them; else None.
         weights: Parameters and buffers that are the last inputs of the graph, with their names.
-        rebound: Names of the buffers whose new values are the last outputs of the graph, with the lines that bind them.
-        decisions: What sizes decided in a trace.
+        rebound: Names of the buffers whose new values are further outputs of the graph, with the lines that bind them.
+        decisions: What sizes decided in a trace; what was read for each of them is a further output of the graph.
         places: Names of the weights that the model holds outside of its parameters and buffers.
         structure: Structure of a call, and of the result of a traced model.
         leaves: Leaves of the example call.
@@ -305,6 +306,7 @@ class _FlatModel(torch.nn.Module):
         structure: pytree.TreeSpec,
         at_start: Sequence[Callable[[Sequence[torch.Tensor]], None]] = (),
         at_end: Sequence[Callable[[], None]] = (),
+        further: Sequence[torch.Tensor] = (),
     ) -> None:
         super().__init__()
         self._hidden = [model]
@@ -316,7 +318,7 @@ class _FlatModel(torch.nn.Module):
         self.result: list[Any] = []
         self.left_out: dict[str, Any] = {}
         self.result_structure = structure
-        self._at_start, self._at_end = at_start, at_end
+        self._at_start, self._at_end, self._further = at_start, at_end, further
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         for step in self._at_start:
@@ -332,7 +334,7 @@ class _FlatModel(torch.nn.Module):
         self.left_out = {joined(("result", *map(key_of, path))): leaf for path, leaf in leaves if is_left_out(leaf)}
         for end in self._at_end:
             end()
-        return tuple(_as_tensor(leaf) for _, leaf in leaves if not is_left_out(leaf))
+        return (*(_as_tensor(leaf) for _, leaf in leaves if not is_left_out(leaf)), *self._further)
 
 
 def is_left_out(leaf: Any) -> bool:
@@ -361,8 +363,7 @@ def _traced(
     warn_of_numbers({leaf.name: leaf.value for leaf in named}, "Give a tensor, or script the model,")
     names = [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    weights: list[tuple[str, torch.Tensor]] = []
-    root: Any = None
+    root, weights = None, list[tuple[str, torch.Tensor]]()
     rebound, autocast = dict[str, str](), TracedAutocast()
     with (
         onnx_export(),
@@ -375,18 +376,18 @@ def _traced(
     ):
         begin = partial(frozen.begin, dynamic=dynamic_axes(named) if dynamic_axes is not None else ())
         at_end = [autocast.note, frozen.close, found.leave]
-        flat = _FlatModel(model, leaves, structure, [begin, autocast.begin], at_end)
+        flat = _FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
         with frozen.checked(), _explained():
             if any(map(_holds_script, flat.modules())):
                 examples = _copies(tensors)
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
                 graph, root = traced.graph.copy(), traced._c
                 found.refuse_tensors()
-                frozen.forget_decisions()
             else:
                 graph, weights, rebound, examples = _recorded(flat, tensors, found)
         found.check_lasting(lambda given: _FlatModel(model, leaves, structure)(*given), tensors, state)
     autocast.inline_calls(graph)
+    _return_one_by_one(graph, len(rebound) + len(frozen.decided))
     _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
     call = _call_structure(signature, structure, flat.result_structure)
@@ -396,6 +397,14 @@ def _traced(
         left_out(signature, args, kwargs), flat.left_out, _aliases(model),
         frozenset(place.path for place in found.places), tuple(frozen.decisions),
     )  # fmt: skip
+
+
+def _return_one_by_one(graph: Any, further: int) -> None:
+    """Let a graph that returns further values than the model return the elements of its tuple."""
+    if further and (result := block_outputs(graph)[0]).node().kind() == "prim::TupleConstruct":
+        graph.eraseOutput(0)
+        for element in node_inputs(result.node()):
+            graph.registerOutput(element)
 
 
 def _call_structure(signature: inspect.Signature, call: pytree.TreeSpec, result: pytree.TreeSpec) -> CallStructure:

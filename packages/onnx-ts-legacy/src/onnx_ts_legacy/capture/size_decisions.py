@@ -11,7 +11,7 @@ import torch
 
 from onnx_ts_legacy.graph.parts import node_inputs
 
-__all__ = ["SizeDecision", "SizeTerm", "decisions_of", "evaluated", "sizes_behind"]
+__all__ = ["SizeDecision", "SizeTerm", "conditions_of", "evaluated", "sizes_behind"]
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": lambda a, b, alpha=1: a + alpha * b,
@@ -24,12 +24,11 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "remainder": operator.mod,
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
-_NAME = "sized_"
 _SIZES = ("aten::size", "aten::numel")
 # What ``min`` and ``max`` compare: where both are equal, it does not matter which one is the result.
 _OR_EQUAL = {"gt": "ge", "lt": "le"}
 # They give their first operand.
-_SAME = frozenset(("aten::Int", "aten::detach", "aten::to", "prim::NumToTensor"))
+_SAME = frozenset(("aten::Int", "aten::clone", "aten::detach", "aten::to", "prim::NumToTensor"))
 
 
 class SizeTerm(NamedTuple):
@@ -37,7 +36,7 @@ class SizeTerm(NamedTuple):
 
     Attributes:
         operator: What computes it; ``"size"`` for the size of a tensor, None for a number.
-        operands: Terms; else the name of the tensor in the trace, the axis, or None for all, and the size in the
+        operands: Terms; else the id of the tensor in the trace, the axis, or None for all, and the size in the
             example; or the number.
     """
 
@@ -46,49 +45,49 @@ class SizeTerm(NamedTuple):
 
 
 class SizeDecision(NamedTuple):
-    """What sizes decided while the model was traced.
+    """What Python read while the model was traced, and sizes alone decide.
 
     Attributes:
-        term: What they decided it by.
-        answer: Whether that is true in the example.
+        answer: What it was in the example.
         place: The line.
-        use: What it is used for there.
+        compares: Whether ``min`` or ``max`` asked.
+        of_strides: Whether it is the strides of a tensor, and not a number.
     """
 
-    term: SizeTerm
-    answer: bool
+    answer: Any
     place: str
-    use: str
+    compares: bool = False
+    of_strides: bool = False
+
+    @property
+    def use(self) -> str:
+        """What it is used for there."""
+        return "chooses a branch" if isinstance(self.answer, bool) else "is used as a Python number"
 
 
-def decisions_of(value: Any, answer: Any, place: str, inputs: Collection[int], compares: bool) -> list[SizeDecision]:
-    """Return what has to hold for a value of the trace that is being recorded to be what Python read.
+def conditions_of(value: Any, decision: SizeDecision) -> list[tuple[SizeTerm, bool]]:
+    """Return what has to hold for a value of a trace to be what Python read: terms, and whether each is true.
 
     Args:
         value: The value, which follows from sizes alone.
-        answer: What was read.
-        place: The line.
-        inputs: The model's inputs in the trace.
-        compares: Whether ``min`` or ``max`` asks.
+        decision: What was read.
     """
-    term, is_truth = term_of(value), isinstance(answer, bool)
-    use = "chooses a branch" if is_truth else "is used as a Python number"
-    if term is not None and is_truth and bool(evaluated(term)) == answer:
-        if compares and answer:
+    term, answer = term_of(value), decision.answer
+    if term is not None and isinstance(answer, bool) and bool(evaluated(term)) == answer:
+        if decision.compares and answer:
             term = SizeTerm(_OR_EQUAL.get(str(term.operator), term.operator), term.operands)
-        return [SizeDecision(term, answer, place, use)]
+        return [(term, answer)]
     if term is not None and isinstance(answer, int | float) and evaluated(term) == answer:
-        return [SizeDecision(_equal(term, answer), True, place, use)]
-    sizes = sizes_behind(value, inputs)
-    return [SizeDecision(_equal(size, evaluated(size)), True, place, use) for size in sizes]
+        return [(_equal(term, answer), True)]
+    return [(_equal(size, evaluated(size)), True) for size in sizes_behind(value)]
 
 
 def _equal(term: SizeTerm, number: float) -> SizeTerm:
     return SizeTerm("eq", (term, SizeTerm(None, (int(number) if number == int(number) else number,))))
 
 
-def sizes_behind(value: Any, inputs: Collection[int]) -> list[SizeTerm]:
-    """Return the sizes that a value of the trace that is being recorded follows from; none if also from an input."""
+def sizes_behind(value: Any, inputs: Collection[int] = ()) -> list[SizeTerm]:
+    """Return the sizes that a value of a trace follows from; none if also from one of the model's inputs."""
     found, seen, left = dict[SizeTerm, None](), set[int](), [value]
     while left:
         value = left.pop()
@@ -114,16 +113,13 @@ def _size_of(node: Any) -> SizeTerm | None:
     tensor = node.inputsAt(0)
     if not tensor.isCompleteTensor():
         return None
-    # Ids change when the trace is finished, names do not.
-    if not tensor.debugName().startswith(_NAME):
-        tensor.setDebugName(f"{_NAME}{tensor.unique()}")
     shape = tensor.type().sizes()
     (axis,) = axes
-    return SizeTerm("size", (tensor.debugName(), axis, math.prod(shape) if axis is None else shape[axis]))
+    return SizeTerm("size", (tensor.unique(), axis, math.prod(shape) if axis is None else shape[axis]))
 
 
 def term_of(value: Any) -> SizeTerm | None:
-    """Return what a value of the trace that is being recorded is computed by; None if not by sizes alone."""
+    """Return what a value of a trace is computed by; None if not by sizes alone."""
     node = value.node()
     kind = str(node.kind())
     if kind == "prim::Constant":
@@ -143,13 +139,13 @@ def term_of(value: Any) -> SizeTerm | None:
     return SizeTerm(name, found) if len(found) == len(operands) else None
 
 
-def evaluated(term: SizeTerm, shapes: Callable[[str], Sequence[Any]] | None = None) -> Any:
+def evaluated(term: SizeTerm, shapes: Callable[[int], Sequence[Any]] | None = None) -> Any:
     """Compute a term.
 
     Args:
         term: The term.
-        shapes: Gives the sizes of a tensor of the trace, numbers or symbols, by its name; those of the example if it
-            is left out.
+        shapes: Gives the sizes of a tensor of the trace, numbers or symbols, by its id; those of the example if it is
+            left out.
 
     Raises:
         KeyError: If there is no such tensor.

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 
-__all__ = ["WatchedCalls"]
+__all__ = ["WatchedCalls", "may_be_frozen", "name_of"]
 
 Notice = Callable[[str, Any, bool], None]
 """Takes what a Python value is, for a message; the operands that it is made of; and whether their sizes alone."""
@@ -71,7 +71,7 @@ class WatchedCalls(TorchFunctionMode):
             (tensor, _uses(tensor)) for tensor in pytree.tree_leaves((args[1:], kwargs)) if _may_be_number(tensor)
         ]
         result = func(*args, **kwargs)
-        name = _name(func)
+        name = name_of(func)
         what = _NAMES.get(name, f"{name}()")
         if _gives_values(name, func, result):
             self._notice(what, (args, kwargs), name in _OF_SIZES)
@@ -89,7 +89,7 @@ def _may_be_number(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() == 0
 
 
-def _name(func: Any) -> str:
+def name_of(func: Any) -> str:
     """Return what a function is called, without its overload; of the getter of a property its name."""
     if getattr(func, "__name__", "") == "__get__":
         func = func.__self__
@@ -104,6 +104,13 @@ def _gives_values(name: str, func: Any, result: Any) -> bool:
         return False
     leaves = pytree.tree_leaves(result)
     return any(leaf is not None and not isinstance(leaf, torch.Tensor | torch.dtype) for leaf in leaves)
+
+
+def may_be_frozen(func: Any, result: Any) -> bool:
+    """Tell whether a call of torch that no trace records gives what the data or sizes may decide."""
+    name = name_of(func)
+    is_tensor = any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(result))
+    return is_tensor or name == "shape" or _gives_values(name, func, result)
 
 
 def _elements(operands: Iterable[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from onnx_ts_legacy.calls.prims import PRIM_HANDLERS, TEXT_SINKS
 from onnx_ts_legacy.calls.scalar_operators import SCALAR_OPERATORS
 from onnx_ts_legacy.calls.scalars import as_float, as_int
 from onnx_ts_legacy.calls.sequences import PIECES, is_cut_at_run_time, list_of_pieces
-from onnx_ts_legacy.calls.size_conditions import squeeze_conditions
+from onnx_ts_legacy.calls.size_conditions import chunk_conditions, squeeze_conditions
 from onnx_ts_legacy.control_flow.if_ import convert_if
 from onnx_ts_legacy.control_flow.loop import convert_loop
 from onnx_ts_legacy.errors import ScriptValueError
@@ -275,7 +275,9 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
         return list_of_pieces(context, overload, args)
     bound, keyword = split_arguments(overload, args)
     if kind in ("aten::squeeze", "aten::squeeze_"):
-        context.conditions.extend(squeeze_conditions(context.metadata, node, bound))
+        context.conditions.update(dict.fromkeys(squeeze_conditions(context.metadata, node, bound), ""))
+    if kind in ("aten::chunk", "aten::unsafe_chunk"):
+        context.conditions.update(dict.fromkeys(chunk_conditions(context.metadata, bound), source_line(node)))
     return context.call(overload, bound, keyword)
 
 

@@ -100,7 +100,8 @@ class ConversionContext:
         autocasts: Under which autocast it was traced.
         cases: For symbols that tell the forms of a tensor apart, the tensor and the number that each form has.
         failures: What could not be converted.
-        conditions: On which sizes it depends that the graph is right.
+        conditions: On which sizes it depends that the graph is right, each with the line that needs them, where that is
+            to be reported.
         stand_ins: Values that stand for the results of failed calls.
         functions: Model-local functions.
         decomposer: What takes calls apart that the table has no lowering for.
@@ -142,7 +143,7 @@ class ConversionContext:
         self.autocasts: Autocasts = ()
         self.cases: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
         self.failures: list[Failure] = []
-        self.conditions: list[str] = []
+        self.conditions: dict[str, str] = {}
         self.stand_ins: set[ir.Value] = set()
         self.functions: dict[tuple[str, str], ir.Function] = {}
 

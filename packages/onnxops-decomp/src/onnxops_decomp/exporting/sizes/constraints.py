@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,6 +20,9 @@ __all__ = ["CONSTRAINTS_KEY", "SizeConstraints", "warn_of_bounds"]
 CONSTRAINTS_KEY = "onnxops.size_constraints"
 # Sizes that stand for all of them.
 _SOME_SIZES = (*range(2, 65), *(2**power + step for power in range(7, 21) for step in (0, 1)))
+
+# The same for several sizes at once.
+_FEW_SIZES = (2, 3, 16, 1024)
 
 
 class SizeConstraints:
@@ -111,7 +115,7 @@ def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[
 def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> None:
     """Warn of conditions that leave out sizes that the declaration does not leave out.
 
-    Of those on several dimensions, it warns where the line that needs them is known.
+    Of those on several dimensions, it warns of bounds, and where the line that needs them is known.
 
     Args:
         constraints: The conditions.
@@ -135,19 +139,38 @@ def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> Non
         )
 
 
-def _leaves_out(text: str, bounds: Sequence[ast.expr], several: bool) -> bool:
-    """Tell whether a condition on one dimension does not hold for some size that is declared, and larger than 1.
+def _leaves_out(text: str, bounds: Sequence[ast.expr], is_placed: bool) -> bool:
+    """Tell whether a condition does not hold for some size that is declared.
+
+    Size 1, and several dimensions, count where the line is known that needs the condition, and several also
+    where it bounds them: whatever else it says of several, the model says as well.
 
     Args:
         text: The condition.
         bounds: What is declared.
-        several: What is said of conditions on several dimensions.
+        is_placed: Whether the line is known.
     """
     tree = parsed_size(text)
-    names = set() if tree is None else names_in_size(tree)
-    if tree is None or len(names) != 1:
-        return several
-    (name,) = names
-    of_name = [bound for bound in bounds if names_in_size(bound) == names]
-    sizes = (size for size in _SOME_SIZES if all(condition_holds(bound, {name: size}) for bound in of_name))
-    return not all(condition_holds(tree, {name: size}) for size in sizes)
+    if tree is None:
+        return is_placed
+    names = sorted(names_in_size(tree))
+    if len(names) > 1 and (is_placed or not _is_bound(tree)):
+        return is_placed
+    some = _SOME_SIZES if len(names) == 1 else _FEW_SIZES
+    points = (
+        dict(zip(names, point, strict=True))
+        for point in itertools.product((1, *some) if is_placed else some, repeat=len(names))
+    )
+    return any(
+        not condition_holds(tree, sizes) and all(condition_holds(bound, sizes) for bound in bounds) for sizes in points
+    )
+
+
+def _is_bound(tree: ast.expr) -> bool:
+    """Tell whether a condition says that something is not larger, or not smaller, than a number."""
+    bounding = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+    return (
+        isinstance(tree, ast.Compare)
+        and isinstance(tree.ops[0], bounding)
+        and any(isinstance(side, ast.Constant) for side in (tree.left, *tree.comparators))
+    )
