@@ -40,12 +40,18 @@ _INDEX = f"A tensor or size is used as a Python integer here, by range(), a list
 _OF_CONSTANTS = ("torch.tensor results", "torch.as_tensor results")
 _THREAD = "A thread of the model's calls torch here, which a trace does not record. Call it in forward itself."
 _TEXT = f"A tensor is written as text here. {_CONSTANT}"
-# What torch's own modules check of what they are given, which changes no result.
+# What torch's own modules check of what they are given, and torchvision's of images and of the number of boxes, which
+# changes no result.
 _CHECKS = {
     *("check_input", "check_hidden_size", "check_forward_args", "_verify_batch_size", "_check_input_dim"),
     "pad_packed_sequence",
 }
+_OF_BOXES = {
+    *("BoxCoder.decode", "GeneralizedRCNN.forward", "GeneralizedRCNNTransform.forward", "RetinaNet.forward"),
+    *("SSD.forward", "FCOS.forward", "_multiscale_roi_align", "batched_nms"),
+}
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_TORCHVISION = f"{os.sep}torchvision{os.sep}"
 # So many frames may lie between a check and what asks, those of our own included.
 _DEPTH = 20
 # Functions of tensors whose results are Python values.
@@ -299,10 +305,12 @@ def _in_a_check() -> bool:
     for _ in range(_DEPTH):
         if frame is None:
             break
-        if frame.f_code.co_name in _CHECKS and frame.f_code.co_filename.startswith(_TORCH):
+        code = frame.f_code
+        if code.co_name in _CHECKS and code.co_filename.startswith(_TORCH):
             return True
         frame = frame.f_back
-    return False
+    asking = user_frame()
+    return asking is not None and _TORCHVISION in asking.f_code.co_filename and asking.f_code.co_qualname in _OF_BOXES
 
 
 def _place() -> Place | None:
