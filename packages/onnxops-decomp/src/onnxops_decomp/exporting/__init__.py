@@ -16,6 +16,7 @@ from onnxops_decomp.builder.folding import MAX_FOLDED_SIZE
 from onnxops_decomp.builder.scope import ModelContext, SymbolSource, axis_size, number_as_size, remove_unused
 from onnxops_decomp.builder.sizes import is_one
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir, to_torch
+from onnxops_decomp.exporting.calls.caches import register_class, tensor_places
 from onnxops_decomp.exporting.calls.containers import register_containers, registered_results
 from onnxops_decomp.exporting.calls.interface import Interface, Output
 from onnxops_decomp.exporting.calls.models import plain_model
@@ -59,6 +60,7 @@ from onnxops_decomp.exporting.options.table import (
 )
 from onnxops_decomp.exporting.program.callable_program import CallableProgram
 from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
+from onnxops_decomp.exporting.program.running import Session
 from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, Saving, replaced_file
 from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
 from onnxops_decomp.exporting.reporting.page import ReportedCall
@@ -168,6 +170,7 @@ __all__ = [
     "SaveError",
     "Saving",
     "ScriptFunction",
+    "Session",
     "SizeConstraints",
     "StatePlace",
     "StateWatch",
@@ -242,6 +245,7 @@ __all__ = [
     "plain_model",
     "positional_parameters",
     "recorded",
+    "register_class",
     "register_containers",
     "registered_results",
     "remove_unused",
@@ -260,6 +264,7 @@ __all__ = [
     "state_refusal",
     "structure_paths",
     "symbolic_size",
+    "tensor_places",
     "to_ir",
     "to_torch",
     "torch_definition",

@@ -27,6 +27,7 @@ __all__ = [
     "layer_tensors",
     "register_cache",
     "register_class",
+    "tensor_places",
 ]
 
 _RANK = 4  # batch, heads, sequence, head size
@@ -104,6 +105,12 @@ class CacheForm:
         vars(cache).update({name: _copied(value) for name, value in self.state.items()})
         cache.layers = [_layer(form, items) for form, items in zip(self.layers, tensors, strict=True)]
         return cache
+
+
+def tensor_places(cache: Any) -> list[tuple[int, str]]:
+    """Return for each tensor of a cache, in the order of its leaves, its layer and what it is called there."""
+    form = cache_form(cache)
+    return [(index, _row(place)) for index, layer in enumerate(form.layers) for place in layer.places]
 
 
 def cache_form(cache: Any) -> CacheForm:
