@@ -86,26 +86,30 @@ def _backend(name, reason):
     return Backend(name, lambda *args: reason, lambda *args: name)
 
 
+def _itself(call):
+    return call
+
+
 # A tensor as far as dispatching looks; on no device, as far as torch does.
 _CUDA_TENSOR = types.SimpleNamespace(is_cpu=False, is_cuda=True, get_device=lambda: -1)
 
 
 def test_first_backend_that_takes_the_call_computes_it():
     run = dispatching(
-        (_backend("first", "not for this"), _backend("second", None), _backend("third", None)), lambda x: "k"
+        (_backend("first", "not for this"), _backend("second", None), _backend("third", None)), lambda x: "k", _itself
     )
 
     assert run(_CUDA_TENSOR) == "second"
 
 
 def test_kernel_computes_what_every_backend_refuses():
-    run = dispatching((_backend("first", "no"),), lambda x: "kernel")
+    run = dispatching((_backend("first", "no"),), lambda x: "kernel", _itself)
 
     assert run(_CUDA_TENSOR) == "kernel"
 
 
 def test_cpu_tensors_go_to_the_kernel_without_asking():
-    run = dispatching((_backend("first", None),), lambda x: "kernel")
+    run = dispatching((_backend("first", None),), lambda x: "kernel", _itself)
 
     assert run(torch.ones(1)) == "kernel"
 

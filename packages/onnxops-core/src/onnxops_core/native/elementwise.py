@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 import torch
 
 from onnxops_core.dtypes import ONNX_TO_TORCH, TORCH_TO_ONNX, onnx_dtype, onnx_dtype_name, torch_dtype
-from onnxops_core.native.declaring.arguments import flag, integer
+from onnxops_core.native.declaring.call import Call, Integer, operator_call, public
 from onnxops_core.native.declaring.checks import FLOATS, check_dtype, invalid
-from onnxops_core.native.declaring.declare import declare
+from onnxops_core.native.declaring.declare import declare, like_first_input
 
 __all__ = ["bit_cast", "cum_prod"]
 
 _PRODUCTS = FLOATS | {torch.int32, torch.int64, torch.uint32, torch.uint64}
 
 
-def _cum_prod_check(x: torch.Tensor, axis: int, *, exclusive: bool = False, reverse: bool = False) -> None:
-    check_dtype("CumProd", "x", x, _PRODUCTS)
-    if not -x.dim() <= axis < x.dim():
-        raise invalid("CumProd", "axis", axis, f"a dimension of x, which has rank {x.dim()}")
-
-
-def _cum_prod_reference(x: torch.Tensor, axis: int, *, exclusive: bool = False, reverse: bool = False) -> torch.Tensor:
-    if x.dtype == torch.uint64:
-        wide = x.view(torch.int64)  # products modulo 2 ** 64 have the same bits
-    else:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else torch.int64)
-    if reverse:
-        wide = wide.flip(axis)
-    if exclusive:
-        one = torch.ones_like(wide.narrow(axis, 0, min(1, wide.shape[axis])))
-        wide = torch.cat((one, wide.narrow(axis, 0, max(0, wide.shape[axis] - 1))), axis)
-    product = torch.cumprod(wide, axis)
-    if reverse:
-        product = product.flip(axis)
-    return product.contiguous().view(torch.uint64) if x.dtype == torch.uint64 else product.to(x.dtype)
-
-
-def _cum_prod_fake(x: torch.Tensor, axis: int, **attributes: object) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-_CUM_PROD = declare(
-    "CumProd",
-    26,
-    "(Tensor x, int axis, *, bool exclusive=False, bool reverse=False) -> Tensor",
-    reference=_cum_prod_reference,
-    fake=_cum_prod_fake,
-    check=_cum_prod_check,
-    scalar_inputs={"axis": 7},
-)
-
-
-def cum_prod(
-    x: torch.Tensor, axis: int | torch.Tensor, *, exclusive: bool = False, reverse: bool = False
-) -> torch.Tensor:
+@operator_call
+class CumProdCall(Call[torch.Tensor]):
     """ONNX CumProd: cumulative products along a dimension.
 
     Args:
@@ -70,22 +34,66 @@ def cum_prod(
 
     Source: https://onnx.ai/onnx/operators/onnx__CumProd.html
     """
-    op = "CumProd"
-    result: torch.Tensor = _CUM_PROD(
-        x,
-        integer(op, "axis", axis),
-        exclusive=flag(op, "exclusive", exclusive),
-        reverse=flag(op, "reverse", reverse),
-    )
-    return result
+
+    x: torch.Tensor
+    axis: Integer
+    _: KW_ONLY
+    exclusive: bool = False
+    reverse: bool = False
+
+
+def _cum_prod_check(call: CumProdCall) -> None:
+    check_dtype("CumProd", "x", call.x, _PRODUCTS)
+    if not -call.x.dim() <= call.axis < call.x.dim():
+        raise invalid("CumProd", "axis", call.axis, f"a dimension of x, which has rank {call.x.dim()}")
+
+
+def _cum_prod_reference(call: CumProdCall) -> torch.Tensor:
+    x, axis = call.x, call.axis
+    if x.dtype == torch.uint64:
+        wide = x.view(torch.int64)  # products modulo 2 ** 64 have the same bits
+    else:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else torch.int64)
+    if call.reverse:
+        wide = wide.flip(axis)
+    if call.exclusive:
+        one = torch.ones_like(wide.narrow(axis, 0, min(1, wide.shape[axis])))
+        wide = torch.cat((one, wide.narrow(axis, 0, max(0, wide.shape[axis] - 1))), axis)
+    product = torch.cumprod(wide, axis)
+    if call.reverse:
+        product = product.flip(axis)
+    return product.contiguous().view(torch.uint64) if x.dtype == torch.uint64 else product.to(x.dtype)
+
+
+_CUM_PROD = declare(
+    "CumProd",
+    26,
+    CumProdCall,
+    reference=_cum_prod_reference,
+    fake=like_first_input,
+    check=_cum_prod_check,
+    scalar_inputs={"axis": 7},
+)
+
+
+cum_prod = public("cum_prod", CumProdCall, _CUM_PROD)
 
 
 _BITS = {dtype: dtype.itemsize * 8 for dtype in TORCH_TO_ONNX}
 _SMALL = {21: (4, torch.uint8), 22: (4, torch.int8), 25: (2, torch.uint8), 26: (2, torch.int8)}
 
 
-def _bit_cast_check(input: torch.Tensor, *, to: int) -> None:
-    op = "BitCast"
+@operator_call
+class BitCastCall(Call[torch.Tensor]):
+    """The parameters of BitCast; ``to`` is an ONNX dtype integer."""
+
+    input: torch.Tensor
+    _: KW_ONLY
+    to: int
+
+
+def _bit_cast_check(call: BitCastCall) -> None:
+    op, input, to = "BitCast", call.input, call.to
     if input.dtype not in TORCH_TO_ONNX:
         raise invalid(op, "input", input, "a dtype that ONNX has")
     if to in _SMALL:
@@ -100,26 +108,26 @@ def _bit_cast_check(input: torch.Tensor, *, to: int) -> None:
         raise invalid(op, "to", f"{to} ({onnx_dtype_name(to)})", expected)
 
 
-def _bit_cast_reference(input: torch.Tensor, *, to: int) -> torch.Tensor:
-    if to not in _SMALL:
-        return input.view(torch_dtype(to)).clone(memory_format=torch.contiguous_format)
-    bits, carrier = _SMALL[to]
-    low: torch.Tensor = input.to(torch.int16) & (2**bits - 1)
+def _bit_cast_reference(call: BitCastCall) -> torch.Tensor:
+    if call.to not in _SMALL:
+        return call.input.view(torch_dtype(call.to)).clone(memory_format=torch.contiguous_format)
+    bits, carrier = _SMALL[call.to]
+    low: torch.Tensor = call.input.to(torch.int16) & (2**bits - 1)
     if carrier == torch.int8:
         sign = 2 ** (bits - 1)
         low = (low ^ sign) - sign
     return low.to(carrier)
 
 
-def _bit_cast_fake(input: torch.Tensor, *, to: int) -> torch.Tensor:
-    dtype = _SMALL[to][1] if to in _SMALL else torch_dtype(to)
-    return input.new_empty(input.shape, dtype=dtype)
+def _bit_cast_fake(call: BitCastCall) -> torch.Tensor:
+    dtype = _SMALL[call.to][1] if call.to in _SMALL else torch_dtype(call.to)
+    return call.input.new_empty(call.input.shape, dtype=dtype)
 
 
 _BIT_CAST = declare(
     "BitCast",
     26,
-    "(Tensor input, *, int to) -> Tensor",
+    BitCastCall,
     reference=_bit_cast_reference,
     fake=_bit_cast_fake,
     check=_bit_cast_check,
@@ -150,5 +158,5 @@ def bit_cast(input: torch.Tensor, *, to: torch.dtype | int) -> torch.Tensor:
         target = onnx_dtype(to)
     except (ValueError, TypeError) as error:
         raise invalid("BitCast", "to", to, f"an ONNX dtype ({error})") from None
-    result: torch.Tensor = _BIT_CAST(input, to=target)
+    result: torch.Tensor = _BIT_CAST.compute(BitCastCall(input, to=target))
     return result

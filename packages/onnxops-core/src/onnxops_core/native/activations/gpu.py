@@ -5,23 +5,22 @@ Kernel modules are imported when the first call needs one, so that importing the
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from onnxops_core.native.activations.calls import SwiGLUCall
 from onnxops_core.native.declaring.backends import Backend, triton_refuses
 
 __all__ = ["SWIGLU"]
 
 
-def _swiglu_refuses(*args: Any, **attributes: Any) -> str | None:
-    return triton_refuses(args)
+def _swiglu_refuses(call: SwiGLUCall) -> str | None:
+    return triton_refuses((call.A, call.B))
 
 
-def _swiglu_run(a: torch.Tensor, b: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
+def _swiglu_run(call: SwiGLUCall) -> torch.Tensor:
     from onnxops_core.native.activations import triton
 
-    return triton.swiglu(a.contiguous(), b.contiguous(), alpha)
+    return triton.swiglu(call.A.contiguous(), call.B.contiguous(), call.alpha)
 
 
 SWIGLU = Backend("Triton", _swiglu_refuses, _swiglu_run)

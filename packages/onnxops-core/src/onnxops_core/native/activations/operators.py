@@ -6,229 +6,148 @@ from collections.abc import Callable
 
 import torch
 
+from onnxops_core.native.activations.calls import GeluCall, HardSwishCall, MishCall, SwiGLUCall, SwishCall
 from onnxops_core.native.activations.gpu import SWIGLU
+from onnxops_core.native.declaring.call import public
 from onnxops_core.native.declaring.checks import check_choice, check_finite, check_float, check_same_dtype, invalid
-from onnxops_core.native.declaring.declare import declare
+from onnxops_core.native.declaring.declare import declare, like_first_input
 
 __all__ = ["gelu", "hard_swish", "mish", "swiglu", "swish"]
 
 
-def _like_first(x: torch.Tensor, *args: object, **attributes: object) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-def _checker(op: str) -> Callable[..., None]:
-    def check(x: torch.Tensor, **attributes: object) -> None:
-        check_float(op, "X", x)
+def _checker(op: str) -> Callable[[MishCall | HardSwishCall], None]:
+    def check(call: MishCall | HardSwishCall) -> None:
+        check_float(op, "X", call.X)
 
     return check
 
 
-def _gelu_check(x: torch.Tensor, *, approximate: str = "none") -> None:
-    check_float("Gelu", "X", x)
-    check_choice("Gelu", "approximate", approximate, ("none", "tanh"))
+def _gelu_check(call: GeluCall) -> None:
+    check_float("Gelu", "X", call.X)
+    check_choice("Gelu", "approximate", call.approximate, ("none", "tanh"))
 
 
-def _gelu_reference(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    if approximate == "tanh":
+def _gelu_reference(call: GeluCall) -> torch.Tensor:
+    wide = call.X.to(torch.promote_types(call.X.dtype, torch.float32))
+    if call.approximate == "tanh":
         inner = (2 / torch.pi) ** 0.5 * (wide + 0.044715 * wide**3)
-        return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
-    return (0.5 * wide * (1 + torch.erf(wide * 0.5**0.5))).to(x.dtype)
+        return (0.5 * wide * (1 + torch.tanh(inner))).to(call.X.dtype)
+    return (0.5 * wide * (1 + torch.erf(wide * 0.5**0.5))).to(call.X.dtype)
 
 
-def _gelu_composite(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
-    return torch.nn.functional.gelu(x, approximate=approximate)
+def _gelu_composite(call: GeluCall) -> torch.Tensor:
+    return torch.nn.functional.gelu(call.X, approximate=call.approximate)
 
 
 _GELU = declare(
     "Gelu",
     20,
-    "(Tensor X, *, str approximate='none') -> Tensor",
+    GeluCall,
     reference=_gelu_reference,
     composite=_gelu_composite,
-    fake=_like_first,
+    fake=like_first_input,
     check=_gelu_check,
 )
 
 
-def gelu(X: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
-    """ONNX Gelu: ``0.5 * x * (1 + erf(x / sqrt(2)))``, or its approximation by tanh.
-
-    Args:
-        X: any shape; float16, bfloat16, float32 or float64.
-        approximate: ``"none"`` or ``"tanh"``.
-
-    Returns:
-        A tensor of X's shape and dtype.
-
-    Raises:
-        ValueError: another dtype or approximation.
-
-    Source: https://onnx.ai/onnx/operators/onnx__Gelu.html
-    """
-    result: torch.Tensor = _GELU(X, approximate=approximate)
-    return result
+gelu = public("gelu", GeluCall, _GELU)
 
 
-def _swish_check(x: torch.Tensor, *, alpha: float = 1.0) -> None:
-    check_float("Swish", "X", x)
-    check_finite("Swish", "alpha", alpha)
+def _swish_check(call: SwishCall) -> None:
+    check_float("Swish", "X", call.X)
+    check_finite("Swish", "alpha", call.alpha)
 
 
-def _swish_reference(x: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * torch.sigmoid(alpha * wide)).to(x.dtype)
+def _swish_reference(call: SwishCall) -> torch.Tensor:
+    wide = call.X.to(torch.promote_types(call.X.dtype, torch.float32))
+    return (wide * torch.sigmoid(call.alpha * wide)).to(call.X.dtype)
 
 
-def _swish_composite(x: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
-    return torch.nn.functional.silu(x) if alpha == 1.0 else _swish_reference(x, alpha=alpha)
+def _swish_composite(call: SwishCall) -> torch.Tensor:
+    return torch.nn.functional.silu(call.X) if call.alpha == 1.0 else _swish_reference(call)
 
 
 _SWISH = declare(
     "Swish",
     24,
-    "(Tensor X, *, float alpha=1.0) -> Tensor",
+    SwishCall,
     reference=_swish_reference,
     composite=_swish_composite,
-    fake=_like_first,
+    fake=like_first_input,
     check=_swish_check,
 )
 
 
-def swish(X: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
-    """ONNX Swish: ``x * sigmoid(alpha * x)``.
-
-    Args:
-        X: any shape; float16, bfloat16, float32 or float64.
-        alpha: coefficient inside the sigmoid.
-
-    Returns:
-        A tensor of X's shape and dtype.
-
-    Raises:
-        ValueError: another dtype.
-
-    Source: https://onnx.ai/onnx/operators/onnx__Swish.html
-    """
-    result: torch.Tensor = _SWISH(X, alpha=alpha)
-    return result
+swish = public("swish", SwishCall, _SWISH)
 
 
-def _swiglu_check(a: torch.Tensor, b: torch.Tensor, *, alpha: float = 1.0) -> None:
-    check_float("SwiGLU", "A", a)
-    check_finite("SwiGLU", "alpha", alpha)
-    check_same_dtype("SwiGLU", "B", b, "A", a.dtype)
-    if a.shape != b.shape:
-        raise invalid("SwiGLU", "B", b, f"the shape of A, {tuple(a.shape)}; nothing is broadcast")
+def _swiglu_check(call: SwiGLUCall) -> None:
+    check_float("SwiGLU", "A", call.A)
+    check_finite("SwiGLU", "alpha", call.alpha)
+    check_same_dtype("SwiGLU", "B", call.B, "A", call.A.dtype)
+    if call.A.shape != call.B.shape:
+        raise invalid("SwiGLU", "B", call.B, f"the shape of A, {tuple(call.A.shape)}; nothing is broadcast")
 
 
-def _swiglu_reference(a: torch.Tensor, b: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
-    wide = a.to(torch.promote_types(a.dtype, torch.float32))
-    return (wide * torch.sigmoid(alpha * wide) * b).to(a.dtype)
+def _swiglu_reference(call: SwiGLUCall) -> torch.Tensor:
+    wide = call.A.to(torch.promote_types(call.A.dtype, torch.float32))
+    return (wide * torch.sigmoid(call.alpha * wide) * call.B).to(call.A.dtype)
 
 
-def _swiglu_kernel(a: torch.Tensor, b: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
-    if alpha != 1.0 or a.dtype not in (torch.float32, torch.float64):
-        return _swiglu_reference(a, b, alpha=alpha).contiguous()
-    return torch.nn.functional.silu(a).mul_(b).contiguous()
+def _swiglu_kernel(call: SwiGLUCall) -> torch.Tensor:
+    if call.alpha != 1.0 or call.A.dtype not in (torch.float32, torch.float64):
+        return _swiglu_reference(call).contiguous()
+    return torch.nn.functional.silu(call.A).mul_(call.B).contiguous()
 
 
 _SWIGLU = declare(
     "SwiGLU",
     28,
-    "(Tensor A, Tensor B, *, float alpha=1.0) -> Tensor",
+    SwiGLUCall,
     reference=_swiglu_reference,
     kernel=_swiglu_kernel,
-    fake=_like_first,
+    fake=like_first_input,
     check=_swiglu_check,
     backends=(SWIGLU,),
 )
 
 
-def swiglu(A: torch.Tensor, B: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
-    """ONNX SwiGLU: ``A * sigmoid(alpha * A) * B``.
-
-    Args:
-        A: the gate; any shape; float16, bfloat16, float32 or float64.
-        B: the linear input, of A's shape and dtype.
-        alpha: coefficient inside the sigmoid.
-
-    Returns:
-        A tensor of A's shape and dtype; float16 and bfloat16 are rounded once.
-
-    Raises:
-        ValueError: shapes or dtypes that differ.
-
-    Source: https://onnx.ai/onnx/operators/onnx__SwiGLU.html
-    """
-    result: torch.Tensor = _SWIGLU(A, B, alpha=alpha)
-    return result
+swiglu = public("swiglu", SwiGLUCall, _SWIGLU)
 
 
-def _mish_reference(x: torch.Tensor) -> torch.Tensor:
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * torch.tanh(torch.nn.functional.softplus(wide))).to(x.dtype)
+def _mish_reference(call: MishCall) -> torch.Tensor:
+    wide = call.X.to(torch.promote_types(call.X.dtype, torch.float32))
+    return (wide * torch.tanh(torch.nn.functional.softplus(wide))).to(call.X.dtype)
 
 
 _MISH = declare(
     "Mish",
     22,
-    "(Tensor X) -> Tensor",
+    MishCall,
     reference=_mish_reference,
-    composite=torch.nn.functional.mish,
-    fake=_like_first,
+    composite=lambda call: torch.nn.functional.mish(call.X),
+    fake=like_first_input,
     check=_checker("Mish"),
 )
 
 
-def mish(X: torch.Tensor) -> torch.Tensor:
-    """ONNX Mish: ``x * tanh(ln(1 + exp(x)))``.
-
-    Args:
-        X: any shape; float16, bfloat16, float32 or float64.
-
-    Returns:
-        A tensor of X's shape and dtype.
-
-    Raises:
-        ValueError: another dtype.
-
-    Source: https://onnx.ai/onnx/operators/onnx__Mish.html
-    """
-    result: torch.Tensor = _MISH(X)
-    return result
+mish = public("mish", MishCall, _MISH)
 
 
-def _hard_swish_reference(x: torch.Tensor) -> torch.Tensor:
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * (wide / 6 + 0.5).clamp(0, 1)).to(x.dtype)
+def _hard_swish_reference(call: HardSwishCall) -> torch.Tensor:
+    wide = call.X.to(torch.promote_types(call.X.dtype, torch.float32))
+    return (wide * (wide / 6 + 0.5).clamp(0, 1)).to(call.X.dtype)
 
 
 _HARD_SWISH = declare(
     "HardSwish",
     22,
-    "(Tensor X) -> Tensor",
+    HardSwishCall,
     reference=_hard_swish_reference,
-    composite=torch.nn.functional.hardswish,
-    fake=_like_first,
+    composite=lambda call: torch.nn.functional.hardswish(call.X),
+    fake=like_first_input,
     check=_checker("HardSwish"),
 )
 
 
-def hard_swish(X: torch.Tensor) -> torch.Tensor:
-    """ONNX HardSwish: ``x * max(0, min(1, x / 6 + 0.5))``.
-
-    Args:
-        X: any shape; float16, bfloat16, float32 or float64.
-
-    Returns:
-        A tensor of X's shape and dtype.
-
-    Raises:
-        ValueError: another dtype.
-
-    Source: https://onnx.ai/onnx/operators/onnx__HardSwish.html
-    """
-    result: torch.Tensor = _HARD_SWISH(X)
-    return result
+hard_swish = public("hard_swish", HardSwishCall, _HARD_SWISH)

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from onnxops_core.native.attentions.calls import AttentionCall
 from onnxops_core.native.declaring.checks import FLOATS, check_choice, check_not_negative, invalid
 
 __all__ = ["check_attention", "check_attention_values", "mask_shape_is_valid"]
@@ -30,10 +31,9 @@ def _check_ranks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int:
     return rank
 
 
-def _heads(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_num_heads: int, kv_num_heads: int, strict: bool
-) -> tuple[int, int]:
+def _heads(call: AttentionCall, strict: bool) -> tuple[int, int]:
     """Returns the numbers of query and key heads, after comparing them with the tensors."""
+    q, k, v, q_num_heads, kv_num_heads = call.Q, call.K, call.V, call.q_num_heads, call.kv_num_heads
     if q_num_heads < 0 or kv_num_heads < 0:
         raise invalid("Attention", "q_num_heads, kv_num_heads", (q_num_heads, kv_num_heads), "no negative number")
     if q.dim() == 4:
@@ -75,10 +75,9 @@ def mask_shape_is_valid(mask: torch.Tensor, shape: tuple[int, int, int, int]) ->
     return all(size in (1, full) for size, full in zip(mask.shape[-2::-1], shape[2::-1], strict=False))
 
 
-def _check_past(
-    past_key: torch.Tensor | None, past_value: torch.Tensor | None, k: torch.Tensor, v: torch.Tensor, heads: int
-) -> int:
+def _check_past(call: AttentionCall, heads: int) -> int:
     """Returns the length of the past."""
+    k, v, past_key, past_value = call.K, call.V, call.past_key, call.past_value
     if past_key is None and past_value is None:
         return 0
     if past_key is None or past_value is None:
@@ -98,42 +97,24 @@ def _check_past(
     return length
 
 
-def _check_attributes(
-    mode: int, scale: float | None, softcap: float, softmax_precision: int | None, windows: tuple[int, int]
-) -> None:
-    if mode not in (0, 1, 2, 3):
-        check_choice("Attention", "qk_matmul_output_mode", mode, (0, 1, 2, 3))
-    check_not_negative("Attention", "softcap", softcap)
+def _check_attributes(call: AttentionCall) -> None:
+    scale, windows = call.scale, (call.left_window_size, call.right_window_size)
+    if call.qk_matmul_output_mode not in (0, 1, 2, 3):
+        check_choice("Attention", "qk_matmul_output_mode", call.qk_matmul_output_mode, (0, 1, 2, 3))
+    check_not_negative("Attention", "softcap", call.softcap)
     if scale is not None and not 0 <= scale < math.inf:
         raise invalid("Attention", "scale", scale, "a finite number that is not negative (its square root is used)")
-    if softmax_precision is not None:
-        check_choice("Attention", "softmax_precision", softmax_precision, _PRECISIONS)
+    if call.softmax_precision is not None:
+        check_choice("Attention", "softmax_precision", call.softmax_precision, _PRECISIONS)
     if windows[0] < -1 or windows[1] < -1:
         raise invalid("Attention", "left_window_size, right_window_size", windows, "-1 or more")
 
 
-def check_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_mask: torch.Tensor | None,
-    past_key: torch.Tensor | None,
-    past_value: torch.Tensor | None,
-    nonpad_kv_seqlen: torch.Tensor | None,
-    *,
-    kv_num_heads: int,
-    q_num_heads: int,
-    qk_matmul_output_mode: int,
-    scale: float | None,
-    softcap: float,
-    softmax_precision: int | None,
-    windows: tuple[int, int],
-    num_outputs: int,
-    strict_heads: bool,
-) -> None:
+def check_attention(call: AttentionCall, *, strict_heads: bool) -> None:
     """Raises ValueError for what the specification forbids; see :func:`onnxops_core.attention`."""
+    q, k, v, attn_mask, nonpad_kv_seqlen = call.Q, call.K, call.V, call.attn_mask, call.nonpad_kv_seqlen
     rank = _check_ranks(q, k, v)
-    heads, kv_heads = _heads(q, k, v, q_num_heads, kv_num_heads, strict_heads)
+    heads, kv_heads = _heads(call, strict_heads)
     if kv_heads == 0 or heads % kv_heads:
         raise invalid("Attention", "Q", q, f"a number of heads ({heads}) divisible by the {kv_heads} heads of K")
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
@@ -145,17 +126,17 @@ def check_attention(
     size, k_size = (q_shape[3], k_shape[3]) if rank == 4 else (q_shape[2] // heads, k_shape[2] // kv_heads)
     if size != k_size or size == 0:
         raise invalid("Attention", "K", k, f"head size {size} as Q, and not zero")
-    past = _check_past(past_key, past_value, k, v, kv_heads)
+    past = _check_past(call, kv_heads)
     if attn_mask is not None:
         _check_mask(attn_mask, q.dtype, (batch, heads, q_shape[-2], past + sequence))
     if nonpad_kv_seqlen is not None:
-        if past_key is not None:
+        if call.past_key is not None:
             raise invalid("Attention", "nonpad_kv_seqlen", nonpad_kv_seqlen, "none together with past_key")
         if nonpad_kv_seqlen.dtype != torch.int64 or tuple(nonpad_kv_seqlen.shape) != (batch,):
             raise invalid("Attention", "nonpad_kv_seqlen", nonpad_kv_seqlen, f"shape ({batch},) and dtype int64")
-    _check_attributes(qk_matmul_output_mode, scale, softcap, softmax_precision, windows)
-    if num_outputs not in (1, 2, 3, 4):
-        check_choice("Attention", "num_outputs", num_outputs, (1, 2, 3, 4))
+    _check_attributes(call)
+    if call.num_outputs not in (1, 2, 3, 4):
+        check_choice("Attention", "num_outputs", call.num_outputs, (1, 2, 3, 4))
 
 
 def check_attention_values(k: torch.Tensor, nonpad_kv_seqlen: torch.Tensor) -> list[int]:

@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import torch
 
-from onnxops_core.native.attentions.reference import AttentionCall, Outputs
+from onnxops_core.native.attentions.reference import Outputs, SplitAttention
 
 __all__ = ["Attend", "Three", "broadcasts", "new_call", "split_heads"]
 
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-Attend = Callable[[AttentionCall], Outputs]
+Attend = Callable[[SplitAttention], Outputs]
 
 
-def new_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, num_outputs: int) -> AttentionCall:
+def new_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, num_outputs: int) -> SplitAttention:
     """Returns a call without mask, bounds or soft cap; a scale of 0 stands for the default."""
-    return AttentionCall(
+    return SplitAttention(
         q=q,
         k=k,
         v=v,

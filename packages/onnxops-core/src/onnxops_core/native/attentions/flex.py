@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 
 import torch
 
 from onnxops_core._torch_private import without_autocast
 from onnxops_core.dtypes import torch_dtype
+from onnxops_core.native.declaring.call import Call, operator_call
 from onnxops_core.native.declaring.checks import check_choice, check_float, check_same_dtype, invalid
 from onnxops_core.native.declaring.declare import declare
 
@@ -18,29 +20,35 @@ _OP = "FlexAttention"
 Modifier = Callable[[torch.Tensor], torch.Tensor]
 
 
-def _check(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    scale: float | None = None,
-    softmax_precision: int | None = None,
-) -> None:
+@operator_call
+class FlexAttentionCall(Call[torch.Tensor]):
+    """The parameters of FlexAttention; its modifiers are none of the operator."""
+
+    Q: torch.Tensor
+    K: torch.Tensor
+    V: torch.Tensor
+    _: KW_ONLY
+    scale: float | None = None
+    softmax_precision: int | None = None
+
+
+def _check(call: FlexAttentionCall) -> None:
+    q, k = call.Q, call.K
     check_float(_OP, "Q", q)
-    for name, tensor in (("Q", q), ("K", k), ("V", v)):
+    for name, tensor in (("Q", q), ("K", k), ("V", call.V)):
         check_same_dtype(_OP, name, tensor, "Q", q.dtype)
         if tensor.dim() != 4:
             raise invalid(_OP, name, tensor, "rank 4 (batch, heads, sequence, head_size)")
     if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3] or q.shape[3] == 0:
         raise invalid(_OP, "K", k, f"batch {q.shape[0]} and head size {q.shape[3]} as Q, not zero")
-    if v.shape[:3] != k.shape[:3]:
-        raise invalid(_OP, "V", v, f"batch, heads and sequence of K, {tuple(k.shape[:3])}")
+    if call.V.shape[:3] != k.shape[:3]:
+        raise invalid(_OP, "V", call.V, f"batch, heads and sequence of K, {tuple(k.shape[:3])}")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise invalid(_OP, "Q", q, f"a number of heads divisible by the {k.shape[1]} heads of K")
-    if scale is not None and not 0 <= scale < math.inf:
-        raise invalid(_OP, "scale", scale, "a finite number that is not negative (its square root is used)")
-    if softmax_precision is not None:
-        check_choice(_OP, "softmax_precision", softmax_precision, (1, 10, 11, 16))
+    if call.scale is not None and not 0 <= call.scale < math.inf:
+        raise invalid(_OP, "scale", call.scale, "a finite number that is not negative (its square root is used)")
+    if call.softmax_precision is not None:
+        check_choice(_OP, "softmax_precision", call.softmax_precision, (1, 10, 11, 16))
 
 
 def _modified(modifier: Modifier | None, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -53,16 +61,11 @@ def _modified(modifier: Modifier | None, name: str, tensor: torch.Tensor) -> tor
 
 
 def _attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float | None,
-    softmax_precision: int | None,
-    score_mod: Modifier | None,
-    prob_mod: Modifier | None,
+    call: FlexAttentionCall, score_mod: Modifier | None = None, prob_mod: Modifier | None = None
 ) -> torch.Tensor:
+    q, k, v, scale = call.Q, call.K, call.V, call.scale
     wide = torch.promote_types(q.dtype, torch.float32)
-    precision = wide if softmax_precision is None else torch_dtype(softmax_precision)
+    precision = wide if call.softmax_precision is None else torch_dtype(call.softmax_precision)
     group = q.shape[1] // k.shape[1]
     root = math.sqrt(1.0 / math.sqrt(q.shape[3]) if scale is None else scale)
     k = k.repeat_interleave(group, 1) if group != 1 else k
@@ -74,43 +77,25 @@ def _attend(
     return (probabilities.to(common) @ v.to(common)).to(q.dtype)
 
 
-def _reference(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    scale: float | None = None,
-    softmax_precision: int | None = None,
-) -> torch.Tensor:
-    return _attend(q, k, v, scale, softmax_precision, None, None)
-
-
-def _kernel(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    scale: float | None = None,
-    softmax_precision: int | None = None,
-) -> torch.Tensor:
-    if softmax_precision not in (None, 1) or q.dtype == torch.float64:
-        return _reference(q, k, v, scale=scale, softmax_precision=softmax_precision).contiguous()
+def _kernel(call: FlexAttentionCall) -> torch.Tensor:
+    if call.softmax_precision not in (None, 1) or call.Q.dtype == torch.float64:
+        return _attend(call).contiguous()
     y = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, scale=scale, enable_gqa=bool(q.shape[1] != k.shape[1])
+        call.Q, call.K, call.V, scale=call.scale, enable_gqa=bool(call.Q.shape[1] != call.K.shape[1])
     )
     return y.contiguous()
 
 
-def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **attributes: object) -> torch.Tensor:
-    return q.new_empty((*q.shape[:3], v.shape[3]))
+def _fake(call: FlexAttentionCall) -> torch.Tensor:
+    return call.Q.new_empty((*call.Q.shape[:3], call.V.shape[3]))
 
 
 _FLEX_ATTENTION = declare(
     _OP,
     1,
-    "(Tensor Q, Tensor K, Tensor V, *, float? scale=None, int? softmax_precision=None) -> Tensor",
+    FlexAttentionCall,
     domain="ai.onnx.preview",
-    reference=_reference,
+    reference=_attend,
     kernel=_kernel,
     fake=_fake,
     check=_check,
@@ -152,8 +137,9 @@ def flex_attention(
 
     Source: https://onnx.ai/onnx/operators/onnx_aionnxpreview_FlexAttention.html
     """
+    call = FlexAttentionCall(Q, K, V, scale=scale, softmax_precision=softmax_precision)
     if score_mod is not None or prob_mod is not None:
-        _check(Q, K, V, scale=scale, softmax_precision=softmax_precision)
-        return without_autocast(_attend)(Q, K, V, scale, softmax_precision, score_mod, prob_mod)
-    result: torch.Tensor = _FLEX_ATTENTION(Q, K, V, scale=scale, softmax_precision=softmax_precision)
+        _check(call)
+        return without_autocast(lambda q: _attend(call, score_mod, prob_mod))(Q)
+    result: torch.Tensor = _FLEX_ATTENTION.compute(call)
     return result

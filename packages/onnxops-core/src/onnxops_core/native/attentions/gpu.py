@@ -10,8 +10,8 @@ import math
 import torch
 
 from onnxops_core.native.attentions.reference import (
-    AttentionCall,
     Outputs,
+    SplitAttention,
     contiguous,
     finish_outputs,
     sdpa_expresses,
@@ -29,7 +29,7 @@ __all__ = [
 _LARGEST_HEAD = 256
 
 
-def fused_attention_refuses(call: AttentionCall) -> str | None:
+def fused_attention_refuses(call: SplitAttention) -> str | None:
     """Says why torch's fused attention cannot compute a call."""
     if call.num_outputs > 3:
         return "the score matrix is wanted"
@@ -42,7 +42,7 @@ def fused_attention_refuses(call: AttentionCall) -> str | None:
     return None
 
 
-def fused_attention(call: AttentionCall) -> Outputs:
+def fused_attention(call: SplitAttention) -> Outputs:
     """Computes a call with torch's fused attention, which picks among flash, cuDNN and memory-efficient
     kernels."""
     mask = call.mask
@@ -56,7 +56,7 @@ def fused_attention(call: AttentionCall) -> Outputs:
     return contiguous(finish_outputs(call, y, None, call.past_length == 0))
 
 
-def triton_attention_refuses(call: AttentionCall) -> str | None:
+def triton_attention_refuses(call: SplitAttention) -> str | None:
     """Says why the tiled kernel cannot compute a call."""
     if call.num_outputs > 3:
         return "the score matrix is wanted"
@@ -71,7 +71,7 @@ def triton_attention_refuses(call: AttentionCall) -> str | None:
     return triton_refuses((call.q, call.k, call.v, call.mask, call.nonpad))
 
 
-def triton_attention(call: AttentionCall) -> Outputs:
+def triton_attention(call: SplitAttention) -> Outputs:
     """Computes a call tile by tile with an online softmax."""
     from onnxops_core.native.attentions import triton
 
@@ -92,7 +92,7 @@ def triton_attention(call: AttentionCall) -> Outputs:
     return contiguous(finish_outputs(call, y, None, call.past_length == 0))
 
 
-def attention_on_gpu(call: AttentionCall) -> Outputs | None:
+def attention_on_gpu(call: SplitAttention) -> Outputs | None:
     """Computes a CUDA call by the first implementation that takes it; None if none does."""
     if fused_attention_refuses(call) is None:
         return fused_attention(call)

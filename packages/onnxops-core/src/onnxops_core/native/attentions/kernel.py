@@ -15,8 +15,8 @@ import torch
 from onnxops_core.native.attentions.gpu import attention_on_gpu
 from onnxops_core.native.attentions.one_query import attend_one_query
 from onnxops_core.native.attentions.reference import (
-    AttentionCall,
     Outputs,
+    SplitAttention,
     attention_reference,
     contiguous,
     finish_outputs,
@@ -29,7 +29,7 @@ __all__ = ["attention_kernel"]
 _TILE_ELEMENTS = 1 << 19
 
 
-def attention_kernel(call: AttentionCall) -> Outputs:
+def attention_kernel(call: SplitAttention) -> Outputs:
     """Computes the outputs that are wanted; the reference does so where the whole score matrix is one of
     them."""
     if not call.q.is_cpu:
@@ -41,7 +41,7 @@ def attention_kernel(call: AttentionCall) -> Outputs:
     return contiguous(finish_outputs(call, y, None, call.past_length == 0))
 
 
-def _by_batch(call: AttentionCall) -> torch.Tensor:
+def _by_batch(call: SplitAttention) -> torch.Tensor:
     """Rows with different numbers of valid keys are computed apart, each on its own keys."""
     assert call.nonpad is not None
     counts = call.nonpad.tolist()
@@ -52,7 +52,7 @@ def _by_batch(call: AttentionCall) -> torch.Tensor:
     return torch.cat(rows) if rows else call.q.new_empty((*call.q.shape[:3], call.v.shape[3]))
 
 
-def _slice_keys(call: AttentionCall, batch: slice, count: int, q_length: int) -> AttentionCall:
+def _slice_keys(call: SplitAttention, batch: slice, count: int, q_length: int) -> SplitAttention:
     mask = call.mask
     if mask is not None:
         mask = mask[..., :count]
@@ -69,7 +69,7 @@ def _slice_keys(call: AttentionCall, batch: slice, count: int, q_length: int) ->
     )
 
 
-def _one_length(call: AttentionCall) -> torch.Tensor:
+def _one_length(call: SplitAttention) -> torch.Tensor:
     call = _drop_idle_bounds(call)
     if not sdpa_expresses(call):
         return _tiled(call)
@@ -81,7 +81,7 @@ def _one_length(call: AttentionCall) -> torch.Tensor:
     )
 
 
-def _drop_idle_bounds(call: AttentionCall) -> AttentionCall:
+def _drop_idle_bounds(call: SplitAttention) -> SplitAttention:
     """Removes causal and window bounds that forbid nothing, as in a decoding step."""
     q_length, total = call.q.shape[2], call.k.shape[2]
     last = call.past_length + q_length - 1
@@ -93,7 +93,7 @@ def _drop_idle_bounds(call: AttentionCall) -> AttentionCall:
     return dataclasses.replace(call, causal=causal, left=left, right=right)
 
 
-def _tiled(call: AttentionCall) -> torch.Tensor:
+def _tiled(call: SplitAttention) -> torch.Tensor:
     batch, heads, q_length, size = call.q.shape
     kv_heads, total = call.k.shape[1:3]
     dtype = torch.promote_types(call.q.dtype, torch.float32)
@@ -116,7 +116,7 @@ def _tiled(call: AttentionCall) -> torch.Tensor:
     return y
 
 
-def _visible(call: AttentionCall, start: int, stop: int, total: int) -> tuple[int, int]:
+def _visible(call: SplitAttention, start: int, stop: int, total: int) -> tuple[int, int]:
     """Returns the range of keys that the queries ``start .. stop - 1`` can see together."""
     first, last = start + call.past_length, stop - 1 + call.past_length
     high = total
@@ -128,7 +128,7 @@ def _visible(call: AttentionCall, start: int, stop: int, total: int) -> tuple[in
     return low, max(high, 0)
 
 
-def _masked_softmax(call: AttentionCall, scores: torch.Tensor, start: int, low: int) -> torch.Tensor:
+def _masked_softmax(call: SplitAttention, scores: torch.Tensor, start: int, low: int) -> torch.Tensor:
     """Softmax over the allowed keys of a tile of scores, which it overwrites; zero for rows without any."""
     rows, columns = scores.shape[2:]
     forbidden = _forbidden(call, start, low, rows, columns)
@@ -161,7 +161,7 @@ def _dead_rows(forbidden: torch.Tensor | None, mask: torch.Tensor | None) -> tor
     return forbidden.all(-1, keepdim=True)
 
 
-def _forbidden(call: AttentionCall, start: int, low: int, rows: int, columns: int) -> torch.Tensor | None:
+def _forbidden(call: SplitAttention, start: int, low: int, rows: int, columns: int) -> torch.Tensor | None:
     """Returns which keys of a tile each query may not attend by position; None if none is forbidden."""
     if not call.causal and call.left < 0 and call.right < 0:
         return None

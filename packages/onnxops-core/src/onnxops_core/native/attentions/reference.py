@@ -12,9 +12,10 @@ import torch
 
 from onnxops_core._torch_private import forward_mode_is_active, is_mapped
 from onnxops_core.dtypes import torch_dtype
+from onnxops_core.native.attentions.calls import AttentionCall
 
 __all__ = [
-    "AttentionCall",
+    "SplitAttention",
     "attention_composite",
     "attention_reference",
     "contiguous",
@@ -26,7 +27,7 @@ Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclasses.dataclass
-class AttentionCall:
+class SplitAttention:
     """One call, with heads split and the past joined.
 
     Attributes:
@@ -71,37 +72,19 @@ class AttentionCall:
         return self.q.shape[1] // self.k.shape[1]
 
 
-def split_heads(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_mask: torch.Tensor | None,
-    past_key: torch.Tensor | None,
-    past_value: torch.Tensor | None,
-    nonpad: torch.Tensor | None,
-    *,
-    is_causal: bool,
-    kv_num_heads: int,
-    q_num_heads: int,
-    qk_matmul_output_mode: int,
-    scale: float | None,
-    softcap: float,
-    softmax_precision: int | None,
-    left: int,
-    right: int,
-    num_outputs: int,
-) -> AttentionCall:
+def split_heads(call: AttentionCall) -> SplitAttention:
     """Brings a call's inputs to 4-D, with the past in front of the keys and values."""
+    q, k, v, attn_mask = call.Q, call.K, call.V, call.attn_mask
     flat = q.dim() == 3
     if flat:
-        q = q.unflatten(2, (q_num_heads, q.shape[2] // q_num_heads)).transpose(1, 2)
-        k = k.unflatten(2, (kv_num_heads, k.shape[2] // kv_num_heads)).transpose(1, 2)
-        v = v.unflatten(2, (kv_num_heads, v.shape[2] // kv_num_heads)).transpose(1, 2)
+        q = q.unflatten(2, (call.q_num_heads, q.shape[2] // call.q_num_heads)).transpose(1, 2)
+        k = k.unflatten(2, (call.kv_num_heads, k.shape[2] // call.kv_num_heads)).transpose(1, 2)
+        v = v.unflatten(2, (call.kv_num_heads, v.shape[2] // call.kv_num_heads)).transpose(1, 2)
     past_length = 0
-    if past_key is not None and past_value is not None:
-        past_length = past_key.shape[2]
-        k = torch.cat((past_key, k), 2)
-        v = torch.cat((past_value, v), 2)
+    if call.past_key is not None and call.past_value is not None:
+        past_length = call.past_key.shape[2]
+        k = torch.cat((call.past_key, k), 2)
+        v = torch.cat((call.past_value, v), 2)
     if attn_mask is not None:
         if attn_mask.dim() == 1:
             attn_mask = attn_mask.unsqueeze(0)  # fused attention wants a dimension of queries
@@ -109,22 +92,22 @@ def split_heads(
         if missing != 0:
             outside = False if attn_mask.dtype == torch.bool else -math.inf
             attn_mask = torch.nn.functional.pad(attn_mask, (0, missing), value=outside)
-    return AttentionCall(
+    return SplitAttention(
         q=q,
         k=k,
         v=v,
         mask=attn_mask,
         past_length=past_length,
-        nonpad=nonpad,
+        nonpad=call.nonpad_kv_seqlen,
         flat=flat,
-        causal=is_causal,
-        left=left,
-        right=right,
-        scale=1.0 / math.sqrt(q.shape[3]) if scale is None else scale,
-        softcap=softcap,
-        precision=softmax_precision,
-        mode=qk_matmul_output_mode,
-        num_outputs=num_outputs,
+        causal=call.is_causal,
+        left=call.left_window_size,
+        right=call.right_window_size,
+        scale=1.0 / math.sqrt(q.shape[3]) if call.scale is None else call.scale,
+        softcap=call.softcap,
+        precision=call.softmax_precision,
+        mode=call.qk_matmul_output_mode,
+        num_outputs=call.num_outputs,
     )
 
 
@@ -134,7 +117,7 @@ def contiguous(outputs: Outputs) -> Outputs:
     return y.contiguous(), key.contiguous(), value.contiguous(), qk.contiguous()
 
 
-def finish_outputs(call: AttentionCall, y: torch.Tensor, qk: torch.Tensor | None, copy_present: bool) -> Outputs:
+def finish_outputs(call: SplitAttention, y: torch.Tensor, qk: torch.Tensor | None, copy_present: bool) -> Outputs:
     """Merges heads again where the inputs were 3-D, and leaves out what was not asked for."""
     if call.flat:
         y = y.transpose(1, 2).flatten(2)
@@ -146,7 +129,7 @@ def finish_outputs(call: AttentionCall, y: torch.Tensor, qk: torch.Tensor | None
     return y.to(call.q.dtype), key, value, call.q.new_empty(0) if qk is None else qk
 
 
-def allowed_keys(call: AttentionCall) -> torch.Tensor | None:
+def allowed_keys(call: SplitAttention) -> torch.Tensor | None:
     """Returns which keys each query may attend by position alone, broadcastable to the scores; None for
     all."""
     bounded = call.causal or call.left >= 0 or call.right >= 0
@@ -176,7 +159,7 @@ def allowed_keys(call: AttentionCall) -> torch.Tensor | None:
     return allowed
 
 
-def _bias(call: AttentionCall, dtype: torch.dtype) -> torch.Tensor | None:
+def _bias(call: SplitAttention, dtype: torch.dtype) -> torch.Tensor | None:
     allowed = allowed_keys(call)
     mask = call.mask
     if mask is not None and mask.dtype == torch.bool:
@@ -188,7 +171,7 @@ def _bias(call: AttentionCall, dtype: torch.dtype) -> torch.Tensor | None:
     return torch.where(allowed, bias, -math.inf)
 
 
-def attention_reference(call: AttentionCall) -> Outputs:
+def attention_reference(call: SplitAttention) -> Outputs:
     """Computes all outputs through the whole score matrix; float16 and bfloat16 are accumulated in
     float32."""
     dtype = torch.promote_types(call.q.dtype, torch.float32)
@@ -211,7 +194,7 @@ def attention_reference(call: AttentionCall) -> Outputs:
     return finish_outputs(call, y, qk, call.past_length == 0)
 
 
-def _softmax(call: AttentionCall, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def _softmax(call: SplitAttention, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     if call.precision is not None:
         scores = scores.to(torch_dtype(call.precision))
     if call.sink is not None:
@@ -225,7 +208,7 @@ def _softmax(call: AttentionCall, scores: torch.Tensor, bias: torch.Tensor | Non
     return torch.softmax(scores.masked_fill(dead, 0.0), -1).masked_fill(dead, 0.0)
 
 
-def sdpa_expresses(call: AttentionCall) -> bool:
+def sdpa_expresses(call: SplitAttention) -> bool:
     """Whether one call of scaled_dot_product_attention computes Y, and Y and the present are all that is
     wanted."""
     if call.softcap or call.num_outputs > 3 or call.nonpad is not None or call.left >= 0 or call.right >= 0:
@@ -240,7 +223,7 @@ def sdpa_expresses(call: AttentionCall) -> bool:
     return not call.causal or (call.past_length == 0 and call.mask is None)
 
 
-def attention_composite(call: AttentionCall) -> Outputs:
+def attention_composite(call: SplitAttention) -> Outputs:
     """The reference, or scaled_dot_product_attention where that says the same."""
     # Fused attention has neither a forward-mode derivative nor, on the CPU, a batching rule.
     if not sdpa_expresses(call) or forward_mode_is_active() or any(map(is_mapped, (call.q, call.k, call.v))):

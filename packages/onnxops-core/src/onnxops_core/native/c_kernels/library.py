@@ -25,14 +25,12 @@ from typing import Any
 import torch
 
 from onnxops_core.errors import OnnxExporterError
-from onnxops_core.native.declaring.backends import Backend
 
 __all__ = [
-    "CPU_RMS_NORMALIZATION",
-    "CPU_ROTARY_EMBEDDING",
     "attend_one_query",
     "build_cpu_kernels",
     "cpu_kernels",
+    "refuses",
     "write_cache",
 ]
 
@@ -42,8 +40,6 @@ _LARGEST_HEAD = 512
 _LARGEST_FOR_ONE_CORE = 1 << 17
 # Packing the arguments into a struct costs half of what ctypes takes to convert them one by one.
 _ATTENTION = struct.Struct("18qd")
-_ROTARY = struct.Struct("17q")
-_NORMALIZATION = struct.Struct("5qd")
 _CACHE_WRITE = struct.Struct("9q")
 
 
@@ -115,8 +111,8 @@ def cpu_kernels() -> Any:
     return library
 
 
-def _refuses(largest: torch.Tensor, *others: torch.Tensor) -> str | None:
-    """Says why no kernel takes some tensors."""
+def refuses(largest: torch.Tensor, *others: torch.Tensor) -> str | None:
+    """Returns why no kernel takes some tensors, of which the largest comes first; None if they may."""
     if cpu_kernels() is None:
         return "the CPU kernels are not built (see build_cpu_kernels)"
     for tensor in (largest, *others):
@@ -127,90 +123,6 @@ def _refuses(largest: torch.Tensor, *others: torch.Tensor) -> str | None:
     if largest.numel() > _LARGEST_FOR_ONE_CORE and torch.get_num_threads() > 1:
         return "torch's threads are faster than one core"
     return None
-
-
-def _rotary_refuses(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor | None = None, **attributes: Any
-) -> str | None:
-    reason = _refuses(x, cos, sin)
-    if reason is None and not (x.stride(-1) == 1 and cos.is_contiguous() and sin.is_contiguous()):
-        reason = "features are not dense"
-    return reason
-
-
-def _rotary_run(
-    x: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    positions: torch.Tensor | None = None,
-    *,
-    interleaved: bool = False,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-) -> torch.Tensor:
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if x.dim() == 4:
-        batch, heads, length, size = x.shape
-        x_batch, x_head, x_token, _ = x.stride()
-        out_batch, out_head, out_token = heads * length * size, length * size, size
-    else:
-        batch, length, width = x.shape
-        heads, size = num_heads, width // num_heads
-        (x_batch, x_token, _), x_head = x.stride(), size
-        out_batch, out_head, out_token = length * width, size, width
-    half = (rotary_embedding_dim or size) // 2
-    if positions is not None:
-        positions = positions.contiguous()
-    call = _ROTARY.pack(
-        x.data_ptr(),
-        cos.data_ptr(),
-        sin.data_ptr(),
-        0 if positions is None else positions.data_ptr(),
-        out.data_ptr(),
-        batch,
-        heads,
-        length,
-        half,
-        size - 2 * half,
-        interleaved,
-        x_batch,
-        x_head,
-        x_token,
-        out_batch,
-        out_head,
-        out_token,
-    )
-    cpu_kernels().onnxops_rotary(call)
-    return out
-
-
-CPU_ROTARY_EMBEDDING = Backend("C", _rotary_refuses, _rotary_run, "cpu")
-
-
-def _rms_refuses(x: torch.Tensor, scale: torch.Tensor, *, axis: int = -1, stash_type: int = 1, **_: Any) -> str | None:
-    reason = _refuses(x, scale)
-    if reason is not None:
-        return reason
-    if stash_type == 11:
-        return "statistics are not float32"
-    if scale.shape != x.shape[axis:] or not (x.is_contiguous() and scale.is_contiguous()):
-        return "scale is broadcast, or a tensor is not dense"
-    return None
-
-
-def _rms_run(
-    x: torch.Tensor, scale: torch.Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> torch.Tensor:
-    out = torch.empty_like(x)
-    columns = scale.numel()
-    if columns:
-        rows = x.numel() // columns
-        call = _NORMALIZATION.pack(x.data_ptr(), scale.data_ptr(), out.data_ptr(), rows, columns, epsilon)
-        cpu_kernels().onnxops_rms_normalization(call)
-    return out
-
-
-CPU_RMS_NORMALIZATION = Backend("C", _rms_refuses, _rms_run, "cpu")
 
 
 def attend_one_query(
@@ -225,7 +137,7 @@ def attend_one_query(
         total: how many keys are attended.
         scale: factor of the scores; ``1 / sqrt(size)`` by default.
     """
-    if _refuses(k, q, v) is not None:
+    if refuses(k, q, v) is not None:
         return None
     batch, heads, _, size = q.shape
     kv_heads, v_size = v.shape[1], v.shape[3]

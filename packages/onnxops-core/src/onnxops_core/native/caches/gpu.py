@@ -5,21 +5,21 @@ Kernel modules are imported when the first call needs one, so that importing the
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from onnxops_core.native.declaring.backends import Backend, first_arguments, triton_refuses
+from onnxops_core.native.caches.calls import TensorScatterCall
+from onnxops_core.native.declaring.backends import Backend, triton_refuses
+from onnxops_core.native.declaring.call import inputs_of
 
 __all__ = ["TENSOR_SCATTER", "write_cache"]
 
 
-def _scatter_refuses(*args: Any, **attributes: Any) -> str | None:
+def _scatter_refuses(call: TensorScatterCall) -> str | None:
     # Bits are moved, nothing is computed, so that float64 is as good as any dtype; 16-byte numbers have no
     # carrier.
-    if args[0].is_complex():
+    if call.past_cache.is_complex():
         return "complex numbers have no integer of their width"
-    return triton_refuses(tensor for tensor in args if tensor is None or tensor.dtype != torch.float64)
+    return triton_refuses(tensor for tensor in inputs_of(call) if tensor is None or tensor.dtype != torch.float64)
 
 
 def write_cache(
@@ -33,9 +33,9 @@ def write_cache(
     return cache
 
 
-def _scatter_run(*args: Any, axis: int = -2, mode: str = "linear") -> torch.Tensor:
-    cache, update, starts = first_arguments(args, 3)
-    return write_cache(cache.clone(memory_format=torch.contiguous_format), update, starts, axis, mode)
+def _scatter_run(call: TensorScatterCall) -> torch.Tensor:
+    cache = call.past_cache.clone(memory_format=torch.contiguous_format)
+    return write_cache(cache, call.update, call.write_indices, call.axis, call.mode)
 
 
 TENSOR_SCATTER = Backend("Triton", _scatter_refuses, _scatter_run)

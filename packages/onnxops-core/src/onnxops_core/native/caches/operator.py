@@ -6,48 +6,37 @@ import torch
 
 from onnxops_core import _torch_private
 from onnxops_core.native.c_kernels import library as _cpu
+from onnxops_core.native.caches.calls import TensorScatterCall
 from onnxops_core.native.caches.gpu import TENSOR_SCATTER, write_cache
+from onnxops_core.native.declaring.call import public
 from onnxops_core.native.declaring.checks import check_choice, check_same_dtype, invalid
-from onnxops_core.native.declaring.declare import declare
+from onnxops_core.native.declaring.declare import declare, like_first_input
 
 __all__ = ["tensor_scatter", "tensor_scatter_"]
 
 _OP = "TensorScatter"
 
 
-def _check(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    *,
-    axis: int = -2,
-    mode: str = "linear",
-) -> None:
-    shape, new = past_cache.shape, update.shape
+def _check(call: TensorScatterCall) -> None:
+    update, starts, axis = call.update, call.write_indices, call.axis
+    shape, new = call.past_cache.shape, update.shape
     rank = len(shape)
     place = axis if axis >= 0 else axis + rank
     if not 0 < place < rank:
         raise invalid(_OP, "axis", axis, f"a dimension of past_cache (rank {rank}) other than the batch dimension")
-    if mode not in ("linear", "circular"):
-        check_choice(_OP, "mode", mode, ("linear", "circular"))
-    if update.dtype != past_cache.dtype:
-        check_same_dtype(_OP, "update", update, "past_cache", past_cache.dtype)
+    if call.mode not in ("linear", "circular"):
+        check_choice(_OP, "mode", call.mode, ("linear", "circular"))
+    if update.dtype != call.past_cache.dtype:
+        check_same_dtype(_OP, "update", update, "past_cache", call.past_cache.dtype)
     if len(new) != rank or (*new[:place], shape[place], *new[place + 1 :]) != shape or new[place] > shape[place]:
         raise invalid(_OP, "update", update, f"the shape of past_cache, {tuple(shape)}, but shorter in axis {place}")
-    if write_indices is not None and (write_indices.dtype != torch.int64 or write_indices.shape != shape[:1]):
-        raise invalid(_OP, "write_indices", write_indices, f"shape ({shape[0]},) and dtype int64")
+    if starts is not None and (starts.dtype != torch.int64 or starts.shape != shape[:1]):
+        raise invalid(_OP, "write_indices", starts, f"shape ({shape[0]},) and dtype int64")
 
 
-def _check_values(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    *,
-    axis: int = -2,
-    mode: str = "linear",
-) -> None:
-    if write_indices is not None and mode != "circular":
-        _check_starts(past_cache, update, write_indices.tolist(), axis)
+def _check_values(call: TensorScatterCall) -> None:
+    if call.write_indices is not None and call.mode != "circular":
+        _check_starts(call.past_cache, call.update, call.write_indices.tolist(), call.axis)
 
 
 def _check_starts(past_cache: torch.Tensor, update: torch.Tensor, starts: list[int], axis: int) -> None:
@@ -56,20 +45,14 @@ def _check_starts(past_cache: torch.Tensor, update: torch.Tensor, starts: list[i
         raise invalid(_OP, "write_indices", starts, f"numbers from 0 to {room}, so that update fits into past_cache")
 
 
-def _reference(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    *,
-    axis: int = -2,
-    mode: str = "linear",
-) -> torch.Tensor:
-    place = axis % past_cache.dim()
+def _reference(call: TensorScatterCall) -> torch.Tensor:
+    past_cache, update = call.past_cache, call.update
+    place = call.axis % past_cache.dim()
     length, size = update.shape[place], past_cache.shape[place]
     rows = torch.arange(length, device=past_cache.device).unsqueeze(0)
-    if write_indices is not None:
-        rows = rows + write_indices.unsqueeze(1)
-    if mode == "circular":
+    if call.write_indices is not None:
+        rows = rows + call.write_indices.unsqueeze(1)
+    if call.mode == "circular":
         rows = rows.remainder(size)
     batch = torch.arange(past_cache.shape[0], device=past_cache.device).unsqueeze(1)
     dtype = past_cache.dtype
@@ -101,66 +84,29 @@ def _write_at(
         cache.narrow(place, 0, length - first).copy_(update.narrow(place, first, length - first))
 
 
-def _kernel(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    *,
-    axis: int = -2,
-    mode: str = "linear",
-) -> torch.Tensor:
-    if past_cache.device.type != "cpu":
-        return _reference(past_cache, update, write_indices, axis=axis, mode=mode).contiguous()
-    result = past_cache.clone(memory_format=torch.contiguous_format)
-    starts = [0] * past_cache.shape[0] if write_indices is None else write_indices.tolist()
-    _write(result, update, starts, axis % result.dim(), mode)
+def _kernel(call: TensorScatterCall) -> torch.Tensor:
+    if call.past_cache.device.type != "cpu":
+        return _reference(call).contiguous()
+    result = call.past_cache.clone(memory_format=torch.contiguous_format)
+    starts = [0] * call.past_cache.shape[0] if call.write_indices is None else call.write_indices.tolist()
+    _write(result, call.update, starts, call.axis % result.dim(), call.mode)
     return result
-
-
-def _fake(past_cache: torch.Tensor, *args: object, **attributes: object) -> torch.Tensor:
-    return past_cache.new_empty(past_cache.shape)
 
 
 _TENSOR_SCATTER = declare(
     _OP,
     24,
-    "(Tensor past_cache, Tensor update, Tensor? write_indices=None, *, int axis=-2, str mode='linear') -> Tensor",
+    TensorScatterCall,
     reference=_reference,
     kernel=_kernel,
-    fake=_fake,
+    fake=like_first_input,
     check=_check,
     check_values=_check_values,
     backends=(TENSOR_SCATTER,),
 )
 
 
-def tensor_scatter(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    *,
-    axis: int = -2,
-    mode: str = "linear",
-) -> torch.Tensor:
-    """ONNX TensorScatter: a copy of a cache with an update written at one position per batch row.
-
-    Args:
-        past_cache: ``(batch, ..., max_sequence, ...)`` of any dtype.
-        update: ``(batch, ..., sequence, ...)``, not longer than the cache, of its dtype.
-        write_indices: ``(batch,)`` int64, where each row's update starts; zeros if None.
-        axis: the sequence dimension; not 0.
-        mode: ``"linear"``, or ``"circular"`` to wrap around at the cache's end.
-
-    Returns:
-        The updated cache, of ``past_cache``'s shape and dtype.
-
-    Raises:
-        ValueError: shapes, dtypes, attributes or positions that the specification forbids.
-
-    Source: https://onnx.ai/onnx/operators/onnx__TensorScatter.html
-    """
-    result: torch.Tensor = _TENSOR_SCATTER(past_cache, update, write_indices, axis=axis, mode=mode)
-    return result
+tensor_scatter = public("tensor_scatter", TensorScatterCall, _TENSOR_SCATTER)
 
 
 def tensor_scatter_(
@@ -182,10 +128,9 @@ def tensor_scatter_(
     Raises:
         ValueError: as :func:`tensor_scatter`.
     """
-    arguments = (cache, update, write_indices)
-    plain = not torch.compiler.is_compiling() and _torch_private.is_plain_eager(arguments)
-    if plain:
-        _TENSOR_SCATTER.calls.check(arguments, {"axis": axis, "mode": mode})
+    call = TensorScatterCall(cache, update, write_indices, axis=axis, mode=mode)
+    if not torch.compiler.is_compiling() and _torch_private.is_plain_eager((cache, update, write_indices)):
+        _TENSOR_SCATTER.calls.checked(call, _TENSOR_SCATTER.parameters.values(call))
         if cache.is_cpu:
             if _cpu.write_cache(cache, update, write_indices, axis % cache.dim(), mode == "circular"):
                 return cache
@@ -194,6 +139,6 @@ def tensor_scatter_(
                 _check_starts(cache, update, starts, axis)
             _write(cache, update, starts, axis % cache.dim(), mode)
             return cache
-        if cache.is_contiguous() and TENSOR_SCATTER.refuses(*arguments) is None:
+        if cache.is_contiguous() and TENSOR_SCATTER.refuses(call) is None:
             return write_cache(cache, update, write_indices, axis, mode)
-    return cache.copy_(tensor_scatter(cache, update, write_indices, axis=axis, mode=mode))
+    return cache.copy_(_TENSOR_SCATTER.compute(call))

@@ -7,14 +7,15 @@ past it. Here both are refused alike, before anything looks at the values.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
 import torch
 
+from onnxops_core.native.declaring.call import Parameters
 from onnxops_core.native.declaring.checks import invalid
 
-__all__ = ["ArgumentKinds", "CheckedCalls", "flag", "integer", "integers", "number"]
+__all__ = ["ArgumentKinds", "CheckedCalls"]
 
 _INTEGER = (numbers.Integral, torch.SymInt)
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -28,34 +29,49 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 class ArgumentKinds:
-    """Refuses calls whose arguments are not of the kinds that a torch schema tells of.
+    """Brings the arguments of a call to the kinds that a torch schema has, and refuses others.
 
     Which types of values have passed is remembered: the check of a call like an earlier one is a look-up.
     """
 
     def __init__(self, op: str, arguments: Sequence[torch.Argument]) -> None:
         self._op = op
-        self._arguments = {argument.name: str(argument.type) for argument in arguments}
-        self._names = list(self._arguments)
-        self.has_lists = any(kind == "List[int]" for kind in self._arguments.values())
+        self._kinds = {argument.name: str(argument.type) for argument in arguments}
+        self.has_lists = any(kind == "List[int]" for kind in self._kinds.values())
+        found = (_conversion(str(argument.type), argument.kwarg_only) for argument in arguments)
+        self._conversions = [
+            (place, argument.name, convert)
+            for place, (argument, convert) in enumerate(zip(arguments, found, strict=True))
+            if convert is not None
+        ]
         self._passed: set[tuple[object, ...]] = set()
 
-    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns the values with booleans for ONNX's 0 and 1, and numbers for tensors; the same tuple if they are."""
+        for place, name, convert in self._conversions:
+            given = values[place]
+            if given is None or given is True or given is False:
+                continue
+            value = convert(self._op, name, given)
+            if value is not given:
+                values = (*values[:place], value, *values[place + 1 :])
+        return values
+
+    def check(self, values: tuple[Any, ...]) -> None:
         """Raises ValueError for an argument of another kind."""
-        types = (*map(type, args), *kwargs, *map(type, kwargs.values()))
+        types = tuple(map(type, values))
         if types in self._passed:
             return
-        for name, value in (*zip(self._names, args, strict=False), *kwargs.items()):
-            kind = self._arguments[name]
+        for (name, kind), value in zip(self._kinds.items(), values, strict=True):
             optional = kind.startswith("Optional[")
             self._check_one(name, value, kind.removeprefix("Optional[").removesuffix("]" if optional else ""), optional)
         if not self.has_lists:
             self._passed.add(types)
 
-    def check_placement(self, args: tuple[Any, ...]) -> None:
+    def check_placement(self, values: tuple[Any, ...]) -> None:
         """Raises ValueError for a tensor that is not dense, or on another device than the first one."""
         first: tuple[str, torch.device] | None = None
-        for name, value in zip(self._names, args, strict=False):
+        for name, value in zip(self._kinds, values, strict=True):
             if not isinstance(value, torch.Tensor):
                 continue
             if value.layout != torch.strided:
@@ -83,34 +99,47 @@ class CheckedCalls:
 
     _MOST = 1024
 
-    def __init__(self, kinds: ArgumentKinds, check: Callable[..., None]) -> None:
-        self.kinds = kinds
+    def __init__(self, kinds: ArgumentKinds, parameters: Parameters, check: Callable[[Any], None]) -> None:
+        self._kinds = kinds
+        self._parameters = parameters
         self._check = check
         self._passed: set[tuple[object, ...]] = set()
 
-    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Raises ValueError for a call that ONNX forbids."""
-        call: list[object] = [*kwargs]
-        for value in (*args, *kwargs.values()):
+    def checked(self, call: Any, values: tuple[Any, ...]) -> Any:
+        """Returns a call with these values in the kinds of the schema; raises ValueError for one that ONNX forbids."""
+        parts: list[object] = []
+        for value in values:
             if value is None:
-                call.append(None)
+                parts.append(None)
             elif isinstance(value, torch.Tensor):
-                call += (value.shape, value.dtype)
+                parts += (value.shape, value.dtype)
             else:
-                call += (type(value), value)
-        key = tuple(call)
+                parts += (type(value), value)
+        key = tuple(parts)
         try:
             if key in self._passed:
-                return
+                return call
         except TypeError:  # a value that has no hash
             key = ()
-        self.kinds.check(args, kwargs)
-        self._check(*args, **kwargs)
+        converted = self._kinds.converted(values)
+        self._kinds.check(converted)
+        if converted is not values:  # what a tensor held is not in the key
+            key, call = (), self._parameters.made_of(converted)
+        self._check(call)
         # (1,) and (1.0,) are equal, so that what lists hold would not be looked at again.
-        if key and not self.kinds.has_lists:
+        if key and not self._kinds.has_lists:
             if len(self._passed) >= self._MOST:
                 self._passed.clear()
             self._passed.add(key)
+        return call
+
+
+def _conversion(kind: str, is_attribute: bool) -> Callable[[str, str, Any], Any] | None:
+    """Returns what brings an argument of a kind to it, None where nothing else is taken."""
+    if kind in ("bool", "List[int]"):
+        return flag if kind == "bool" else integers
+    plain = kind.removeprefix("Optional[").removesuffix("]")
+    return None if is_attribute else {"int": integer, "float": number}.get(plain)
 
 
 def flag(op: str, argument: str, value: object) -> bool:

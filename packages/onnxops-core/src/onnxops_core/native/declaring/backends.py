@@ -23,34 +23,43 @@ class Backend:
 
     Attributes:
         name: what it is, as :meth:`onnxops_core.native.NativeOp.explain` shows it.
-        refuses: takes the operator's arguments and returns why it cannot compute the call, or None if it can.
-        run: takes the operator's arguments and computes the call.
+        refuses: takes a call and returns why it cannot be computed, or None if it can.
+        run: computes a call.
         device: the type of the devices whose calls are its own.
     """
 
     name: str
-    refuses: Callable[..., str | None]
-    run: Callable[..., Any]
+    refuses: Callable[[Any], str | None]
+    run: Callable[[Any], Any]
     device: str = "cuda"
 
 
-def dispatching(backends: tuple[Backend, ...], kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that sends a call to the first backend that takes it, or to the kernel."""
+def dispatching(
+    backends: tuple[Backend, ...], kernel: Callable[[Any], Any], first: Callable[[Any], torch.Tensor]
+) -> Callable[[Any], Any]:
+    """Returns a function that sends a call to the first backend that takes it, or to the kernel.
+
+    Args:
+        backends: those of all devices, in order of preference.
+        kernel: computes what they refuse.
+        first: returns a call's first input, whose device is the call's.
+    """
     on_cpu = [backend for backend in backends if backend.device == "cpu"]
     on_cuda = [backend for backend in backends if backend.device == "cuda"]
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if args[0].is_cpu:
+    def run(call: Any) -> Any:
+        tensor = first(call)
+        if tensor.is_cpu:
             for backend in on_cpu:
-                if backend.refuses(*args, **kwargs) is None:
-                    return backend.run(*args, **kwargs)
-        elif args[0].is_cuda:
+                if backend.refuses(call) is None:
+                    return backend.run(call)
+        elif tensor.is_cuda:
             for backend in on_cuda:
-                if backend.refuses(*args, **kwargs) is None:
+                if backend.refuses(call) is None:
                     # Triton launches on the current device, which need not be the tensors'.
-                    with torch.cuda.device_of(args[0]):
-                        return backend.run(*args, **kwargs)
-        return kernel(*args, **kwargs)
+                    with torch.cuda.device_of(tensor):
+                        return backend.run(call)
+        return kernel(call)
 
     return run
 
@@ -73,11 +82,6 @@ def triton_refuses(tensors: Iterable[torch.Tensor | None]) -> str | None:
         if tensor.is_neg():
             return "memory holds the negative of a tensor"
     return None if _triton_is_installed() else "Triton is not installed"
-
-
-def first_arguments(args: tuple[Any, ...], count: int) -> list[Any]:
-    """Return the first arguments, None for those left out."""
-    return [*args[:count], *([None] * (count - len(args)))]
 
 
 def contiguous_or_none(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -1,8 +1,7 @@
 """One declaration per native operator.
 
-:func:`declare` turns a torch schema and a few functions into an operator
-``torch.ops.onnxops.<OpType>.opset<N>`` with all
-that torch expects of one, and records how a call maps to an ONNX node:
+:func:`declare` turns the class of an operator's calls and a few functions that take such a call into an operator
+``torch.ops.onnxops.<OpType>.opset<N>`` with all that torch expects of one, and records how a call maps to an ONNX node:
 
 ``check``      raises :class:`ValueError` for shapes, dtypes and attributes that the ONNX specification
 forbids; it looks
@@ -22,8 +21,9 @@ Outputs are contiguous and never alias an input.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,13 +31,15 @@ from onnxops_core import _torch_private
 from onnxops_core._library import OperatorLibrary
 from onnxops_core.native.declaring.arguments import ArgumentKinds, CheckedCalls
 from onnxops_core.native.declaring.backends import Backend, dispatching
+from onnxops_core.native.declaring.call import Call, Parameters, inputs_of
 
-__all__ = ["NativeOp", "OnnxCall", "ScalarInput", "declare", "find_native_op", "native_ops"]
+__all__ = ["NativeOp", "OnnxCall", "ScalarInput", "declare", "find_native_op", "like_first_input", "native_ops"]
 
 _LIBRARY = OperatorLibrary("onnxops")
 _REGISTRY: dict[torch._ops.OpOverload | None, NativeOp] = {}
 
 Function = Callable[..., Any]
+C = TypeVar("C", bound=Call[Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,49 +97,59 @@ class NativeOp:
     op_type: str
     since_version: int
     overload: torch._ops.OpOverload
+    parameters: Parameters
     reference: Function
     decomposition: Function
-    kernel: Function
-    check: Function
-    check_values: Function | None
+    kernel: Callable[[Any], Any]
+    check: Callable[[Any], None]
+    check_values: Callable[[Any], None] | None
     scalar_inputs: Mapping[str, int]
     not_attributes: frozenset[str]
     written: frozenset[str]
     output_positions: tuple[int, ...]
-    opset_of_call: Callable[[Mapping[str, Any]], int] | None
+    opset_of_call: Callable[[Any], int] | None
     backends: tuple[Backend, ...]
     extensions: frozenset[torch.dtype]
+    kinds: ArgumentKinds
     calls: CheckedCalls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compute(self.parameters.call(*args, **kwargs))
+
+    def compute(self, call: Any) -> Any:
+        """Computes a call: directly on plain tensors, through torch's dispatcher otherwise."""
         if torch.compiler.is_compiling():
-            return self.overload(*args, **kwargs)
-        if _torch_private.is_plain_eager((*args, *kwargs.values())):
-            self.calls.check(args, kwargs)
-            if self.check_values is not None and args[0].is_cpu:
-                self.check_values(*args, **kwargs)
-            return self.kernel(*args, **kwargs)
-        self.calls.kinds.check(args, kwargs)
+            return self._dispatched(self.kinds.converted(self.parameters.traced_values(call)))
+        values = self.parameters.values(call)
+        if _torch_private.is_plain_eager(values):
+            call = self.calls.checked(call, values)
+            if self.check_values is not None and values[0].is_cpu:
+                self.check_values(call)
+            return self.kernel(call)
+        values = self.kinds.converted(values)
+        self.kinds.check(values)
+        return self._dispatched(values)
+
+    def _dispatched(self, values: tuple[Any, ...]) -> Any:
+        args, kwargs = self.parameters.arguments(values)
         return self.overload(*args, **kwargs)
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Checks the arguments and runs the kernel."""
-        self.check(*args, **kwargs)
-        if self.check_values is not None and _values_are_visible(args):
-            self.check_values(*args, **kwargs)
-        return self.kernel(*args, **kwargs)
+    def check_all(self, call: Any) -> None:
+        """Checks a call, its tensors' elements included where they may be looked at."""
+        self.check(call)
+        if self.check_values is not None and _values_are_visible(inputs_of(call)):
+            self.check_values(call)
 
     def explain(self, *args: Any, **kwargs: Any) -> dict[str, str | None]:
         """Returns for each backend why it would not compute a call with these arguments, None if it would."""
-        return {backend.name: backend.refuses(*args, **kwargs) for backend in self.backends}
+        call = self.parameters.call(*args, **kwargs)
+        return {backend.name: backend.refuses(call) for backend in self.backends}
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns all arguments of a call by name, defaults filled in."""
-        schema = self.overload._schema.arguments
-        bound = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
-        bound.update(zip((argument.name for argument in schema), args, strict=False))
-        bound.update(kwargs)
-        return bound
+        call = self.parameters.call(*args, **kwargs)
+        values = (list(value) if isinstance(value, tuple) else value for value in self.parameters.values(call))
+        return dict(zip(self.parameters.names, values, strict=True))
 
     def onnx_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OnnxCall:
         """Returns the ONNX node that a call stands for.
@@ -162,7 +174,7 @@ class NativeOp:
                 attributes[argument.name] = int(value) if isinstance(value, bool) else value
         while inputs and inputs[-1] is None:
             inputs.pop()
-        opset = self.since_version if self.opset_of_call is None else self.opset_of_call(bound)
+        opset = self.since_version if self.opset_of_call is None else self.opset_of_call(self.parameters.call(**bound))
         return OnnxCall(self.domain, self.op_type, opset, tuple(inputs), attributes, self.output_positions)
 
 
@@ -179,17 +191,17 @@ def _contiguous(outputs: Any) -> Any:
     return tuple(output.contiguous() for output in outputs)
 
 
-def _contiguous_kernel(function: Function) -> Function:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return _contiguous(function(*args, **kwargs))
+def _contiguous_kernel(function: Callable[[C], Any]) -> Callable[[C], Any]:
+    def kernel(call: C) -> Any:
+        return _contiguous(function(call))
 
     return kernel
 
 
-def _placed(kinds: ArgumentKinds, check: Function) -> Function:
-    def check_all(*args: Any, **kwargs: Any) -> None:
-        kinds.check_placement(args)
-        check(*args, **kwargs)
+def _placed(kinds: ArgumentKinds, parameters: Parameters, check: Callable[[Any], None]) -> Callable[[Any], None]:
+    def check_all(call: Any) -> None:
+        kinds.check_placement(parameters.values(call))
+        check(call)
 
     return check_all
 
@@ -198,27 +210,29 @@ def _values_are_visible(args: tuple[Any, ...]) -> bool:
     return all(_torch_private.has_values(value) for value in args if isinstance(value, torch.Tensor))
 
 
-def _no_check(*args: Any, **kwargs: Any) -> None:
+def _no_check(call: object) -> None:
     """For operators whose schema says all there is to check."""
 
 
 def declare(
     op_type: str,
     since_version: int,
-    schema: str,
+    call: type[C],
     *,
-    reference: Function,
-    check: Function = _no_check,
-    check_values: Function | None = None,
-    composite: Function | None = None,
-    kernel: Function | None = None,
-    fake: Function | None = None,
+    reference: Callable[[C], Any],
+    returns: tuple[str, ...] = (),
+    left_out: tuple[str, ...] = (),
+    check: Callable[[C], None] = _no_check,
+    check_values: Callable[[C], None] | None = None,
+    composite: Callable[[C], Any] | None = None,
+    kernel: Callable[[C], Any] | None = None,
+    fake: Callable[[C], Any] | None = None,
     domain: str = "",
     scalar_inputs: Mapping[str, int] | None = None,
     not_attributes: tuple[str, ...] = (),
     written: tuple[str, ...] = (),
     output_positions: tuple[int, ...] | None = None,
-    opset_of_call: Callable[[Mapping[str, Any]], int] | None = None,
+    opset_of_call: Callable[[C], int] | None = None,
     backends: tuple[Backend, ...] = (),
     extensions: tuple[torch.dtype, ...] = (),
     dispatch: bool = True,
@@ -228,8 +242,9 @@ def declare(
     Args:
         op_type: the ONNX operator.
         since_version: the opset at which ONNX has the operator with this signature.
-        schema: the torch schema after the name: positional arguments are the ONNX inputs in order,
-            keyword-only ones the ONNX attributes under their own names.
+        call: the class of the operator's calls, whose fields are its parameters.
+        returns: the names of the outputs, where there is more than one.
+        left_out: parameters that this version of the operator does not have; their defaults say what it does.
         domain: the ONNX domain.
         scalar_inputs: positional arguments that are numbers in torch and tensors in ONNX, with their ONNX
             dtype.
@@ -245,18 +260,22 @@ def declare(
     name = f"{op_type}.opset{since_version}"
     decomposition = composite or reference
     kernel = kernel or _contiguous_kernel(decomposition)
-    _LIBRARY.define(name + schema)
+    parameters = Parameters(call, left_out)
+    outputs = ", ".join(f"Tensor {output}" for output in returns)
+    _LIBRARY.define(f"{name}{parameters.schema()} -> {f'({outputs})' if outputs else 'Tensor'}")
     overload: torch._ops.OpOverload = getattr(getattr(torch.ops.onnxops, op_type), f"opset{since_version}")
     kinds = ArgumentKinds(op_type, overload._schema.arguments)
-    check = _placed(kinds, check)
+    check = _placed(kinds, parameters, check)
+    first = operator.attrgetter(parameters.names[0])
     op = NativeOp(
         domain=domain,
         op_type=op_type,
         since_version=since_version,
         overload=overload,
-        reference=reference,
-        decomposition=decomposition,
-        kernel=dispatching(backends, kernel) if backends and dispatch else kernel,
+        parameters=parameters,
+        reference=parameters.taking(reference),
+        decomposition=parameters.taking(decomposition),
+        kernel=dispatching(backends, kernel, first) if backends and dispatch else kernel,
         check=check,
         check_values=check_values,
         scalar_inputs=dict(scalar_inputs or {}),
@@ -266,39 +285,49 @@ def declare(
         opset_of_call=opset_of_call,
         backends=backends,
         extensions=frozenset(extensions),
-        calls=CheckedCalls(kinds, check),
+        kinds=kinds,
+        calls=CheckedCalls(kinds, parameters, check),
     )
-
-    _register(op, name, fake)
+    _register(op, name, _contiguous_kernel(decomposition), fake)
     _REGISTRY[overload] = op
     return op
 
 
-def _register(op: NativeOp, name: str, fake: Function | None) -> None:
+def _register(op: NativeOp, name: str, derived: Callable[[Any], Any], fake: Callable[[Any], Any] | None) -> None:
     """Registers the kernels of an operator with torch."""
-    derived = _contiguous_kernel(op.decomposition)
 
-    def seen_through(*args: Any, **kwargs: Any) -> Any:
-        op.check(*args, **kwargs)
-        if op.check_values is not None and _values_are_visible(args):
-            op.check_values(*args, **kwargs)
-        return derived(*args, **kwargs)
+    def run(call: Any) -> Any:
+        op.check_all(call)
+        return op.kernel(call)
+
+    def seen_through(call: Any) -> Any:
+        op.check_all(call)
+        return derived(call)
+
+    def on_fake(call: Any) -> Any:
+        op.check(call)
+        return (fake or derived)(call)
+
+    taking = op.parameters.taking
+    through = taking(seen_through)
 
     def autograd(*args: Any, **kwargs: Any) -> Any:
         if _torch_private.differentiates(args):
-            return seen_through(*args, **kwargs)
+            return through(*args, **kwargs)
         with _torch_private.below_autograd():
             return op.overload(*args, **kwargs)
 
-    def on_fake(*args: Any, **kwargs: Any) -> Any:
-        op.check(*args, **kwargs)
-        return (fake or derived)(*args, **kwargs)
-
     exact = _torch_private.without_autocast
-    _LIBRARY.kernel(name, exact(op.run), "CompositeExplicitAutograd")
+    _LIBRARY.kernel(name, exact(taking(run)), "CompositeExplicitAutograd")
     _LIBRARY.kernel(name, exact(autograd), "Autograd")
-    _LIBRARY.kernel(name, exact(seen_through), "FuncTorchBatched")
-    _LIBRARY.fake(name, exact(on_fake))
+    _LIBRARY.kernel(name, exact(through), "FuncTorchBatched")
+    _LIBRARY.fake(name, exact(taking(on_fake)))
+
+
+def like_first_input(call: Call[Any]) -> torch.Tensor:
+    """Is the fake kernel of operators whose result has the shape and dtype of the first input."""
+    first: torch.Tensor = inputs_of(call)[0]
+    return first.new_empty(first.shape)
 
 
 def find_native_op(overload: object) -> NativeOp | None:

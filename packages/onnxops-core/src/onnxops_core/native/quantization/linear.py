@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import KW_ONLY
 
 import torch
 
 from onnxops_core.dtypes import torch_dtype
-from onnxops_core.native.declaring.arguments import flag
+from onnxops_core.native.declaring.call import Call, operator_call, public
 from onnxops_core.native.declaring.checks import check_choice, check_dtype, check_same_dtype, invalid
 from onnxops_core.native.declaring.declare import declare
 
@@ -90,32 +90,58 @@ def _target(y_zero_point: torch.Tensor | None, output_dtype: int) -> int:
     return 2 if y_zero_point is None else _NUMBER_OF.get(y_zero_point.dtype, 0)
 
 
-def _quantize_check(
-    x: torch.Tensor,
-    y_scale: torch.Tensor,
-    y_zero_point: torch.Tensor | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
-    saturate: bool = True,
-) -> None:
+@operator_call
+class QuantizeLinearCall(Call[torch.Tensor]):
+    """ONNX QuantizeLinear: ``saturate(round(x / y_scale) + y_zero_point)``, ties to even.
+
+    Args:
+        x: any shape; float32, float16, bfloat16 or int32.
+        y_scale: a scalar; ``(D,)`` for one per index of ``axis``; or x's shape with ``axis`` divided by
+            ``block_size`` (rounded up). float32, float16, bfloat16, float8_e8m0fnu or int32.
+        y_zero_point: as ``y_scale`` in shape, of the result's dtype; zero if None.
+        axis: the dimension that scales differ along.
+        block_size: how many values along ``axis`` share a scale; 0 for none or all.
+        output_dtype: the ONNX dtype integer of the result; by default ``y_zero_point``'s, or uint8.
+        precision: the ONNX dtype integer in which x is divided; by default the scale's.
+        saturate: whether 8-bit floats saturate, rather than overflow.
+
+    Returns:
+        A tensor of x's shape: int8, uint8, int16, uint16, a float8 dtype, or the carrier of a smaller dtype.
+
+    Raises:
+        ValueError: shapes, dtypes or attributes that the specification forbids.
+
+    Source: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    """
+
+    x: torch.Tensor
+    y_scale: torch.Tensor
+    y_zero_point: torch.Tensor | None = None
+    _: KW_ONLY
+    axis: int = 1
+    block_size: int = 0
+    output_dtype: int = 0
+    precision: int = 0
+    saturate: bool = True
+
+
+def _quantize_check(call: QuantizeLinearCall) -> None:
+    y_zero_point = call.y_zero_point
     op = "QuantizeLinear"
-    check_dtype(op, "x", x, _QUANTIZABLE)
-    check_dtype(op, "y_scale", y_scale, _SCALES | {torch.int32})
-    _check_granularity(op, ("x", "y_scale", "y_zero_point"), x, y_scale, axis, block_size)
-    check_choice(op, "precision", precision, (0, 1, 10, 16))
-    target = _target(y_zero_point, output_dtype)
+    check_dtype(op, "x", call.x, _QUANTIZABLE)
+    check_dtype(op, "y_scale", call.y_scale, _SCALES | {torch.int32})
+    _check_granularity(op, ("x", "y_scale", "y_zero_point"), call.x, call.y_scale, call.axis, call.block_size)
+    check_choice(op, "precision", call.precision, (0, 1, 10, 16))
+    target = _target(y_zero_point, call.output_dtype)
     if target not in _INTEGERS and target not in _FLOAT8 and target not in _MINIFLOATS:
-        if output_dtype:
-            check_choice(op, "output_dtype", output_dtype, (0, *_INTEGERS, *_FLOAT8, *_MINIFLOATS))
+        if call.output_dtype:
+            check_choice(op, "output_dtype", call.output_dtype, (0, *_INTEGERS, *_FLOAT8, *_MINIFLOATS))
         assert y_zero_point is not None
         raise invalid(op, "y_zero_point", y_zero_point, "an 8-bit or 16-bit integer or 8-bit float dtype")
     if y_zero_point is not None:
         check_same_dtype(op, "y_zero_point", y_zero_point, "the quantized values", _carrier(target))
-        if not _same_shape(y_zero_point, y_scale):
-            raise invalid(op, "y_zero_point", y_zero_point, f"the shape of y_scale, {tuple(y_scale.shape)}")
+        if not _same_shape(y_zero_point, call.y_scale):
+            raise invalid(op, "y_zero_point", y_zero_point, f"the shape of y_scale, {tuple(call.y_scale.shape)}")
 
 
 def _ratio(x: torch.Tensor, scale: torch.Tensor, precision: int) -> torch.Tensor:
@@ -144,20 +170,11 @@ def _to_minifloat(value: torch.Tensor, mantissa: int, least: int, largest: float
     return torch.round(value / unit) * unit
 
 
-def _quantize_reference(
-    x: torch.Tensor,
-    y_scale: torch.Tensor,
-    y_zero_point: torch.Tensor | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
-    saturate: bool = True,
-) -> torch.Tensor:
-    target = _target(y_zero_point, output_dtype)
-    value = _ratio(x, _spread(y_scale, x, axis, block_size), precision)
-    zero = None if y_zero_point is None else _spread(y_zero_point, x, axis, block_size).to(torch.float32)
+def _quantize_reference(call: QuantizeLinearCall) -> torch.Tensor:
+    x, axis, block_size = call.x, call.axis, call.block_size
+    target = _target(call.y_zero_point, call.output_dtype)
+    value = _ratio(x, _spread(call.y_scale, x, axis, block_size), call.precision)
+    zero = None if call.y_zero_point is None else _spread(call.y_zero_point, x, axis, block_size).to(torch.float32)
     if target in _INTEGERS:
         low, high, carrier = _INTEGERS[target]
         value = torch.round(value)
@@ -167,19 +184,12 @@ def _quantize_reference(
     if zero is not None:
         value = value + zero
     if target in _FLOAT8:
-        return _to_float8(value, _FLOAT8[target], saturate)
+        return _to_float8(value, _FLOAT8[target], call.saturate)
     return _to_minifloat(value, *_MINIFLOATS[target])
 
 
-def _quantize_fake(
-    x: torch.Tensor,
-    y_scale: torch.Tensor,
-    y_zero_point: torch.Tensor | None = None,
-    *,
-    output_dtype: int = 0,
-    **attributes: object,
-) -> torch.Tensor:
-    return x.new_empty(x.shape, dtype=_carrier(_target(y_zero_point, output_dtype)))
+def _quantize_fake(call: QuantizeLinearCall) -> torch.Tensor:
+    return call.x.new_empty(call.x.shape, dtype=_carrier(_target(call.y_zero_point, call.output_dtype)))
 
 
 def _dtype_of(value: object) -> torch.dtype | None:
@@ -196,16 +206,15 @@ def _lowest_opset(number: int, scale: object) -> int:
     return max(opset, 24) if _dtype_of(scale) == torch.float8_e8m0fnu else opset
 
 
-def _quantize_opset(bound: Mapping[str, Any]) -> int:
-    opset = _lowest_opset(bound["output_dtype"], bound["y_scale"])
-    return max(opset, 23) if bound["precision"] else opset
+def _quantize_opset(call: QuantizeLinearCall) -> int:
+    opset = _lowest_opset(call.output_dtype, call.y_scale)
+    return max(opset, 23) if call.precision else opset
 
 
 _QUANTIZE = declare(
     "QuantizeLinear",
     21,
-    "(Tensor x, Tensor y_scale, Tensor? y_zero_point=None, *, int axis=1, int block_size=0, int output_dtype=0, "
-    "int precision=0, bool saturate=True) -> Tensor",
+    QuantizeLinearCall,
     reference=_quantize_reference,
     fake=_quantize_fake,
     check=_quantize_check,
@@ -213,144 +222,11 @@ _QUANTIZE = declare(
 )
 
 
-def quantize_linear(
-    x: torch.Tensor,
-    y_scale: torch.Tensor,
-    y_zero_point: torch.Tensor | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
-    saturate: bool = True,
-) -> torch.Tensor:
-    """ONNX QuantizeLinear: ``saturate(round(x / y_scale) + y_zero_point)``, ties to even.
-
-    Args:
-        x: any shape; float32, float16, bfloat16 or int32.
-        y_scale: a scalar; ``(D,)`` for one per index of ``axis``; or x's shape with ``axis`` divided by
-            ``block_size`` (rounded up). float32, float16, bfloat16, float8_e8m0fnu or int32.
-        y_zero_point: as ``y_scale`` in shape, of the result's dtype; zero if None.
-        axis: the dimension that scales differ along.
-        block_size: how many values along ``axis`` share a scale; 0 for none or all.
-        output_dtype: the ONNX dtype integer of the result; by default ``y_zero_point``'s, or uint8.
-        precision: the ONNX dtype integer in which x is divided; by default the scale's.
-        saturate: whether 8-bit floats saturate, rather than overflow.
-
-    Returns:
-        A tensor of x's shape: int8, uint8, int16, uint16, a float8 dtype, or the carrier of a smaller dtype.
-
-    Raises:
-        ValueError: shapes, dtypes or attributes that the specification forbids.
-
-    Source: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
-    """
-    result: torch.Tensor = _QUANTIZE(
-        x,
-        y_scale,
-        y_zero_point,
-        axis=axis,
-        block_size=block_size,
-        output_dtype=output_dtype,
-        precision=precision,
-        saturate=flag("QuantizeLinear", "saturate", saturate),
-    )
-    return result
+quantize_linear = public("quantize_linear", QuantizeLinearCall, _QUANTIZE)
 
 
-def _dequantize_check(
-    x: torch.Tensor,
-    x_scale: torch.Tensor,
-    x_zero_point: torch.Tensor | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    input_dtype: int = 0,
-) -> None:
-    op = "DequantizeLinear"
-    small = (21, 22, 25, 26, *_MINIFLOATS)
-    check_choice(op, "input_dtype", input_dtype, (0, *small))
-    if input_dtype:
-        check_dtype(op, "x", x, frozenset({_carrier(input_dtype)}))
-    else:
-        check_dtype(op, "x", x, frozenset(_NUMBER_OF) | {torch.int32})
-    check_dtype(op, "x_scale", x_scale, _SCALES)
-    _check_granularity(op, ("x", "x_scale", "x_zero_point"), x, x_scale, axis, block_size)
-    check_choice(op, "output_dtype", output_dtype, (0, 1, 10, 16))
-    if x_scale.dtype == torch.float8_e8m0fnu and not output_dtype:
-        raise invalid(op, "output_dtype", output_dtype, "1, 10 or 16 for a float8_e8m0fnu scale")
-    if x_zero_point is not None:
-        check_same_dtype(op, "x_zero_point", x_zero_point, "x", x.dtype)
-        if not _same_shape(x_zero_point, x_scale):
-            raise invalid(op, "x_zero_point", x_zero_point, f"the shape of x_scale, {tuple(x_scale.shape)}")
-
-
-def _dequantize_reference(
-    x: torch.Tensor,
-    x_scale: torch.Tensor,
-    x_zero_point: torch.Tensor | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    input_dtype: int = 0,
-) -> torch.Tensor:
-    dtype = torch_dtype(output_dtype) if output_dtype else x_scale.dtype
-    value = x
-    if x_zero_point is not None:
-        zero = _spread(x_zero_point, x, axis, block_size)
-        exact = torch.float32 if x.is_floating_point() else torch.int32
-        value = x.to(exact) - zero.to(exact)
-    scale = _spread(x_scale, x, axis, block_size)
-    return (value.to(torch.float32) * scale.to(torch.float32)).to(dtype)
-
-
-def _dequantize_check_values(
-    x: torch.Tensor, x_scale: torch.Tensor, x_zero_point: torch.Tensor | None = None, **attributes: object
-) -> None:
-    if x_zero_point is None:
-        return
-    unused = x.dtype == torch.int32 or x.dtype in _FLOAT8.values()
-    if unused and bool((x_zero_point.to(torch.float32) != 0).any()):
-        raise invalid("DequantizeLinear", "x_zero_point", x_zero_point, f"zeros for {x.dtype}")
-
-
-def _dequantize_fake(
-    x: torch.Tensor, x_scale: torch.Tensor, *args: object, output_dtype: int = 0, **attributes: object
-) -> torch.Tensor:
-    return x.new_empty(x.shape, dtype=torch_dtype(output_dtype) if output_dtype else x_scale.dtype)
-
-
-def _dequantize_opset(bound: Mapping[str, Any]) -> int:
-    opset = _lowest_opset(bound["input_dtype"], bound["x_scale"])
-    return max(opset, 23) if bound["output_dtype"] else opset
-
-
-_DEQUANTIZE = declare(
-    "DequantizeLinear",
-    21,
-    "(Tensor x, Tensor x_scale, Tensor? x_zero_point=None, *, int axis=1, int block_size=0, int output_dtype=0, "
-    "int input_dtype=0) -> Tensor",
-    reference=_dequantize_reference,
-    fake=_dequantize_fake,
-    check=_dequantize_check,
-    check_values=_dequantize_check_values,
-    not_attributes=("input_dtype",),
-    opset_of_call=_dequantize_opset,
-)
-
-
-def dequantize_linear(
-    x: torch.Tensor,
-    x_scale: torch.Tensor,
-    x_zero_point: torch.Tensor | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    input_dtype: int = 0,
-) -> torch.Tensor:
+@operator_call
+class DequantizeLinearCall(Call[torch.Tensor]):
     """ONNX DequantizeLinear: ``(x - x_zero_point) * x_scale``.
 
     Args:
@@ -373,13 +249,78 @@ def dequantize_linear(
 
     Source: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
     """
-    result: torch.Tensor = _DEQUANTIZE(
-        x,
-        x_scale,
-        x_zero_point,
-        axis=axis,
-        block_size=block_size,
-        output_dtype=output_dtype,
-        input_dtype=input_dtype,
-    )
-    return result
+
+    x: torch.Tensor
+    x_scale: torch.Tensor
+    x_zero_point: torch.Tensor | None = None
+    _: KW_ONLY
+    axis: int = 1
+    block_size: int = 0
+    output_dtype: int = 0
+    input_dtype: int = 0
+
+
+def _dequantize_check(call: DequantizeLinearCall) -> None:
+    x_scale = call.x_scale
+    op = "DequantizeLinear"
+    small = (21, 22, 25, 26, *_MINIFLOATS)
+    check_choice(op, "input_dtype", call.input_dtype, (0, *small))
+    if call.input_dtype:
+        check_dtype(op, "x", call.x, frozenset({_carrier(call.input_dtype)}))
+    else:
+        check_dtype(op, "x", call.x, frozenset(_NUMBER_OF) | {torch.int32})
+    check_dtype(op, "x_scale", x_scale, _SCALES)
+    _check_granularity(op, ("x", "x_scale", "x_zero_point"), call.x, x_scale, call.axis, call.block_size)
+    check_choice(op, "output_dtype", call.output_dtype, (0, 1, 10, 16))
+    if x_scale.dtype == torch.float8_e8m0fnu and not call.output_dtype:
+        raise invalid(op, "output_dtype", call.output_dtype, "1, 10 or 16 for a float8_e8m0fnu scale")
+    if call.x_zero_point is not None:
+        check_same_dtype(op, "x_zero_point", call.x_zero_point, "x", call.x.dtype)
+        if not _same_shape(call.x_zero_point, x_scale):
+            raise invalid(op, "x_zero_point", call.x_zero_point, f"the shape of x_scale, {tuple(x_scale.shape)}")
+
+
+def _dequantize_reference(call: DequantizeLinearCall) -> torch.Tensor:
+    x = call.x
+    dtype = torch_dtype(call.output_dtype) if call.output_dtype else call.x_scale.dtype
+    value = x
+    if call.x_zero_point is not None:
+        zero = _spread(call.x_zero_point, x, call.axis, call.block_size)
+        exact = torch.float32 if x.is_floating_point() else torch.int32
+        value = x.to(exact) - zero.to(exact)
+    scale = _spread(call.x_scale, x, call.axis, call.block_size)
+    return (value.to(torch.float32) * scale.to(torch.float32)).to(dtype)
+
+
+def _dequantize_check_values(call: DequantizeLinearCall) -> None:
+    if call.x_zero_point is None:
+        return
+    unused = call.x.dtype == torch.int32 or call.x.dtype in _FLOAT8.values()
+    if unused and bool((call.x_zero_point.to(torch.float32) != 0).any()):
+        raise invalid("DequantizeLinear", "x_zero_point", call.x_zero_point, f"zeros for {call.x.dtype}")
+
+
+def _dequantize_fake(call: DequantizeLinearCall) -> torch.Tensor:
+    dtype = torch_dtype(call.output_dtype) if call.output_dtype else call.x_scale.dtype
+    return call.x.new_empty(call.x.shape, dtype=dtype)
+
+
+def _dequantize_opset(call: DequantizeLinearCall) -> int:
+    opset = _lowest_opset(call.input_dtype, call.x_scale)
+    return max(opset, 23) if call.output_dtype else opset
+
+
+_DEQUANTIZE = declare(
+    "DequantizeLinear",
+    21,
+    DequantizeLinearCall,
+    reference=_dequantize_reference,
+    fake=_dequantize_fake,
+    check=_dequantize_check,
+    check_values=_dequantize_check_values,
+    not_attributes=("input_dtype",),
+    opset_of_call=_dequantize_opset,
+)
+
+
+dequantize_linear = public("dequantize_linear", DequantizeLinearCall, _DEQUANTIZE)

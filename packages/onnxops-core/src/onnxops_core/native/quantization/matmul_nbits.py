@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from onnxops_core.native.declaring.arguments import flag
+from onnxops_core.native.declaring.call import public
 from onnxops_core.native.declaring.checks import (
     FLOATS,
     check_choice,
@@ -13,33 +13,21 @@ from onnxops_core.native.declaring.checks import (
     invalid,
 )
 from onnxops_core.native.declaring.declare import declare
+from onnxops_core.native.quantization.calls import MatMulNBitsCall
 from onnxops_core.native.quantization.gpu import MATMUL_NBITS
 
 __all__ = ["matmul_nbits"]
 
 
-def _nbits_check(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scales: torch.Tensor,
-    zero_points: torch.Tensor | None = None,
-    g_idx: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    bits: int = 4,
-    accuracy_level: int = 0,
-    weight_prepacked: bool = False,
-) -> None:
+def _nbits_check(call: MatMulNBitsCall) -> None:
+    a, K, N, block_size = call.A, call.K, call.N, call.block_size
     op = "MatMulNBits"
     check_dtype(op, "A", a, FLOATS)
-    check_choice(op, "bits", bits, (2, 4, 8))
-    check_choice(op, "accuracy_level", accuracy_level, (0, 1, 2, 3, 4))
-    if weight_prepacked:
+    check_choice(op, "bits", call.bits, (2, 4, 8))
+    check_choice(op, "accuracy_level", call.accuracy_level, (0, 1, 2, 3, 4))
+    if call.weight_prepacked:
         raise invalid(
-            op, "weight_prepacked", weight_prepacked, "False; the layout of prepacked weights is a runtime's own"
+            op, "weight_prepacked", call.weight_prepacked, "False; the layout of prepacked weights is a runtime's own"
         )
     if K <= 0 or N <= 0:
         raise invalid(op, "K, N", (K, N), "positive numbers")
@@ -48,20 +36,20 @@ def _nbits_check(
     if a.dim() == 0 or a.shape[-1] != K:
         raise invalid(op, "A", a, f"a last dimension of K, {K}")
     blocks = -(-K // block_size)
-    if b.dtype != torch.uint8 or tuple(b.shape) != (N, blocks, block_size * bits // 8):
-        raise invalid(op, "B", b, f"shape ({N}, {blocks}, {block_size * bits // 8}) and dtype uint8")
-    check_same_dtype(op, "scales", scales, "A", a.dtype)
-    if tuple(scales.shape) not in ((N, blocks), (N * blocks,)):
-        raise invalid(op, "scales", scales, f"shape ({N}, {blocks})")
-    if g_idx is not None:
-        raise invalid(op, "g_idx", g_idx, "none; this deprecated input is not supported")
-    if zero_points is not None:
-        packed = -(-blocks * bits // 8)
+    if call.B.dtype != torch.uint8 or tuple(call.B.shape) != (N, blocks, block_size * call.bits // 8):
+        raise invalid(op, "B", call.B, f"shape ({N}, {blocks}, {block_size * call.bits // 8}) and dtype uint8")
+    check_same_dtype(op, "scales", call.scales, "A", a.dtype)
+    if tuple(call.scales.shape) not in ((N, blocks), (N * blocks,)):
+        raise invalid(op, "scales", call.scales, f"shape ({N}, {blocks})")
+    if call.g_idx is not None:
+        raise invalid(op, "g_idx", call.g_idx, "none; this deprecated input is not supported")
+    if call.zero_points is not None:
+        packed = -(-blocks * call.bits // 8)
         shapes = {torch.uint8: ((N, packed), (N * packed,)), a.dtype: ((N, blocks), (N * blocks,))}
-        if tuple(zero_points.shape) not in shapes.get(zero_points.dtype, ()):
-            raise invalid(op, "zero_points", zero_points, f"uint8 ({N}, {packed}) or {a.dtype} ({N}, {blocks})")
-    if bias is not None and (bias.dtype != a.dtype or tuple(bias.shape) != (N,)):
-        raise invalid(op, "bias", bias, f"shape ({N},) and dtype {a.dtype}")
+        if tuple(call.zero_points.shape) not in shapes.get(call.zero_points.dtype, ()):
+            raise invalid(op, "zero_points", call.zero_points, f"uint8 ({N}, {packed}) or {a.dtype} ({N}, {blocks})")
+    if call.bias is not None and (call.bias.dtype != a.dtype or tuple(call.bias.shape) != (N,)):
+        raise invalid(op, "bias", call.bias, f"shape ({N},) and dtype {a.dtype}")
 
 
 def _unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
@@ -88,67 +76,41 @@ def _weights(
     return (values * scales.reshape(rows, blocks, 1).to(dtype)).flatten(1)[:, :k]
 
 
-def _nbits_reference(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scales: torch.Tensor,
-    zero_points: torch.Tensor | None = None,
-    g_idx: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    bits: int = 4,
-    accuracy_level: int = 0,
-    weight_prepacked: bool = False,
-) -> torch.Tensor:
-    dtype = torch.promote_types(a.dtype, torch.float32)
-    y = a.to(dtype) @ _weights(b, scales, zero_points, bits, K, dtype).transpose(0, 1)
-    return (y if bias is None else y + bias).to(a.dtype)
+def _nbits_reference(call: MatMulNBitsCall) -> torch.Tensor:
+    dtype = torch.promote_types(call.A.dtype, torch.float32)
+    y = call.A.to(dtype) @ _weights(call.B, call.scales, call.zero_points, call.bits, call.K, dtype).transpose(0, 1)
+    return (y if call.bias is None else y + call.bias).to(call.A.dtype)
 
 
 # Rows of the weight that are dequantized at a time, so that they stay in the cache.
 _ROWS = 256
 
 
-def _nbits_kernel(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scales: torch.Tensor,
-    zero_points: torch.Tensor | None = None,
-    g_idx: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    bits: int = 4,
-    accuracy_level: int = 0,
-    weight_prepacked: bool = False,
-) -> torch.Tensor:
+def _nbits_kernel(call: MatMulNBitsCall) -> torch.Tensor:
+    a = call.A
     dtype = torch.promote_types(a.dtype, torch.float32)
     wide = a.to(dtype)
-    y = torch.empty((*a.shape[:-1], N), dtype=a.dtype, device=a.device)
-    scale_rows = scales.reshape(N, -1)
-    zero_rows = None if zero_points is None else zero_points.reshape(N, -1)
-    for start in range(0, N, _ROWS):
+    y = torch.empty((*a.shape[:-1], call.N), dtype=a.dtype, device=a.device)
+    scale_rows = call.scales.reshape(call.N, -1)
+    zero_rows = None if call.zero_points is None else call.zero_points.reshape(call.N, -1)
+    for start in range(0, call.N, _ROWS):
         part = slice(start, start + _ROWS)
-        weights = _weights(b[part], scale_rows[part], None if zero_rows is None else zero_rows[part], bits, K, dtype)
-        wide_bias = None if bias is None else bias[part].to(dtype)
+        weights = _weights(
+            call.B[part], scale_rows[part], None if zero_rows is None else zero_rows[part], call.bits, call.K, dtype
+        )
+        wide_bias = None if call.bias is None else call.bias[part].to(dtype)
         y[..., part] = torch.nn.functional.linear(wide, weights, wide_bias)
     return y
 
 
-def _nbits_fake(a: torch.Tensor, *args: object, N: int, **attributes: object) -> torch.Tensor:
-    return a.new_empty((*a.shape[:-1], N))
+def _nbits_fake(call: MatMulNBitsCall) -> torch.Tensor:
+    return call.A.new_empty((*call.A.shape[:-1], call.N))
 
 
 _MATMUL_NBITS = declare(
     "MatMulNBits",
     1,
-    "(Tensor A, Tensor B, Tensor scales, Tensor? zero_points=None, Tensor? g_idx=None, Tensor? bias=None, *, int K, "
-    "int N, int block_size, int bits=4, int accuracy_level=0, bool weight_prepacked=False) -> Tensor",
+    MatMulNBitsCall,
     domain="com.microsoft",
     reference=_nbits_reference,
     kernel=_nbits_kernel,
@@ -159,61 +121,4 @@ _MATMUL_NBITS = declare(
 )
 
 
-def matmul_nbits(
-    A: torch.Tensor,
-    B: torch.Tensor,
-    scales: torch.Tensor,
-    zero_points: torch.Tensor | None = None,
-    g_idx: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    bits: int = 4,
-    accuracy_level: int = 0,
-    weight_prepacked: bool = False,
-) -> torch.Tensor:
-    """com.microsoft MatMulNBits: a product with a matrix that is quantized in blocks of its rows.
-
-    Args:
-        A: ``(..., K)``; float16, bfloat16 or float32, and beyond ONNX Runtime float64.
-        B: ``(N, blocks, block_size * bits / 8)`` uint8, ``blocks = ceil(K / block_size)``; low bits come
-            first.
-        scales: ``(N, blocks)`` of A's dtype.
-        zero_points: ``(N, ceil(blocks * bits / 8))`` uint8, packed as B, or ``(N, blocks)`` of A's dtype; by
-            default
-            ``2 ** (bits - 1)``.
-        g_idx: deprecated; must be None.
-        bias: ``(N,)`` of A's dtype.
-        K: the number of input features.
-        N: the number of output features.
-        block_size: values per scale; a power of two of at least 16.
-        bits: 2, 4 or 8.
-        weight_prepacked: must be False: B stands in ONNX's own layout.
-        accuracy_level: a hint for runtimes; the result here is always computed in float32 at least.
-
-    Returns:
-        ``(..., N)`` of A's dtype, rounded once.
-
-    Raises:
-        ValueError: shapes, dtypes or attributes that the operator does not take.
-
-    Source:
-        https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
-    """
-    result: torch.Tensor = _MATMUL_NBITS(
-        A,
-        B,
-        scales,
-        zero_points,
-        g_idx,
-        bias,
-        K=K,
-        N=N,
-        block_size=block_size,
-        bits=bits,
-        accuracy_level=accuracy_level,
-        weight_prepacked=flag("MatMulNBits", "weight_prepacked", weight_prepacked),
-    )
-    return result
+matmul_nbits = public("matmul_nbits", MatMulNBitsCall, _MATMUL_NBITS)

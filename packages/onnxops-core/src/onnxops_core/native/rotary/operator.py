@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from onnxops_core.native.c_kernels.library import CPU_ROTARY_EMBEDDING
-from onnxops_core.native.declaring.arguments import flag
+from onnxops_core.native.declaring.call import public
 from onnxops_core.native.declaring.checks import check_float, check_same_dtype, invalid
-from onnxops_core.native.declaring.declare import declare
+from onnxops_core.native.declaring.declare import declare, like_first_input
+from onnxops_core.native.rotary.calls import RotaryEmbeddingCall
+from onnxops_core.native.rotary.cpu import CPU_ROTARY_EMBEDDING
 from onnxops_core.native.rotary.gpu import ROTARY_EMBEDDING
 
 __all__ = ["rotary_embedding"]
@@ -31,57 +32,40 @@ def _head_size(x: torch.Tensor, num_heads: int) -> int:
     return x.shape[2] // num_heads
 
 
-def _check(
-    x: torch.Tensor,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor,
-    position_ids: torch.Tensor | None = None,
-    *,
-    interleaved: bool = False,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-) -> None:
+def _check(call: RotaryEmbeddingCall) -> None:
+    x, position_ids, rotary_embedding_dim = call.X, call.position_ids, call.rotary_embedding_dim
     check_float(_OP, "X", x)
-    head_size = _head_size(x, num_heads)
+    head_size = _head_size(x, call.num_heads)
     if head_size % 2:
         raise invalid(_OP, "X", x, f"an even head size, not {head_size}")
     if rotary_embedding_dim < 0 or rotary_embedding_dim > head_size or rotary_embedding_dim % 2:
         raise invalid(_OP, "rotary_embedding_dim", rotary_embedding_dim, f"an even number from 0 to {head_size}")
     half = (rotary_embedding_dim or head_size) // 2
     rows = (x.shape[0], x.shape[-2])
-    for name, cache in (("cos_cache", cos_cache), ("sin_cache", sin_cache)):
+    for name, cache in (("cos_cache", call.cos_cache), ("sin_cache", call.sin_cache)):
         check_same_dtype(_OP, name, cache, "X", x.dtype)
         if position_ids is None:
             if tuple(cache.shape) != (*rows, half):
                 raise invalid(_OP, name, cache, f"shape {(*rows, half)} where position_ids are left out")
         elif cache.dim() != 2 or cache.shape[1] != half:
             raise invalid(_OP, name, cache, f"shape (positions, {half}) where position_ids are given")
-    if cos_cache.shape != sin_cache.shape:
-        raise invalid(_OP, "sin_cache", sin_cache, f"the shape of cos_cache, {tuple(cos_cache.shape)}")
+    if call.cos_cache.shape != call.sin_cache.shape:
+        raise invalid(_OP, "sin_cache", call.sin_cache, f"the shape of cos_cache, {tuple(call.cos_cache.shape)}")
     if position_ids is not None and (position_ids.dtype != torch.int64 or tuple(position_ids.shape) != rows):
         raise invalid(_OP, "position_ids", position_ids, f"shape {rows} and dtype int64")
 
 
-def _check_values(
-    x: torch.Tensor,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor,
-    position_ids: torch.Tensor | None = None,
-    **attributes: object,
-) -> None:
+def _check_values(call: RotaryEmbeddingCall) -> None:
+    position_ids = call.position_ids
     if position_ids is None or position_ids.numel() == 0:
         return
     if position_ids.numel() == 1:
         low = high = int(position_ids.item())
     else:
         low, high = (int(limit) for limit in torch.aminmax(position_ids))
-    if low < 0 or high >= cos_cache.shape[0]:
-        raise invalid(
-            _OP,
-            "position_ids",
-            (low, high),
-            f"positions from 0 to {cos_cache.shape[0] - 1}, the rows of cos_cache (smallest and largest are shown)",
-        )
+    if low < 0 or high >= call.cos_cache.shape[0]:
+        rows = f"positions from 0 to {call.cos_cache.shape[0] - 1}, the rows of cos_cache"
+        raise invalid(_OP, "position_ids", (low, high), f"{rows} (smallest and largest are shown)")
 
 
 def _select_rows(cache: torch.Tensor, position_ids: torch.Tensor | None, rank: int) -> torch.Tensor:
@@ -89,77 +73,53 @@ def _select_rows(cache: torch.Tensor, position_ids: torch.Tensor | None, rank: i
     return rows.unsqueeze(1 if rank == 4 else 2)
 
 
-def rotary_reference(
-    x: torch.Tensor,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor,
-    position_ids: torch.Tensor | None = None,
-    *,
-    interleaved: bool = False,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-) -> torch.Tensor:
+def rotary_reference(call: RotaryEmbeddingCall) -> torch.Tensor:
+    x = call.X
     flat = x.dim() == 3
-    heads = x.unflatten(2, (num_heads, x.shape[2] // num_heads)) if flat else x
-    width = rotary_embedding_dim or heads.shape[3]
+    heads = x.unflatten(2, (call.num_heads, x.shape[2] // call.num_heads)) if flat else x
+    width = call.rotary_embedding_dim or heads.shape[3]
     dtype = torch.promote_types(x.dtype, torch.float32)
-    cos = _select_rows(cos_cache, position_ids, x.dim()).to(dtype)
-    sin = _select_rows(sin_cache, position_ids, x.dim()).to(dtype)
+    cos = _select_rows(call.cos_cache, call.position_ids, x.dim()).to(dtype)
+    sin = _select_rows(call.sin_cache, call.position_ids, x.dim()).to(dtype)
     rotated = heads[..., :width].to(dtype)
-    if interleaved:
+    if call.interleaved:
         first, second = rotated[..., 0::2], rotated[..., 1::2]
     else:
         first, second = rotated[..., : width // 2], rotated[..., width // 2 :]
     real = first * cos - second * sin
     imaginary = first * sin + second * cos
     pair = (real, imaginary)
-    rotated = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    rotated = torch.stack(pair, -1).flatten(-2) if call.interleaved else torch.cat(pair, -1)
     rotated = rotated.to(x.dtype)
     if width != heads.shape[3]:
         rotated = torch.cat((rotated, heads[..., width:]), -1)
     return rotated.flatten(2) if flat else rotated
 
 
-def _kernel(
-    x: torch.Tensor,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor,
-    position_ids: torch.Tensor | None = None,
-    *,
-    interleaved: bool = False,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-) -> torch.Tensor:
+def _kernel(call: RotaryEmbeddingCall) -> torch.Tensor:
+    x = call.X
     if not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
-        return rotary_reference(
-            x,
-            cos_cache,
-            sin_cache,
-            position_ids,
-            interleaved=interleaved,
-            num_heads=num_heads,
-            rotary_embedding_dim=rotary_embedding_dim,
-        ).contiguous()
-    if position_ids is None and x.dim() == 4 and x.shape[0] == 1:
-        cos, sin = cos_cache, sin_cache  # the rows of one batch broadcast over the heads as they are
+        return rotary_reference(call).contiguous()
+    if call.position_ids is None and x.dim() == 4 and x.shape[0] == 1:
+        cos, sin = call.cos_cache, call.sin_cache  # the rows of one batch broadcast over the heads as they are
     else:
-        cos = _select_rows(cos_cache, position_ids, x.dim())
-        sin = _select_rows(sin_cache, position_ids, x.dim())
-    width = rotary_embedding_dim
-    if x.numel() <= _SMALL and not interleaved and x.dim() == 4 and width in (0, x.shape[3]):
+        cos = _select_rows(call.cos_cache, call.position_ids, x.dim())
+        sin = _select_rows(call.sin_cache, call.position_ids, x.dim())
+    width = call.rotary_embedding_dim
+    if x.numel() <= _SMALL and not call.interleaved and x.dim() == 4 and width in (0, x.shape[3]):
         first, second = x.chunk(2, -1)
         real = (first * cos).addcmul_(second, sin, value=-1.0)
         return torch.cat((real, (second * cos).addcmul_(first, sin)), -1)
     result = x.new_empty(x.shape)
     source, target = x, result
     if x.dim() == 3:
-        shape = (x.shape[0], x.shape[1], num_heads, x.shape[2] // num_heads)
+        shape = (x.shape[0], x.shape[1], call.num_heads, x.shape[2] // call.num_heads)
         source, target = x.reshape(shape), result.view(shape)
     width = width or source.shape[3]
     if width != source.shape[3]:
         target[..., width:] = source[..., width:]
         source, target = source[..., :width], target[..., :width]
-    if interleaved:
+    if call.interleaved:
         first, second, real, imaginary = source[..., 0::2], source[..., 1::2], target[..., 0::2], target[..., 1::2]
     else:
         (first, second), (real, imaginary) = source.chunk(2, -1), target.chunk(2, -1)
@@ -169,18 +129,13 @@ def _kernel(
     return result
 
 
-def _fake(x: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
 _ROTARY_EMBEDDING = declare(
     _OP,
     23,
-    "(Tensor X, Tensor cos_cache, Tensor sin_cache, Tensor? position_ids=None, *, bool interleaved=False, "
-    "int num_heads=0, int rotary_embedding_dim=0) -> Tensor",
+    RotaryEmbeddingCall,
     reference=rotary_reference,
     kernel=_kernel,
-    fake=_fake,
+    fake=like_first_input,
     check=_check,
     check_values=_check_values,
     backends=(CPU_ROTARY_EMBEDDING, ROTARY_EMBEDDING),
@@ -188,44 +143,4 @@ _ROTARY_EMBEDDING = declare(
 )
 
 
-def rotary_embedding(
-    X: torch.Tensor,
-    cos_cache: torch.Tensor,
-    sin_cache: torch.Tensor,
-    position_ids: torch.Tensor | None = None,
-    *,
-    interleaved: bool = False,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-) -> torch.Tensor:
-    """ONNX RotaryEmbedding: rotates pairs of features by an angle that depends on the position.
-
-    Args:
-        X: ``(batch, num_heads, sequence, head_size)`` or ``(batch, sequence, num_heads * head_size)``;
-            float16, bfloat16 or float32, and beyond ONNX float64; the head size is even.
-        cos_cache: cosines, of X's dtype: ``(positions, dim / 2)`` with ``position_ids``, else
-            ``(batch, sequence, dim / 2)``, where ``dim`` is ``rotary_embedding_dim`` or the head size.
-        sin_cache: sines, as ``cos_cache``.
-        position_ids: ``(batch, sequence)`` int64, rows of the caches.
-        interleaved: pairs are neighbours (0, 1), (2, 3) ... rather than (0, dim / 2), (1, dim / 2 + 1) ...
-        num_heads: the number of heads; required for a 3-D X.
-        rotary_embedding_dim: how many of the first features of a head are rotated; 0 for all.
-
-    Returns:
-        The rotated tensor, of X's shape and dtype. float16 and bfloat16 are rounded once.
-
-    Raises:
-        ValueError: shapes, dtypes, attributes or positions that the specification forbids.
-
-    Source: https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
-    """
-    result: torch.Tensor = _ROTARY_EMBEDDING(
-        X,
-        cos_cache,
-        sin_cache,
-        position_ids,
-        interleaved=flag(_OP, "interleaved", interleaved),
-        num_heads=num_heads,
-        rotary_embedding_dim=rotary_embedding_dim,
-    )
-    return result
+rotary_embedding = public("rotary_embedding", RotaryEmbeddingCall, _ROTARY_EMBEDDING)

@@ -3,59 +3,88 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY
 from typing import cast
 
 import torch
 
-from onnxops_core.native.declaring.arguments import flag, integer, number
+from onnxops_core.native.declaring.call import Call, Integer, Number, OptionalNumber, operator_call, public
 from onnxops_core.native.declaring.checks import check_choice, check_dtype, check_float, check_same_dtype, invalid
 from onnxops_core.native.declaring.declare import declare
 
 __all__ = ["non_max_suppression", "roi_align"]
 
 
-def _roi_check(
-    x: torch.Tensor,
-    rois: torch.Tensor,
-    batch_indices: torch.Tensor,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> None:
+@operator_call
+class RoiAlignCall(Call[torch.Tensor]):
+    """ONNX RoiAlign: pools regions of images to a fixed size, by bilinear samples.
+
+    Args:
+        X: ``(batch, channels, height, width)``; a float dtype.
+        rois: ``(regions, 4)`` of X's dtype: x1, y1, x2, y2.
+        batch_indices: ``(regions,)`` int64, each region's image.
+        coordinate_transformation_mode: ``"half_pixel"`` shifts regions by half a pixel;
+            ``"output_half_pixel"`` does not, and makes regions at least one pixel wide and high.
+        mode: ``"avg"``, or ``"max"`` for the largest weighted corner of any sample.
+        output_height: bins per region, vertically.
+        output_width: bins per region, horizontally.
+        sampling_ratio: samples per bin and dimension; 0 for as many as a bin has pixels, rounded up.
+        spatial_scale: factor from the regions' coordinates to pixels of X.
+
+    Returns:
+        ``(regions, channels, output_height, output_width)`` of X's dtype.
+
+    Raises:
+        ValueError: shapes, dtypes, attributes or indices that the specification forbids.
+
+    Source: https://onnx.ai/onnx/operators/onnx__RoiAlign.html
+    """
+
+    X: torch.Tensor
+    rois: torch.Tensor
+    batch_indices: torch.Tensor
+    _: KW_ONLY
+    coordinate_transformation_mode: str = "half_pixel"
+    mode: str = "avg"
+    output_height: int = 1
+    output_width: int = 1
+    sampling_ratio: int = 0
+    spatial_scale: float = 1.0
+
+
+def _roi_check(call: RoiAlignCall) -> None:
+    x, rois = call.X, call.rois
     op = "RoiAlign"
     check_float(op, "X", x)
     check_same_dtype(op, "rois", rois, "X", x.dtype)
     check_choice(
-        op, "coordinate_transformation_mode", coordinate_transformation_mode, ("half_pixel", "output_half_pixel")
+        op, "coordinate_transformation_mode", call.coordinate_transformation_mode, ("half_pixel", "output_half_pixel")
     )
-    check_choice(op, "mode", mode, ("avg", "max"))
+    check_choice(op, "mode", call.mode, ("avg", "max"))
     if x.dim() != 4 or x.shape[2] == 0 or x.shape[3] == 0:
         raise invalid(op, "X", x, "(batch, channels, height, width), height and width not zero")
     if rois.dim() != 2 or rois.shape[1] != 4:
         raise invalid(op, "rois", rois, "shape (number of regions, 4)")
-    if batch_indices.dtype != torch.int64 or tuple(batch_indices.shape) != (rois.shape[0],):
-        raise invalid(op, "batch_indices", batch_indices, f"shape ({rois.shape[0]},) and dtype int64")
+    if call.batch_indices.dtype != torch.int64 or tuple(call.batch_indices.shape) != (rois.shape[0],):
+        raise invalid(op, "batch_indices", call.batch_indices, f"shape ({rois.shape[0]},) and dtype int64")
     for name, value, least in (
-        ("output_height", output_height, 1),
-        ("output_width", output_width, 1),
-        ("sampling_ratio", sampling_ratio, 0),
+        ("output_height", call.output_height, 1),
+        ("output_width", call.output_width, 1),
+        ("sampling_ratio", call.sampling_ratio, 0),
     ):
         if value < least:
             raise invalid(op, name, value, f"a number of at least {least}")
-    if not 0 < spatial_scale < math.inf:
-        raise invalid(op, "spatial_scale", spatial_scale, "a positive finite number")
+    if not 0 < call.spatial_scale < math.inf:
+        raise invalid(op, "spatial_scale", call.spatial_scale, "a positive finite number")
 
 
-def _roi_check_values(x: torch.Tensor, rois: torch.Tensor, batch_indices: torch.Tensor, **attributes: object) -> None:
-    if batch_indices.numel() == 0:
+def _roi_check_values(call: RoiAlignCall) -> None:
+    if call.batch_indices.numel() == 0:
         return
-    low, high = (int(bound) for bound in torch.aminmax(batch_indices))
-    if low < 0 or high >= x.shape[0]:
-        raise invalid("RoiAlign", "batch_indices", (low, high), f"numbers from 0 to {x.shape[0] - 1} (extremes shown)")
+    low, high = (int(bound) for bound in torch.aminmax(call.batch_indices))
+    if low < 0 or high >= call.X.shape[0]:
+        expected = f"numbers from 0 to {call.X.shape[0] - 1} (extremes shown)"
+        raise invalid("RoiAlign", "batch_indices", (low, high), expected)
 
 
 def _axis_samples(
@@ -127,111 +156,75 @@ def _largest_term(terms: list[torch.Tensor], counts: list[torch.Tensor], samples
     return largest.masked_fill(empty, 0.0)
 
 
-def _roi_reference(
-    x: torch.Tensor,
-    rois: torch.Tensor,
-    batch_indices: torch.Tensor,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> torch.Tensor:
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    half_pixel = coordinate_transformation_mode == "half_pixel"
-    corners = rois.to(dtype) * spatial_scale - (0.5 if half_pixel else 0.0)
+def _roi_reference(call: RoiAlignCall) -> torch.Tensor:
+    dtype = torch.promote_types(call.X.dtype, torch.float32)
+    half_pixel = call.coordinate_transformation_mode == "half_pixel"
+    corners = call.rois.to(dtype) * call.spatial_scale - (0.5 if half_pixel else 0.0)
     extents = corners[:, 2:] - corners[:, :2]
     if not half_pixel:
         extents = extents.clamp(min=1.0)
     boxes = torch.cat((corners[:, :2], extents), 1)
-    return _pool(x.to(dtype), boxes, batch_indices, mode, (output_height, output_width), sampling_ratio).to(x.dtype)
+    bins = (call.output_height, call.output_width)
+    pooled = _pool(call.X.to(dtype), boxes, call.batch_indices, call.mode, bins, call.sampling_ratio)
+    return pooled.to(call.X.dtype)
 
 
-def _roi_fake(
-    x: torch.Tensor,
-    rois: torch.Tensor,
-    batch_indices: torch.Tensor,
-    *,
-    output_height: int = 1,
-    output_width: int = 1,
-    **attributes: object,
-) -> torch.Tensor:
-    return x.new_empty((rois.shape[0], x.shape[1], output_height, output_width))
+def _roi_fake(call: RoiAlignCall) -> torch.Tensor:
+    return call.X.new_empty((call.rois.shape[0], call.X.shape[1], call.output_height, call.output_width))
 
 
 _ROI_ALIGN = declare(
     "RoiAlign",
     22,
-    "(Tensor X, Tensor rois, Tensor batch_indices, *, str coordinate_transformation_mode='half_pixel', "
-    "str mode='avg', int output_height=1, int output_width=1, int sampling_ratio=0, float spatial_scale=1.0) "
-    "-> Tensor",
+    RoiAlignCall,
     reference=_roi_reference,
     fake=_roi_fake,
     check=_roi_check,
     check_values=_roi_check_values,
-    opset_of_call=lambda bound: 16,
+    opset_of_call=lambda call: 16,
 )
 
 
-def roi_align(
-    X: torch.Tensor,
-    rois: torch.Tensor,
-    batch_indices: torch.Tensor,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> torch.Tensor:
-    """ONNX RoiAlign: pools regions of images to a fixed size, by bilinear samples.
+roi_align = public("roi_align", RoiAlignCall, _ROI_ALIGN)
+
+
+@operator_call
+class NonMaxSuppressionCall(Call[torch.Tensor]):
+    """ONNX NonMaxSuppression: per class the best boxes that do not overlap better ones too much.
 
     Args:
-        X: ``(batch, channels, height, width)``; a float dtype.
-        rois: ``(regions, 4)`` of X's dtype: x1, y1, x2, y2.
-        batch_indices: ``(regions,)`` int64, each region's image.
-        coordinate_transformation_mode: ``"half_pixel"`` shifts regions by half a pixel;
-            ``"output_half_pixel"`` does not, and makes regions at least one pixel wide and high.
-        mode: ``"avg"``, or ``"max"`` for the largest weighted corner of any sample.
-        output_height: bins per region, vertically.
-        output_width: bins per region, horizontally.
-        sampling_ratio: samples per bin and dimension; 0 for as many as a bin has pixels, rounded up.
-        spatial_scale: factor from the regions' coordinates to pixels of X.
+        boxes: ``(batch, boxes, 4)`` float32: y1, x1, y2, x2 of any two opposite corners, or centre x, y,
+            width, height.
+        scores: ``(batch, classes, boxes)`` float32.
+        max_output_boxes_per_class: how many boxes are kept at most; 0 keeps none. A number or a one-element
+            tensor, as the thresholds.
+        iou_threshold: a box that overlaps a kept one by more (intersection over union) is dropped; 0 to 1.
+        score_threshold: only boxes with a larger score are kept; all if None.
+        center_point_box: whether boxes are given by centre and size.
 
     Returns:
-        ``(regions, channels, output_height, output_width)`` of X's dtype.
+        ``(kept, 3)`` int64: batch, class and box index.
 
     Raises:
-        ValueError: shapes, dtypes, attributes or indices that the specification forbids.
+        ValueError: shapes, dtypes or thresholds that the specification forbids.
 
-    Source: https://onnx.ai/onnx/operators/onnx__RoiAlign.html
+    Decomposed into ATen operators, every box that may be kept is a step of its own, so ``max_output_boxes_per_class``
+    may then be at most 1024 where the number of boxes is larger or dynamic; else NotImplementedError says so.
+
+    Source: https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html
     """
-    result: torch.Tensor = _ROI_ALIGN(
-        X,
-        rois,
-        batch_indices,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        mode=mode,
-        output_height=output_height,
-        output_width=output_width,
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-    )
-    return result
+
+    boxes: torch.Tensor
+    scores: torch.Tensor
+    max_output_boxes_per_class: Integer = Integer(0)
+    iou_threshold: Number = Number(0.0)
+    score_threshold: OptionalNumber = OptionalNumber(None)
+    _: KW_ONLY
+    center_point_box: bool = False
 
 
-def _nms_check(
-    boxes: torch.Tensor,
-    scores: torch.Tensor,
-    max_output_boxes_per_class: int = 0,
-    iou_threshold: float = 0.0,
-    score_threshold: float | None = None,
-    *,
-    center_point_box: bool = False,
-) -> None:
+def _nms_check(call: NonMaxSuppressionCall) -> None:
+    boxes, scores = call.boxes, call.scores
     op = "NonMaxSuppression"
     for name, tensor in (("boxes", boxes), ("scores", scores)):
         check_dtype(op, name, tensor, frozenset({torch.float32}))
@@ -239,12 +232,12 @@ def _nms_check(
         raise invalid(op, "boxes", boxes, "shape (batch, boxes, 4)")
     if scores.dim() != 3 or scores.shape[0] != boxes.shape[0] or scores.shape[2] != boxes.shape[1]:
         raise invalid(op, "scores", scores, f"shape (batch {boxes.shape[0]}, classes, boxes {boxes.shape[1]})")
-    if max_output_boxes_per_class < 0:
-        raise invalid(op, "max_output_boxes_per_class", max_output_boxes_per_class, "no negative number")
-    if score_threshold is not None and math.isnan(score_threshold):
-        raise invalid(op, "score_threshold", score_threshold, "a number, or None")
-    if not 0 <= iou_threshold <= 1:
-        raise invalid(op, "iou_threshold", iou_threshold, "a number from 0 to 1")
+    if call.max_output_boxes_per_class < 0:
+        raise invalid(op, "max_output_boxes_per_class", call.max_output_boxes_per_class, "no negative number")
+    if call.score_threshold is not None and math.isnan(call.score_threshold):
+        raise invalid(op, "score_threshold", call.score_threshold, "a number, or None")
+    if not 0 <= call.iou_threshold <= 1:
+        raise invalid(op, "iou_threshold", call.iou_threshold, "a number from 0 to 1")
 
 
 def _corners(boxes: torch.Tensor, center_point_box: bool) -> torch.Tensor:
@@ -281,79 +274,63 @@ def _select(corners: torch.Tensor, scores: torch.Tensor, most: int, iou: float, 
     return chosen
 
 
-def _nms_reference(
-    boxes: torch.Tensor,
-    scores: torch.Tensor,
-    max_output_boxes_per_class: int = 0,
-    iou_threshold: float = 0.0,
-    score_threshold: float | None = None,
-    *,
-    center_point_box: bool = False,
-) -> torch.Tensor:
-    corners = _corners(boxes, center_point_box)
+def _nms_reference(call: NonMaxSuppressionCall) -> torch.Tensor:
+    corners, scores = _corners(call.boxes, call.center_point_box), call.scores
+    most, iou, least = call.max_output_boxes_per_class, call.iou_threshold, call.score_threshold
     found = [
         (batch, label, box)
         for batch in range(scores.shape[0])
         for label in range(scores.shape[1])
-        for box in _select(
-            corners[batch], scores[batch, label], max_output_boxes_per_class, iou_threshold, score_threshold
-        )
+        for box in _select(corners[batch], scores[batch, label], most, iou, least)
     ]
-    return torch.tensor(found, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
+    return torch.tensor(found, dtype=torch.int64, device=call.boxes.device).reshape(-1, 3)
 
 
 # The decomposition takes so many operators for each box that it may keep.
 _UNROLLED_BOXES = 1024
 
 
-def _nms_composite(
-    boxes: torch.Tensor,
-    scores: torch.Tensor,
-    max_output_boxes_per_class: int = 0,
-    iou_threshold: float = 0.0,
-    score_threshold: float | None = None,
-    *,
-    center_point_box: bool = False,
-) -> torch.Tensor:
+def _nms_composite(call: NonMaxSuppressionCall) -> torch.Tensor:
     """Keeps one box after the other, for all batches and classes at once, without a look at the data."""
-    batch, classes, count = scores.shape
-    most = min(max_output_boxes_per_class, count) if isinstance(count, int) else max_output_boxes_per_class
+    batch, classes, count = call.scores.shape
+    most = call.max_output_boxes_per_class
+    most = min(most, count) if isinstance(count, int) else most
     if most > _UNROLLED_BOXES:
         raise NotImplementedError(
             f"NonMaxSuppression decomposes for at most {_UNROLLED_BOXES} boxes per class, because every box is a step "
-            f"of its own; max_output_boxes_per_class is {max_output_boxes_per_class}"
+            f"of its own; max_output_boxes_per_class is {call.max_output_boxes_per_class}"
         )
-    sorted_scores, order = torch.sort(scores, dim=-1, descending=True, stable=True)
-    alive = torch.ones_like(order, dtype=torch.bool) if score_threshold is None else sorted_scores > score_threshold
-    corners = _corners(boxes, center_point_box)[:, None].expand(batch, classes, count, 4)
+    sorted_scores, order = torch.sort(call.scores, dim=-1, descending=True, stable=True)
+    least = call.score_threshold
+    alive = torch.ones_like(order, dtype=torch.bool) if least is None else sorted_scores > least
+    corners = _corners(call.boxes, call.center_point_box)[:, None].expand(batch, classes, count, 4)
     corners = corners.gather(2, order[..., None].expand(batch, classes, count, 4))
     # One box more, empty, stands for "none is left".
     corners, order = torch.nn.functional.pad(corners, (0, 0, 0, 1)), torch.nn.functional.pad(order, (0, 1))
-    alive, ranks = torch.nn.functional.pad(alive, (0, 1)), torch.arange(count + 1, device=boxes.device)
+    alive, ranks = torch.nn.functional.pad(alive, (0, 1)), torch.arange(count + 1, device=call.boxes.device)
     kept, found = [], []
     for _ in range(most):
         best = torch.where(alive, ranks, count).amin(-1, keepdim=True)
         kept.append(order.gather(2, best))
         found.append(best < count)
         box = corners.gather(2, best[..., None].expand(batch, classes, 1, 4))
-        alive = alive & (ranks != best) & (_overlaps(box, corners) <= iou_threshold)
+        alive = alive & (ranks != best) & (_overlaps(box, corners) <= call.iou_threshold)
     if not most:
-        return boxes.new_empty((0, 3), dtype=torch.int64)
+        return call.boxes.new_empty((0, 3), dtype=torch.int64)
     where = torch.cat(found, -1).nonzero()
     chosen = torch.cat(kept, -1)[where[:, 0], where[:, 1], where[:, 2]]
     return torch.cat((where[:, :2], chosen[:, None]), 1)
 
 
-def _nms_fake(boxes: torch.Tensor, *args: object, **attributes: object) -> torch.Tensor:
+def _nms_fake(call: NonMaxSuppressionCall) -> torch.Tensor:
     count = torch.library.get_ctx().new_dynamic_size()
-    return boxes.new_empty((count, 3), dtype=torch.int64)
+    return call.boxes.new_empty((count, 3), dtype=torch.int64)
 
 
 _NMS = declare(
     "NonMaxSuppression",
     11,
-    "(Tensor boxes, Tensor scores, int max_output_boxes_per_class=0, float iou_threshold=0.0, "
-    "float? score_threshold=None, *, bool center_point_box=False) -> Tensor",
+    NonMaxSuppressionCall,
     reference=_nms_reference,
     composite=_nms_composite,
     kernel=_nms_reference,
@@ -363,45 +340,4 @@ _NMS = declare(
 )
 
 
-def non_max_suppression(
-    boxes: torch.Tensor,
-    scores: torch.Tensor,
-    max_output_boxes_per_class: int | torch.Tensor = 0,
-    iou_threshold: float | torch.Tensor = 0.0,
-    score_threshold: float | torch.Tensor | None = None,
-    *,
-    center_point_box: bool = False,
-) -> torch.Tensor:
-    """ONNX NonMaxSuppression: per class the best boxes that do not overlap better ones too much.
-
-    Args:
-        boxes: ``(batch, boxes, 4)`` float32: y1, x1, y2, x2 of any two opposite corners, or centre x, y,
-            width, height.
-        scores: ``(batch, classes, boxes)`` float32.
-        max_output_boxes_per_class: how many boxes are kept at most; 0 keeps none. A number or a one-element
-            tensor, as the thresholds.
-        iou_threshold: a box that overlaps a kept one by more (intersection over union) is dropped; 0 to 1.
-        score_threshold: only boxes with a larger score are kept; all if None.
-        center_point_box: whether boxes are given by centre and size.
-
-    Returns:
-        ``(kept, 3)`` int64: batch, class and box index.
-
-    Raises:
-        ValueError: shapes, dtypes or thresholds that the specification forbids.
-
-    Decomposed into ATen operators, every box that may be kept is a step of its own, so ``max_output_boxes_per_class``
-    may then be at most 1024 where the number of boxes is larger or dynamic; else NotImplementedError says so.
-
-    Source: https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html
-    """
-    op = "NonMaxSuppression"
-    result: torch.Tensor = _NMS(
-        boxes,
-        scores,
-        integer(op, "max_output_boxes_per_class", max_output_boxes_per_class),
-        number(op, "iou_threshold", iou_threshold),
-        None if score_threshold is None else number(op, "score_threshold", score_threshold),
-        center_point_box=flag(op, "center_point_box", center_point_box),
-    )
-    return result
+non_max_suppression = public("non_max_suppression", NonMaxSuppressionCall, _NMS)

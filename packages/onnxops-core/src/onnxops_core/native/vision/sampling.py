@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 
 import torch
 
 from onnxops_core._torch_private import forward_mode_is_active
-from onnxops_core.native.declaring.arguments import flag, integers
+from onnxops_core.native.declaring.call import Call, Integers, Sizes, operator_call, public
 from onnxops_core.native.declaring.checks import (
     FLOATS,
     check_choice,
@@ -35,19 +36,42 @@ _SAMPLED = FLOATS | {
 }
 
 
-def _grid_check(
-    x: torch.Tensor,
-    grid: torch.Tensor,
-    *,
-    align_corners: bool = False,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
-) -> None:
+@operator_call
+class GridSampleCall(Call[torch.Tensor]):
+    """ONNX GridSample: interpolates at given points, in any number of spatial dimensions.
+
+    Args:
+        X: ``(batch, channels, D1, ..., Dr)``; float, integer or boolean.
+        grid: ``(batch, D1_out, ..., Dr_out, r)``, a float dtype: positions in [-1, 1], the innermost
+            dimension first.
+        align_corners: whether -1 and 1 are the centres of the outermost pixels rather than their outer edges.
+        mode: ``"linear"``, ``"nearest"`` (ties to even) or ``"cubic"``.
+        padding_mode: what lies outside: ``"zeros"``, the ``"border"``, or its ``"reflection"``.
+
+    Returns:
+        ``(batch, channels, D1_out, ..., Dr_out)`` of X's dtype.
+
+    Raises:
+        ValueError: shapes, dtypes or attributes that the specification forbids.
+
+    Source: https://onnx.ai/onnx/operators/onnx__GridSample.html
+    """
+
+    X: torch.Tensor
+    grid: torch.Tensor
+    _: KW_ONLY
+    align_corners: bool = False
+    mode: str = "linear"
+    padding_mode: str = "zeros"
+
+
+def _grid_check(call: GridSampleCall) -> None:
+    x, grid = call.X, call.grid
     op = "GridSample"
     check_dtype(op, "X", x, _SAMPLED)
     check_float(op, "grid", grid)
-    check_choice(op, "mode", mode, ("linear", "nearest", "cubic"))
-    check_choice(op, "padding_mode", padding_mode, ("zeros", "border", "reflection"))
+    check_choice(op, "mode", call.mode, ("linear", "nearest", "cubic"))
+    check_choice(op, "padding_mode", call.padding_mode, ("zeros", "border", "reflection"))
     rank = x.dim()
     if rank < 3 or any(size == 0 for size in x.shape[2:]):
         raise invalid(op, "X", x, "(batch, channels, D1, ...) with spatial dimensions that are not empty")
@@ -137,29 +161,23 @@ def _interpolate(
     return total
 
 
-def _grid_reference(
-    x: torch.Tensor,
-    grid: torch.Tensor,
-    *,
-    align_corners: bool = False,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
-) -> torch.Tensor:
-    dtype = torch.promote_types(torch.promote_types(grid.dtype, torch.float32), _float_of(x.dtype))
-    points = grid.to(dtype).flatten(1, -2)
+def _grid_reference(call: GridSampleCall) -> torch.Tensor:
+    x = call.X
+    dtype = torch.promote_types(torch.promote_types(call.grid.dtype, torch.float32), _float_of(x.dtype))
+    points = call.grid.to(dtype).flatten(1, -2)
     positions = []
     for place, size in enumerate(x.shape[2:]):
         coordinate = points[..., x.dim() - 3 - place]
         # From [-1, 1] to pixels, whose centres lie at whole numbers.
         aligned, edges = (coordinate + 1) / 2 * (size - 1), ((coordinate + 1) * size - 1) / 2
-        position = aligned if align_corners else edges
-        if mode != "cubic":
-            if mode == "nearest":
+        position = aligned if call.align_corners else edges
+        if call.mode != "cubic":
+            if call.mode == "nearest":
                 position = torch.round(position)
-            position = _pad_position(position, size, padding_mode, align_corners)
+            position = _pad_position(position, size, call.padding_mode, call.align_corners)
         positions.append(position)
-    y = _interpolate(x.to(dtype), positions, mode, padding_mode, align_corners)
-    result: torch.Tensor = y.unflatten(2, grid.shape[1:-1]).to(x.dtype)
+    y = _interpolate(x.to(dtype), positions, call.mode, call.padding_mode, call.align_corners)
+    result: torch.Tensor = y.unflatten(2, call.grid.shape[1:-1]).to(x.dtype)
     return result
 
 
@@ -173,108 +191,36 @@ def _float_of(dtype: torch.dtype) -> torch.dtype:
 _TORCH_MODES = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
 
 
-def _grid_composite(
-    x: torch.Tensor,
-    grid: torch.Tensor,
-    *,
-    align_corners: bool = False,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
-) -> torch.Tensor:
-    same = x.dtype == grid.dtype and x.dtype in (torch.float32, torch.float64)
-    native = same and (x.dim() == 4 or (x.dim() == 5 and mode != "cubic"))
+def _grid_composite(call: GridSampleCall) -> torch.Tensor:
+    x = call.X
+    same = x.dtype == call.grid.dtype and x.dtype in (torch.float32, torch.float64)
+    native = same and (x.dim() == 4 or (x.dim() == 5 and call.mode != "cubic"))
     if not native or forward_mode_is_active():  # torch's grid_sample has no forward-mode derivative
-        return _grid_reference(x, grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
-    return torch.nn.functional.grid_sample(x, grid, _TORCH_MODES[mode], padding_mode, align_corners)
+        return _grid_reference(call)
+    return torch.nn.functional.grid_sample(x, call.grid, _TORCH_MODES[call.mode], call.padding_mode, call.align_corners)
 
 
-def _grid_fake(x: torch.Tensor, grid: torch.Tensor, **attributes: object) -> torch.Tensor:
-    return x.new_empty((*x.shape[:2], *grid.shape[1:-1]))
+def _grid_fake(call: GridSampleCall) -> torch.Tensor:
+    return call.X.new_empty((*call.X.shape[:2], *call.grid.shape[1:-1]))
 
 
 _GRID_SAMPLE = declare(
     "GridSample",
     22,
-    "(Tensor X, Tensor grid, *, bool align_corners=False, str mode='linear', str padding_mode='zeros') -> Tensor",
+    GridSampleCall,
     reference=_grid_reference,
     composite=_grid_composite,
     fake=_grid_fake,
     check=_grid_check,
-    opset_of_call=lambda bound: 20,
+    opset_of_call=lambda call: 20,
 )
 
 
-def grid_sample(
-    X: torch.Tensor,
-    grid: torch.Tensor,
-    *,
-    align_corners: bool = False,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
-) -> torch.Tensor:
-    """ONNX GridSample: interpolates at given points, in any number of spatial dimensions.
-
-    Args:
-        X: ``(batch, channels, D1, ..., Dr)``; float, integer or boolean.
-        grid: ``(batch, D1_out, ..., Dr_out, r)``, a float dtype: positions in [-1, 1], the innermost
-            dimension first.
-        align_corners: whether -1 and 1 are the centres of the outermost pixels rather than their outer edges.
-        mode: ``"linear"``, ``"nearest"`` (ties to even) or ``"cubic"``.
-        padding_mode: what lies outside: ``"zeros"``, the ``"border"``, or its ``"reflection"``.
-
-    Returns:
-        ``(batch, channels, D1_out, ..., Dr_out)`` of X's dtype.
-
-    Raises:
-        ValueError: shapes, dtypes or attributes that the specification forbids.
-
-    Source: https://onnx.ai/onnx/operators/onnx__GridSample.html
-    """
-    aligned = flag("GridSample", "align_corners", align_corners)
-    result: torch.Tensor = _GRID_SAMPLE(X, grid, align_corners=aligned, mode=mode, padding_mode=padding_mode)
-    return result
+grid_sample = public("grid_sample", GridSampleCall, _GRID_SAMPLE)
 
 
-def _affine_check(theta: torch.Tensor, size: Sequence[int], *, align_corners: bool = False) -> None:
-    op = "AffineGrid"
-    check_float(op, "theta", theta)
-    if len(size) not in (4, 5):
-        raise invalid(op, "size", tuple(size), "4 numbers (N, C, H, W) or 5 (N, C, D, H, W)")
-    rank = len(size) - 2
-    if tuple(theta.shape) != (size[0], rank, rank + 1):
-        raise invalid(op, "theta", theta, f"shape {(size[0], rank, rank + 1)} for size {tuple(size)}")
-    if any(dim <= 0 for dim in size[2:]):
-        raise invalid(op, "size", tuple(size), "positive spatial sizes")
-
-
-def _affine_reference(theta: torch.Tensor, size: Sequence[int], *, align_corners: bool = False) -> torch.Tensor:
-    dtype = torch.promote_types(theta.dtype, torch.float32)
-    axes = []
-    for length in size[2:]:
-        steps = torch.arange(length, dtype=dtype, device=theta.device)
-        # One point along an aligned dimension lies at its start.
-        span = max(length - 1, 1) if align_corners else length
-        axes.append(steps * (2 / span) - 1 if align_corners else (steps * 2 + 1) / span - 1)
-    mesh = torch.meshgrid(*axes, indexing="ij")
-    points = torch.stack((*mesh[::-1], torch.ones_like(mesh[0])), -1).flatten(0, -2)
-    grid = points @ theta.to(dtype).transpose(1, 2)
-    result: torch.Tensor = grid.unflatten(1, list(size[2:])).to(theta.dtype)
-    return result
-
-
-_AFFINE_GRID = declare(
-    "AffineGrid",
-    20,
-    "(Tensor theta, SymInt[] size, *, bool align_corners=False) -> Tensor",
-    reference=_affine_reference,
-    check=_affine_check,
-    scalar_inputs={"size": 7},
-)
-
-
-def affine_grid(
-    theta: torch.Tensor, size: torch.Tensor | Sequence[int | torch.SymInt], *, align_corners: bool = False
-) -> torch.Tensor:
+@operator_call
+class AffineGridCall(Call[torch.Tensor]):
     """ONNX AffineGrid: the grid of points for :func:`grid_sample` that an affine map gives.
 
     Args:
@@ -290,150 +236,60 @@ def affine_grid(
 
     Source: https://onnx.ai/onnx/operators/onnx__AffineGrid.html
     """
+
+    theta: torch.Tensor
+    size: Sizes
+    _: KW_ONLY
+    align_corners: bool = False
+
+
+def _affine_check(call: AffineGridCall) -> None:
+    size = call.size
     op = "AffineGrid"
-    sizes = integers(op, "size", size)
-    result: torch.Tensor = _AFFINE_GRID(theta, sizes, align_corners=flag(op, "align_corners", align_corners))
+    check_float(op, "theta", call.theta)
+    if len(size) not in (4, 5):
+        raise invalid(op, "size", tuple(size), "4 numbers (N, C, H, W) or 5 (N, C, D, H, W)")
+    rank = len(size) - 2
+    if tuple(call.theta.shape) != (size[0], rank, rank + 1):
+        raise invalid(op, "theta", call.theta, f"shape {(size[0], rank, rank + 1)} for size {tuple(size)}")
+    if any(dim <= 0 for dim in size[2:]):
+        raise invalid(op, "size", tuple(size), "positive spatial sizes")
+
+
+def _affine_reference(call: AffineGridCall) -> torch.Tensor:
+    dtype = torch.promote_types(call.theta.dtype, torch.float32)
+    axes = []
+    for length in call.size[2:]:
+        steps = torch.arange(length, dtype=dtype, device=call.theta.device)
+        # One point along an aligned dimension lies at its start.
+        span = max(length - 1, 1) if call.align_corners else length
+        axes.append(steps * (2 / span) - 1 if call.align_corners else (steps * 2 + 1) / span - 1)
+    mesh = torch.meshgrid(*axes, indexing="ij")
+    points = torch.stack((*mesh[::-1], torch.ones_like(mesh[0])), -1).flatten(0, -2)
+    grid = points @ call.theta.to(dtype).transpose(1, 2)
+    result: torch.Tensor = grid.unflatten(1, list(call.size[2:])).to(call.theta.dtype)
     return result
+
+
+_AFFINE_GRID = declare(
+    "AffineGrid",
+    20,
+    AffineGridCall,
+    reference=_affine_reference,
+    check=_affine_check,
+    scalar_inputs={"size": 7},
+)
+
+
+affine_grid = public("affine_grid", AffineGridCall, _AFFINE_GRID)
 
 
 def _spatial(values: Sequence[int], rank: int, default: int) -> list[int]:
     return list(values) if values else [default] * rank
 
 
-def _deform_check(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    offset: torch.Tensor,
-    b: torch.Tensor | None = None,
-    mask: torch.Tensor | None = None,
-    *,
-    dilations: Sequence[int] = (),
-    group: int = 1,
-    kernel_shape: Sequence[int] = (),
-    offset_group: int = 1,
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> None:
-    op = "DeformConv"
-    check_float(op, "X", x)
-    rank = x.dim() - 2
-    if rank < 1:
-        raise invalid(op, "X", x, "(batch, channels, D1, ...)")
-    for name, tensor in (("W", w), ("offset", offset), ("B", b), ("mask", mask)):
-        check_same_dtype(op, name, tensor, "X", x.dtype)
-    channels = x.shape[1]
-    for name, number in (("group", group), ("offset_group", offset_group)):
-        if number <= 0 or channels % number:
-            raise invalid(op, name, number, f"a divisor of the {channels} channels of X")
-    if w.dim() != x.dim() or w.shape[1] * group != channels or w.shape[0] % group:
-        raise invalid(op, "W", w, f"(multiple of {group}, {channels // group}, {rank} kernel dimensions)")
-    if kernel_shape and list(kernel_shape) != list(w.shape[2:]):
-        raise invalid(op, "kernel_shape", list(kernel_shape), f"{list(w.shape[2:])}, as W has")
-    for name, values, count in (("dilations", dilations, rank), ("strides", strides, rank), ("pads", pads, 2 * rank)):
-        least = 0 if name == "pads" else 1
-        if values and (len(values) != count or any(value < least for value in values)):
-            raise invalid(op, name, list(values), f"{count} numbers of at least {least}")
-    taps = math.prod(w.shape[2:])
-    shape = _output_size(x, w, dilations, pads, strides)
-    if any(size <= 0 for size in shape):
-        raise invalid(op, "X", x, "spatial dimensions that the kernel fits into")
-    batch = x.shape[0]
-    if tuple(offset.shape) != (batch, offset_group * taps * rank, *shape):
-        raise invalid(op, "offset", offset, f"shape {(batch, offset_group * taps * rank, *shape)}")
-    if mask is not None and tuple(mask.shape) != (batch, offset_group * taps, *shape):
-        raise invalid(op, "mask", mask, f"shape {(batch, offset_group * taps, *shape)}")
-    if b is not None and tuple(b.shape) != (w.shape[0],):
-        raise invalid(op, "B", b, f"shape ({w.shape[0]},)")
-
-
-def _output_size(
-    x: torch.Tensor, w: torch.Tensor, dilations: Sequence[int], pads: Sequence[int], strides: Sequence[int]
-) -> list[int]:
-    rank = x.dim() - 2
-    pad = _spatial(pads, 2 * rank, 0)
-    dilation, stride = _spatial(dilations, rank, 1), _spatial(strides, rank, 1)
-    return [
-        (x.shape[2 + i] + pad[i] + pad[rank + i] - dilation[i] * (w.shape[2 + i] - 1) - 1) // stride[i] + 1
-        for i in range(rank)
-    ]
-
-
-def _deform_reference(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    offset: torch.Tensor,
-    b: torch.Tensor | None = None,
-    mask: torch.Tensor | None = None,
-    *,
-    dilations: Sequence[int] = (),
-    group: int = 1,
-    kernel_shape: Sequence[int] = (),
-    offset_group: int = 1,
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> torch.Tensor:
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    rank = x.dim() - 2
-    batch, channels = x.shape[:2]
-    kernel = list(w.shape[2:])
-    taps = math.prod(kernel)
-    shape = list(offset.shape[2:])
-    points = math.prod(shape)
-    pad, dilation, stride = _spatial(pads, 2 * rank, 0), _spatial(dilations, rank, 1), _spatial(strides, rank, 1)
-    # (batch, offset groups, taps, spatial dimension, output points)
-    shift = offset.to(dtype).reshape(batch, offset_group, taps, rank, points)
-    positions = []
-    for i in range(rank):
-        out = torch.arange(shape[i], device=x.device, dtype=dtype) * stride[i] - pad[i]
-        tap = torch.arange(kernel[i], device=x.device, dtype=dtype) * dilation[i]
-        out = out.view([-1 if j == i else 1 for j in range(rank)]).expand(shape).reshape(1, -1)
-        tap = tap.view([-1 if j == i else 1 for j in range(rank)]).expand(kernel).reshape(-1, 1)
-        positions.append((shift[:, :, :, i] + (out + tap)).reshape(batch * offset_group, taps * points))
-    grouped = x.to(dtype).reshape(batch * offset_group, channels // offset_group, *x.shape[2:])
-    columns = _interpolate(grouped, positions, "linear", "zeros", False)
-    columns = columns.reshape(batch, offset_group, channels // offset_group, taps, points)
-    if mask is not None:
-        columns = columns * mask.to(dtype).reshape(batch, offset_group, 1, taps, points)
-    columns = columns.reshape(batch, group, channels // group * taps, points)
-    weight = w.to(dtype).reshape(group, w.shape[0] // group, -1)
-    y = (weight @ columns).reshape(batch, w.shape[0], *shape)
-    if b is not None:
-        y = y + b.to(dtype).view([-1] + [1] * rank)
-    return y.to(x.dtype)
-
-
-def _deform_fake(
-    x: torch.Tensor, w: torch.Tensor, offset: torch.Tensor, *args: object, **attributes: object
-) -> torch.Tensor:
-    return x.new_empty((x.shape[0], w.shape[0], *offset.shape[2:]))
-
-
-_DEFORM_CONV = declare(
-    "DeformConv",
-    22,
-    "(Tensor X, Tensor W, Tensor offset, Tensor? B=None, Tensor? mask=None, *, int[] dilations=[], int group=1, "
-    "int[] kernel_shape=[], int offset_group=1, int[] pads=[], int[] strides=[]) -> Tensor",
-    reference=_deform_reference,
-    fake=_deform_fake,
-    check=_deform_check,
-    opset_of_call=lambda bound: 19,
-)
-
-
-def deform_conv(
-    X: torch.Tensor,
-    W: torch.Tensor,
-    offset: torch.Tensor,
-    B: torch.Tensor | None = None,
-    mask: torch.Tensor | None = None,
-    *,
-    dilations: Sequence[int] = (),
-    group: int = 1,
-    kernel_shape: Sequence[int] = (),
-    offset_group: int = 1,
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> torch.Tensor:
+@operator_call
+class DeformConvCall(Call[torch.Tensor]):
     """ONNX DeformConv: a convolution whose taps are moved by offsets, in any number of spatial dimensions.
 
     Args:
@@ -457,18 +313,116 @@ def deform_conv(
 
     Source: https://onnx.ai/onnx/operators/onnx__DeformConv.html
     """
+
+    X: torch.Tensor
+    W: torch.Tensor
+    offset: torch.Tensor
+    B: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
+    _: KW_ONLY
+    dilations: Integers = Integers(())
+    group: int = 1
+    kernel_shape: Integers = Integers(())
+    offset_group: int = 1
+    pads: Integers = Integers(())
+    strides: Integers = Integers(())
+
+
+def _deform_check(call: DeformConvCall) -> None:
+    x, w, group, offset_group = call.X, call.W, call.group, call.offset_group
     op = "DeformConv"
-    result: torch.Tensor = _DEFORM_CONV(
-        X,
-        W,
-        offset,
-        B,
-        mask,
-        dilations=integers(op, "dilations", dilations),
-        group=group,
-        kernel_shape=integers(op, "kernel_shape", kernel_shape),
-        offset_group=offset_group,
-        pads=integers(op, "pads", pads),
-        strides=integers(op, "strides", strides),
-    )
-    return result
+    check_float(op, "X", x)
+    rank = x.dim() - 2
+    if rank < 1:
+        raise invalid(op, "X", x, "(batch, channels, D1, ...)")
+    for name, tensor in (("W", w), ("offset", call.offset), ("B", call.B), ("mask", call.mask)):
+        check_same_dtype(op, name, tensor, "X", x.dtype)
+    channels = x.shape[1]
+    for name, number in (("group", group), ("offset_group", offset_group)):
+        if number <= 0 or channels % number:
+            raise invalid(op, name, number, f"a divisor of the {channels} channels of X")
+    if w.dim() != x.dim() or w.shape[1] * group != channels or w.shape[0] % group:
+        raise invalid(op, "W", w, f"(multiple of {group}, {channels // group}, {rank} kernel dimensions)")
+    if call.kernel_shape and list(call.kernel_shape) != list(w.shape[2:]):
+        raise invalid(op, "kernel_shape", list(call.kernel_shape), f"{list(w.shape[2:])}, as W has")
+    for name, values, count in (
+        ("dilations", call.dilations, rank),
+        ("strides", call.strides, rank),
+        ("pads", call.pads, 2 * rank),
+    ):
+        least = 0 if name == "pads" else 1
+        if values and (len(values) != count or any(value < least for value in values)):
+            raise invalid(op, name, list(values), f"{count} numbers of at least {least}")
+    taps = math.prod(w.shape[2:])
+    shape = _output_size(call)
+    if any(size <= 0 for size in shape):
+        raise invalid(op, "X", x, "spatial dimensions that the kernel fits into")
+    batch = x.shape[0]
+    if tuple(call.offset.shape) != (batch, offset_group * taps * rank, *shape):
+        raise invalid(op, "offset", call.offset, f"shape {(batch, offset_group * taps * rank, *shape)}")
+    if call.mask is not None and tuple(call.mask.shape) != (batch, offset_group * taps, *shape):
+        raise invalid(op, "mask", call.mask, f"shape {(batch, offset_group * taps, *shape)}")
+    if call.B is not None and tuple(call.B.shape) != (w.shape[0],):
+        raise invalid(op, "B", call.B, f"shape ({w.shape[0]},)")
+
+
+def _output_size(call: DeformConvCall) -> list[int]:
+    x, w = call.X, call.W
+    rank = x.dim() - 2
+    pad = _spatial(call.pads, 2 * rank, 0)
+    dilation, stride = _spatial(call.dilations, rank, 1), _spatial(call.strides, rank, 1)
+    return [
+        (x.shape[2 + i] + pad[i] + pad[rank + i] - dilation[i] * (w.shape[2 + i] - 1) - 1) // stride[i] + 1
+        for i in range(rank)
+    ]
+
+
+def _deform_reference(call: DeformConvCall) -> torch.Tensor:
+    x, offset_group = call.X, call.offset_group
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    rank = x.dim() - 2
+    batch, channels = x.shape[:2]
+    kernel = list(call.W.shape[2:])
+    taps = math.prod(kernel)
+    shape = list(call.offset.shape[2:])
+    points = math.prod(shape)
+    pad = _spatial(call.pads, 2 * rank, 0)
+    dilation, stride = _spatial(call.dilations, rank, 1), _spatial(call.strides, rank, 1)
+    # (batch, offset groups, taps, spatial dimension, output points)
+    shift = call.offset.to(dtype).reshape(batch, offset_group, taps, rank, points)
+    positions = []
+    for i in range(rank):
+        out = torch.arange(shape[i], device=x.device, dtype=dtype) * stride[i] - pad[i]
+        tap = torch.arange(kernel[i], device=x.device, dtype=dtype) * dilation[i]
+        out = out.view([-1 if j == i else 1 for j in range(rank)]).expand(shape).reshape(1, -1)
+        tap = tap.view([-1 if j == i else 1 for j in range(rank)]).expand(kernel).reshape(-1, 1)
+        positions.append((shift[:, :, :, i] + (out + tap)).reshape(batch * offset_group, taps * points))
+    grouped = x.to(dtype).reshape(batch * offset_group, channels // offset_group, *x.shape[2:])
+    columns = _interpolate(grouped, positions, "linear", "zeros", False)
+    columns = columns.reshape(batch, offset_group, channels // offset_group, taps, points)
+    if call.mask is not None:
+        columns = columns * call.mask.to(dtype).reshape(batch, offset_group, 1, taps, points)
+    columns = columns.reshape(batch, call.group, channels // call.group * taps, points)
+    weight = call.W.to(dtype).reshape(call.group, call.W.shape[0] // call.group, -1)
+    y = (weight @ columns).reshape(batch, call.W.shape[0], *shape)
+    if call.B is not None:
+        y = y + call.B.to(dtype).view([-1] + [1] * rank)
+    return y.to(x.dtype)
+
+
+def _deform_fake(call: DeformConvCall) -> torch.Tensor:
+    return call.X.new_empty((call.X.shape[0], call.W.shape[0], *call.offset.shape[2:]))
+
+
+_DEFORM_CONV = declare(
+    "DeformConv",
+    22,
+    DeformConvCall,
+    reference=_deform_reference,
+    fake=_deform_fake,
+    check=_deform_check,
+    opset_of_call=lambda call: 19,
+)
+
+
+deform_conv = public("deform_conv", DeformConvCall, _DEFORM_CONV)
