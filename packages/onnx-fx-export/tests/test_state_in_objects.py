@@ -15,6 +15,7 @@ import random
 import re
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,6 +62,22 @@ class Steps(Iterator[int]):
     def __next__(self) -> int:
         self.n += 1
         return self.n
+
+
+class Private:
+    def __init__(self) -> None:
+        self.__n = 0
+
+    def next(self) -> int:
+        self.__n += 1
+        return self.__n
+
+
+class Total:
+    n = 0
+
+
+REFERRED = types.SimpleNamespace(n=0)
 
 
 def settings() -> types.ModuleType:
@@ -148,6 +165,7 @@ def default_counter(place: Any, counter: Any = itertools.count(1)) -> int:
 
 def seed() -> None:
     """Set back what all models share."""
+    Total.n = REFERRED.n = 0
     random.seed(0)
     np.random.seed(0)
     default_counter.__defaults__ = (itertools.count(1),)
@@ -189,6 +207,9 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "module": (settings, add_to_attribute),
     "random": (lambda: None, draw_of_python),
     "numpy.random": (lambda: None, draw_of_numpy),
+    "private attribute": (Private, lambda place: place.next()),
+    "class that code names": (lambda: None, lambda place: add_to_attribute(Total)),
+    "weak reference": (lambda: weakref.ref(REFERRED), lambda place: add_to_attribute(place())),
     "default argument": (lambda: None, default_counter),
 }
 

@@ -11,8 +11,11 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["code_names", "is_read", "line_of", "plain_functions"]
+__all__ = ["FUNCTIONS", "code_names", "is_read", "line_of", "plain_functions"]
 
+_WRAPPERS = (staticmethod, classmethod, types.MethodType)
+#: The classes of which :func:`plain_functions` finds functions.
+FUNCTIONS = (types.FunctionType, *_WRAPPERS, property, functools.cached_property)
 _NOT_OF_A_CALL = ("__init__", "__repr__", "__str__", "extra_repr", "__getstate__", "__setstate__", "__deepcopy__")
 _FILLING = ("append", "appendleft", "extend", "add", "update", "insert", "clear", "remove")
 _STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
@@ -21,24 +24,23 @@ _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_DEREF")
 
 def plain_functions(value: Any) -> list[types.FunctionType]:
     """Return the functions written in Python that a function, method, property or decorated function consists of."""
-    if isinstance(value, staticmethod | classmethod | types.MethodType):
-        value = value.__func__
     if isinstance(value, property):
         return [part for part in (value.fget, value.fset) if isinstance(part, types.FunctionType)]
-    if isinstance(value, functools.cached_property):
+    if isinstance(value, _WRAPPERS):
+        value = value.__func__
+    elif isinstance(value, functools.cached_property):
         value = value.func
     found: list[types.FunctionType] = []
     while isinstance(value, types.FunctionType) and value not in found:
         found.append(value)
-        value = getattr(value, "__wrapped__", None)
+        value = vars(value).get("__wrapped__")
     return found
 
 
-@functools.cache
 def code_names(code: types.CodeType) -> frozenset[str]:
     """Return the names of globals and attributes in code and in the functions that it defines."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return frozenset(code.co_names).union(*map(code_names, inner))
+    inner = [code_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return frozenset(code.co_names).union(*inner)
 
 
 def line_of(path: str, functions: Mapping[Callable[..., Any], Any], owner: Any) -> str:
@@ -97,7 +99,10 @@ def _reads(function: Callable[..., Any], name: str) -> bool:
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
         text = isinstance(node, ast.Constant) and node.value == name
-        named = getattr(node, "attr", None) == name or (isinstance(node, ast.Name) and node.id == name)
+        # The bytecode has the name of the class in private names, the source has not.
+        attribute = getattr(node, "attr", None) or ""
+        private = attribute.startswith("__") and name.startswith("_") and name.endswith(attribute)
+        named = private or attribute == name or (isinstance(node, ast.Name) and node.id == name)
         if text or (named and not _is_write(node, parents, name)):
             return True
     return False

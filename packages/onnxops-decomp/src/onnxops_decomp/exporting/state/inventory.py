@@ -9,42 +9,51 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import gc
-import operator
 import queue
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.exporting.state.code import code_names, is_read, line_of, plain_functions
-from onnxops_decomp.exporting.state.library_objects import (
-    GLOBAL_GENERATORS,
-    Replayed,
-    contents_of,
-    is_iterator,
-    is_restorable,
-    restore_contents,
+from onnxops_decomp.exporting.state.code import (
+    FUNCTIONS,
+    code_names,
+    is_read,
+    line_of,
+    plain_functions,
 )
+from onnxops_decomp.exporting.state.containers import (
+    MISSING,
+    Attributes,
+    Cache,
+    Cell,
+    Class,
+    Contents,
+    Defaults,
+    Globals,
+    Items,
+    Members,
+    Partial,
+    Record,
+    Sequential,
+)
+from onnxops_decomp.exporting.state.library_objects import GLOBAL_GENERATORS, RESTORABLE, Replayed, is_iterator
 
-__all__ = ["MISSING", "Change", "Inventory", "kept_inventory", "same", "with_replaced"]
-
-MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
+__all__ = ["Change", "Inventory", "kept_inventory", "same"]
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
 _OWN_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
+_HOOKS = [name for name in sorted(_OWN_OF_MODULES) if "hooks" in name and not name.endswith("_with_kwargs")]
 _LIBRARIES = frozenset(("torch", "numpy", "onnxops_core", "onnxops_decomp", "onnx_fx_export", "onnx_ts_legacy")) | (
     sys.stdlib_module_names - {"__main__"}
 )
-_BUILTIN_METHODS = (types.MethodWrapperType, types.BuiltinMethodType)
-_METHODS = (*_BUILTIN_METHODS, types.MethodType)
 _CACHED = type(functools.cache(id))
 # Of the objects of libraries that are written in Python only these hold what a user puts there.
 _HOLDERS = (
@@ -56,41 +65,6 @@ _HOLDERS = (
     collections.ChainMap,
     weakref.WeakKeyDictionary,
 )
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Record:
-    """A container and what it held.
-
-    Attributes:
-        path: What leads to it from the model, in dotted form; empty for the model itself.
-        target: The container.
-        names: For namespaces, the names that the code uses; None for all.
-        owner: The module or object by whose attribute it is reached.
-        before: Its contents by attribute, key or index.
-        is_own: Whether torch keeps it for itself: it is put back and not compared.
-    """
-
-    path: str
-    target: Any
-    names: tuple[str, ...] | None
-    owner: Any
-    before: dict[Any, Any]
-    is_own: bool = False
-
-    def now(self) -> dict[Any, Any]:
-        """Return what the container holds now."""
-        return _contents(self.target, self.names)
-
-    def put(self, items: dict[Any, Any]) -> None:
-        """Let the container hold these items."""
-        now = self.now()
-        if list(now) != list(items) or any(now[key] is not value for key, value in items.items()):
-            _write(self.target, self.names, items, now)
-
-    def path_of(self, key: Any) -> str:
-        """Return the path of an item."""
-        return ".".join(part for part in (self.path, str(key)) if part)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,11 +103,19 @@ class Inventory:
         self.weights: dict[str, torch.Tensor] = {}
         self.functions: dict[Callable[..., Any], Any] = {}
         self._records: list[Record] = []
-        self._caches: list[tuple[str, Any, int]] = []
+        # What torch keeps for itself is put back and not compared.
+        self._own: list[Record] = []
+        self._unused: list[dict[Any, Any]] = []
+        self._caches: list[Cache] = []
+        # Functions without attributes; those are recorded that a run gives some.
+        self._bare: list[types.FunctionType] = []
         self._flags: list[tuple[torch.Tensor, bool, Any]] = []
         self._seen: set[int] = set()
+        self._classes: set[type] = set()
         self._kept: list[Any] = []
+        self._named: dict[int, _Named] = {}
         self._iterators: dict[int, Replayed] = {}
+        self._ways: dict[type, _Way | None] = {}
         self._waiting: list[tuple[str, Any, Any]] = [
             ("", model, None),
             *((*g, None) for g in GLOBAL_GENERATORS.items()),
@@ -144,31 +126,26 @@ class Inventory:
     def changes(self) -> list[Change]:
         """Return what is another object, number or text than before. To be called while the capture still runs."""
         found: list[Change] = []
-        for record in self._records:
-            if record.is_own:
-                continue
+        for record in self._changed():
             now, before = record.now(), record.before
-            for key in {**before, **now} if len(before) != len(now) else before:
+            for key in {**before, **now}:
                 old, new = before.get(key, MISSING), now.get(key, MISSING)
                 if old is not new and not _is_internal(record.target, key) and not same(old, new):
                     found.append(Change(record.path_of(key), record, key, old, new))
-            if isinstance(record.target, dict) and record.names is None and before.keys() == now.keys():
+            if isinstance(record, Items) and before.keys() == now.keys():
                 moved = next((key for key, other in zip(before, now, strict=True) if key != other), MISSING)
                 if moved is not MISSING:
                     found.append(Change(record.path_of(moved), record, moved, list(before), list(now)))
-        for path, cache, size in self._caches:
-            if cache.cache_info().currsize > size and _holds_tensors(cache):
-                found.append(Change(path, Record(path, cache, None, None, {}), "", MISSING, cache))
         return found
 
     def holding(self, tensor: torch.Tensor) -> list[tuple[Record, Any]]:
         """Return the containers that hold a tensor, itself or in a tuple, each with its attribute, key or index."""
-        return [
-            (record, key)
-            for record in self._records
-            for key, value in record.before.items()
-            if value is tensor or (isinstance(value, tuple) and any(x is tensor for x in pytree.tree_leaves(value)))
-        ]
+
+        def holds(value: Any) -> bool:
+            return value is tensor or (isinstance(value, tuple) and any(x is tensor for x in pytree.tree_leaves(value)))
+
+        records = [record for record in self._records if any(map(holds, record.parts))]
+        return [(record, key) for record in records for key, value in record.before.items() if holds(value)]
 
     def restore(self, *, registries: bool = True, caches: bool = True) -> None:
         """Give the containers their contents back, and parameters their flags.
@@ -177,18 +154,30 @@ class Inventory:
             registries: Whether what torch keeps for itself is put back as well.
             caches: Whether caches of functions that were given tensors are emptied.
         """
-        for record in self._records:
-            if registries or not record.is_own:
-                record.put(record.before)
-        for _, cache, size in self._caches if caches else ():
-            if cache.cache_info().currsize > size and _holds_tensors(cache):
-                cache.cache_clear()
+        for record in self._changed(caches=caches):
+            record.put(record.before)
         if registries:
-            for tensor, requires_grad, grad in self._flags:
-                if tensor.requires_grad != requires_grad and tensor.is_leaf:
-                    tensor.requires_grad_(requires_grad)
-                if tensor.grad is not grad:
-                    tensor.grad = grad
+            self._restore_own()
+
+    def _changed(self, *, caches: bool = True) -> list[Record]:
+        for function in filter(vars, self._bare):
+            record = Items(function.__name__, vars(function), self.functions[function])
+            record.parts = ()
+            self._records.append(record)
+        self._bare = [function for function in self._bare if not vars(function)]
+        return [record for record in (*self._records, *(self._caches * caches)) if not record.is_unchanged()]
+
+    def _restore_own(self) -> None:
+        for record in self._own:
+            if not record.is_unchanged():
+                record.put(record.before)
+        for registry in self._unused if any(self._unused) else ():
+            registry.clear()
+        for tensor, requires_grad, grad in self._flags:
+            if tensor.requires_grad != requires_grad and tensor.is_leaf:
+                tensor.requires_grad_(requires_grad)
+            if tensor.grad is not grad:
+                tensor.grad = grad
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
@@ -213,138 +202,208 @@ class Inventory:
     # ---- the walk
 
     def _visit(self, path: str, value: Any, owner: Any) -> None:
-        if isinstance(value, _ATOMS) or id(value) in self._seen:
-            return
-        self._seen.add(id(value))
-        if isinstance(value, torch.Tensor):
-            if not isinstance(value, torch.nn.Parameter):
-                self.tensors[path] = value
-        elif isinstance(value, torch.nn.Module):
-            self._module(path, value)
-        elif isinstance(value, list | dict | set | collections.deque):
-            self._enter(path, value, owner)
-            if hasattr(value, "__dict__"):
-                self._enter(path, vars(value), value)
-                self._class(type(value))
-        elif isinstance(value, tuple):
-            self._push(path, dict(enumerate(value)), owner)
-        elif isinstance(value, type):
-            self._class(value)
-        elif isinstance(value, types.CellType):
-            self._enter(path, value, owner)
-        elif isinstance(value, types.ModuleType):
-            if not _is_library(value.__name__):
-                self._enter(path, vars(value), value, tuple(name for name in vars(value) if not name.startswith("__")))
-        elif isinstance(value, _CACHED):
-            self._kept.append(value)
-            self._caches.append((path, value, value.cache_info().currsize))
-            self._push(path, {"__wrapped__": getattr(value, "__wrapped__", None)}, owner)
-        elif isinstance(value, functools.partial):
-            self._enter(path, value, owner)
-        elif isinstance(value, _BUILTIN_METHODS):
-            self._waiting.append((path, value.__self__, owner))
-        elif is_iterator(value):
-            iterator = self._iterators[id(value)] = Replayed(value)
-            self._kept.append(value)
-            self._enter(path, iterator, owner)
-        elif is_restorable(value):
-            self._enter(path, value, owner, is_own=isinstance(value, torch.Generator))
-        elif functions := plain_functions(value):
-            self._kept.append(value)
-            bound = getattr(value, "__self__", owner)
-            self._waiting.append((path, bound, owner))
-            for function in functions:
-                self._function(function, bound)
-        elif _is_users(type(value)) or isinstance(value, _HOLDERS):
-            self._enter(path, value, value)
+        kind = type(value)
+        if kind not in self._ways:
+            self._ways[kind] = _way_of(kind)
+        way = self._ways[kind]
+        if way is not None and id(value) not in self._seen:
+            self._seen.add(id(value))
+            way(self, path, value, owner)
+
+    def _tensor(self, path: str, tensor: torch.Tensor, owner: Any) -> None:
+        if not isinstance(tensor, torch.nn.Parameter):
+            self.tensors[path] = tensor
+
+    def _tuple(self, path: str, value: Iterable[Any], owner: Any) -> None:
+        self._push(path, dict(enumerate(value)), owner)
+
+    def _type(self, path: str, kind: type, owner: Any) -> None:
+        self._class(kind)
+
+    def _cell(self, path: str, cell: types.CellType, owner: Any) -> None:
+        self._enter(Cell(path, cell, owner))
+
+    def _library(self, path: str, module: types.ModuleType, owner: Any) -> None:
+        if not _is_library(module.__name__):
+            names = frozenset(name for name in vars(module) if not name.startswith("__"))
+            self._globals(vars(module), names, module)
+
+    def _cache(self, path: str, cache: Any, owner: Any) -> None:
+        self._caches.append(Cache(path, cache, None))
+        self._push(path, {"__wrapped__": getattr(cache, "__wrapped__", None)}, owner)
+
+    def _partial(self, path: str, value: functools.partial[Any], owner: Any) -> None:
+        self._enter(Partial(path, value, owner))
+
+    def _method(self, path: str, value: Any, owner: Any) -> None:
+        self._waiting.append((path, value.__self__, owner))
+
+    def _reference(self, path: str, value: weakref.ref[Any], owner: Any) -> None:
+        self._waiting.append((path, value(), owner))
+
+    def _iterator(self, path: str, value: Iterator[Any], owner: Any) -> None:
+        iterator = self._iterators[id(value)] = Replayed(value)
+        self._kept.append(value)
+        self._records.append(Contents(path, iterator, owner))
+
+    def _restorable(self, path: str, value: Any, owner: Any) -> None:
+        (self._own if isinstance(value, torch.Generator) else self._records).append(Contents(path, value, owner))
+
+    def _functions(self, path: str, value: Any, owner: Any) -> None:
+        self._kept.append(value)
+        bound = getattr(value, "__self__", owner)
+        self._waiting.append((path, bound, owner))
+        self._all_functions(plain_functions(value), bound)
+
+    def _object(self, path: str, value: Any, owner: Any) -> None:
+        self._enter(Attributes(path, value, value))
+        self._class(type(value))
+
+    def _container(self, path: str, value: Any, owner: Any) -> None:
+        kind = Items if isinstance(value, dict) else Members if isinstance(value, set) else Sequential
+        self._enter(kind(path, value, owner))
+        if hasattr(value, "__dict__"):
+            self._enter(Items(path, vars(value), value))
             self._class(type(value))
 
-    def _enter(
-        self, path: str, target: Any, owner: Any, names: tuple[str, ...] | None = None, is_own: bool = False
-    ) -> None:
-        before = _contents(target, names)
-        self._records.append(Record(path, target, names, owner, before, is_own))
-        if not is_restorable(target):
-            self._push(path, before, owner)
+    def _enter(self, record: Record) -> None:
+        self._records.append(record)
+        if record.parts:
+            self._push(record.path, record.before, record.owner)
 
     def _replace(self, given: dict[int, Any]) -> None:
         """Let the containers hold other objects, given by what they stand for."""
         for record in self._records if given else ():
-            items = {key: with_replaced(value, given) for key, value in record.before.items()}
-            if any(items[key] is not value for key, value in record.before.items()):
-                record.before = items
-                record.put(items)
+            record.replace(given)
 
     def _push(self, path: str, items: dict[Any, Any], owner: Any) -> None:
         parts = [
-            (f"{path}.{key}" if path else str(key), v, owner) for key, v in items.items() if not isinstance(v, _ATOMS)
+            (f"{path}.{key}" if path else str(key), value, owner)
+            for key, value in items.items()
+            if type(value) not in _ATOMS
         ]
         # The last one comes first.
         self._waiting.extend(reversed(parts))
 
-    def _module(self, path: str, module: torch.nn.Module) -> None:
+    def _module(self, path: str, module: torch.nn.Module, owner: Any) -> None:
         if isinstance(module, torch.jit.ScriptModule):
             return
-        before = dict(vars(module))
-        self._records.append(Record(path, module, None, module, before))
+        record = Attributes(path, module, module)
+        self._records.append(record)
+        before = record.before
         # Exporters register hooks of their own after the stock was taken, which have to stay as long as they need them.
-        hooks = [name for name in sorted(_OWN_OF_MODULES) if "hooks" in name and not name.endswith("_with_kwargs")]
-        for name in (*_REGISTRIES, *hooks):
-            registry = before.get(name)
-            if registry:
-                self._records.append(Record(path, registry, None, module, dict(registry), is_own=True))
+        for name in (*_REGISTRIES, *_HOOKS):
+            if registry := before.get(name):
+                self._own.append(Items(path, registry, module))
+            elif registry is not None:
+                self._unused.append(registry)
         self._flags.extend((p, p.requires_grad, p.grad) for p in module._parameters.values() if p is not None)
         for name, weight in (*module._parameters.items(), *module._buffers.items()):
             if weight is not None:
                 self._seen.add(id(weight))
                 self.weights[f"{path}.{name}" if path else name] = weight
-        for name in hooks:
-            self._push(path, dict(before.get(name) or {}), module)
+        for name in _HOOKS:
+            if hooks := before.get(name):
+                self._push(path, dict(hooks), module)
         self._push(path, {k: v for k, v in before.items() if k not in _OWN_OF_MODULES} | module._modules, module)
         self._class(type(module))
 
     def _class(self, kind: type) -> None:
         for each in kind.__mro__:
-            if (id(each) in self._seen and each is not kind) or not _is_users(each):
+            if each in self._classes or not _is_users(each):
                 continue
-            self._seen.add(id(each))
+            self._classes.add(each)
             for name, value in vars(each).items():
-                if functions := plain_functions(value):
-                    for function in functions:
-                        self._function(function, each)
+                if isinstance(value, FUNCTIONS):
+                    self._all_functions(plain_functions(value), each)
                 elif isinstance(value, _CACHED):
                     self._waiting.append((f"{each.__name__}.{name}", value, each))
-            self._enter(each.__name__, each, each)
+            self._enter(Class(each.__name__, each, each))
+
+    def _all_functions(self, functions: Iterable[types.FunctionType], owner: Any) -> None:
+        for function in functions:
+            if function not in self.functions and not _is_library(function.__module__):
+                self.functions[function] = owner
+                self._function(function, owner)
 
     def _function(self, function: types.FunctionType, owner: Any) -> None:
-        if function in self.functions or _is_library(function.__module__):
-            return
-        self.functions[function] = owner
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            if name != "__class__":
-                self._waiting.append((name, cell, owner))
-        self._enter("", function, owner)
-        self._enter(function.__name__, vars(function), owner)
-        self._namespace(function.__globals__, code_names(function.__code__), owner)
+        code = function.__code__
+        if function.__closure__:
+            cells = zip(code.co_freevars, function.__closure__, strict=True)
+            self._waiting.extend((name, cell, owner) for name, cell in cells if name != "__class__")
+        if function.__defaults__ or function.__kwdefaults__:
+            self._enter(Defaults("", function, owner))
+        if vars(function):
+            self._enter(Items(function.__name__, vars(function), owner))
+        else:
+            self._bare.append(function)
+        self._globals(function.__globals__, code_names(code), owner)
 
-    def _namespace(self, namespace: dict[str, Any], names: frozenset[str], owner: Any) -> None:
+    def _globals(self, namespace: dict[str, Any], names: frozenset[str], owner: Any) -> None:
         """Visit what code finds under its names, also in the modules that it names."""
-        own: list[str] = []
-        for name in names:
-            value = namespace.get(name, MISSING)
-            if isinstance(value, type):
-                continue
-            if isinstance(value, types.ModuleType):
-                if not _is_library(value.__name__) and id(value) not in self._seen:
-                    self._seen.add(id(value))
-                    self._namespace(vars(value), names, owner)
-            elif functions := plain_functions(value):
-                if _is_near(functions[0], namespace):
-                    self._waiting.append((name, value, None))
-            else:
-                own.append(name)
-        if own:
-            self._enter("", namespace, owner, tuple(own))
+        known = self._named.get(id(namespace))
+        if known is None:
+            known = self._named[id(namespace)] = _Named(Globals("", namespace, owner))
+            self._records.append(known.record)
+        if names in known.asked:
+            return
+        known.asked.add(names)
+        new = names - known.names
+        known.names |= new
+        found = sorted(new & namespace.keys())
+        known.record.absent |= new.difference(found)
+        for name in found:
+            self._global(known, name, namespace[name], owner)
+        for name in known.modules.keys() & names:
+            self._globals(vars(known.modules[name]), names, owner)
+
+    def _global(self, known: _Named, name: str, value: Any, owner: Any) -> None:
+        if isinstance(value, types.ModuleType):
+            if not _is_library(value.__name__):
+                known.modules[name] = value
+        elif isinstance(value, type) or plain_functions(value):
+            if _is_near(value, known.record.target):
+                self._waiting.append((name, value, None))
+        else:
+            known.record.add(name)
+            self._push("", {name: value}, owner)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Named:
+    """What code names in one namespace: the variables, all names that were looked up, and the modules among them."""
+
+    record: Globals
+    names: set[str] = dataclasses.field(default_factory=set)
+    modules: dict[str, types.ModuleType] = dataclasses.field(default_factory=dict)
+    asked: set[frozenset[str]] = dataclasses.field(default_factory=set)
+
+
+_Way = Callable[[Inventory, str, Any, Any], None]
+_WAYS: tuple[tuple[Any, _Way | None], ...] = (
+    (_ATOMS, None),
+    (torch.Tensor, Inventory._tensor),
+    (torch.nn.Module, Inventory._module),
+    ((list, dict, set, collections.deque), Inventory._container),
+    ((tuple, frozenset), Inventory._tuple),
+    (type, Inventory._type),
+    (types.CellType, Inventory._cell),
+    (types.ModuleType, Inventory._library),
+    (_CACHED, Inventory._cache),
+    (functools.partial, Inventory._partial),
+    ((types.MethodWrapperType, types.BuiltinMethodType), Inventory._method),
+    (weakref.ref, Inventory._reference),
+    (RESTORABLE, Inventory._restorable),
+    (FUNCTIONS, Inventory._functions),
+)
+
+
+def _way_of(kind: type) -> _Way | None:
+    """Return what takes stock of the objects of a class; None where nothing is to be taken."""
+    if is_iterator(kind):
+        return Inventory._iterator
+    usual = Inventory._object if _is_users(kind) else None
+    return next((way for kinds, way in _WAYS if issubclass(kind, kinds)), usual)
 
 
 @contextmanager
@@ -356,21 +415,6 @@ def kept_inventory(model: Any) -> Iterator[Inventory]:
             yield inventory
         finally:
             inventory.restore()
-
-
-def with_replaced(value: Any, given: Mapping[int, Any]) -> Any:
-    """Return what stands for an object, and a tuple or method with what stands for its parts.
-
-    Other containers are entered by records of their own.
-    """
-    if isinstance(value, tuple):
-        items = [with_replaced(item, given) for item in value]
-        if all(map(operator.is_, items, value)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, _METHODS) and id(value.__self__) in given:
-        return getattr(given[id(value.__self__)], value.__name__)
-    return given.get(id(value), value)
 
 
 def same(before: Any, after: Any) -> bool:
@@ -390,97 +434,6 @@ def same(before: Any, after: Any) -> bool:
     return bool(before == after) if isinstance(before, set | frozenset) else False
 
 
-def _contents(target: Any, names: tuple[str, ...] | None) -> dict[Any, Any]:
-    if names is not None:
-        return {name: target[name] for name in names if name in target}
-    if isinstance(target, type):
-        return {name: x for name, x in vars(target).items() if not name.startswith("__") and not hasattr(x, "__get__")}
-    if isinstance(target, types.FunctionType):
-        code, defaults = target.__code__, target.__defaults__ or ()
-        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-        return {**dict(zip(names, defaults, strict=True)), **(target.__kwdefaults__ or {})}
-    if isinstance(target, functools.partial):
-        return {"func": target.func, "args": target.args, "keywords": target.keywords}
-    if is_restorable(target):
-        return {"": contents_of(target)}
-    if isinstance(target, dict):
-        # Subclasses may make something else of what they hold when they are asked for it.
-        base = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
-        return dict(base.items(target))
-    if isinstance(target, list | collections.deque):
-        return dict(enumerate(target))
-    if isinstance(target, set):
-        return {repr(item) if isinstance(item, torch.Tensor) else item: item for item in target}
-    if isinstance(target, types.CellType):
-        try:
-            return {"": target.cell_contents}
-        except ValueError:
-            return {}
-    slots = {name for kind in type(target).__mro__ for name in _slots(kind)}
-    found = {name: getattr(target, name) for name in slots if hasattr(target, name)}
-    return {**found, **getattr(target, "__dict__", {})}
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    return tuple(name for name in ((slots,) if isinstance(slots, str) else slots) if not name.startswith("__"))
-
-
-def _write(target: Any, names: tuple[str, ...] | None, items: dict[Any, Any], now: dict[Any, Any]) -> None:
-    if isinstance(target, types.FunctionType):
-        keywords = target.__kwdefaults__ or {}
-        target.__defaults__ = tuple(value for name, value in items.items() if name not in keywords) or None
-        keywords.update({name: items[name] for name in keywords})
-    elif isinstance(target, functools.partial):
-        target.__setstate__((*items.values(), vars(target)))  # type: ignore[attr-defined]
-    elif is_restorable(target):
-        restore_contents(target, items[""])
-    elif isinstance(target, dict) and names is None:
-        base = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
-        base.clear(target)
-        base.update(target, items)
-    elif isinstance(target, list):
-        target[:] = items.values()
-    elif isinstance(target, set):
-        target.clear()
-        target.update(items.values())
-    elif isinstance(target, collections.deque):
-        target.clear()
-        target.extend(items.values())
-    elif isinstance(target, types.CellType):
-        for value in items.values():
-            target.cell_contents = value
-    else:
-        _write_names(target, items, now)
-
-
-def _write_names(target: Any, items: dict[Any, Any], now: dict[Any, Any]) -> None:
-    namespace = target if isinstance(target, dict) else None
-    attributes = None if isinstance(target, type) else getattr(target, "__dict__", None)
-    place = namespace if namespace is not None else attributes
-    for name in [name for name in now if name not in items]:
-        if place is not None and name in place:
-            del place[name]
-        else:
-            (type.__delattr__ if isinstance(target, type) else object.__delattr__)(target, name)
-    for name, value in items.items():
-        if now.get(name, MISSING) is value:
-            continue
-        if place is not None and (name in place or not hasattr(type(target), name)):
-            place[name] = value
-        elif isinstance(target, type):
-            setattr(target, name, value)
-        else:
-            object.__setattr__(target, name, value)
-
-
-def _holds_tensors(cache: Any) -> bool:
-    """Tell whether a cache of functools holds tensors; its entries are reached through the garbage collector only."""
-    found = [item for held in gc.get_referents(cache) if isinstance(held, dict) for item in held.values()]
-    entries = [part for item in found for part in (item, *gc.get_referents(item))]
-    return any(isinstance(part, torch.Tensor) for part in entries)
-
-
 def _is_internal(target: Any, name: Any) -> bool:
     """Tell whether an attribute is what torch keeps in a module for itself."""
     if not isinstance(target, torch.nn.Module):
@@ -497,6 +450,13 @@ def _is_library(module: str | None) -> bool:
     return module is None or module.partition(".")[0] in _LIBRARIES
 
 
-def _is_near(function: types.FunctionType, namespace: dict[str, Any]) -> bool:
-    """Tell whether the walk follows a function that code names: of installed packages only those of the same file."""
-    return "site-packages" not in function.__code__.co_filename or function.__globals__ is namespace
+def _is_near(value: Any, namespace: dict[str, Any]) -> bool:
+    """Tell whether the walk follows what code names: of installed packages only functions of the same file."""
+    module = getattr(value, "__module__", None)
+    same_file = module == namespace.get("__name__") and not isinstance(value, type)
+    return same_file or not _is_installed(module)
+
+
+@functools.cache
+def _is_installed(module: str | None) -> bool:
+    return "site-packages" in (getattr(sys.modules.get(module or ""), "__file__", None) or "")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-__all__ = ["GLOBAL_GENERATORS", "Replayed", "contents_of", "is_iterator", "is_restorable", "restore_contents"]
+__all__ = ["GLOBAL_GENERATORS", "RESTORABLE", "Replayed", "contents_of", "is_iterator", "restore_contents"]
 
 _owner = operator.attrgetter("__self__")
 #: The generators behind the functions of these modules.
@@ -61,14 +61,9 @@ class Replayed(Iterator[Any]):
 _COPIED: tuple[type, ...] = (itertools.count, type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")))
 
 
-def is_iterator(value: Any) -> bool:
-    """Tell whether an object is an iterator of Python's own, such as a generator."""
-    return isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools")
-
-
-def is_restorable(value: Any) -> bool:
-    """Tell whether :func:`contents_of` knows a class."""
-    return isinstance(value, tuple(_KINDS))
+def is_iterator(kind: type) -> bool:
+    """Tell whether a class is one of Python's own iterators, such as generators."""
+    return kind.__module__ in ("builtins", "itertools") and issubclass(kind, Iterator)
 
 
 def contents_of(value: Any) -> Any:
@@ -154,3 +149,5 @@ _KINDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
     contextvars.ContextVar: (_read_variable, _write_variable),
     torch.Generator: (lambda x: x.get_state(), lambda x, state: x.set_state(state)),
 }
+#: The classes that :func:`contents_of` knows.
+RESTORABLE = tuple(_KINDS)

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.exporting.state.inventory import Change, Inventory, Record, with_replaced
+from onnxops_decomp.exporting.state.containers import Record, with_replaced
+from onnxops_decomp.exporting.state.inventory import Change, Inventory
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
 from onnxops_decomp.exporting.state.trial import lasting
 
