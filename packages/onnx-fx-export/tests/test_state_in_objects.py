@@ -77,7 +77,13 @@ class Total:
     n = 0
 
 
-REFERRED = types.SimpleNamespace(n=0)
+class Referred:
+    """What others refer to weakly, which a SimpleNamespace cannot be."""
+
+    n = 0
+
+
+REFERRED = Referred()
 
 
 def settings() -> types.ModuleType:
@@ -210,6 +216,9 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "private attribute": (Private, lambda place: place.next()),
     "class that code names": (lambda: None, lambda place: add_to_attribute(Total)),
     "weak reference": (lambda: weakref.ref(REFERRED), lambda place: add_to_attribute(place())),
+    "weak proxy": (lambda: weakref.proxy(REFERRED), lambda place: add_to_attribute(place)),
+    "weak set": (lambda: weakref.WeakSet([REFERRED]), lambda place: add_to_attribute(next(iter(place)))),
+    "weak values": (lambda: weakref.WeakValueDictionary({1: REFERRED}), lambda place: add_to_attribute(place[1])),
     "default argument": (lambda: None, default_counter),
 }
 

@@ -33,6 +33,7 @@ __all__ = [
     "Partial",
     "Record",
     "Sequential",
+    "key_text",
     "with_replaced",
 ]
 
@@ -103,7 +104,7 @@ class Record(ABC):
 
     def path_of(self, key: Any) -> str:
         """Return the path of an item."""
-        return ".".join(part for part in (self.path, str(key)) if part)
+        return ".".join(part for part in (self.path, key_text(key)) if part)
 
 
 class Items(Record):
@@ -403,6 +404,11 @@ def with_replaced(value: Any, given: Mapping[int, Any]) -> Any:
     if isinstance(value, _METHODS) and id(value.__self__) in given:
         return getattr(given[id(value.__self__)], value.__name__)
     return given.get(id(value), value)
+
+
+def key_text(key: Any) -> str:
+    """Return how a path names a key: by its text, or its class where the text says no more than an address."""
+    return type(key).__name__ if " at 0x" in (text := str(key)) else text
 
 
 def _halves(parts: Sequence[Any]) -> dict[Any, Any]:

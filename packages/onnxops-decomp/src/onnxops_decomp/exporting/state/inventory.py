@@ -42,6 +42,7 @@ from onnxops_decomp.exporting.state.containers import (
     Partial,
     Record,
     Sequential,
+    key_text,
 )
 from onnxops_decomp.exporting.state.library_objects import GLOBAL_GENERATORS, RESTORABLE, Replayed, is_iterator
 
@@ -64,6 +65,8 @@ _HOLDERS = (
     collections.UserList,
     collections.ChainMap,
     weakref.WeakKeyDictionary,
+    weakref.WeakSet,
+    weakref.WeakValueDictionary,
 )
 
 
@@ -241,6 +244,10 @@ class Inventory:
     def _reference(self, path: str, value: weakref.ref[Any], owner: Any) -> None:
         self._waiting.append((path, value(), owner))
 
+    def _proxy(self, path: str, value: Any, owner: Any) -> None:
+        # A proxy answers for its object in everything but its bound methods.
+        self._waiting.append((path, value.__repr__.__self__, owner))
+
     def _iterator(self, path: str, value: Iterator[Any], owner: Any) -> None:
         iterator = self._iterators[id(value)] = Replayed(value)
         self._kept.append(value)
@@ -278,7 +285,7 @@ class Inventory:
 
     def _push(self, path: str, items: dict[Any, Any], owner: Any) -> None:
         parts = [
-            (f"{path}.{key}" if path else str(key), value, owner)
+            (f"{path}.{key_text(key)}" if path else key_text(key), value, owner)
             for key, value in items.items()
             if type(value) not in _ATOMS
         ]
@@ -393,6 +400,7 @@ _WAYS: tuple[tuple[Any, _Way | None], ...] = (
     (functools.partial, Inventory._partial),
     ((types.MethodWrapperType, types.BuiltinMethodType), Inventory._method),
     (weakref.ref, Inventory._reference),
+    (weakref.ProxyTypes, Inventory._proxy),
     (RESTORABLE, Inventory._restorable),
     (FUNCTIONS, Inventory._functions),
 )
