@@ -305,6 +305,12 @@ def widen_bfloat16(run: Run, folder: Path) -> bool:
 
 
 @probe
+def nan(run: Run, folder: Path) -> bool:
+    found = [ops(run(Calling(lambda x: x.amax(1)), (X,), nan=kind)) for kind in ("exact", "finite")]
+    return "IsNaN" in found[0] and "IsNaN" not in found[1]
+
+
+@probe
 def dynamo(run: Run, folder: Path) -> bool:
     made = [run(nn.ReLU(), (X,), dynamo=way).model.producer_name for way in (False, True)]
     return made == [LEGACY, LEGACY if run is by_fallback else "onnx-fx-export"]

@@ -102,7 +102,7 @@ def append_to_both(cache, x):
     return keys.sum(2) + cache.cross_attention_cache.layers[0].values.sum(2), cache
 
 
-CACHE = [f"cache.{kind}.{layer}" for kind in ("key_cache", "value_cache") for layer in range(2)]
+CACHE = [f"cache.{kind}.{layer}" for layer in range(2) for kind in ("key_cache", "value_cache")]
 HALVES = ("self_attention_cache", "cross_attention_cache")
 BOTH = [f"cache.{half}.{name.removeprefix('cache.')}" for half in HALVES for name in CACHE]
 

@@ -61,6 +61,7 @@ def export(
     size_checks: bool = False,
     trial_runs: bool = True,
     widen_bfloat16: bool = False,
+    nan: Literal["exact", "finite"] = "exact",
     dynamo: bool = True,
     fallback: bool = False,
     report: bool = False,
@@ -122,6 +123,9 @@ def export(
             whether it is right for those that torch.export takes for special; without that, it refuses them.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
+        nan: ``"exact"`` for extrema, positions and orders as torch has them where some numbers are NaN, or ``"finite"``
+            for the plain operators, several times as fast, which leave that to the runtime. What is about NaN, such as
+            ``isnan`` and ``nan_to_num``, is exact in any case.
         dynamo: False to hand the model to the TorchScript exporter (needs onnx-ts-legacy).
         fallback: Whether a model that cannot be captured or converted is handed to the TorchScript exporter
             (needs onnx-ts-legacy; what comes back then is its program).
@@ -165,7 +169,7 @@ def export(
     saving = Saving(export_params, bool(keep_initializers_as_inputs), external_data)
     conversion = ConversionOptions(
         opset, table, state, bool(optimize), export_modules_as_functions, widen_bfloat16, target,
-        do_constant_folding and saving.folds_weights,
+        do_constant_folding and saving.folds_weights, nan == "exact",
     )  # fmt: skip
     request = ExportRequest(
         model, positional, kwargs, dynamic_shapes, own["input_names"] or (), own["output_names"] or (), given,

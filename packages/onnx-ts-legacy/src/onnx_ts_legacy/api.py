@@ -84,6 +84,7 @@ def export(
     size_checks: bool = False,
     trial_runs: bool = True,
     widen_bfloat16: bool = False,
+    nan: Literal["exact", "finite"] = "exact",
     dynamo: bool = False,
     fallback: bool = False,
     report: bool = False,
@@ -137,6 +138,8 @@ def export(
             named after it. The program checks them in any case. Needs opset 13.
         trial_runs: Changes nothing: a TorchScript program is not captured for sizes larger than 1.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU.
+        nan: ``"exact"`` for extrema, positions and orders as torch has them where some numbers are NaN, or ``"finite"``
+            for the plain operators, several times as fast, which leave that to the runtime.
         dynamo: True is refused: that is onnx-fx-export.
         fallback: Changes nothing: this is what others fall back to.
         report: Whether a page about the export is written.
@@ -232,6 +235,7 @@ def _options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:
         of_torch=symbolics_of_torch() if is_torch_onnx_call() else None,
         target=given["target"],
         widen_bfloat16=given["widen_bfloat16"],
+        exact_nan=given["nan"] == "exact",
     )
     return options, bounds
 

@@ -99,6 +99,7 @@ class Options:
     of_torch: Registry | None = None
     target: str | None = None
     widen_bfloat16: bool = False
+    exact_nan: bool = True
     name: str = "main_graph"
 
     def custom(self, operator: str) -> Callable[..., Any] | None:
@@ -239,6 +240,7 @@ class _Conversion:
         self.op = OpBuilder(options.opset_version)
         self.op.context.target = options.target
         self.op.context.widen_bfloat16 = options.widen_bfloat16
+        self.op.context.exact_nan = options.exact_nan
         self.context = ConversionContext(
             self.op,
             captured.root,

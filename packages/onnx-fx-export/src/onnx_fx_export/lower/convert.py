@@ -95,6 +95,7 @@ class ConversionOptions:
         widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
         target: The runtime whose own operators may be used.
         folds_weights: Whether the finishing passes may compute other weights from those of the model.
+        exact_nan: Whether extrema, positions and orders are torch's among numbers of which some are NaN.
     """
 
     opset: int
@@ -105,6 +106,7 @@ class ConversionOptions:
     widen_bfloat16: bool = False
     target: str | None = None
     folds_weights: bool = True
+    exact_nan: bool = True
 
 
 _INPUTS = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -126,8 +128,10 @@ class _Converter:
         self.before: dict[str, ir.Value] = {}
         self.needed: frozenset[str] = frozenset()
         self.rebound = mutations.rebound
-        self.op = OpBuilder(opset, context=ModelContext(opset, target=options.target))
-        self.op.context.widen_bfloat16 = options.widen_bfloat16
+        context = ModelContext(
+            opset, target=options.target, widen_bfloat16=options.widen_bfloat16, exact_nan=options.exact_nan
+        )
+        self.op = OpBuilder(opset, context=context)
         self.symbols = SymbolNames(self.op)
         self.weights = WeightStore(self.op)
         self.functions = FunctionStore()

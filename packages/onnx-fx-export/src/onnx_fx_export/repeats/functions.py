@@ -224,7 +224,12 @@ class _BodyLowering:
     def __init__(self, outer: GraphLowering, body: Body) -> None:
         self.outer, self.body = outer, body
         shared = outer.op.context
-        context = ModelContext(shared.opset, expressions=shared.expressions, widen_bfloat16=shared.widen_bfloat16)
+        context = ModelContext(
+            shared.opset,
+            expressions=shared.expressions,
+            widen_bfloat16=shared.widen_bfloat16,
+            exact_nan=shared.exact_nan,
+        )
         self.op = OpBuilder(shared.opset, context=context)
         self.lowering = outer.nested(self.op)
         self.lowering.origin = partial(_relative_origin, body.prefix)
