@@ -35,6 +35,9 @@ RUNS = [
     for opsets in ("default", *(OPSETS if package in SWEPT else []))
 ]
 
+# Those tests that need them are skipped without.
+ENGINES = "--group=packages/onnx-fx-export/pyproject.toml:engines"
+
 nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = True
 nox.options.sessions = [
@@ -104,7 +107,7 @@ def torch_env(
         python = create_env(session, session.cache_dir / f"py{version}-torch-{torch}", base)
         groups = [f"--group=packages/{name}/pyproject.toml:test" for name in PACKAGES]
         local = [f"./packages/{name}" for name in PACKAGES]
-        pip_install(session, python, TORCH[torch], *group("test"), *groups, *local)
+        pip_install(session, python, TORCH[torch], *group("test"), *groups, ENGINES, *local)
         pip_install(session, python, "--no-deps", *group("model-files"))
         # Again, because pip keeps what is installed as long as the version number is the same.
         pip_install(session, python, "--no-deps", "--force-reinstall", "--no-build-isolation", *local)
@@ -392,7 +395,7 @@ def dev(session: nox.Session) -> None:
     editable = [argument for name in PACKAGES for argument in ("--editable", f"./packages/{name}")]
     # The packages first: a group may name one of them with an extra, which pip then takes from here.
     pip_install(session, python, TORCH[DEFAULT_TORCH], *editable)
-    pip_install(session, python, *sorted(requirements), *groups)
+    pip_install(session, python, *sorted(requirements), *groups, ENGINES)
     pip_install(session, python, "--no-deps", *group("model-files"))
 
 

@@ -79,6 +79,11 @@ def _vision() -> _Calls:
         "adaptive_avg_pool2d 1": (lambda x: F.adaptive_avg_pool2d(x, 1), (_image(),)),
         "adaptive_avg_pool2d 7": (lambda x: F.adaptive_avg_pool2d(x, 7), (_image(),)),
         "adaptive_max_pool2d 1": (lambda x: F.adaptive_max_pool2d(x, 1), (_image(),)),
+    }
+
+
+def _images() -> _Calls:
+    return {
         "interpolate nearest": (lambda x: F.interpolate(x, scale_factor=2.0), (_image(2, 32, 28, 28),)),
         "interpolate bilinear": (
             lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False),
@@ -253,5 +258,5 @@ def _made(entry: tuple[Callable[..., Any] | nn.Module, tuple[Tensor, ...]]) -> C
 def calls() -> dict[str, Call]:
     """Return all calls by name; weights and inputs are the same each time."""
     torch.manual_seed(0)
-    tables = (_vision(), _activations(), _language(), _detection(), _arithmetic(), _audio())
+    tables = (_vision(), _images(), _activations(), _language(), _detection(), _arithmetic(), _audio())
     return {name: _made(entry) for table in tables for name, entry in table.items()}
