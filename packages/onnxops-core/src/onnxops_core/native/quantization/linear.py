@@ -157,7 +157,9 @@ def _ratio(x: torch.Tensor, scale: torch.Tensor, precision: int) -> torch.Tensor
 
 def _to_float8(value: torch.Tensor, dtype: torch.dtype, saturate: bool) -> torch.Tensor:
     if not saturate:
-        return value.to(dtype)
+        # Half a unit above the largest value; some builds of torch saturate here, and the format has no infinity.
+        beyond = value.abs() > 464 if dtype == torch.float8_e4m3fn else value.isnan()
+        return torch.where(beyond, torch.nan, value).to(dtype)
     limit = torch.finfo(dtype).max
     return value.clamp(-limit, limit).to(dtype)
 

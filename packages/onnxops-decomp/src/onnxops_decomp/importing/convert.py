@@ -1,0 +1,80 @@
+"""The way of a call: read the model, make its graph, make the module."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from torch import fx
+
+from onnxops_decomp.importing.errors import ModelImportError
+from onnxops_decomp.importing.graph import GraphImport, Root
+
+__all__ = ["to_torch"]
+
+
+def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trainable: bool = False) -> fx.GraphModule:
+    """Return a module that computes what an ONNX model computes.
+
+    The graph has one call for each node. Its inputs are those of the model without the initializers, in order; it
+    returns one value, or a tuple of several. Sequences are lists, an absent optional is None, strings are arrays of
+    NumPy. Elements of 4 and 2 bits are held one per ``int8``, ``uint8`` or (floats) ``float32``.
+
+    Initializers of floats are parameters, others buffers, under their names in the file. Tensors of external data are
+    mapped into memory; writing to them does not write to the file.
+
+    Args:
+        model: A model, or the path of one.
+        trainable: Whether the parameters require gradients.
+
+    Returns:
+        The module. ``module.code`` is its code, ``module.meta["onnx"]`` what the file says of itself, and the metadata
+        ``"onnx"`` of each node of the graph names the node of the file.
+
+    Raises:
+        ModelImportError: If the model cannot be read, or holds something that the importer does not know.
+
+    Source: ONNX IR specification, https://onnx.ai/onnx/repo-docs/IR.html
+    """
+    read = _read(model)
+    root = Root(read, trainable)
+    graph = GraphImport(root, None, root.module)
+    graph.sources.add(read.graph)
+    graph.inputs(read.graph.inputs)
+    graph.nodes(read.graph)
+    results = graph.outputs(read.graph.outputs)
+    graph.graph.output(results[0] if len(results) == 1 else tuple(results))
+    module = fx.GraphModule(root.module, graph.graph, "ImportedModule")
+    module.meta["onnx"] = _facts(read)
+    module.train(False)
+    return module
+
+
+def _read(model: Any) -> ir.Model:
+    try:
+        if isinstance(model, ir.Model):
+            return model
+        if isinstance(model, onnx.ModelProto):
+            return ir.from_proto(model)
+        return ir.load(Path(model))
+    except Exception as error:
+        raise ModelImportError(f"The model cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _facts(model: ir.Model) -> dict[str, Any]:
+    return {
+        "opset_imports": dict(model.opset_imports),
+        "ir_version": model.ir_version,
+        "producer_name": model.producer_name,
+        "producer_version": model.producer_version,
+        "domain": model.domain,
+        "model_version": model.model_version,
+        "doc_string": model.doc_string,
+        "metadata_props": dict(model.metadata_props),
+        "graph_name": model.graph.name,
+        "inputs": [value.name for value in model.graph.inputs if not value.is_initializer()],
+        "outputs": [value.name for value in model.graph.outputs],
+    }

@@ -1,0 +1,225 @@
+"""The table from ONNX operators to the functions that compute them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import pkgutil
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import onnx_ir as ir
+import torch
+
+from onnxops_core.native import native_ops
+from onnxops_decomp.spec.schemas import Formal, OpSpec
+
+__all__ = [
+    "Implementation",
+    "Kind",
+    "implementation",
+    "implementations",
+    "native_spec",
+    "number_function",
+    "on_numbers",
+    "onnx_op",
+]
+
+F = TypeVar("F")
+
+
+class Kind:
+    """What a parameter takes, read from its annotation.
+
+    Attributes:
+        TENSOR: A tensor; Python numbers become one.
+        NUMBER: A Python number; a tensor of one element is read.
+        NUMBERS: A list of Python numbers; a tensor is read.
+        EITHER: Python numbers where the value is some, a tensor otherwise.
+        ANY: Whatever there is: a tensor, a sequence, strings, None.
+    """
+
+    TENSOR, NUMBER, NUMBERS, EITHER, ANY = "tensor", "number", "numbers", "either", "any"
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+    """What computes an ONNX operator.
+
+    Attributes:
+        function: What the graph calls.
+        since: Lowest version of the operator that it computes.
+        parameters: For each parameter its kind; None for a function of tensors alone, given by position.
+        variadic: Name of the parameter that takes any number of values, or None.
+        several: Whether the function returns a tuple with one item per output.
+        returns_numbers: Whether the function returns Python numbers.
+        renamed: Attributes and inputs of older versions that have another name.
+        defaults: Defaults of the parameters.
+        keywords: Parameters that are given by name alone.
+    """
+
+    function: Callable[..., Any]
+    since: int
+    parameters: Mapping[str, str] | None
+    variadic: str | None = None
+    several: bool = False
+    returns_numbers: bool = False
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    keywords: frozenset[str] = frozenset()
+
+
+_TABLE: dict[tuple[str, str], list[Implementation]] = {}
+_NUMBERS: dict[str, Callable[..., Any]] = {}
+_NUMBER_TYPES = (int, float, list[int], list[float])
+
+
+def _kind(annotation: Any) -> str:
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        inner = [each for each in typing.get_args(annotation) if each is not type(None)]
+        return _kind(inner[0]) if len(inner) == 1 else Kind.EITHER
+    if annotation is torch.Tensor:
+        return Kind.TENSOR
+    if annotation in (int, float):
+        return Kind.NUMBER
+    return Kind.NUMBERS if annotation in _NUMBER_TYPES else Kind.ANY
+
+
+def _described(function: Callable[..., Any], since: int, renamed: Mapping[str, str]) -> Implementation:
+    if inspect.isbuiltin(function) or isinstance(function, type(torch.abs)):
+        return Implementation(function, since, None)
+    hints = typing.get_type_hints(function)
+    parameters = inspect.signature(function).parameters
+    returned = hints.get("return")
+    return Implementation(
+        function,
+        since,
+        {name: _kind(hints[name]) for name in parameters},
+        variadic=next((name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL), None),
+        several=typing.get_origin(returned) is tuple,
+        returns_numbers=returned in _NUMBER_TYPES,
+        renamed=renamed,
+        defaults={name: each.default for name, each in parameters.items() if each.default is not each.empty},
+    )
+
+
+def onnx_op(op_type: str, *, since: int = 1, domain: str = "", **renamed: str) -> Callable[[F], F]:
+    """Return a decorator that enters a function as what computes an operator.
+
+    The parameters of the function have the names of the operator's inputs and attributes; whether one is an input or
+    an attribute, which changes between opsets, is nothing to the function. Annotations say what it wants: see
+    :class:`Kind`. A parameter ``num_outputs`` gets the number of outputs of the node, ``input_types`` the ONNX element
+    types of its inputs.
+
+    Args:
+        op_type: ONNX operator.
+        since: Lowest version of the operator that the function computes.
+        domain: Domain of the operator; empty for ONNX's own.
+        renamed: Names of older versions, and the parameters that they stand for.
+    """
+
+    def enter(function: F) -> F:
+        entries = _TABLE.setdefault((domain, op_type), [])
+        entries.append(_described(cast(Callable[..., Any], function), since, renamed))
+        entries.sort(key=lambda entry: -entry.since)
+        return function
+
+    return enter
+
+
+def on_numbers(*op_types: str) -> Callable[[F], F]:
+    """Return a decorator that enters a function as what an ONNX operator does with Python numbers."""
+
+    def enter(function: F) -> F:
+        _NUMBERS.update(dict.fromkeys(op_types, cast(Callable[..., Any], function)))
+        return function
+
+    return enter
+
+
+@functools.cache
+def _load() -> None:
+    from onnxops_decomp.importing import operators
+
+    importlib.import_module("onnxops_decomp.importing.sizes")
+    for module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):
+        importlib.import_module(module.name)
+    for overload, native in native_ops().items():
+        entries = _TABLE.setdefault((native.domain, native.op_type), [])
+        entries.append(_native(overload, native.since_version))
+        entries.sort(key=lambda entry: -entry.since)  # stable: a function of this package stands before its equal
+
+
+def _native(overload: torch._ops.OpOverload, since: int) -> Implementation:
+    """Return what the table holds for an operator of onnxops-core: the operator itself."""
+    arguments = overload._schema.arguments
+    return Implementation(
+        overload,
+        since,
+        {each.name: _native_kind(str(each.type)) for each in arguments},
+        several=len(overload._schema.returns) > 1 or "[]" in str(overload._schema.returns[0].type),
+        defaults={each.name: each.default_value for each in arguments if each.has_default_value()},
+        keywords=frozenset(each.name for each in arguments if each.kwarg_only),
+    )
+
+
+def _native_kind(type_text: str) -> str:
+    if "Tensor" in type_text:
+        return Kind.TENSOR
+    if "str" in type_text:
+        return Kind.ANY
+    return Kind.NUMBERS if "List[" in type_text else Kind.NUMBER
+
+
+def implementation(domain: str, op_type: str, version: int) -> Implementation | None:
+    """Return what computes an operator whose schema is of ``version``, or None."""
+    _load()
+    return next((entry for entry in _TABLE.get((domain, op_type), []) if entry.since <= version), None)
+
+
+def native_spec(domain: str, op_type: str, version: int) -> OpSpec | None:
+    """Return what the operator of onnxops-core says of one whose domain the installed onnx does not know, or None."""
+    candidates = [each for each in native_ops().values() if (each.domain, each.op_type) == (domain, op_type)]
+    native = next((each for each in candidates if each.since_version <= version), None)
+    if native is None:
+        return None
+    arguments = [each for each in native.overload._schema.arguments if each.name not in native.not_attributes]
+    fed = [each for each in arguments if "Tensor" in str(each.type) or each.name in native.scalar_inputs]
+    attributes = {each.name: _attribute_type(str(each.type)) for each in arguments if each not in fed}
+    optional = [each.has_default_value() for each in fed]
+    return OpSpec(
+        domain,
+        op_type,
+        native.since_version,
+        tuple(Formal(each.name, each.name, frozenset(), each.has_default_value(), False, True) for each in fed),
+        (Formal("output", fed[0].name, frozenset(), False, True, False),),
+        attributes,
+        {},
+        frozenset(),
+        optional.count(False),
+        len(fed),
+        1,
+        len(native.output_positions),
+    )
+
+
+def _attribute_type(type_text: str) -> ir.AttributeType:
+    names = {"str": "STRING", "float": "FLOAT"}
+    kind = next((name for text, name in names.items() if text in type_text), "INT")
+    return ir.AttributeType[f"{kind}S" if "List[" in type_text else kind]
+
+
+def number_function(op_type: str) -> Callable[..., Any] | None:
+    """Return what the operator of ONNX's own domain does with Python numbers, or None."""
+    _load()
+    return _NUMBERS.get(op_type)
+
+
+def implementations() -> dict[tuple[str, str], list[Implementation]]:
+    """Return the whole table by domain and operator, newest version first."""
+    _load()
+    return _TABLE

@@ -1,0 +1,223 @@
+"""What ONNX operators do with Python numbers: sizes of tensors and what is computed of them.
+
+A value of these functions is a number or a list of numbers, for a tensor of rank 0 or 1. The numbers may be symbolic,
+so that ``torch.export`` sees arithmetic of sizes and no tensors whose elements it would have to know.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from onnxops_decomp.importing.registry import on_numbers
+
+__all__: list[str] = []
+
+Numbers = Any
+"""A number, or a list of them."""
+
+
+def _each(function: Callable[..., Any], *values: Numbers) -> Numbers:
+    """Apply a function to numbers as ONNX broadcasts them."""
+    lengths = {len(value) for value in values if isinstance(value, list)} - {1}
+    if len(lengths) > 1:
+        raise ValueError(f"lists of {' and '.join(map(str, sorted(lengths)))} numbers do not broadcast")
+    if not any(isinstance(value, list) for value in values):
+        return function(*values)
+    size = max(lengths, default=1)
+    columns = [value * size if isinstance(value, list) and len(value) == 1 else value for value in values]
+    rows = [[value[place] if isinstance(value, list) else value for value in columns] for place in range(size)]
+    return [function(*row) for row in rows]
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    if isinstance(a, float | torch.SymFloat):
+        return a / b
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    return a // b  # sizes are not negative
+
+
+@on_numbers("Add")
+def add(A: Numbers, B: Numbers) -> Numbers:
+    return _each(operator.add, A, B)
+
+
+@on_numbers("Sub")
+def sub(A: Numbers, B: Numbers) -> Numbers:
+    return _each(operator.sub, A, B)
+
+
+@on_numbers("Mul")
+def mul(A: Numbers, B: Numbers) -> Numbers:
+    return _each(operator.mul, A, B)
+
+
+@on_numbers("Div")
+def div(A: Numbers, B: Numbers) -> Numbers:
+    return _each(_quotient, A, B)
+
+
+@on_numbers("Mod")
+def mod(A: Numbers, B: Numbers, fmod: int = 0) -> Numbers:
+    return _each(math.fmod if fmod else operator.mod, A, B)
+
+
+@on_numbers("Neg")
+def neg(X: Numbers) -> Numbers:
+    return _each(operator.neg, X)
+
+
+@on_numbers("Abs")
+def absolute(X: Numbers) -> Numbers:
+    return _each(abs, X)
+
+
+@on_numbers("Sqrt")
+def sqrt(X: Numbers) -> Numbers:
+    return _each(torch.sym_sqrt if hasattr(torch, "sym_sqrt") else math.sqrt, X)
+
+
+@on_numbers("Floor")
+def floor(X: Numbers) -> Numbers:
+    return _each(lambda x: torch.sym_float(math.floor(x)), X)
+
+
+@on_numbers("Ceil")
+def ceil(X: Numbers) -> Numbers:
+    return _each(lambda x: torch.sym_float(math.ceil(x)), X)
+
+
+@on_numbers("Equal")
+def equal(A: Numbers, B: Numbers) -> Numbers:
+    return _each(operator.eq, A, B)
+
+
+@on_numbers("Less")
+def less(A: Numbers, B: Numbers) -> Numbers:
+    return _each(operator.lt, A, B)
+
+
+@on_numbers("LessOrEqual")
+def less_or_equal(A: Numbers, B: Numbers) -> Numbers:
+    return _each(operator.le, A, B)
+
+
+@on_numbers("Greater")
+def greater(A: Numbers, B: Numbers) -> Numbers:
+    return _each(operator.gt, A, B)
+
+
+@on_numbers("GreaterOrEqual")
+def greater_or_equal(A: Numbers, B: Numbers) -> Numbers:
+    return _each(operator.ge, A, B)
+
+
+@on_numbers("Not")
+def negated(X: Numbers) -> Numbers:
+    return _each(operator.not_, X)
+
+
+@on_numbers("And")
+def both(A: Numbers, B: Numbers) -> Numbers:
+    return _each(lambda a, b: a and b, A, B)
+
+
+@on_numbers("Or")
+def either(A: Numbers, B: Numbers) -> Numbers:
+    return _each(lambda a, b: a or b, A, B)
+
+
+@on_numbers("Max")
+def maximum(*data_0: Numbers) -> Numbers:
+    return _each(lambda *values: _fold(torch.sym_max, values), *data_0)
+
+
+@on_numbers("Min")
+def minimum(*data_0: Numbers) -> Numbers:
+    return _each(lambda *values: _fold(torch.sym_min, values), *data_0)
+
+
+def _fold(function: Callable[[Any, Any], Any], values: tuple[Any, ...]) -> Any:
+    first, *rest = values
+    for value in rest:
+        first = function(first, value)
+    return first
+
+
+@on_numbers("Where")
+def where(condition: Numbers, X: Numbers, Y: Numbers) -> Numbers:
+    return _each(lambda c, x, y: x if c else y, condition, X, Y)
+
+
+@on_numbers("Cast")
+def cast(input: Numbers, to: int, saturate: int = 1, round_mode: str = "up") -> Numbers:
+    if to in (1, 10, 11, 16):
+        return _each(torch.sym_float, input)
+    if to == 9:
+        return _each(lambda x: x != 0, input)
+    return _each(torch.sym_int, input)
+
+
+@on_numbers("Identity")
+def identity(input: Numbers) -> Numbers:
+    return input
+
+
+@on_numbers("Gather")
+def gather(data: Numbers, indices: Numbers, axis: int = 0) -> Numbers:
+    return [data[each] for each in indices] if isinstance(indices, list) else data[indices]
+
+
+@on_numbers("Slice")
+def slice_(data: Numbers, starts: Numbers, ends: Numbers, axes: Any = None, steps: Numbers = 1) -> Numbers:
+    start, end, step = (value[0] if isinstance(value, list) else value for value in (starts, ends, steps))
+    return data[slice(start, None if step < 0 and end < -len(data) else end, step)]
+
+
+@on_numbers("Concat")
+def concat(*inputs: Numbers, axis: int = 0) -> Numbers:
+    return [each for value in inputs for each in value]
+
+
+@on_numbers("Squeeze")
+def squeeze(data: Numbers, axes: Any = None) -> Numbers:
+    return data[0] if isinstance(data, list) and len(data) == 1 else data
+
+
+@on_numbers("Unsqueeze")
+def unsqueeze(data: Numbers, axes: Any = None) -> Numbers:
+    return [data]
+
+
+@on_numbers("Reshape")
+def reshape(data: Numbers, shape: list[int], allowzero: int = 0) -> Numbers:
+    if not shape:
+        return data[0] if isinstance(data, list) else data
+    return data if isinstance(data, list) else [data]
+
+
+@on_numbers("ReduceProd")
+def reduce_prod(data: Numbers, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Numbers:
+    product = _fold(operator.mul, (1, *data))
+    return [product] if keepdims else product
+
+
+@on_numbers("ReduceSum")
+def reduce_sum(data: Numbers, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Numbers:
+    total = _fold(operator.add, (0, *data))
+    return [total] if keepdims else total
+
+
+@on_numbers("Shape")
+def shape(data: Numbers, start: int = 0, end: int | None = None) -> list[int]:
+    return [len(data)][start:end] if isinstance(data, list) else []
+
+
+@on_numbers("Size")
+def size(data: Numbers) -> int:
+    return len(data) if isinstance(data, list) else 1

@@ -1,0 +1,135 @@
+"""An ONNX model as a module of torch computes what ONNX Runtime computes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxops_decomp import ModelImportError, to_torch
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def model(nodes, inputs, outputs, initializers=(), opset=21, **options):
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, dtype, shape) for name, dtype, shape in inputs],
+        [helper.make_tensor_value_info(name, dtype, shape) for name, dtype, shape in outputs],
+        [numpy_helper.from_array(array, name) for name, array in dict(initializers).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9, **options)
+
+
+def flattening():
+    """Reshape to sizes that are computed from the input's, as older exporters write it."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "zero"], ["batch"]),
+        helper.make_node("Unsqueeze", ["batch", "front"], ["batch_1d"]),
+        helper.make_node("Concat", ["batch_1d", "rest"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["x", "wanted"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "layer.weight"], ["y"], name="product"),
+    ]
+    weight = np.arange(24, dtype=np.float32).reshape(12, 2)
+    constants = {"zero": np.array(0), "front": np.array([0]), "rest": np.array([-1]), "layer.weight": weight}
+    return model(nodes, [("x", FLOAT, ["n", 3, 4])], [("y", FLOAT, ["n", 2])], constants)
+
+
+def test_sizes_are_python_numbers_so_that_export_keeps_them_dynamic() -> None:
+    module = to_torch(flattening())
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(module, (torch.rand(3, 3, 4),), dynamic_shapes=({0: batch},))
+
+    x = torch.rand(5, 3, 4)
+    torch.testing.assert_close(program.module()(x), x.reshape(5, 12) @ module.layer.weight)
+
+
+def test_the_names_of_the_file_are_those_of_the_module() -> None:
+    module = to_torch(flattening(), trainable=True)
+
+    assert list(module.state_dict()) == ["layer.weight"]
+    assert module.layer.weight.requires_grad
+    assert [node.name for node in module.graph.nodes if node.op == "placeholder"] == ["x"]
+    (product,) = [node for node in module.graph.nodes if node.meta.get("onnx", {}).get("op_type") == "MatMul"]
+    assert product.meta["onnx"]["name"] == "product"
+    assert module.meta["onnx"]["outputs"] == ["y"]
+
+
+def branches():
+    def branch(op_type):
+        made = helper.make_node(op_type, ["x", "w"], ["made"])
+        return helper.make_graph([made], "branch", [], [helper.make_tensor_value_info("made", FLOAT, [3])])
+
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch("Add"), else_branch=branch("Mul"))
+    inputs = [("x", FLOAT, [3]), ("c", BOOL, [])]
+    return model([node], inputs, [("y", FLOAT, [3])], {"w": np.array([1, 2, 3], np.float32)})
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_is_python_in_eager_mode_and_cond_in_an_exported_program(condition: bool) -> None:
+    module = to_torch(branches())
+    x, w = torch.rand(3), torch.tensor([1.0, 2.0, 3.0])
+    program = torch.export.export(module, (x, torch.tensor(True)))
+
+    expected = x + w if condition else x * w
+    torch.testing.assert_close(module(x, torch.tensor(condition)), expected)
+    torch.testing.assert_close(program.module()(x, torch.tensor(condition)), expected)
+
+
+def test_gradients_reach_the_parameters_of_the_file() -> None:
+    module = to_torch(flattening(), trainable=True)
+    module(torch.ones(2, 3, 4)).sum().backward()
+    torch.testing.assert_close(module.layer.weight.grad, torch.full((12, 2), 2.0))
+
+
+def test_external_data_are_mapped_and_writing_to_them_leaves_the_file(tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(flattening(), path, save_as_external_data=True, location="data.bin", size_threshold=0)
+    before = (tmp_path / "data.bin").read_bytes()
+    module = to_torch(path)
+
+    with torch.no_grad():
+        module.layer.weight.zero_()
+
+    assert (tmp_path / "data.bin").read_bytes() == before
+    assert to_torch(path).layer.weight.sum() == 276
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "missing.bin"])
+def test_data_outside_of_the_folder_are_refused(tmp_path, location: str) -> None:
+    broken = flattening()
+    (tensor,) = [each for each in broken.graph.initializer if each.name == "layer.weight"]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(broken.SerializeToString())
+
+    with pytest.raises(ModelImportError, match=r"layer\.weight"):
+        to_torch(path)
+
+
+def test_a_file_that_is_no_model_is_an_error_of_the_package(tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\xff nothing")
+    with pytest.raises(ModelImportError, match="cannot be read"):
+        to_torch(path)
+
+
+@pytest.mark.parametrize(
+    "node, message",
+    [
+        (helper.make_node("Nothing", ["x"], ["y"], name="n"), "has no such operator"),
+        (helper.make_node("Relu", ["x"], ["y"], name="n", alpha=1.0), "attribute 'alpha'"),
+        (helper.make_node("Relu", ["x", "x"], ["y"], name="n"), "2 inputs"),
+        (helper.make_node("Add", ["x", "absent"], ["y"], name="n"), "'absent'"),
+    ],
+)
+def test_a_node_that_is_not_understood_is_named(node, message: str) -> None:
+    with pytest.raises(ModelImportError, match=message) as caught:
+        to_torch(model([node], [("x", FLOAT, [2])], [("y", FLOAT, [2])]))
+    assert caught.value.node == "n"

@@ -1,0 +1,115 @@
+"""ONNX's own node cases, imported: the first of each operator by default, all of them in the wide run."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from onnxops_decomp import ModelImportError, to_torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "onnxops-core" / "tests"))
+
+from core_node_cases import to_torch as to_tensor
+
+RANDOM = ("bernoulli", "training_dropout")
+REASONS = {
+    "ImageDecoder": "decoding images is left to libraries of images",
+    "TreeEnsemble": "no ensembles of trees",
+}
+# ONNX Runtime, and the text of the specification, divide by the number of elements that there are, less one.
+OTHER_ROUNDING = {
+    "test_resize_downsample_scales_linear_align_corners",
+    "test_resize_downsample_scales_cubic_align_corners",
+}
+HALF = {"float16": 5e-3, "bfloat16": 5e-2}
+
+
+@functools.cache
+def cases() -> list[Any]:
+    from onnx.backend.test.case.node import collect_testcases
+
+    return collect_testcases(None)
+
+
+def value(proto: Any) -> Any:
+    if isinstance(proto, onnx.SequenceProto):
+        return [value(each) for each in numpy_helper.to_list(proto)]
+    if isinstance(proto, onnx.OptionalProto):
+        return value(numpy_helper.to_optional(proto))
+    if isinstance(proto, list):
+        return [value(each) for each in proto]
+    if proto is None:
+        return None
+    array = numpy_helper.to_array(proto) if isinstance(proto, onnx.TensorProto) else np.asarray(proto)
+    return array if array.dtype.kind in "OUS" else to_tensor(array)
+
+
+def agree(got: Any, want: Any, case: Any, slack: float) -> None:
+    if isinstance(want, list):
+        assert len(got) == len(want)
+        for one, other in zip(got, want, strict=True):
+            agree(one, other, case, slack)
+    elif want is None or isinstance(want, np.ndarray):
+        assert got is None if want is None else (np.asarray(got, str) == np.asarray(want, str)).all()
+    else:
+        assert got.shape == want.shape
+        if want.element_size() == 1 and want.is_floating_point():
+            got, want = got.float(), want.float()
+        tolerance = max(case.rtol, slack), max(case.atol, slack, 1e-6)
+        torch.testing.assert_close(got, want, rtol=tolerance[0], atol=tolerance[1], equal_nan=True)
+
+
+def failure(case: Any) -> str | None:
+    """Return why a case does not agree, or None."""
+    try:
+        module = to_torch(case.model)
+        for inputs, outputs in case.data_sets:
+            want = [value(each) for each in outputs]
+            made = module(*(value(each) for each in inputs))
+            got = list(made) if isinstance(made, tuple) else [made]
+            halves = [HALF.get(str(each.dtype)[6:], 0.0) for each in want if isinstance(each, torch.Tensor)]
+            for one, other in zip(got, want, strict=True):
+                agree(one, other, case, max(halves, default=0.0) if "attention" in case.name else 0.0)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def excused(case: Any) -> bool:
+    operators = {node.op_type for node in case.model.graph.node}
+    return bool(operators & set(REASONS)) or case.name in OTHER_ROUNDING or any(part in case.name for part in RANDOM)
+
+
+def test_the_first_case_of_each_operator_agrees() -> None:
+    seen: Counter[str] = Counter()
+    failures = {}
+    for case in cases():
+        operator = case.model.graph.node[0].op_type
+        seen[operator] += 1
+        if seen[operator] == 1 and "_expanded" not in case.name and not excused(case):
+            failures[case.name] = failure(case)
+    assert len(failures) > 150
+    assert not {name: text for name, text in failures.items() if text}
+
+
+@pytest.mark.parametrize("operator", sorted(REASONS))
+def test_what_is_not_imported_is_refused_by_name(operator: str) -> None:
+    case = next(case for case in cases() if case.model.graph.node[0].op_type == operator)
+    with pytest.raises(ModelImportError, match=operator):
+        to_torch(case.model)
+
+
+@pytest.mark.wide
+def test_all_cases_agree() -> None:
+    failures = {case.name: failure(case) for case in cases() if not excused(case)}
+    assert len(failures) > 1800
+    assert not {name: text for name, text in failures.items() if text}
