@@ -59,6 +59,49 @@ def test_the_names_of_the_file_are_those_of_the_module() -> None:
     assert module.meta["onnx"]["outputs"] == ["y"]
 
 
+def test_a_cast_of_nan_to_four_bits_gives_the_largest_value_as_the_specification_says() -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["small"], to=TensorProto.FLOAT4E2M1),
+        helper.make_node("Cast", ["small"], ["y"], to=FLOAT),
+    ]
+    module = to_torch(model(nodes, [("x", FLOAT, [4])], [("y", FLOAT, [4])], opset=25))
+    made = module(torch.tensor([np.nan, np.inf, -np.inf, 1.2]))
+    torch.testing.assert_close(made, torch.tensor([6.0, 6.0, -6.0, 1.0]))
+
+
+@pytest.mark.parametrize("opset", [13, 19, 21, 23, 25])
+def test_quantization_keeps_the_type_of_the_zero_point_at_every_opset(opset: int) -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    constants = {"scale": np.array(0.5, np.float32), "zero": np.array(-3, np.int8)}
+    outputs = [("y", FLOAT, [3]), ("q", TensorProto.INT8, [3])]
+    made, steps = to_torch(model(nodes, [("x", FLOAT, [3])], outputs, constants, opset=opset))(
+        torch.tensor([-80.0, 0.3, 80.0])
+    )
+    torch.testing.assert_close(steps, torch.tensor([-128, -2, 127], dtype=torch.int8))
+    torch.testing.assert_close(made, torch.tensor([-62.5, 0.5, 65.0]))
+
+
+def test_what_is_made_of_sizes_lands_on_the_default_device() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Squeeze", ["sizes"], ["n"]),
+        helper.make_node("Range", ["zero", "n", "one"], ["steps"]),
+        helper.make_node("ConstantOfShape", ["sizes"], ["zeros"]),
+        helper.make_node("HannWindow", ["n"], ["window"]),
+        helper.make_node("Cast", ["steps"], ["floats"], to=FLOAT),
+        helper.make_node("Sum", ["x", "w", "floats", "zeros", "window"], ["y"]),
+    ]
+    constants = {"zero": np.array(0), "one": np.array(1), "w": np.ones(1, np.float32)}
+    outputs = [("y", FLOAT, ["n"]), ("sizes", INT64, [1])]
+    module = to_torch(model(nodes, [("x", FLOAT, ["n"])], outputs, constants)).to("meta")
+    with torch.device("meta"):
+        made = module(torch.ones(5))
+    assert [each.device.type for each in made] == ["meta", "meta"]
+
+
 def branches():
     def branch(op_type):
         made = helper.make_node(op_type, ["x", "w"], ["made"])

@@ -26,6 +26,10 @@ def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trai
     Initializers of floats are parameters, others buffers, under their names in the file. Tensors of external data are
     mapped into memory; writing to them does not write to the file.
 
+    ``module.to(device)`` moves all that the file holds. What is made of no tensor (sizes as a tensor, ``Range``,
+    ``ConstantOfShape``, windows, random numbers) is made on torch's default device when the module runs: call a module
+    elsewhere than on the CPU under ``with torch.device(device):``.
+
     Args:
         model: A model, or the path of one.
         trainable: Whether the parameters require gradients.

@@ -40,12 +40,17 @@ def cast(input: Any, to: int, saturate: int = 1, round_mode: str = "up", input_t
 
 
 def _to_small_float(input: Tensor, to: int, saturate: int) -> Tensor:
-    """Round to a float of 8 bits or less, which is what quantization with a scale of one does."""
+    """Round to a float of 8 bits or less, which is what quantization with a scale of one does.
+
+    The floats of 4 and 6 bits have no NaN; ONNX makes it the largest value, as it does of infinity.
+
+    Source: https://onnx.ai/onnx/technical/float4.html (the table of "Cast")
+    """
     floats = input if input.dtype in (torch.float32, torch.float16, torch.bfloat16) else input.float()
+    if to in MINIFLOATS:
+        floats = torch.where(torch.isnan(floats), torch.inf, floats)
     one = torch.ones((), dtype=floats.dtype, device=floats.device)
-    small = quantize_linear(floats, one, output_dtype=to, saturate=bool(saturate))
-    # These formats have no NaN; ONNX's is the zero that remains of its bits.
-    return torch.where(torch.isnan(floats), -0.0, small) if to in MINIFLOATS else small
+    return quantize_linear(floats, one, output_dtype=to, saturate=bool(saturate))
 
 
 def _to_e8m0(input: Tensor, round_mode: str, saturate: int) -> Tensor:
