@@ -170,3 +170,12 @@ def test_zeros_in_front_of_an_average_count(divisor: int | None, opset: int) -> 
         torch.randn(2, 3, 7, 6),
         opset=opset,
     )
+
+
+@pytest.mark.parametrize("size", [1, 2, (4, 2)])
+def test_adaptive_maxima_of_equal_windows_are_one_node(size: int | tuple[int, int]) -> None:
+    x = torch.randn(2, 3, 8, 6)
+    lowered = check(lambda x: F.adaptive_max_pool2d(x, size), x)
+    assert lowered.op_types() == ["MaxPool"]
+    check(lambda x: F.adaptive_max_pool2d(x, size, return_indices=True), x)
+    check(lambda x: F.adaptive_max_pool2d(x, size, return_indices=True), x[0])

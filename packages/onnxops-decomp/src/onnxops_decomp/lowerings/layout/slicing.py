@@ -25,9 +25,6 @@ __all__ = ["from_start", "split_at", "take_slice"]
 
 aten = torch.ops.aten
 
-# Longer lists of indices are computed by the model or avoided, so that it does not grow by them.
-_CONSTANT_LENGTH = 4096
-
 
 def take_slice(
     op: OpBuilder, value: ir.Value, axis: int, start: Size | None, end: Size | None, step: Size = 1
@@ -311,15 +308,13 @@ def roll(op: OpBuilder, self: ir.Value, shifts: Sequence[Size], dims: Sequence[i
 
 
 def _rolled(op: OpBuilder, value: ir.Value, shift: Size, axis: int) -> ir.Value:
-    """Roll along one axis by one Gather; its indices are a constant where the size is static and not large."""
+    """Roll along one axis: two slices where the size is static, which are copied faster than single elements."""
     size = op.size(value, axis)
     if isinstance(size, int) and isinstance(shift, int):
         if size == 0 or shift % size == 0:
             return value
-        if size > _CONSTANT_LENGTH:
-            cut = size - shift % size
-            return op.Concat(take_slice(op, value, axis, cut, None), take_slice(op, value, axis, 0, cut), axis=axis)
-        return op.Gather(value, op.constant(np.roll(np.arange(size), shift)), axis=axis)
+        cut = size - shift % size
+        return op.Concat(take_slice(op, value, axis, cut, None), take_slice(op, value, axis, 0, cut), axis=axis)
     indices = op.Mod(op.Sub(op.Range(0, size, 1), shift), op.size_max(size, 1))
     return op.Gather(value, indices, axis=axis)
 

@@ -10,6 +10,7 @@ import torch
 
 from onnxops_decomp.builder.sizes import is_one
 from onnxops_decomp.formulas.sliding_windows import arange, batched, has_window_operators, max_of_windows, per_axis
+from onnxops_decomp.lowerings.nn.pooling import max_pool_lowering
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.inference import same_dim
 
@@ -93,10 +94,15 @@ def _adaptive_avg_pool_lowering(spatial: int) -> Any:
 
 
 def _adaptive_max_pool_lowering(spatial: int) -> Any:
+    of_equal_windows = max_pool_lowering(spatial, indices=True)
+
     def adaptive_max_pool(op: OpBuilder, self: ir.Value, output_size: int | Sequence[int]) -> tuple[ir.Value, ...]:
         x, unbatched = batched(op, self, spatial)
         sizes = op.sizes(x)[2:]
         counts = per_axis(output_size, spatial)
+        if (kernel := _divisors(sizes, counts)) is not None:
+            pooled: tuple[ir.Value, ...] = of_equal_windows(op, self, kernel)
+            return pooled
         positions = [_positions(op, size, count)[0] for size, count in zip(sizes, counts, strict=True)]
         results = max_of_windows(op, x, positions, sizes, [0] * spatial)
         return tuple(op.Squeeze(result, [0]) for result in results) if unbatched else results

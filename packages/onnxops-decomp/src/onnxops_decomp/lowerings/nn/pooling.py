@@ -128,7 +128,7 @@ def _composed_max_pool(op: OpBuilder, x: ir.Value, windows: _Windows) -> tuple[i
     return max_of_windows(op, padded, positions, op.sizes(x)[2:], windows.padding)
 
 
-def _max_pool_lowering(spatial: int, *, indices: bool) -> Any:
+def max_pool_lowering(spatial: int, *, indices: bool) -> Any:
     def max_pool(
         op: OpBuilder,
         self: ir.Value,
@@ -218,8 +218,8 @@ def _avg_pool_lowering(spatial: int) -> Any:
 
 
 for _dims in (1, 2, 3):
-    lowering(f"aten::max_pool{_dims}d")(_max_pool_lowering(_dims, indices=False))
-    lowering(f"aten::max_pool{_dims}d_with_indices")(_max_pool_lowering(_dims, indices=True))
+    lowering(f"aten::max_pool{_dims}d")(max_pool_lowering(_dims, indices=False))
+    lowering(f"aten::max_pool{_dims}d_with_indices")(max_pool_lowering(_dims, indices=True))
     lowering(f"aten::avg_pool{_dims}d")(_avg_pool_lowering(_dims))
 
 
