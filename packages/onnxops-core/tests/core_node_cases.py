@@ -78,14 +78,20 @@ def _attribute(attribute):
 
 
 @functools.cache
-def _all_cases():
+def onnx_cases():
+    """All node cases of the installed onnx, those of several nodes too, as onnx gives them."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         if not hasattr(np, "bool"):  # The cases of onnx are written for NumPy 2.
             np.bool = np.bool_  # type: ignore[misc, assignment]
         from onnx.backend.test.case.node import collect_testcases
 
-        return [case for case in collect_testcases(None) if len(case.model.graph.node) == 1]
+        return collect_testcases(None)
+
+
+@functools.cache
+def _all_cases():
+    return [case for case in onnx_cases() if len(case.model.graph.node) == 1]
 
 
 def node_cases(op_types):

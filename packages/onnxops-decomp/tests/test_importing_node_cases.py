@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,6 +17,7 @@ from onnxops_decomp import ModelImportError, to_torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "onnxops-core" / "tests"))
 
+from core_node_cases import onnx_cases
 from core_node_cases import to_torch as to_tensor
 
 RANDOM = ("bernoulli", "training_dropout")
@@ -41,13 +41,6 @@ OTHER_RESULTS = {
     "test_castlike_FLOAT_to_FLOAT4E2M1",
     "test_castlike_FLOAT16_to_FLOAT4E2M1",
 }
-
-
-@functools.cache
-def cases() -> list[Any]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    return collect_testcases(None)
 
 
 def value(proto: Any) -> Any:
@@ -103,7 +96,7 @@ def excused(case: Any) -> bool:
 def test_the_first_case_of_each_operator_agrees() -> None:
     seen: Counter[str] = Counter()
     failures = {}
-    for case in cases():
+    for case in onnx_cases():
         operator = case.model.graph.node[0].op_type
         seen[operator] += 1
         if seen[operator] == 1 and "_expanded" not in case.name and not excused(case):
@@ -114,13 +107,13 @@ def test_the_first_case_of_each_operator_agrees() -> None:
 
 @pytest.mark.parametrize("operator", sorted(REASONS))
 def test_what_is_not_imported_is_refused_by_name(operator: str) -> None:
-    case = next(case for case in cases() if case.model.graph.node[0].op_type == operator)
+    case = next(case for case in onnx_cases() if case.model.graph.node[0].op_type == operator)
     with pytest.raises(ModelImportError, match=operator):
         to_torch(case.model)
 
 
 @pytest.mark.wide
 def test_all_cases_agree() -> None:
-    failures = {case.name: failure(case) for case in cases() if not excused(case)}
+    failures = {case.name: failure(case) for case in onnx_cases() if not excused(case)}
     assert len(failures) > 1800
     assert not {name: text for name, text in failures.items() if text}
