@@ -199,6 +199,17 @@ def test_a_folder_that_exists_is_not_touched(tmp_path):
         export_folder(torch.nn.Linear(2, 2), tmp_path)
 
 
+def test_a_model_of_another_dtype_is_refused_and_its_folder_is_read_in_float32(tmp_path):
+    model = language_model("llama", num_hidden_layers=1).bfloat16()
+    with pytest.raises(InvalidArgumentError, match=r"weights of torch\.bfloat16.*float\(\)"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime")
+    model.save_pretrained(tmp_path / "model")
+
+    folder = export_folder(tmp_path / "model", tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+
+
 def test_a_missing_engine_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime_genai", None)
 

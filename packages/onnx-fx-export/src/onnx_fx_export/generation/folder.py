@@ -76,7 +76,7 @@ def export_folder(
         model: A model of transformers that can generate, or the path of a folder that ``save_pretrained`` wrote.
             It is not changed.
         out: The folder to write; there must be none yet.
-        precision: Precision of weights and arithmetic.
+        precision: Precision of weights and arithmetic. A module has to have it; a folder is read in it.
         engine: What is to run the folder: ``"genai"`` is ONNX Runtime GenAI, ``"onnxruntime"`` is
             :class:`~onnx_fx_export.generation.Generator` over plain ONNX Runtime.
         verify: Whether the engine generates 64 tokens after prompts of 1, 7 and 100 tokens, and after a padded batch of
@@ -90,7 +90,7 @@ def export_folder(
 
     Raises:
         InvalidArgumentError: If the model cannot generate, its cache is of an unknown kind, or an option has no such
-            value.
+            value, or the model another dtype.
         MissingRuntimeError: If a package of the extra ``generation`` is not installed.
         SaveError: If there is such a folder already, or it cannot be written.
         RuntimeSupportError: If the engine cannot load what was written.
@@ -113,6 +113,7 @@ def export_folder(
         stages.begin("load")
         model, tokenizer = _loaded(Path(model), tokenizer)
     _check_model(model)
+    _check_dtype(model)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
             written = Path(beside) / path.name
@@ -187,12 +188,24 @@ def _loaded(folder: Path, tokenizer: Any) -> tuple[Any, Any]:
         raise InvalidArgumentError(f"{folder} is not a folder of a transformers model: it has no config.json.")
     library = transformers()
     try:
-        model = library.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        model = library.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
         if tokenizer is None and any((folder / name).is_file() for name in _TOKENIZER_FILES):
             tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(f"transformers cannot load {folder}: {error}") from error
     return model, tokenizer
+
+
+def _check_dtype(model: Any) -> None:
+    """Refuse models that compute in another dtype than the one that is written."""
+    other = sorted(
+        {str(weight.dtype) for weight in model.parameters() if weight.is_floating_point()} - {"torch.float32"}
+    )
+    if other:
+        raise InvalidArgumentError(
+            f"The model has weights of {', '.join(other)}, and precision='fp32' is what can be written: give its "
+            "float(), or the path of its folder, which is read in float32."
+        )
 
 
 def _check_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
