@@ -307,3 +307,29 @@ def test_containers_that_compute_when_they_are_made_go_in_and_come_out(taken: bo
     x, history = args(5)
     for actual, expected in zip(tree_leaves(program(x, history)), tree_leaves(model(x, history)), strict=True):
         torch.testing.assert_close(actual, expected)
+
+
+def write_to_data(x):
+    y = x * 2
+    y.data.add_(1)
+    y.data[0] = 5
+    return y * 3
+
+
+@pytest.mark.parametrize("function", [lambda x: x.data + 1, lambda x: x * 2 - (x * 3).data, write_to_data])
+def test_data_of_a_tensor_is_the_tensor(function) -> None:
+    program = export(FunctionModule(function), (torch.randn(3, 2),), dynamic_shapes=[{0: "n"}])
+
+    x = torch.randn(5, 2)
+    torch.testing.assert_close(program(x.clone()), function(x.clone()))
+
+
+def assign_data(x):
+    y = x * 2
+    y.data = x + 5
+    return y + 1
+
+
+def test_assigned_data_is_refused_with_the_line() -> None:
+    with pytest.raises(CaptureError, match=r"assigned \(at .*test_mutation\.py:\d+\).*copy_"):
+        export(FunctionModule(assign_data), (torch.randn(3),))

@@ -16,7 +16,7 @@ from onnx_fx_export._version import __version__
 from onnx_fx_export.capture.exported_program import CapturedProgram
 from onnx_fx_export.errors import InvalidArgumentError, conversion_error
 from onnx_fx_export.lower.higher_order import HANDLERS
-from onnx_fx_export.lower.mutations import Mutations, without_hidden_writes
+from onnx_fx_export.lower.mutations import Mutations, refuse_assigned_data, without_hidden_writes
 from onnx_fx_export.origin import origin_of
 from onnx_fx_export.repeats.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.repeats.regions import ModuleClasses, module_regions
@@ -442,6 +442,7 @@ def convert(
 
     Raises:
         InvalidArgumentError: If the opset has no functions, or a class of ``functions`` is not called.
+        CaptureError: If the program assigns a tensor's ``data``.
         MutationError: If the program mutates state and ``state`` is ``"error"``.
         ConversionError: If operators cannot be converted; it lists all of them.
     """
@@ -450,6 +451,7 @@ def convert(
             f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {options.opset} is asked for: give a "
             "higher opset_version, or leave out export_modules_as_functions."
         )
+    refuse_assigned_data(captured.program)
     mutations = without_hidden_writes(captured.program, captured.state)
 
     def converted(left_out: frozenset[str]) -> tuple[_Converter, ONNXProgram]:

@@ -9,7 +9,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from onnx_fx_export.capture.state import StateNotes
-from onnx_fx_export.errors import MutationError
+from onnx_fx_export.errors import CaptureError, MutationError
 from onnx_fx_export.lower.functionalization import functionalized
 from onnx_fx_export.lower.observers import settled
 from onnx_fx_export.origin import source_line
@@ -25,7 +25,25 @@ from onnxops_decomp.exporting import (
     written_roots,
 )
 
-__all__ = ["Mutations", "without_hidden_writes"]
+__all__ = ["Mutations", "refuse_assigned_data", "without_hidden_writes"]
+
+
+# All that torch.export records of ``tensor.data = other``: that the two may be exchanged.
+_ASSIGNED_DATA = torch.ops.aten._has_compatible_shallow_copy_type.default
+
+
+def refuse_assigned_data(program: torch.export.ExportedProgram) -> None:
+    """Refuse programs that assign a tensor's ``data``, which torch.export computes with as it was before.
+
+    Raises:
+        CaptureError: If there is such a call; it names the line.
+    """
+    for node in program.graph.find_nodes(op="call_function", target=_ASSIGNED_DATA):
+        raise CaptureError(
+            f"{with_line('The data of a tensor is assigned', source_line(node))}, which torch.export does not follow: "
+            "what it captured computes with the tensor as it was. Use the new tensor under a name of its own, or write "
+            "to the old one with copy_."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

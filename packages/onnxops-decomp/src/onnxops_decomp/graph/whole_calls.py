@@ -249,6 +249,8 @@ def _functions() -> dict[Any, str]:
     return found | {torch.linalg.lstsq: "linalg_lstsq", torch.nn.functional.one_hot: "one_hot"}
 
 
+_READS_DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
 # Functions in Python around a function of torch that is kept whole, and how their arguments become its.
 _AROUND: dict[Any, tuple[Callable[..., Any], Callable[..., Args]]] = {
     torch.nn.functional.ctc_loss: (torch.ctc_loss, _ctc_arguments),
@@ -309,6 +311,9 @@ class WholeCalls(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         args = _with_boolean_masks(func, args)
+        if func == _READS_DATA:
+            # What `data` gives is no call for torch.export, which keeps it as a constant without contents.
+            return args[0].detach()
         if func is torch.as_tensor:
             return _tensor_of(*args, **kwargs)
         if func is torch.nn.functional.gaussian_nll_loss:
