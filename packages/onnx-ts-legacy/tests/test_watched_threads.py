@@ -63,7 +63,8 @@ WORK: dict[str, Callable[[T], object]] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
+# For the whole session: a worker of pytest-xdist may leave this file and come back to it.
+@pytest.fixture(autouse=True, scope="session")
 def running() -> Iterator[None]:
     for way in WAYS.values():
         way(lambda: None)
