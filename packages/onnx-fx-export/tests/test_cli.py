@@ -19,7 +19,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import onnx_fx_export
-from onnx_fx_export.cli import _Progress, app
+from onnx_fx_export.cli import app
+from onnx_fx_export.cli.console import Progress
 
 FACTORY = """
 import torch
@@ -142,7 +143,7 @@ def test_stages_are_plain_lines_beside_the_result(folder: Path) -> None:
 
 def test_a_terminal_shows_the_stage_that_runs() -> None:
     console = Console(force_terminal=True, file=io.StringIO(), width=80)
-    progress = _Progress(console)
+    progress = Progress(console)
     for stage in ("capture", "convert"):
         progress(stage)
         assert stage in str(progress._status.status)

@@ -205,7 +205,7 @@ def test_a_model_of_another_dtype_is_refused_and_its_folder_is_read_in_float32(t
         export_folder(model, tmp_path / "out", engine="onnxruntime")
     model.save_pretrained(tmp_path / "model")
 
-    folder = export_folder(tmp_path / "model", tmp_path / "out", engine="onnxruntime")
+    folder = export_folder(tmp_path / "model", tmp_path / "out", engine="onnxruntime", tokenizer=False)
 
     assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
 
@@ -241,7 +241,7 @@ def test_a_saved_model_is_read_from_its_folder(tmp_path):
     model.generation_config.repetition_penalty = 1.5
     model.save_pretrained(tmp_path / "model")
 
-    folder = export_folder(tmp_path / "model", tmp_path / "out", engine="onnxruntime", verify=False)
+    folder = export_folder(tmp_path / "model", tmp_path / "out", engine="onnxruntime", verify=False, tokenizer=False)
 
     config = json.loads(Path(folder.path / "genai_config.json").read_text())
     assert config["search"]["repetition_penalty"] == 1.5

@@ -14,10 +14,10 @@ def main() -> None:
         SystemExit: Always, with the exit code: 2 where the extra ``cli`` is not installed.
     """
     try:
-        from onnx_fx_export.cli import app
+        from onnx_fx_export.cli import run
     except ModuleNotFoundError as error:
         if error.name not in ("rich", "typer"):
             raise
         print("The command line needs its extra: pip install onnx-fx-export[cli]", file=sys.stderr)
         raise SystemExit(2) from None
-    app()
+    run()

@@ -17,7 +17,8 @@ from onnx_fx_export.api import ONNXProgram, export
 from onnx_fx_export.errors import InvalidArgumentError, SaveError
 from onnx_fx_export.generation.config import CONFIG_FILE, MODEL_FILE, context_length, genai_config
 from onnx_fx_export.generation.decoder import DecoderGraph, LayerCache, cache_layers, example, parameter_names
-from onnx_fx_export.generation.requirements import genai, onnxruntime, transformers
+from onnx_fx_export.generation.loading import loaded
+from onnx_fx_export.generation.requirements import genai, onnxruntime
 from onnx_fx_export.generation.verifying import Compared, counts_padding, verify_folder
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import in_mode
@@ -25,7 +26,6 @@ from onnxops_decomp.exporting import in_mode
 __all__ = ["GenerationFolder", "export_folder"]
 
 _OPSET = 23
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _RIGHT_PADDING = (
     "The model has sliding windows, and ONNX Runtime GenAI puts the padding of a batch behind the prompts, where it "
     "counts in the windows. Generate batches of prompts of equal length, or use engine='onnxruntime', which pads on "
@@ -82,7 +82,8 @@ def export_folder(
         verify: Whether the engine generates 64 tokens after prompts of 1, 7 and 100 tokens, and after a padded batch of
             3, all of which have to be those of the model's own ``generate``.
         logits: Whether the graph computes logits for the last position alone or for all new ones.
-        tokenizer: A tokenizer of transformers whose files are written too; of a path, the one that lies there.
+        tokenizer: A tokenizer of transformers whose files are written too. By default that of the path, or none with a
+            module; ``False`` writes the folder of a path without one.
         progress: Called with the name of each stage as it begins.
 
     Returns:
@@ -90,7 +91,7 @@ def export_folder(
 
     Raises:
         InvalidArgumentError: If the model cannot generate, its cache is of an unknown kind, or an option has no such
-            value, or the model another dtype.
+            value, the model another dtype, or the path lacks a weight or the tokenizer.
         MissingRuntimeError: If a package of the extra ``generation`` is not installed.
         SaveError: If there is such a folder already, or it cannot be written.
         RuntimeSupportError: If the engine cannot load what was written.
@@ -111,7 +112,7 @@ def export_folder(
         _ = genai() if engine == "genai" else onnxruntime()
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
-        model, tokenizer = _loaded(Path(model), tokenizer)
+        model, tokenizer = loaded(Path(model), tokenizer)
     _check_model(model)
     _check_dtype(model)
     try:
@@ -167,7 +168,7 @@ def _write(
     program.save(folder / MODEL_FILE, external_data=True)
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     model.generation_config.save_pretrained(folder)
-    if tokenizer is not None:
+    if tokenizer:
         tokenizer.save_pretrained(folder)
     return sum(1 for _ in program.model.graph.all_nodes())
 
@@ -176,24 +177,6 @@ def _program(model: Any, layers: list[LayerCache], last_logits: bool) -> ONNXPro
     call = example(model, layers)
     graph = DecoderGraph(model, last_logits=last_logits)
     return export(graph, call.args, dynamic_shapes=call.dynamic_shapes, opset_version=_OPSET, target="onnxruntime")
-
-
-def _loaded(folder: Path, tokenizer: Any) -> tuple[Any, Any]:
-    """Return the model that a folder holds, and its tokenizer if there is one.
-
-    Raises:
-        InvalidArgumentError: If there is no such folder, or transformers cannot load it.
-    """
-    if not (folder / "config.json").is_file():
-        raise InvalidArgumentError(f"{folder} is not a folder of a transformers model: it has no config.json.")
-    library = transformers()
-    try:
-        model = library.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-        if tokenizer is None and any((folder / name).is_file() for name in _TOKENIZER_FILES):
-            tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise InvalidArgumentError(f"transformers cannot load {folder}: {error}") from error
-    return model, tokenizer
 
 
 def _check_dtype(model: Any) -> None:

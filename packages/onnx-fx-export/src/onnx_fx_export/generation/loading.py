@@ -1,0 +1,58 @@
+"""A model and its tokenizer from the folder that transformers wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.requirements import transformers
+
+__all__ = ["loaded"]
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_SHOWN = 3
+
+
+def loaded(folder: Path, tokenizer: Any) -> tuple[Any, Any]:
+    """Return the model that a folder holds, in float32, and its tokenizer.
+
+    Args:
+        folder: A folder that ``save_pretrained`` wrote.
+        tokenizer: The tokenizer, ``False`` for none, ``None`` for that of the folder.
+
+    Raises:
+        InvalidArgumentError: If there is no such folder, transformers cannot load it, it lacks weights of the model, or
+            it has no tokenizer and one is wanted.
+    """
+    if not (folder / "config.json").is_file():
+        raise InvalidArgumentError(f"{folder} is not a folder of a transformers model: it has no config.json.")
+    if tokenizer is None:
+        tokenizer = _tokenizer(folder)
+    try:
+        model, report = transformers().AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
+    except Exception as error:  # whatever reading files of another kind raises
+        raise InvalidArgumentError(f"transformers cannot load {folder}: {error}") from error
+    if missing := sorted(report["missing_keys"]):
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise InvalidArgumentError(
+            f"{folder} lacks weights of {type(model).__name__}, which would be random: {', '.join(missing[:_SHOWN])}"
+            f"{more}."
+        )
+    return model, tokenizer
+
+
+def _tokenizer(folder: Path) -> Any:
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise InvalidArgumentError(
+            f"{folder} has no tokenizer. Save that of the model there, pass one with tokenizer=, or pass "
+            "tokenizer=False (--no-tokenizer on the command line) to write the folder without."
+        )
+    try:
+        return transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever reading files of another kind raises
+        raise InvalidArgumentError(f"transformers cannot load the tokenizer of {folder}: {error}") from error

@@ -1,0 +1,145 @@
+"""What is told of a language model's source, on the command line and by export_folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from language_models import language_model
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from onnx_fx_export import InvalidArgumentError
+from onnx_fx_export.cli import generation_app, run
+from onnx_fx_export.generation import export_folder
+
+FACTORY = """
+from language_models import language_model
+
+def model():
+    return language_model("llama", num_hidden_layers=1)
+
+def three():
+    return 1, 2, 3
+
+def raising():
+    raise KeyError("weights")
+"""
+
+
+def letters() -> object:
+    """A tokenizer of the kind that GPT-2 has, of three tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3, "b": 4, "Ġ": 5, "Ġb": 6}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("Ġ", "b")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """A folder of a small model without a tokenizer."""
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    language_model("llama", num_hidden_layers=1).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    (tmp_path / "models.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(generation_app, [*arguments])
+
+
+def test_a_folder_becomes_a_folder_with_its_tokenizer(saved, here):
+    letters().save_pretrained(here / "letters")
+    for file in [*saved.iterdir(), *(here / "letters").iterdir()]:
+        (here / file.name).write_bytes(file.read_bytes())
+
+    result = command(".", "-o", "out", "--engine", "onnxruntime", "--json")
+
+    assert result.exit_code == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert {"model.onnx", "genai_config.json", "tokenizer.json"} <= summary["files"].keys()
+    assert [compared["prompts"] for compared in summary["compared"]] == [[1], [7], [100], [3, 11, 6]]
+    assert "export" in result.stderr
+
+
+def test_genai_reads_the_tokenizer(saved, tmp_path):
+    genai = pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    export_folder(saved, tmp_path / "out", tokenizer=letters(), verify=False)
+
+    tokenizer = genai.Tokenizer(genai.Model(str(tmp_path / "out")))
+
+    assert tokenizer.encode("a ba").tolist() == letters()("a ba").input_ids == [3, 6, 3]
+    assert tokenizer.decode([6, 3]) == " ba"
+
+
+def test_a_table_tells_what_was_written(here):
+    result = command("models.py:model", "-o", "out", "--engine", "onnxruntime")
+
+    assert result.exit_code == 0, result.stderr
+    assert "prompts of 3, 11, 6 tokens" in result.stdout
+    assert "64 tokens equal" in result.stdout
+    assert "model.onnx.data" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nowhere"], "neither a folder of a model nor package.module:factory"),
+        (["models.py:three"], "it returned 3 values"),
+        (["models.py:raising"], "failed: KeyError: 'weights'"),
+        (["models.py:model", "--engine", "vllm"], "engine='vllm' is not known"),
+        (["models.py:model", "--precision", "int3"], "precision='int3' is not known"),
+    ],
+)
+def test_a_wrong_command_exits_with_2(arguments, text, here):
+    result = command(*arguments, "-o", "out")
+
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert sorted(path.name for path in here.iterdir() if path.name != "__pycache__") == ["models.py"]
+
+
+def test_the_command_has_its_own_help(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(["generation", "--help"])
+
+    assert ended.value.code == 0
+    assert "--precision" in capsys.readouterr().out
+
+
+def test_a_missing_tokenizer_is_told_of(saved, tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"has no tokenizer.*tokenizer=False"):
+        export_folder(saved, tmp_path / "out", engine="onnxruntime")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_weight_is_not_made_up(saved, tmp_path):
+    for file in saved.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(saved / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(InvalidArgumentError, match=r"lacks weights of LlamaForCausalLM.*model\.norm\.weight"):
+        export_folder(tmp_path, tmp_path / "out", engine="onnxruntime", tokenizer=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_broken_checkpoint_is_an_error_of_the_package(saved, tmp_path):
+    (tmp_path / "config.json").write_text((saved / "config.json").read_text())
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+
+    with pytest.raises(InvalidArgumentError, match="transformers cannot load"):
+        export_folder(tmp_path, tmp_path / "out", engine="onnxruntime", tokenizer=False)
