@@ -11,7 +11,13 @@ import torch
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.inputs.examples import inferred_dimensions, several_examples
 from onnx_fx_export.origin import named_forward
-from onnxops_decomp.exporting import bound_arguments, in_order, positional_parameters, without_keywords
+from onnxops_decomp.exporting import (
+    bound_arguments,
+    collected_shapes,
+    in_order,
+    positional_parameters,
+    without_keywords,
+)
 
 __all__ = [
     "FunctionModule",
@@ -55,6 +61,7 @@ def example_call(
         args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
         if isinstance(model, torch.export.ExportedProgram | torch.jit.ScriptModule | torch.jit.ScriptFunction):
             return args, kwargs, dynamic_shapes
+        dynamic_shapes = collected_shapes(dynamic_shapes, model, args, kwargs)
         return *without_keywords(inspect.signature(_forward(model)), args, kwargs), dynamic_shapes
     if dynamic_shapes != "auto":
         raise InvalidArgumentError(f'dynamic_shapes describes dimensions, or is "auto"; not {dynamic_shapes!r}.')

@@ -14,6 +14,7 @@ from onnxops_decomp.exporting import (
     DYNAMIC_NUMBER,
     bound_arguments,
     call_leaves,
+    collected_shapes,
     declared_bounds,
     declared_text,
     in_order,
@@ -48,6 +49,7 @@ def axes_and_bounds(
     else:
         forward = model.forward if isinstance(model, torch.nn.Module) else model
         arguments = bound_arguments(forward, positional, keywords)
+    dynamic_shapes = collected_shapes(dynamic_shapes, model, positional, keywords)
     declared = normalized_shapes(dynamic_shapes, arguments, input_names)
     specs = [spec for name, value in arguments.items() for spec in leaf_specs(value, declared[name])]
     leaves = call_leaves(arguments)

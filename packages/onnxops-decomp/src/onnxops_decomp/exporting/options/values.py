@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from torch.export import AdditionalInputs, ShapesCollection
+
 from onnxops_decomp.lowerings.registry import LoweringTable
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET
 
@@ -113,7 +115,8 @@ DESTINATION = Kind("a path or a file that is open for writing bytes", _is_destin
 PATH = Kind("a path", lambda value: isinstance(value, str | os.PathLike))
 AXES = Kind("a dictionary with a list of axes, or their names by axis, for each name", _are_axes).or_none()
 SHAPES = Kind(
-    'a dictionary, tuple or list of dimensions, or "auto"', lambda value: isinstance(value, Mapping | Sequence)
+    'a dictionary, tuple or list of dimensions, or "auto"',
+    lambda value: isinstance(value, Mapping | Sequence | ShapesCollection | AdditionalInputs),
 ).or_none()
 
 

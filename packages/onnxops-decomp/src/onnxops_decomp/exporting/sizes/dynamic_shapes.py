@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.export import Dim
+from torch.export import AdditionalInputs, Dim, ShapesCollection
 from torch.utils import _pytree as pytree
 
 from onnxops_decomp.exporting.calls.caches import by_kind_of_tensor
@@ -20,6 +20,7 @@ __all__ = [
     "DYNAMIC_NUMBER",
     "axes_by_number",
     "bound_arguments",
+    "collected_shapes",
     "declared_bounds",
     "declared_text",
     "for_torch",
@@ -35,6 +36,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 # Stands for the axis where the declaration is of a number and not of a tensor's dimension.
 DYNAMIC_NUMBER = -1
 _NO_BOUND = 1 << 62
+_DIMENSIONS = "a dimension is a name, a torch.export.Dim, a number, or None"
 
 
 def bound_arguments(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,6 +147,20 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
+def collected_shapes(dynamic_shapes: Any, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
+    """Return what is declared, taken out of torch's collections of shapes and of additional inputs.
+
+    Raises:
+        InvalidArgumentError: If the collection is of other tensors, or its inputs differ in more than sizes.
+    """
+    if type(dynamic_shapes) not in (ShapesCollection, AdditionalInputs):
+        return dynamic_shapes
+    try:
+        return dynamic_shapes.dynamic_shapes(model, tuple(args), dict(kwargs or {}))
+    except ValueError as error:
+        raise InvalidArgumentError(f"dynamic_shapes does not fit the example: {error}") from error
+
+
 def normalized_shapes(
     dynamic_shapes: Any,
     arguments: Mapping[str, Any],
@@ -173,8 +189,12 @@ def normalized_shapes(
         while len(dynamic_shapes) > len(arguments) and not dynamic_shapes[-1]:
             dynamic_shapes.pop()
         if len(dynamic_shapes) != len(arguments):
+            given = ", ".join(
+                f"{name}, which holds {len(value)} values" if isinstance(value, tuple | list) else name
+                for name, value in arguments.items()
+            )
             raise InvalidArgumentError(
-                f"dynamic_shapes describes {len(dynamic_shapes)} arguments, the call has {len(arguments)}."
+                f"dynamic_shapes describes {len(dynamic_shapes)} arguments, the call has {len(arguments)}: {given}."
             )
         dynamic_shapes = dict(zip(arguments, dynamic_shapes, strict=True))
     result: dict[str, Any] = dict.fromkeys(arguments)
@@ -214,10 +234,29 @@ def leaf_specs(value: Any, spec: Any) -> list[dict[int, Any]]:
             raise InvalidArgumentError(f"dynamic_shapes names {min(map(str, unknown))!r}; there are {[*names]}.")
         parts = [spec.get(name) for name in names]
     else:
-        parts = list(spec.values()) if isinstance(spec, Mapping) else list(spec)
+        parts = _parts(spec, len(children))
     if len(parts) != len(children):
         raise InvalidArgumentError(f"dynamic_shapes gives {len(parts)} entries for {len(children)} values.")
     return [leaf for child, part in zip(children, parts, strict=True) for leaf in leaf_specs(child, part)]
+
+
+def _parts(spec: Any, count: int) -> list[Any]:
+    """Return what is declared for each of the values that a container without names holds.
+
+    Raises:
+        InvalidArgumentError: If these are the dimensions of one tensor, or nothing of the kind.
+    """
+    parts = list(spec.values()) if isinstance(spec, Mapping) else spec
+    if not isinstance(parts, list | tuple) or any(_is_dimension(part) for part in parts):
+        raise InvalidArgumentError(
+            f"dynamic_shapes gives {spec!r} where the call has {count} value(s), as *args or in a container. "
+            "Give a tuple with one entry for each of them."
+        )
+    return list(parts)
+
+
+def _is_dimension(entry: Any) -> bool:
+    return isinstance(entry, str | int | Dim | type(Dim.AUTO))
 
 
 def _child_names(value: Any) -> list[Any] | None:
@@ -241,8 +280,28 @@ def _leaf_spec(value: Any, spec: Any) -> dict[int, Any]:
             kind = "number" if is_number else type(value).__name__
             raise InvalidArgumentError(f"dynamic_shapes gives {spec!r} for a {kind}, which has no dimensions.")
         return {} if isinstance(spec, int) or spec is Dim.STATIC else {DYNAMIC_NUMBER: spec}
-    entries = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
-    return {axis % max(value.dim(), 1): dim for axis, dim in entries if dim is not None and not isinstance(dim, int)}
+    axes = _axes(spec, value.dim())
+    return {axis: dim for axis, dim in axes.items() if dim is not None and not isinstance(dim, int)}
+
+
+def _axes(spec: Any, rank: int) -> dict[int, Any]:
+    """Return what is declared for the axes of a tensor, counted from the front.
+
+    Raises:
+        InvalidArgumentError: If an entry names no axis of the tensor, or is no dimension.
+    """
+    if not isinstance(spec, Mapping | list | tuple):
+        raise InvalidArgumentError(
+            f"dynamic_shapes gives {spec!r} for a tensor; give its dimensions by axis, as in {{0: 'batch'}}."
+        )
+    axes: dict[int, Any] = {}
+    for axis, dim in spec.items() if isinstance(spec, Mapping) else enumerate(spec):
+        if not isinstance(axis, int) or not -rank <= axis < rank:
+            raise InvalidArgumentError(f"dynamic_shapes names axis {axis!r} of a tensor of {rank} dimensions.")
+        if dim is not None and not _is_dimension(dim):
+            raise InvalidArgumentError(f"dynamic_shapes gives {dim!r} for axis {axis}; {_DIMENSIONS}.")
+        axes[axis % rank] = dim
+    return axes
 
 
 def declared_text(dim: Any) -> str | None:
