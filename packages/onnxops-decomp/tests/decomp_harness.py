@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.builder.scope import ModelContext
+from onnxops_decomp.builder.scope import ModelContext, NanHandling
 from onnxops_decomp.dtypes import mark_complex, to_ir
 from onnxops_decomp.files.model import build_model
 from onnxops_decomp.graph.graph_lowering import GraphLowering
@@ -59,11 +59,11 @@ def lower(
     whole: bool = True,
     table: LoweringTable | None = None,
     target: str | None = None,
-    exact_nan: bool = True,
+    nan: NanHandling = "exact",
 ) -> Lowered:
     """Lower ``function(*args)``; with ``dynamic`` every size of every tensor other than 0 and 1 is symbolic."""
     traced = trace(function, args, dynamic=dynamic, whole=whole)
-    return lower_graph(traced, opset=opset, table=table, target=target, exact_nan=exact_nan)
+    return lower_graph(traced, opset=opset, table=table, target=target, nan=nan)
 
 
 def trace(
@@ -87,10 +87,10 @@ def lower_graph(
     table: LoweringTable | None = None,
     widen_bfloat16: bool = False,
     target: str | None = None,
-    exact_nan: bool = True,
+    nan: NanHandling = "exact",
 ) -> Lowered:
     """Lower what :func:`trace` recorded; a target's passes run too."""
-    context = ModelContext(opset, widen_bfloat16=widen_bfloat16, target=target, exact_nan=exact_nan)
+    context = ModelContext(opset, widen_bfloat16=widen_bfloat16, target=target, nan=nan)
     op = OpBuilder(opset, context=context)
     symbols = SymbolNames(op)
     values = [_input(op, symbols, node) for node in traced.graph.nodes if node.op == "placeholder"]
@@ -209,7 +209,7 @@ def check(
     tolerance: Any = None,
     values: bool = True,
     target: str | None = None,
-    exact_nan: bool = True,
+    nan: NanHandling = "exact",
 ) -> Lowered:
     """Assert that the lowered function equals eager torch.
 
@@ -221,10 +221,10 @@ def check(
         tolerance: (rtol, atol) in place of that of the dtype; say why at the call.
         values: Whether values are compared, not only dtypes and shapes (random operators).
         target: Runtime whose own operators may be used.
-        exact_nan: Whether the model has to be right for NaN.
+        nan: Whether the model has to be right for NaN.
     """
     torch.manual_seed(0)
-    lowered = lower(function, args, opset=opset, dynamic=bool(others), target=target, exact_nan=exact_nan)
+    lowered = lower(function, args, opset=opset, dynamic=bool(others), target=target, nan=nan)
     declared = {o.domain: o.version for o in lowered.proto.opset_import}
     assert declared[""] == opset
     for example in (args, *others):

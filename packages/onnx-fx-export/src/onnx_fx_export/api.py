@@ -18,9 +18,11 @@ from onnx_fx_export.pipeline import ExportRequest
 from onnx_fx_export.repeats.regions import ModuleClasses
 from onnxops_core.exporting import exclusive_export
 from onnxops_decomp.exporting import (
+    DEFAULT_NAN,
     ExportPath,
     ExportRecord,
     Metadata,
+    NanHandling,
     ONNXProgram,
     Saving,
     Translations,
@@ -61,7 +63,7 @@ def export(
     size_checks: bool = False,
     trial_runs: bool = True,
     widen_bfloat16: bool = False,
-    nan: Literal["exact", "finite"] = "exact",
+    nan: NanHandling = DEFAULT_NAN,
     dynamo: bool = True,
     fallback: bool = False,
     report: bool = False,
@@ -123,9 +125,9 @@ def export(
             whether it is right for those that torch.export takes for special; without that, it refuses them.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
-        nan: ``"exact"`` for extrema, positions and orders as torch has them where some numbers are NaN, or ``"finite"``
-            for the plain operators, several times as fast, which leave that to the runtime. What is about NaN, such as
-            ``isnan`` and ``nan_to_num``, is exact in any case.
+        nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some
+            numbers are NaN, or ``"exact"`` for those of torch, at several times the cost. What is about NaN, such as
+            ``isnan`` and ``nan_to_num``, is exact in any case; so is everything about infinities.
         dynamo: False to hand the model to the TorchScript exporter (needs onnx-ts-legacy).
         fallback: Whether a model that cannot be captured or converted is handed to the TorchScript exporter
             (needs onnx-ts-legacy; what comes back then is its program).
@@ -169,7 +171,7 @@ def export(
     saving = Saving(export_params, bool(keep_initializers_as_inputs), external_data)
     conversion = ConversionOptions(
         opset, table, state, bool(optimize), export_modules_as_functions, widen_bfloat16, target,
-        do_constant_folding and saving.folds_weights, nan == "exact",
+        do_constant_folding and saving.folds_weights, nan,
     )  # fmt: skip
     request = ExportRequest(
         model, positional, kwargs, dynamic_shapes, own["input_names"] or (), own["output_names"] or (), given,

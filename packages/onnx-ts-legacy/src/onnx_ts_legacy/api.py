@@ -26,9 +26,11 @@ from onnxops_core import is_in_onnx_export
 from onnxops_core.exporting import exclusive_export, is_torch_onnx_call, without_autocast
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting import (
+    DEFAULT_NAN,
     ExportPath,
     ExportRecord,
     Metadata,
+    NanHandling,
     Reference,
     Saving,
     SizeConstraints,
@@ -84,7 +86,7 @@ def export(
     size_checks: bool = False,
     trial_runs: bool = True,
     widen_bfloat16: bool = False,
-    nan: Literal["exact", "finite"] = "exact",
+    nan: NanHandling = DEFAULT_NAN,
     dynamo: bool = False,
     fallback: bool = False,
     report: bool = False,
@@ -138,8 +140,9 @@ def export(
             named after it. The program checks them in any case. Needs opset 13.
         trial_runs: Changes nothing: a TorchScript program is not captured for sizes larger than 1.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU.
-        nan: ``"exact"`` for extrema, positions and orders as torch has them where some numbers are NaN, or ``"finite"``
-            for the plain operators, several times as fast, which leave that to the runtime.
+        nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some
+            numbers are NaN, or ``"exact"`` for those of torch, at several times the cost. What is about NaN, such as
+            ``isnan`` and ``nan_to_num``, is exact in any case; so is everything about infinities.
         dynamo: True is refused: that is onnx-fx-export.
         fallback: Changes nothing: this is what others fall back to.
         report: Whether a page about the export is written.
@@ -235,7 +238,7 @@ def _options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:
         of_torch=symbolics_of_torch() if is_torch_onnx_call() else None,
         target=given["target"],
         widen_bfloat16=given["widen_bfloat16"],
-        exact_nan=given["nan"] == "exact",
+        nan=given["nan"],
     )
     return options, bounds
 

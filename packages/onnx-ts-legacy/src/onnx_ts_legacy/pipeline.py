@@ -53,9 +53,11 @@ from onnx_ts_legacy.state.variables import value_of
 from onnxops_core.exporting import warn_user
 from onnxops_decomp import LoweringTable, OpBuilder, builtin_table
 from onnxops_decomp.exporting import (
+    DEFAULT_NAN,
     FoldBatchNormalization,
     Interface,
     Leaf,
+    NanHandling,
     Output,
     Reference,
     Saving,
@@ -99,7 +101,7 @@ class Options:
     of_torch: Registry | None = None
     target: str | None = None
     widen_bfloat16: bool = False
-    exact_nan: bool = True
+    nan: NanHandling = DEFAULT_NAN
     name: str = "main_graph"
 
     def custom(self, operator: str) -> Callable[..., Any] | None:
@@ -240,7 +242,7 @@ class _Conversion:
         self.op = OpBuilder(options.opset_version)
         self.op.context.target = options.target
         self.op.context.widen_bfloat16 = options.widen_bfloat16
-        self.op.context.exact_nan = options.exact_nan
+        self.op.context.nan = options.nan
         self.context = ConversionContext(
             self.op,
             captured.root,

@@ -27,6 +27,7 @@ from onnx_fx_export.weights.initializers import WeightStore
 from onnx_fx_export.weights.tensor_subclasses import ACCESS, inner_tensor
 from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.exporting import (
+    DEFAULT_NAN,
     DYNAMIC_NUMBER,
     MAX_FOLDED_SIZE,
     CallStructure,
@@ -35,6 +36,7 @@ from onnxops_decomp.exporting import (
     Interface,
     Leaf,
     ModelContext,
+    NanHandling,
     ONNXProgram,
     Output,
     Reference,
@@ -95,7 +97,7 @@ class ConversionOptions:
         widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
         target: The runtime whose own operators may be used.
         folds_weights: Whether the finishing passes may compute other weights from those of the model.
-        exact_nan: Whether extrema, positions and orders are torch's among numbers of which some are NaN.
+        nan: Whether extrema, positions and orders are torch's among numbers of which some are NaN.
     """
 
     opset: int
@@ -106,7 +108,7 @@ class ConversionOptions:
     widen_bfloat16: bool = False
     target: str | None = None
     folds_weights: bool = True
-    exact_nan: bool = True
+    nan: NanHandling = DEFAULT_NAN
 
 
 _INPUTS = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -128,9 +130,7 @@ class _Converter:
         self.before: dict[str, ir.Value] = {}
         self.needed: frozenset[str] = frozenset()
         self.rebound = mutations.rebound
-        context = ModelContext(
-            opset, target=options.target, widen_bfloat16=options.widen_bfloat16, exact_nan=options.exact_nan
-        )
+        context = ModelContext(opset, target=options.target, widen_bfloat16=options.widen_bfloat16, nan=options.nan)
         self.op = OpBuilder(opset, context=context)
         self.symbols = SymbolNames(self.op)
         self.weights = WeightStore(self.op)

@@ -228,7 +228,7 @@ class _BodyLowering:
             shared.opset,
             expressions=shared.expressions,
             widen_bfloat16=shared.widen_bfloat16,
-            exact_nan=shared.exact_nan,
+            nan=shared.nan,
         )
         self.op = OpBuilder(shared.opset, context=context)
         self.lowering = outer.nested(self.op)

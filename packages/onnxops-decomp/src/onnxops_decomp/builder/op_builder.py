@@ -100,17 +100,17 @@ class OpBuilder(SizeOperations):
 
     def minds_nan(self, value: ir.Value) -> bool:
         """Tell whether what is written has to be right for NaN among the elements of ``value``."""
-        return self.context.exact_nan and self.dtype(value).is_floating_point()
+        return self.context.nan == "exact" and self.dtype(value).is_floating_point()
 
     @contextmanager
     def call_of(self, operator: str) -> Iterator[None]:
         """Write the call of an ATen operator; one that is about NaN is exact, whatever the model asks for."""
-        before = self.context.exact_nan
-        self.context.exact_nan = before or operator.startswith("aten::nan")
+        before = self.context.nan
+        self.context.nan = "exact" if operator.startswith("aten::nan") else before
         try:
             yield
         finally:
-            self.context.exact_nan = before
+            self.context.nan = before
 
     # ---- graphs
 

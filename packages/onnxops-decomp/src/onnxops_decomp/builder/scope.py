@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -16,8 +16,10 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, check_opset
 
 __all__ = [
+    "DEFAULT_NAN",
     "ModelContext",
     "NameAuthority",
+    "NanHandling",
     "NodeWriter",
     "Scope",
     "SymbolSource",
@@ -25,6 +27,9 @@ __all__ = [
     "number_as_size",
     "remove_unused",
 ]
+
+NanHandling = Literal["exact", "finite"]
+DEFAULT_NAN: NanHandling = "finite"
 
 SymbolSource = Callable[["NodeWriter"], ir.Value]
 
@@ -101,8 +106,8 @@ class ModelContext:
         expressions: SymPy expression behind the text of each symbolic dimension.
         symbols: For each symbol, how to compute it as a 1-D INT64 value of one element.
         widen_bfloat16: Whether operators compute in FLOAT where CPU runtimes have no BFLOAT16 kernel.
-        exact_nan: Whether extrema, positions and orders are torch's among numbers of which some are NaN; where not,
-            they are the runtime's, and the plain operators are written.
+        nan: ``"exact"`` where extrema, positions and orders are torch's among numbers of which some are NaN;
+            ``"finite"`` where they are the runtime's then, and the plain operators are written.
         runtime: The runtime whose missing kernels are written otherwise; None for all that ONNX specifies.
     """
 
@@ -114,7 +119,7 @@ class ModelContext:
     expressions: dict[str, Any] = dataclasses.field(default_factory=dict)
     symbols: dict[str, SymbolSource] = dataclasses.field(default_factory=dict)
     widen_bfloat16: bool = False
-    exact_nan: bool = True
+    nan: NanHandling = DEFAULT_NAN
     runtime: Runtime | None = dataclasses.field(default_factory=default_runtime)
     constants: ConstantPool = dataclasses.field(init=False)
 

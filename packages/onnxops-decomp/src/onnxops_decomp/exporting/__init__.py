@@ -13,7 +13,15 @@ They are grouped by what an export does with them, in the order of its stages:
 
 from onnxops_decomp.builder.expressions import at_sizes, emit_expression, is_computable
 from onnxops_decomp.builder.folding import MAX_FOLDED_SIZE
-from onnxops_decomp.builder.scope import ModelContext, SymbolSource, axis_size, number_as_size, remove_unused
+from onnxops_decomp.builder.scope import (
+    DEFAULT_NAN,
+    ModelContext,
+    NanHandling,
+    SymbolSource,
+    axis_size,
+    number_as_size,
+    remove_unused,
+)
 from onnxops_decomp.builder.sizes import is_one
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir, to_torch
 from onnxops_decomp.exporting.calls.caches import register_class, tensor_places
@@ -134,6 +142,7 @@ from onnxops_decomp.torch_private import (
 
 __all__ = [
     "CONSTRAINTS_KEY",
+    "DEFAULT_NAN",
     "DYNAMIC_NUMBER",
     "MAX_FOLDED_SIZE",
     "MAX_SINGLE_FILE_BYTES",
@@ -161,6 +170,7 @@ __all__ = [
     "Metadata",
     "MissingRuntimeError",
     "ModelContext",
+    "NanHandling",
     "NodeHandler",
     "ONNXProgram",
     "Output",

@@ -104,7 +104,7 @@ OPTIONS: Mapping[str, Option] = {
     "size_checks": Option(FLAG),
     "trial_runs": Option(FLAG, about="Only torch.export captures for sizes from 2 on, so that others are to be tried."),
     "widen_bfloat16": Option(FLAG),
-    "nan": Option(either("exact", "finite"), asks=lambda value: value == "finite"),
+    "nan": Option(either("exact", "finite"), asks=lambda value: value == "exact"),
     "dynamo": Option(
         FLAG,
         {LEGACY: "onnx_ts_legacy exports through TorchScript; for that import export from onnx_fx_export"},
