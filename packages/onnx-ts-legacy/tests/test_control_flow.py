@@ -345,8 +345,8 @@ def test_optional_arguments_tuples_dicts_and_isinstance_are_resolved() -> None:
     without = exported(containers, INPUTS[0])
     with_bias = exported(containers, (*INPUTS[0], torch.ones(2)))
 
-    assert without.output_names == ["x_0", "z0", "z1"]
-    assert with_bias.output_names == ["x_0", "biased", "last", "z0"]
+    assert without.output_names == ["x.out", "z0", "z1"]
+    assert with_bias.output_names == ["x.out", "biased", "last", "z0"]
 
 
 def test_variables_of_different_kinds_are_refused_only_where_they_are_read() -> None:

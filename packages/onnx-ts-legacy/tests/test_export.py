@@ -70,8 +70,8 @@ def test_nested_inputs_and_dict_outputs_keep_their_names() -> None:
     a, b, c, d = (torch.randn(2) for _ in range(4))
     program = onnx_ts_legacy.export(Nested(), ({"x": a, "y": b}, (c, d)))
 
-    assert program.input_names == ["batch_x", "batch_y", "pair_0", "pair_1"]
-    assert program.output_names == ["sum", "rest_0", "rest_1"]
+    assert program.input_names == ["batch.x", "batch.y", "pair.0", "pair.1"]
+    assert program.output_names == ["sum", "rest.0", "rest.1"]
     agree(program, Nested(), ({"x": d, "y": c}, (b, a)))
 
 

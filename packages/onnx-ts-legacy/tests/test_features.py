@@ -150,7 +150,7 @@ class Nested(nn.Module):
 @feature()
 def nested_inputs_keyword_arguments_and_dict_outputs(opset: int) -> None:
     a, b, c, d, scale = (n(2, 3) + i for i in range(5))
-    axes = {name: {0: "n"} for name in ("batch_x", "batch_y", "pair_0", "pair_1", "scale")}
+    axes = {name: {0: "n"} for name in ("batch.x", "batch.y", "pair.0", "pair.1", "scale")}
     for model in both(Nested()):
         program = onnx_ts_legacy.export(
             model, ({"x": a, "y": b}, (c, d), {"scale": scale}), dynamic_axes=axes, opset_version=opset

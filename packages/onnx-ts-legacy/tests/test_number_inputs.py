@@ -50,10 +50,10 @@ def reshaped(x, n: int = 2):
 
 CASES = {
     "kinds": (scaled, [(X, 3, 2.5, True), (Y, -5, -1.5, True), (Y, 5, 1.5, False)], ["x", "n", "f", "b"]),
-    "list": (of_list, [(X, [1, 2]), (Y, [4, 5])], ["x", "n_0", "n_1"]),
-    "optional": (of_list, [(X, [1, 2], 3), (Y, [4, 5], 7)], ["x", "n_0", "n_1", "o"]),
-    "optional none": (of_list, [(X, [1, 2], None), (Y, [4, 5], None)], ["x", "n_0", "n_1"]),
-    "nested": (of_tuple, [(X, (3, X), {"a": 2.0}), (Y, (5, X), {"a": 7.0})], ["x", "n_0", "n_1", "k_a"]),
+    "list": (of_list, [(X, [1, 2]), (Y, [4, 5])], ["x", "n.0", "n.1"]),
+    "optional": (of_list, [(X, [1, 2], 3), (Y, [4, 5], 7)], ["x", "n.0", "n.1", "o"]),
+    "optional none": (of_list, [(X, [1, 2], None), (Y, [4, 5], None)], ["x", "n.0", "n.1"]),
+    "nested": (of_tuple, [(X, (3, X), {"a": 2.0}), (Y, (5, X), {"a": 7.0})], ["x", "n.0", "n.1", "k.a"]),
     "loop": (loop, [(X, 3), (Y, 5), (Y, 0)], ["x", "n"]),
     "sizes": (reshaped, [(X, 3), (Y, 2), (Y, 1)], ["x", "n"]),
     "default": (reshaped, [(X,), (Y,)], ["x"]),

@@ -117,7 +117,7 @@ def test_dict_inputs_string_and_optional_arguments() -> None:
     program = exported(looked_up, ({"p": X, "q": Y}, "q"))
     exported(looked_up, ({"p": X, "q": Y}, "q", 3))
 
-    assert program.input_names == ["table_p", "table_q"]
+    assert program.input_names == ["table.p", "table.q"]
 
 
 def test_batch_norm_in_training_mode_updates_its_statistics_as_state() -> None:

@@ -39,6 +39,8 @@ from onnxops_decomp.exporting import (
     declared_bounds,
     example_paths,
     left_out,
+    output_name,
+    path_name,
     set_custom_opsets,
     shared_memory,
     smallest_declared,
@@ -178,8 +180,8 @@ class ExportRequest:
         parameters = parameter_names(self.model)
         structure = CallStructure.of(program, parameters, parameter_defaults(self.model))
         names = ModelNames(
-            inputs=[_joined(path) for path in argument_paths(_call_paths(program), parameters)],
-            outputs=[_output_name(path) for path in structure_paths(program.call_spec.out_spec)],
+            inputs=[path_name(path) for path in argument_paths(_call_paths(program), parameters)],
+            outputs=[output_name(path) for path in structure_paths(program.call_spec.out_spec)],
             dims=captured.dims,
             input_overrides=captured.input_names,
             output_overrides=self.output_names,
@@ -244,15 +246,6 @@ def _call_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
         if len(paths) == spec.num_leaves:
             return paths
     return structure_paths(spec)
-
-
-def _joined(path: Sequence[Any]) -> str:
-    return ".".join(map(str, path))
-
-
-def _output_name(path: Sequence[Any]) -> str:
-    """Return ``output``, ``output_0`` ..., or the keys that lead to an output."""
-    return _joined([f"output_{path[0]}", *path[1:]] if path and isinstance(path[0], int) else path or ("output",))
 
 
 def _warn_of_one_tensor(program: torch.export.ExportedProgram) -> None:

@@ -386,7 +386,7 @@ class _Conversion:
 
     def _close(self, values: Sequence[Any]) -> None:
         results, leaves, structure = results_of(self._captured, values, self.left_out)
-        names = self._output_names([result.path for result in results])
+        names = self._output_names([result.name for result in results])
         for name, result in zip(names, results, strict=True):
             try:
                 self._outputs.append((name, self._output_value(result.value)))
@@ -438,16 +438,15 @@ class _Conversion:
             return value
         return number_output(self.context, result)
 
-    def _output_names(self, paths: list[str]) -> list[str]:
+    def _output_names(self, names: list[str]) -> list[str]:
         given = list(self._options.output_names)
-        if len(given) > len(paths):
-            raise ArgumentsError(f"{len(given)} output names are given for {len(paths)} outputs: {given}.")
-        own = self._captured.output_names
-        if own is None or len(own) != len(paths):
-            keyed = any(not part.isdigit() for path in paths for part in path.split("_") if part)
-            own = paths if keyed else [f"output_{i}" for i in range(len(paths))] if len(paths) != 1 else ["output"]
+        if len(given) > len(names):
+            raise ArgumentsError(f"{len(given)} output names are given for {len(names)} outputs: {given}.")
+        of_trace = self._captured.output_names
+        own = of_trace if of_trace is not None and len(of_trace) == len(names) else names
+        taken = {value.name for value in self.op.scope.inputs}
         reserve = self.op.context.names.reserve
-        return [*given, *(reserve(name) for name in own[len(given) :])]
+        return [*given, *(reserve(f"{name}.out" if name in taken else name) for name in own[len(given) :])]
 
     def program(self, reference: Reference | None) -> TSProgram:
         """Close the model."""

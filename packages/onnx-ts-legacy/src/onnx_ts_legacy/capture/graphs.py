@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,8 @@ from onnxops_decomp.exporting import (
     in_order,
     key_of,
     left_out,
+    output_name,
+    path_name,
     positional_parameters,
     register_containers,
     warn_of_numbers,
@@ -42,7 +44,6 @@ __all__ = [
     "ExampleInput",
     "capture",
     "is_left_out",
-    "joined",
     "leaves_of",
     "positional_list",
     "scripted_parameters",
@@ -77,7 +78,7 @@ class Captured:
         root: The module that its first input is, or None.
         prefix: Start of attribute names that the user's model does not have.
         inputs: Its other inputs.
-        output_names: Names of the flat outputs, where the structure of the result says them; else None.
+        output_names: Names of the flat outputs of a traced model; else None.
         weights: Parameters and buffers that are the last inputs of the graph, with their names.
         rebound: Names of the buffers whose new values are further outputs of the graph, with the lines that bind them.
         decisions: What sizes decided in a trace; what was read for each of them is a further output of the graph.
@@ -224,7 +225,7 @@ def leaves_of(inputs: Sequence[ExampleInput]) -> list[Leaf]:
     for example in inputs:
         kinds = (torch.Tensor,) if example.is_constant else (torch.Tensor, bool, int, float)
         for path, value in pytree.tree_flatten_with_path(example.value)[0]:
-            leaves.append(Leaf(joined([example.name, *map(key_of, path)]), value, isinstance(value, kinds)))
+            leaves.append(Leaf(path_name([example.name, *map(key_of, path)]), value, isinstance(value, kinds)))
     return leaves
 
 
@@ -314,7 +315,7 @@ class _FlatModel(torch.nn.Module):
             self.model = model
             self.training = model.training
         self._leaves, self._structure = leaves, structure
-        self.result_paths: list[tuple[Any, ...]] = []
+        self.result_names: list[str] = []
         self.result: list[Any] = []
         self.left_out: dict[str, Any] = {}
         self.result_structure = structure
@@ -330,8 +331,9 @@ class _FlatModel(torch.nn.Module):
         register_containers([result], results=True)
         leaves, self.result_structure = pytree.tree_flatten_with_path(result)
         self.result = [leaf if is_left_out(leaf) else type(leaf) for _, leaf in leaves]
-        self.result_paths = [path for path, leaf in leaves if not is_left_out(leaf)]
-        self.left_out = {joined(("result", *map(key_of, path))): leaf for path, leaf in leaves if is_left_out(leaf)}
+        names = [(output_name(tuple(map(key_of, path))), leaf) for path, leaf in leaves]
+        self.result_names = [name for name, leaf in names if not is_left_out(leaf)]
+        self.left_out = {name: leaf for name, leaf in names if is_left_out(leaf)}
         for end in self._at_end:
             end()
         return (*(_as_tensor(leaf) for _, leaf in leaves if not is_left_out(leaf)), *self._further)
@@ -359,7 +361,7 @@ def _traced(
     register_containers([*args, *kwargs.values()])
     leaves, structure = pytree.tree_flatten((args, kwargs))
     paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
-    named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(joined, paths), leaves, strict=True)]
+    named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(path_name, paths), leaves, strict=True)]
     warn_of_numbers({leaf.name: leaf.value for leaf in named}, "Give a tensor, or script the model,")
     names = [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -391,9 +393,8 @@ def _traced(
     _refuse_constant_inputs(graph, names, examples)
     inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
     call = _call_structure(signature, structure, flat.result_structure)
-    output_names = _names_of_paths(flat.result_paths)
     return Captured(
-        graph, root, "model", inputs, output_names, call, named, weights, rebound, flat.result,
+        graph, root, "model", inputs, flat.result_names, call, named, weights, rebound, flat.result,
         left_out(signature, args, kwargs), flat.left_out, _aliases(model),
         frozenset(place.path for place in found.places), tuple(frozen.decisions),
     )  # fmt: skip
@@ -537,16 +538,3 @@ def _check_arguments(
     except TypeError as error:
         name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", "the model")
         raise ArgumentsError(f"The arguments do not fit {name}{signature}: {error}.") from None
-
-
-def joined(path: Iterable[Any]) -> str:
-    """Return the name that a path in a structure makes."""
-    return "_".join(map(str, path))
-
-
-def _names_of_paths(paths: Sequence[tuple[Any, ...]]) -> list[str] | None:
-    """Return output names from the keys of a result; None where it has none."""
-    keyed = [any(hasattr(entry, "key") or hasattr(entry, "name") for entry in path) for path in paths]
-    if not any(keyed):
-        return None
-    return [joined(map(key_of, path)) for path in paths]

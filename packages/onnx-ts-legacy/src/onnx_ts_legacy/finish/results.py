@@ -11,10 +11,10 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from onnx_ts_legacy.capture.graphs import Captured, is_left_out, joined
+from onnx_ts_legacy.capture.graphs import Captured, is_left_out
 from onnx_ts_legacy.graph.parts import node_inputs
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, SequenceState, Tensor, VectorState
-from onnxops_decomp.exporting import key_of
+from onnxops_decomp.exporting import key_of, output_name
 
 __all__ = ["Result", "results_of"]
 
@@ -32,13 +32,13 @@ class Result:
     """A value that becomes an output of the model.
 
     Attributes:
-        path: Keys and places that lead to it, joined by underscores.
+        name: What the keys and places that lead to it call it.
         value: What the program returns there.
         node: The node that gives it.
         is_number: Whether it is a number of Python in the program, or a list of them.
     """
 
-    path: str
+    name: str
     value: Any
     node: Any
     is_number: bool
@@ -68,15 +68,15 @@ def results_of(
     results: list[Result] = []
     leaves: list[Any] = []
     for (path, leaf), (plain_path, _) in zip(found, pytree.tree_flatten_with_path(plain)[0], strict=True):
-        keys = [str(key_of(entry)) for entry in path]
+        keys = tuple(map(key_of, path))
         numbers = [str(key_of(entry)) for entry in plain_path]
         leaves.append(leaf if is_left_out(leaf) else len(results))
         if is_left_out(leaf):
-            left_out[joined(("result", *keys))] = leaf
+            left_out[output_name(keys)] = leaf
         else:
             variable, rest = (variables[int(numbers[0])], numbers[1:]) if several else (variables[0], numbers)
             given = _given(variable, rest)
-            results.append(Result("_".join(keys), leaf.value, given.node(), _is_number(leaf.value)))
+            results.append(Result(output_name(keys), leaf.value, given.node(), _is_number(leaf.value)))
             if captured.result:
                 results[-1].is_number = _is_traced_number(given)
     if captured.result:

@@ -24,6 +24,8 @@ __all__ = [
     "key_of",
     "left_out",
     "names_by_leaf",
+    "output_name",
+    "path_name",
     "positional_parameters",
     "structure_paths",
     "warn_of_left_out",
@@ -52,11 +54,11 @@ class Leaf:
 
 
 def call_leaves(arguments: Mapping[str, Any]) -> list[Leaf]:
-    """Return the leaves of a call, given its arguments by name, as the TorchScript exporter calls them."""
+    """Return the leaves of a call, given its arguments by name."""
     paths = [(name, *path) for name, value in arguments.items() for path in example_paths(value)]
     values = pytree.tree_leaves(list(arguments.values()))
-    names = ["_".join(map(str, path)) for path in paths]
-    return [Leaf(name, value, isinstance(value, torch.Tensor)) for name, value in zip(names, values, strict=True)]
+    leaves = zip(map(path_name, paths), values, strict=True)
+    return [Leaf(name, value, isinstance(value, torch.Tensor)) for name, value in leaves]
 
 
 def left_out(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[str]:
@@ -119,6 +121,20 @@ def key_of(entry: Any) -> Any:
         if hasattr(entry, attribute):
             return getattr(entry, attribute)
     return entry
+
+
+def path_name(path: Iterable[Any]) -> str:
+    """Return what the leaf at the end of a path is called: ``cache.0.key``."""
+    return ".".join(map(str, path))
+
+
+def output_name(path: Path) -> str:
+    """Return what the output at the end of a path in the result is called.
+
+    Returns:
+        ``output`` for a single one, ``output_0`` ... for the elements of a tuple or list, else the keys to it.
+    """
+    return path_name([f"output_{path[0]}", *path[1:]] if path and isinstance(path[0], int) else path or ("output",))
 
 
 def example_paths(tree: Any) -> list[Path]:
