@@ -298,6 +298,12 @@ def trial_runs(run: Run, folder: Path) -> bool:
 
 
 @probe
+def strategy(run: Run, folder: Path) -> bool:
+    programs = [run(nn.ReLU(), (X,), strategy=name) for name in ("non-strict", "strict")]
+    return [program.capture_strategy for program in programs] == ["non-strict", "strict"]
+
+
+@probe
 def widen_bfloat16(run: Run, folder: Path) -> bool:
     half = nn.Linear(4, 4).bfloat16().eval()
     found = [ops(run(half, (X.bfloat16(),), widen_bfloat16=wide)) for wide in (True, False)]

@@ -62,6 +62,7 @@ def export(
     capture_repeated_blocks: ModuleClasses = False,
     size_checks: bool = False,
     trial_runs: bool = True,
+    strategy: Literal["repeated-blocks", "non-strict", "measured-kernels", "strict"] | None = None,
     widen_bfloat16: bool = False,
     nan: NanHandling = DEFAULT_NAN,
     dynamo: bool = True,
@@ -123,6 +124,11 @@ def export(
             named after it. The program checks them in any case. Needs opset 13.
         trial_runs: Whether the model and what was captured of it are run and compared at other sizes, to find out
             whether it is right for those that torch.export takes for special; without that, it refuses them.
+        strategy: The only way to capture that may be taken; by default they are tried in order, and
+            ``program.capture_strategy`` says which one served. ``"repeated-blocks"`` is for what
+            ``capture_repeated_blocks`` names. ``"non-strict"`` is ``torch.export`` running the model.
+            ``"measured-kernels"`` measures the shapes that operators give where torch's own kernels fix sizes or need
+            data, and compares the result with the model at other sizes. ``"strict"`` is ``torch.export`` with Dynamo.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some

@@ -11,7 +11,8 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.capture.exported_program import CapturedProgram, CaptureRequest, Stage, capture
+from onnx_fx_export.capture.exported_program import capture
+from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest, Stage
 from onnx_fx_export.errors import (
     CaptureError,
     ConversionError,
@@ -94,6 +95,7 @@ class ExportRequest:
             record.captured = captured.program
         with record.stage("convert"), without_autocast(), record.profiled():
             record.program = result = self.converted(captured)
+            result.capture_strategy = captured.found.strategy
             if given["optimize"] == "onnxscript":
                 rewrite_with_onnxscript(result.model)
             self._finish(result, captured)
@@ -151,8 +153,9 @@ class ExportRequest:
                 raise InvalidArgumentError(
                     "An ExportedProgram has its dynamic shapes already; declare them at its capture."
                 )
-            if repeated_blocks:
-                raise InvalidArgumentError("An ExportedProgram is captured already: leave out capture_repeated_blocks.")
+            for name in ("capture_repeated_blocks", "strategy"):
+                if self.given[name]:
+                    raise InvalidArgumentError(f"An ExportedProgram is captured already: leave out {name}.")
             _warn_of_one_tensor(self.model)
             return Captured(CapturedProgram(self.model), self.input_names)
         module = self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model)
@@ -168,6 +171,7 @@ class ExportRequest:
             state=self.conversion.state,
             repeated_blocks=repeated_blocks,
             trial_runs=self.given["trial_runs"],
+            strategy=self.given["strategy"],
             stage=stage,
         )
         found = capture(request)

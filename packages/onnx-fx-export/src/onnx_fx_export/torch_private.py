@@ -12,19 +12,21 @@ import inspect
 import logging
 import os
 import re
+import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._higher_order_ops import scan
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._sympy.printers import PythonPrinter
 
 import onnxops_core
@@ -36,6 +38,7 @@ __all__ = [
     "WithoutEmptyBags",
     "Writes",
     "dynamic_associative_scan",
+    "equating_operators",
     "fake_like",
     "guard_texts",
     "guards_of",
@@ -43,7 +46,10 @@ __all__ = [
     "hint_of",
     "is_decided_by_data",
     "not_the_users",
+    "operator_without_kernel",
+    "real_tensors",
     "records_modes",
+    "replaced_kernels",
     "replacements_of",
     "sizes_unlike_0_and_1",
     "specializations",
@@ -197,31 +203,125 @@ def not_the_users() -> tuple[str, ...]:
 def specializations() -> Iterator[list[str]]:
     """Note which lines of the user's code give a symbolic size one value, while torch captures a model.
 
-    ``torch.fx.experimental.symbolic_shapes`` logs each equation that it takes for granted; the place is the innermost
-    one on the stack that belongs to neither torch nor this package.
+    The place is the innermost one on the stack that belongs to neither torch nor this package.
     """
     found: list[str] = []
     own = not_the_users()
 
-    def note(record: logging.LogRecord) -> None:
-        equation = re.match(r"eval (Eq\(.*\)) \[", record.getMessage())
-        if equation is None:
-            return
+    def note(equation: str) -> None:
         for frame in reversed(traceback.extract_stack()):
             if not frame.filename.startswith(own):
-                found.append(f"{frame.filename}:{frame.lineno}: {frame.line} ({equation[1]})")
+                found.append(f"{frame.filename}:{frame.lineno}: {frame.line} ({equation})")
                 return
 
+    with _noted_equations(note):
+        yield found
+
+
+@contextlib.contextmanager
+def equating_operators() -> Iterator[dict[torch._ops.OpOverload, None]]:
+    """Note the operators whose kernels take an equation of sizes for granted, while torch captures a model.
+
+    The operator is that of the innermost frame that dispatches one (``FakeTensorMode``, ``proxy_call``).
+    """
+    found: dict[torch._ops.OpOverload, None] = {}
+
+    def note(equation: str) -> None:
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+            operator = frame.f_locals.get("func")
+            # What reads a size gives no tensor.
+            if isinstance(operator, torch._ops.OpOverload) and operator is not torch.ops.aten.size.default:
+                found.setdefault(operator)
+                return
+
+    with _noted_equations(note):
+        yield found
+
+
+def _noted_equations(note: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Tell of the equations that ``torch.fx.experimental.symbolic_shapes`` logs when it takes one for granted."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     enabled, handle = logger.isEnabledFor, logger.handle
 
     def listen(record: logging.LogRecord) -> None:
-        note(record)
+        equation = re.match(r"eval (Eq\(.*\)) \[", record.getMessage())
+        if equation is not None:
+            note(equation[1])
         if enabled(record.levelno):
             handle(record)
 
-    with replaced([(logger, "isEnabledFor", lambda level: level >= logging.INFO), (logger, "handle", listen)]):
-        yield found
+    return replaced([(logger, "isEnabledFor", lambda level: level >= logging.INFO), (logger, "handle", listen)])
+
+
+def operator_without_kernel(error: BaseException | None) -> torch._ops.OpOverload | None:
+    """Return the operator that torch cannot run without data (``UnsupportedOperatorException``), else None."""
+    return error.func if isinstance(error, UnsupportedOperatorException) else None
+
+
+@contextlib.contextmanager
+def replaced_kernels(
+    kernels: Mapping[torch._ops.OpOverload, Callable[[Callable[..., Any]], Callable[..., Any]]],
+) -> Iterator[None]:
+    """Let operators have other kernels for tensors without data, in the body.
+
+    A composite operator (``CompositeImplicitAutograd``) has one kernel for all tensors.
+
+    Args:
+        kernels: For each operator a function that is given the kernel it has, and returns the new one.
+    """
+    libraries: dict[str, torch.library.Library] = {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for operator, make in kernels.items():
+                if operator.namespace not in libraries:
+                    libraries[operator.namespace] = torch.library.Library(operator.namespace, "IMPL")
+                key = "CompositeImplicitAutograd" if _is_composite(operator) else "Meta"
+                kernel = make(_kernel_of(operator, key))
+                libraries[operator.namespace].impl(operator, kernel, key, allow_override=True)
+        yield
+    finally:
+        for library in libraries.values():
+            library._destroy()
+
+
+def _is_composite(operator: torch._ops.OpOverload) -> bool:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key))
+
+
+def _kernel_of(operator: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
+    """Return a function that runs an operator as it is now, outside of all modes; it may want tensors with data."""
+    has_one = key != "Meta" or torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
+    kernel = torch.library.get_kernel(operator, "Meta") if has_one else None
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with real_tensors():
+            if kernel is not None:
+                return kernel.call_boxed(keys, *args, **kwargs)
+            if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in pytree.tree_leaves((args, kwargs))):
+                raise NotImplementedError(f"{operator} has no kernel for tensors without data")
+            return operator(*args, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def real_tensors() -> Iterator[None]:
+    """Let operators compute in the body, also inside of a kernel that is called for tensors without data.
+
+    Relies on ``_disable_current_modes``, and on ``_meta_in_tls_dispatch_include`` for what ``FakeTensorMode`` sets.
+    """
+    inside = torch._C._meta_in_tls_dispatch_include()
+    torch._C._set_meta_in_tls_dispatch_include(False)
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        torch._C._set_meta_in_tls_dispatch_include(inside)
 
 
 class WithoutEmptyBags(TorchDispatchMode):

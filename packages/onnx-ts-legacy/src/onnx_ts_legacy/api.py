@@ -85,6 +85,7 @@ def export(
     capture_repeated_blocks: bool | Collection[type[torch.nn.Module]] = False,
     size_checks: bool = False,
     trial_runs: bool = True,
+    strategy: str | None = None,
     widen_bfloat16: bool = False,
     nan: NanHandling = DEFAULT_NAN,
     dynamo: bool = False,
@@ -139,6 +140,7 @@ def export(
         size_checks: Whether the graph itself refuses sizes that break a condition of ``constraints``, in a node that is
             named after it. The program checks them in any case. Needs opset 13.
         trial_runs: Changes nothing: a TorchScript program is not captured for sizes larger than 1.
+        strategy: Refused: it chooses a way to capture of torch.export's.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some
             numbers are NaN, or ``"exact"`` for those of torch, at several times the cost. What is about NaN, such as

@@ -58,7 +58,11 @@ class CapturedState:
         self._watch = StateWatch(inventory)
 
     def capture(
-        self, run: Callable[[], torch.export.ExportedProgram], example: Any, strict: bool
+        self,
+        run: Callable[[], torch.export.ExportedProgram],
+        example: Any,
+        strict: bool,
+        beside: contextlib.AbstractContextManager[Any],
     ) -> torch.export.ExportedProgram:
         """Capture until all tensors that the model changes are buffers of the program.
 
@@ -66,6 +70,7 @@ class CapturedState:
             run: Captures the model once.
             example: Positional and keyword arguments of the model.
             strict: Whether Dynamo captures it, which does not run the model itself.
+            beside: Entered around the call of the model that takes the place of that.
 
         Raises:
             MutationError: If there are changes that cannot be captured.
@@ -80,7 +85,8 @@ class CapturedState:
             finally:
                 contents.restore()
             if strict:
-                self._call(example)
+                with beside:
+                    self._call(example)
             written = self._written(program)
             self._watch.check_memory(written, MutationError)
             if not self._watch.find_places(_reader(program), written):

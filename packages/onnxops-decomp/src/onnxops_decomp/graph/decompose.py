@@ -220,7 +220,8 @@ class Decomposer:
                 operator=overload.name(),
             )
         for fact in assumptions:
-            if isinstance(fact, sympy.Eq) and all(part.is_Symbol or part.is_Integer for part in fact.args):
+            # That two dimensions are equal is a condition, as it is of operands.
+            if isinstance(fact, sympy.Eq) and any(s.is_Symbol for s in fact.args) and any(n.is_Integer for n in fact.args):
                 raise UnsupportedOperatorError(
                     f"{overload.name()} has no ONNX lowering, and its decomposition holds only where "
                     f"{fact.lhs} = {fact.rhs}, which was declared dynamic.",

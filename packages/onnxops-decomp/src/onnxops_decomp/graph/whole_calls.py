@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from onnxops_decomp.graph.definitions import corrcoef, cov, gaussian_nll_loss, masked_index, needs_masked_index
+from onnxops_decomp.graph.dynamic_definitions import DYNAMIC_DEFINITIONS
 
 __all__ = ["WholeCalls", "grouped_mm_form", "restore_calls"]
 
@@ -261,6 +262,11 @@ _AROUND: dict[Any, tuple[Callable[..., Any], Callable[..., Args]]] = {
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+def _has_dynamic_sizes(operands: Any) -> bool:
+    tensors = (leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor))
+    return any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape)
+
+
 def _tensor_of(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
     """Return a tensor of numbers; ``torch.as_tensor`` itself takes sizes among them for those of the example."""
     if not any(isinstance(leaf, _SYMBOLIC) for leaf in pytree.tree_leaves(data)):
@@ -318,6 +324,8 @@ class WholeCalls(TorchFunctionMode):
             return _tensor_of(*args, **kwargs)
         if func is torch.nn.functional.gaussian_nll_loss:
             return gaussian_nll_loss(*args, **kwargs)
+        if func in DYNAMIC_DEFINITIONS and _has_dynamic_sizes((args, kwargs)):
+            return DYNAMIC_DEFINITIONS[func](*args, **kwargs)
         if func is torch.Tensor.__getitem__ and (indices := _tensors_of_index(args[1])) is not None:
             _overloads()
             return getattr(torch.ops, _NAMESPACE).index.Tensor(args[0], indices)

@@ -46,6 +46,8 @@ class ONNXProgram(CallableProgram):
             ``export_params``, ``keep_initializers_as_inputs`` and ``external_data``. The model itself has its weights.
         folds_weights: Whether :meth:`optimize` may compute other weights from those of the torch model.
         timings: Seconds spent in each stage of the export.
+        capture_strategy: The name of the strategy that captured the torch model (see ``strategy`` of
+            ``onnx_fx_export.export``); None where TorchScript did, or the program came captured.
         verified: What the export compared with PyTorch (see ``verify=True``).
     """
 
@@ -68,6 +70,7 @@ class ONNXProgram(CallableProgram):
         self.exported_program = exported_program
         self.saving, self.folds_weights = Saving(), True
         self.timings: dict[str, float] = {}
+        self.capture_strategy: str | None = None
         self.verified: Sequence[Verified] = ()
         self.lowered_program = lowered_program
         self._reference, self._target = reference, target

@@ -129,7 +129,9 @@ def _outcome(page: Page) -> list[str]:
             f"<pre>{html.escape(f'{type(page.failure).__name__}: {page.failure}')}</pre>",
         ]
     verified = "verified against PyTorch" if page.verified else "not verified against PyTorch"
-    outcome = [f"<p><strong class=good>Exported</strong>, {verified}. {version}</p>"]
+    strategy = page.program.capture_strategy if page.program is not None else None
+    captured = f" Captured by the strategy {strategy}." if strategy else ""
+    outcome = [f"<p><strong class=good>Exported</strong>, {verified}.{captured} {version}</p>"]
     if page.replaced is not None:
         reason = html.escape(f"{type(page.replaced).__name__}: {page.replaced}")
         outcome += [

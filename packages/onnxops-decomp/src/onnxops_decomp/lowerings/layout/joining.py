@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ import torch
 
 from onnxops_decomp.builder.sizes import is_one
 from onnxops_decomp.dtypes import promote
-from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.layout.shapes import atleast_2d, atleast_3d, axis_in, flattened, unsqueeze_at
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.inference import dims_of, same_dim
@@ -190,10 +190,21 @@ def block_diag(op: OpBuilder, tensors: Sequence[ir.Value]) -> ir.Value:
 
 @lowering(aten.combinations.default)
 def combinations(op: OpBuilder, self: ir.Value, r: int = 2, with_replacement: bool = False) -> ir.Value:
-    """The combinations of positions are a constant where the size is static, which gathers the elements."""
+    """The positions of combinations are a constant where the size is static, else those of a mask over all tuples."""
     size = op.size(self, 0)
+    if r < 2 and not isinstance(size, int):
+        return op.Unsqueeze(self, [1]) if r == 1 else op.Slice(self, [0], [0], [0])
     if not isinstance(size, int):
-        raise LoweringError("The length of a tensor whose combinations are listed has to be static.")
+        return op.Gather(self, _rising_positions(op, size, r, strictly=not with_replacement), axis=0)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     chosen = torch.tensor(list(choose(range(size), r)), dtype=torch.int64).reshape(-1, r)
     return self if r == 0 else op.Gather(self, op.constant(chosen.numpy()), axis=0)
+
+
+def _rising_positions(op: OpBuilder, size: Size, r: int, *, strictly: bool) -> ir.Value:
+    """Return the tuples of ``r`` positions of which each is larger than the one before, in rows."""
+    positions = op.Range(0, size, 1)
+    along = [op.Unsqueeze(positions, [axis for axis in range(r) if axis != own]) for own in range(r)]
+    less = op.Less if strictly else op.LessOrEqual
+    pairs = [less(left, right) for left, right in itertools.pairwise(along)]
+    return op.Transpose(op.NonZero(functools.reduce(op.And, pairs)), perm=[1, 0])

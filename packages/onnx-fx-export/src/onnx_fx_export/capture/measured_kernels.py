@@ -1,0 +1,269 @@
+"""Operators of torch that fix sizes by themselves, or that torch cannot run without data, captured nevertheless.
+
+The kernels of some operators turn sizes into numbers, and others have none for tensors without data. The shapes of
+their results are measured: the operator runs at many sizes, and a formula has to give each shape that comes out. As
+this proves nothing, what is captured so is compared with the model at other sizes, or refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.errors import CaptureError, DynamicShapeError
+from onnx_fx_export.sizes.fitting import SizeFormula, fitted
+from onnx_fx_export.sizes.questions import Sizes
+from onnx_fx_export.sizes.trial_runs import TrialRuns, plain
+from onnx_fx_export.torch_private import equating_operators, hint_of, operator_without_kernel, real_tensors, replaced_kernels
+
+__all__ = ["lacks_kernel", "record_measured"]
+
+_MOST_ROUNDS = 4
+_RESHAPES = (
+    torch.ops.aten.view.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten._unsafe_view.default,
+)
+# How far sizes are moved from those of the example.
+_STEPS = (*range(1, 17), 37)
+_FEWER = (-1, -2)
+_FACTORS = (2, 3, 5)
+# More sizes than this are not measured.
+_MOST_SIZES = 8
+
+Shapes = list[tuple[torch.dtype, tuple[int, ...]]]
+
+
+class _NotMeasuredError(Exception):
+    """The shapes of a call follow no formula that is looked for."""
+
+
+def lacks_kernel(error: Exception) -> bool:
+    """Tell whether torch cannot run an operator without data."""
+    return operator_without_kernel(error) is not None
+
+
+def record_measured(run: Callable[..., Run]) -> Recorded:
+    """Capture with measured shapes for the operators whose kernels fail, or fix sizes.
+
+    Args:
+        run: Makes a run of torch.export.
+
+    Raises:
+        Exception: What torch.export raises, if it is for another reason.
+        CaptureError: If the program and the model differ at other sizes.
+    """
+    operators: dict[torch._ops.OpOverload, None] = {}
+    for _ in range(_MOST_ROUNDS):
+        with equating_operators() as equating:
+            try:
+                recorded = record(run(around=_without_own_sizes(operators)))
+            except Exception as error:
+                failure = error
+            else:
+                _compare(recorded, run())
+                return recorded
+        lacking = operator_without_kernel(failure)
+        found = {operator for operator in (lacking, *equating) if operator is not None and not operator._schema.is_mutable}
+        if found <= operators.keys():
+            break
+        operators.update(dict.fromkeys(found))
+    raise failure
+
+
+@contextlib.contextmanager
+def _without_own_sizes(operators: Collection[torch._ops.OpOverload]) -> Iterator[None]:
+    """Let operators fix no sizes in the body."""
+    with contextlib.ExitStack() as stack:
+        if any(operator in _RESHAPES for operator in operators):
+            stack.enter_context(_FlatReshapes())
+        measured = [operator for operator in operators if operator not in _RESHAPES]
+        stack.enter_context(replaced_kernels(dict.fromkeys(measured, _measuring)))
+        yield
+
+
+class _FlatReshapes(TorchFunctionMode):
+    """Reshapes tensors by way of one dimension: torch does not compare their sizes one by one then."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function, with a flat tensor if it only gives it another shape."""
+        flat = func in (torch.Tensor.view, torch.Tensor.reshape, torch.reshape) and not kwargs
+        if flat and not isinstance(args[1], torch.dtype) and args[0].dim() > 1 and args[0].is_contiguous():
+            args = (args[0].view(-1), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def _compare(recorded: Recorded, run: Run) -> None:
+    """Run model and program at other sizes.
+
+    Raises:
+        CaptureError: If they differ, or cannot be compared.
+    """
+    request = run.request
+    trials = TrialRuns(recorded.program, request.model, run.example, request.trial_runs)
+    sizes = Sizes.of(recorded.program, request.specs)
+    guards, compared = sizes.final_guards(), 0
+    for change in (lambda n: n + 1, lambda n: n + 3, lambda n: 2 * n, lambda n: 3 * n):
+        point = sizes.near({symbol: change(hint) for symbol, hint in sizes.hints.items()}, guards)
+        expected, right = trials.run(point) if point is not None else (None, False)
+        if expected is not None and not right:
+            raise CaptureError(f"What was captured with measured shapes differs from the model at the sizes {point}.")
+        compared += right
+    if not compared:
+        raise CaptureError("What was captured with measured shapes cannot be compared with the model at other sizes.")
+
+
+# ---- shapes
+
+
+def _measuring(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that gives tensors without data, of shapes that another kernel gave at many sizes."""
+
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        call = _MeasuredCall(kernel, args, kwargs)
+        return call.result()
+
+    return measured
+
+
+class _MeasuredCall:
+    """One call of an operator, whose sizes are varied."""
+
+    def __init__(self, kernel: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._kernel = kernel
+        self._leaves, self._structure = pytree.tree_flatten((args, dict(kwargs)))
+        self._sizes: dict[Any, torch.SymInt] = {}
+        for leaf in self._leaves:
+            for size in leaf.shape if isinstance(leaf, torch.Tensor) else [leaf]:
+                if isinstance(size, torch.SymInt) and hint_of(size) is not None:
+                    self._sizes.setdefault(plain(size), size)
+        self._real = False
+        self._returned: Any = None
+
+    def result(self) -> Any:
+        """Return tensors of the measured shapes.
+
+        Raises:
+            DynamicShapeError: If the shapes follow no formula.
+        """
+        base = tuple(int(hint_of(size)) for size in self._sizes.values())
+        try:
+            shapes = self._values(base)
+            formulas = [self._formula(shapes, index, axis) for index, axis in _axes(shapes[base])]
+        except _NotMeasuredError as error:
+            raise DynamicShapeError(f"The shape of a result cannot be measured: {error}.") from error
+        return self._tensors(shapes[base], iter(formulas))
+
+    def _tensors(self, shapes: Shapes, formulas: Iterator[SizeFormula]) -> Any:
+        sizes = [*self._sizes.values()]
+        given = next(leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor))
+        made = []
+        for dtype, shape in shapes:
+            found = [next(formulas) for _ in shape]
+            for formula in found:
+                if formula.exact:
+                    torch._check(formula.dividend(sizes) % formula.divisor == 0)
+            made.append(given.new_empty([formula(sizes) for formula in found], dtype=dtype))
+        return pytree.tree_unflatten(made, pytree.tree_structure(self._returned))
+
+    def _formula(self, shapes: Mapping[tuple[int, ...], Shapes], index: int, axis: int) -> SizeFormula:
+        formula = fitted({sizes: found[index][1][axis] for sizes, found in shapes.items()})
+        if formula is None:
+            raise _NotMeasuredError(f"dimension {axis} of result {index} has no formula")
+        return formula
+
+    def _values(self, base: tuple[int, ...]) -> dict[tuple[int, ...], Shapes]:
+        """Return the shapes of the results by sizes."""
+        if not any(isinstance(leaf, torch.Tensor) for leaf in self._leaves) or len(base) > _MOST_SIZES:
+            raise _NotMeasuredError("there are too many sizes, or no tensors")
+        try:
+            found = {base: self._shapes(base)}
+        except NotImplementedError:
+            self._real = True
+            found = {base: self._shapes(base)}
+        moves = [self._moves(base, position, found) for position in range(len(base))]
+        for shares in ((0,) * len(base), (1,) * len(base), range(len(base))):
+            joint = tuple(move[share % len(move)] for move, share in zip(moves, shares, strict=True))
+            with contextlib.suppress(Exception):
+                found[joint] = self._shapes(joint)
+        if any(_kinds(shapes) != _kinds(found[base]) for shapes in found.values()):
+            raise _NotMeasuredError("dtypes, ranks, or the number of results depend on sizes")
+        return found
+
+    def _moves(self, base: tuple[int, ...], position: int, found: dict[tuple[int, ...], Shapes]) -> list[int]:
+        """Vary one size, note the shapes, and return the values that the operator takes.
+
+        Raises:
+            _NotMeasuredError: If it takes no other.
+        """
+        size, taken = base[position], []
+        multiples = [size * factor for factor in _FACTORS]
+        for other in (*(size + step for step in (*_STEPS, *_FEWER)), *multiples):
+            sizes = (*base[:position], other, *base[position + 1 :])
+            if other < 1:
+                continue
+            with contextlib.suppress(Exception):
+                found[sizes] = self._shapes(sizes)
+                taken.append(other)
+        if not taken:
+            raise _NotMeasuredError(f"the operator does not take another size than {size}")
+        return taken
+
+    def _shapes(self, sizes: Sequence[int]) -> Shapes:
+        """Run the operator at some sizes.
+
+        Raises:
+            Exception: Whatever it raises.
+            _NotMeasuredError: If its shapes depend on data.
+        """
+        number = dict(zip(self._sizes, sizes, strict=True))
+
+        def concrete(size: Any) -> Any:
+            return number.get(plain(size), size) if isinstance(size, torch.SymInt) else size
+
+        shapes: list[Shapes] = []
+        for seed in range(2 if self._real else 1):
+            with real_tensors():
+                leaves = [
+                    _filled(leaf, [concrete(size) for size in leaf.shape], self._real, seed)
+                    if isinstance(leaf, torch.Tensor)
+                    else concrete(leaf)
+                    for leaf in self._leaves
+                ]
+            args, kwargs = pytree.tree_unflatten(leaves, self._structure)
+            self._returned = self._kernel(*args, **kwargs)
+            results = pytree.tree_leaves(self._returned)
+            if not all(isinstance(leaf, torch.Tensor) for leaf in results):
+                raise _NotMeasuredError("a result is no tensor")
+            shapes.append([(leaf.dtype, tuple(leaf.shape)) for leaf in results])
+        if any(other != shapes[0] for other in shapes):
+            raise _NotMeasuredError("the data decides it")
+        return shapes[0]
+
+
+def _filled(leaf: torch.Tensor, shape: Sequence[int], real: bool, seed: int) -> torch.Tensor:
+    """Return a tensor without data of a shape, or one with random numbers."""
+    if not real:
+        return torch.empty(shape, dtype=leaf.dtype, device="meta")
+    generator = torch.Generator().manual_seed(seed)
+    if leaf.is_floating_point():
+        return torch.rand(shape, generator=generator).to(leaf.dtype)
+    return torch.randint(2, shape, generator=generator).to(leaf.dtype)
+
+
+def _axes(shapes: Shapes) -> Iterator[tuple[int, int]]:
+    """Yield each result and axis by number."""
+    for index, (_, shape) in enumerate(shapes):
+        yield from ((index, axis) for axis in range(len(shape)))
+
+
+def _kinds(shapes: Shapes) -> list[tuple[torch.dtype, int]]:
+    return [(dtype, len(shape)) for dtype, shape in shapes]

@@ -1,0 +1,168 @@
+"""The strategies of capture, in the order in which they are tried.
+
+Each says why it is not for a model, before it runs or after it, and the next one is tried. What none of them captures
+is refused for the reason of the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
+from onnx_fx_export.capture.errors import capture_error, is_dimension_error
+from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
+from onnx_fx_export.capture.request import CaptureRequest
+from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
+from onnx_fx_export.repeats.block_expansion import NotRepeatableError
+from onnx_fx_export.sizes.fixed import equations_that_fix
+from onnxops_core.exporting import warn_user
+from onnxops_decomp.exporting import Example, is_without_data
+
+__all__ = ["STRATEGIES", "Strategy", "captured_by_strategies"]
+
+
+@dataclasses.dataclass
+class Attempts:
+    """What is to be captured, and what became of the strategies that were tried.
+
+    Attributes:
+        request: What is to be captured.
+        example: The example to capture with.
+        declared: The dynamic dimensions in torch's form.
+        failures: Why strategies failed, by name.
+        calls: The calls of Functions with a ``symbolic`` method that were met.
+    """
+
+    request: CaptureRequest
+    example: Example
+    declared: Any
+    failures: dict[str, Exception] = dataclasses.field(default_factory=dict)
+    calls: list[SymbolicFunctionCall] = dataclasses.field(default_factory=list)
+
+    def run(self, **how: Any) -> Run:
+        """Return a run of torch.export with this example, which collects its calls here."""
+        return Run(self.request, self.example, self.declared, calls=self.calls, **how)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the model can be run."""
+        model = self.request.model
+        return not any(map(is_without_data, (*model.parameters(), *model.buffers())))
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """A way to capture a model.
+
+    Attributes:
+        name: What ``strategy=`` and ``program.capture_strategy`` call it.
+        refusal: Returns why it is not tried, or an empty string.
+        record: Captures.
+    """
+
+    name: str
+    refusal: Callable[[Attempts], str]
+    record: Callable[[Attempts], Recorded]
+
+
+# ---- reasons
+
+
+def _no_blocks(attempts: Attempts) -> str:
+    return "" if attempts.request.repeated_blocks else "capture_repeated_blocks asks for no blocks"
+
+
+def _never(attempts: Attempts) -> str:
+    return ""
+
+
+def _not_measured(attempts: Attempts) -> str:
+    """What is measured has to be compared with the model, and helps where a kernel of torch fails."""
+    failure = attempts.failures.get(NON_STRICT.name)
+    if not any(attempts.request.specs):
+        return "no dimension is dynamic"
+    if not attempts.request.trial_runs or not attempts.has_data:
+        return "its result would not be compared with the model, which needs trial runs and weights"
+    if attempts.request.has_dynamic_numbers:
+        return "a number is dynamic"
+    if isinstance(failure, MutationError):
+        return "the state of the model is refused"
+    known = failure is None or lacks_kernel(failure)
+    if not known and not isinstance(failure, DynamicShapeError) and not is_dimension_error(failure):
+        return "it was no kernel of torch that failed"
+    return ""
+
+
+def _not_for_dynamo(attempts: Attempts) -> str:
+    """Dynamo would record the forward of a Function and lose what its symbolic method says, and forget state."""
+    if attempts.calls:
+        return "the symbolic method of an autograd.Function would be lost"
+    if attempts.request.strategy == STRICT.name and not attempts.has_data:
+        return "a model without data cannot be watched for what Dynamo would lose"
+    failure = attempts.failures.get(NON_STRICT.name)
+    if isinstance(failure, MutationError):
+        return "the state of the model would be lost"
+    return "the model's own operations fix a dimension" if failure is not None and is_dimension_error(failure) else ""
+
+
+# ---- strategies
+
+
+def _record_strict(attempts: Attempts) -> Recorded:
+    recorded = record(attempts.run(strict=True))
+    if attempts.calls:
+        raise CaptureError(
+            f"The strategy {STRICT.name!r} is refused: the symbolic method of an autograd.Function would be lost."
+        )
+    return recorded
+
+
+BLOCKS = Strategy("repeated-blocks", _no_blocks, lambda attempts: record(attempts.run(blocks=True)))
+NON_STRICT = Strategy("non-strict", _never, lambda attempts: record(attempts.run()))
+MEASURED = Strategy("measured-kernels", _not_measured, lambda attempts: record_measured(attempts.run))
+STRICT = Strategy("strict", _not_for_dynamo, _record_strict)
+
+STRATEGIES: Mapping[str, Strategy] = {one.name: one for one in (BLOCKS, NON_STRICT, MEASURED, STRICT)}
+
+
+def captured_by_strategies(request: CaptureRequest, example: Example, declared: Any) -> tuple[Recorded, str]:
+    """Run the strategies until one of them serves.
+
+    Args:
+        request: What is to be captured.
+        example: The example to capture with.
+        declared: The dynamic dimensions in torch's form.
+
+    Returns:
+        What was recorded, and the name of the strategy.
+
+    Raises:
+        OnnxExporterError: If none serves: the first failure.
+    """
+    attempts = Attempts(request, example, declared)
+    chosen = STRATEGIES.values() if request.strategy is None else [STRATEGIES[request.strategy]]
+    for strategy in chosen:
+        if reason := strategy.refusal(attempts):
+            if request.strategy is not None:
+                raise CaptureError(f"The strategy {strategy.name!r} is refused: {reason}.")
+            continue
+        try:
+            recorded = strategy.record(attempts)
+            # Dynamo keeps sizes that int() makes of others variable.
+            equations = equations_that_fix(recorded.program, request.specs) if any(request.specs) else []
+            if not equations:
+                return recorded, strategy.name
+            attempts.failures[strategy.name] = DynamicShapeError.fixed(equations)
+        except NotRepeatableError as error:
+            warn_user(f"Repeated blocks are captured one by one: {error}.")
+            if request.strategy is not None:
+                raise CaptureError(f"The strategy {strategy.name!r} is refused: {error}.") from error
+        except Exception as error:
+            attempts.failures[strategy.name] = error
+    first = next(iter(attempts.failures.values()))
+    if isinstance(first, OnnxExporterError):
+        raise first
+    raise capture_error(first) from first

@@ -1,0 +1,102 @@
+"""One run of torch.export, with what surrounds it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from functools import partial
+from typing import Any
+
+import torch
+
+from onnx_fx_export.capture.autocast import autocast_inside
+from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall, recorded_calls
+from onnx_fx_export.capture.request import CaptureRequest
+from onnx_fx_export.capture.state import StateNotes, watched_state
+from onnx_fx_export.capture.torchvision_boxes import any_number_of_boxes
+from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
+from onnx_fx_export.repeats.block_expansion import expand
+from onnx_fx_export.repeats.blocks import RepeatedBlocks
+from onnx_fx_export.sizes.questions import SizeQuestion, noted_questions, warn_of_squeezed_data
+from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_0_and_1
+from onnx_fx_export.weights.unallocated import allocated_on_paper
+from onnxops_core import onnx_export
+from onnxops_decomp.exporting import Example, WholeCalls, registered_results
+
+__all__ = ["Recorded", "Run", "record"]
+
+
+@dataclasses.dataclass
+class Run:
+    """How torch.export runs, and what it meets on the way.
+
+    Attributes:
+        request: What is to be captured.
+        example: The example to capture with.
+        declared: The dynamic dimensions in torch's form.
+        strict: Whether Dynamo reads the code of the model, instead of running it.
+        blocks: Whether equal blocks are captured once.
+        around: Entered around the run.
+        calls: The calls of Functions with a ``symbolic`` method, once it has run.
+    """
+
+    request: CaptureRequest
+    example: Example
+    declared: Any
+    strict: bool = False
+    blocks: bool = False
+    around: contextlib.AbstractContextManager[Any] = dataclasses.field(default_factory=contextlib.nullcontext)
+    calls: list[SymbolicFunctionCall] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What a run of torch.export gave.
+
+    Attributes:
+        program: The program, with stand-ins for some calls.
+        state: What is known of its state.
+        questions: What the model's code asked of sizes; None if that was not noted.
+    """
+
+    program: torch.export.ExportedProgram
+    state: StateNotes
+    questions: list[SizeQuestion] | None
+
+
+def record(run: Run) -> Recorded:
+    """Run torch.export once.
+
+    Raises:
+        Exception: Whatever torch.export or the model raises.
+    """
+    request, model, strict = run.request, run.request.model, run.strict
+    blocks = request.repeated_blocks if run.blocks else False
+    questions = None
+    with onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
+        stack.enter_context(any_number_of_boxes())
+        if request.has_dynamic_numbers or strict:
+            # A number may be 0 or 1, and Dynamo compares sizes for the model: only guards tell what was asked.
+            stack.enter_context(sizes_unlike_0_and_1())
+        elif any(request.specs):
+            questions = stack.enter_context(noted_questions())
+        if not strict:
+            for kept in (
+                *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
+                *([RepeatedBlocks(model, blocks)] if blocks else ()),
+            ):
+                stack.enter_context(kept)
+        args, kwargs = stack.enter_context(variable_numbers(model, run.example, request.specs))
+        for prepared in (named_keywords(model, kwargs), unmarked((args, kwargs)), autocast_inside(model), run.around):
+            stack.enter_context(prepared)
+        state = stack.enter_context(watched_state(model))
+        export = partial(torch.export.export, model, args, kwargs, dynamic_shapes=run.declared, strict=strict)
+        beside = recorded_calls(run.calls) if strict else contextlib.nullcontext()
+        program = state.capture(export, (args, kwargs), strict, beside)
+    if blocks:
+        expand(program)
+    notes = state.notes(program, run.example, request.state)
+    # The calls live as long as the graph that refers to them.
+    program.graph_module.meta["onnx_fx_export.calls"] = run.calls
+    warn_of_squeezed_data(program)
+    return Recorded(program, notes, questions)

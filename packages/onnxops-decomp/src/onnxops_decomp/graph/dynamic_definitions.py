@@ -1,0 +1,127 @@
+"""Functions of torch written by others, where torch's own code takes the sizes of the example for constants.
+
+They stand in for the functions while a model with dynamic sizes is captured, and take the same arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["DYNAMIC_DEFINITIONS"]
+
+
+def _kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Products of all pairs of elements; see ``torch.kron``."""
+    rank = max(input.dim(), other.dim())
+    left, right = (x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)) for x in (input, other))
+    sizes = [a * b for a, b in zip(left.shape, right.shape, strict=True)]
+    for axis in range(rank):
+        left, right = left.unsqueeze(2 * axis + 1), right.unsqueeze(2 * axis)
+    return (left * right).reshape(sizes)
+
+
+def _take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """Elements at positions along a dimension, the others broadcast; see ``torch.take_along_dim``."""
+    if dim is None:
+        return input.reshape(-1).gather(0, indices.reshape(-1))
+    if input.dim() != indices.dim():
+        raise RuntimeError("take_along_dim: input and indices have to have one rank")
+    dim = dim % input.dim()
+    shapes = [[*x.shape[:dim], 1, *x.shape[dim + 1 :]] for x in (input, indices)]
+    sizes = list(torch.broadcast_shapes(*shapes))
+    wide = [x.expand(*sizes[:dim], x.shape[dim], *sizes[dim + 1 :]) for x in (input, indices)]
+    return wide[0].gather(dim, wide[1])
+
+
+def _multi_dot(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The product of matrices from left to right; see ``torch.linalg.multi_dot``, which takes the cheapest order."""
+    return functools.reduce(torch.matmul, tensors)
+
+
+def _chain_matmul(*matrices: torch.Tensor) -> torch.Tensor:
+    return _multi_dot(matrices)
+
+
+def _bilinear(
+    input1: torch.Tensor, input2: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """See ``torch.nn.functional.bilinear``."""
+    if not any(isinstance(size, torch.SymInt) for size in weight.shape):
+        return torch._VF.bilinear(input1, input2, weight, bias)  # type: ignore[attr-defined, no-any-return]
+    pairs = (input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2)
+    return torch.nn.functional.linear(pairs, weight.flatten(1), bias)
+
+
+def _of_half(
+    function: Callable[..., torch.Tensor], input: torch.Tensor, n: int | None = None, dim: int = -1, norm: Any = None
+) -> torch.Tensor:
+    """A transform of the first half of a spectrum to ``n`` values, which uses ``n // 2 + 1`` of them."""
+    if isinstance(n, int) and isinstance(input.shape[dim], torch.SymInt):
+        axis, needed = dim % input.dim(), n // 2 + 1
+        zeros = input.new_zeros([*input.shape[:axis], needed, *input.shape[axis + 1 :]])
+        input = torch.cat([input, zeros], axis).narrow(axis, 0, needed)
+    return function(input, n, dim, norm)
+
+
+# ---- gradients
+
+
+def _gradient(
+    input: torch.Tensor, *, spacing: Any = None, dim: int | Sequence[int] | None = None, edge_order: int = 1
+) -> tuple[torch.Tensor, ...]:
+    """Differences of neighbours over their distances; see ``torch.gradient``."""
+    axes = range(input.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    given = spacing if isinstance(spacing, list | tuple) else [1.0 if spacing is None else spacing] * len(axes)
+    return tuple(_along(input, axis % input.dim(), step, edge_order) for axis, step in zip(axes, given, strict=True))
+
+
+def _along(x: torch.Tensor, axis: int, spacing: Any, edge_order: int) -> torch.Tensor:
+    """Return the gradient along an axis; ``spacing`` is the distance of neighbours, or a vector of positions."""
+    length = x.shape[axis]
+
+    def part(start: int, stop: int) -> torch.Tensor:
+        """Return what is left without ``start`` elements at the beginning and ``stop`` at the end."""
+        return x.narrow(axis, start, length - start - stop)
+
+    def single(index: int) -> torch.Tensor:
+        return x.narrow(axis, index if index >= 0 else length + index, 1)
+
+    if isinstance(spacing, torch.Tensor) and spacing.dim():
+        steps = spacing[1:] - spacing[:-1]
+        shape = [1] * axis + [-1] + [1] * (x.dim() - axis - 1)
+        before, after = steps[:-1].reshape(shape), steps[1:].reshape(shape)
+        ends = [steps[:2], steps[-2:].flip(0)]
+    else:
+        before = after = spacing
+        ends = [[spacing, spacing]] * 2
+    slopes = (part(1, 1) - part(0, 2)) / before, (part(2, 0) - part(1, 1)) / after
+    inner = (slopes[0] * after + slopes[1] * before) / (before + after)
+    first = _edge([single(i) for i in range(edge_order + 1)], ends[0])
+    last = _edge([-single(-1 - i) for i in range(edge_order + 1)], ends[1])
+    return torch.cat([first, inner, last], axis)
+
+
+def _edge(values: Sequence[torch.Tensor], steps: Any) -> torch.Tensor:
+    """Return the slope at the first of two values, or of three, that have these distances."""
+    slope = (values[1] - values[0]) / steps[0]
+    if len(values) == 2:
+        return slope
+    further = (values[2] - values[1]) / steps[1]
+    return slope - (further - slope) * steps[0] / (steps[0] + steps[1])
+
+
+DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
+    torch.kron: _kron,
+    torch.take_along_dim: _take_along_dim,
+    torch.Tensor.take_along_dim: _take_along_dim,
+    torch.linalg.multi_dot: _multi_dot,
+    torch.chain_matmul: _chain_matmul,
+    torch.nn.functional.bilinear: _bilinear,
+    torch.fft.irfft: functools.partial(_of_half, torch.fft.irfft),
+    torch.fft.hfft: functools.partial(_of_half, torch.fft.hfft),
+    torch.gradient: _gradient,
+}
