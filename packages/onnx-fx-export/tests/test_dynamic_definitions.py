@@ -62,4 +62,3 @@ def test_sizes_stay_dynamic(name: str) -> None:
     for sizes in ((6, 6), (4, 9), (7, 5)):
         example = inputs(*sizes)
         torch.testing.assert_close(program(*example), function(*example), rtol=1e-4, atol=1e-5)
-

@@ -20,7 +20,13 @@ from onnx_fx_export.errors import CaptureError, DynamicShapeError
 from onnx_fx_export.sizes.fitting import SizeFormula, fitted
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns, plain
-from onnx_fx_export.torch_private import equating_operators, hint_of, operator_without_kernel, real_tensors, replaced_kernels
+from onnx_fx_export.torch_private import (
+    equating_operators,
+    hint_of,
+    operator_without_kernel,
+    real_tensors,
+    replaced_kernels,
+)
 
 __all__ = ["lacks_kernel", "record_measured"]
 
@@ -34,6 +40,8 @@ _RESHAPES = (
 _STEPS = (*range(1, 17), 37)
 _FEWER = (-1, -2)
 _FACTORS = (2, 3, 5)
+# Model and program are compared where sizes are so many times as large, and larger by so much.
+_COMPARED = ((1, 1), (1, 3), (2, 0), (3, 0))
 # More sizes than this are not measured.
 _MOST_SIZES = 8
 
@@ -70,7 +78,9 @@ def record_measured(run: Callable[..., Run]) -> Recorded:
                 _compare(recorded, run())
                 return recorded
         lacking = operator_without_kernel(failure)
-        found = {operator for operator in (lacking, *equating) if operator is not None and not operator._schema.is_mutable}
+        found = {
+            operator for operator in (lacking, *equating) if operator is not None and not operator._schema.is_mutable
+        }
         if found <= operators.keys():
             break
         operators.update(dict.fromkeys(found))
@@ -111,8 +121,8 @@ def _compare(recorded: Recorded, run: Run) -> None:
     trials = TrialRuns(recorded.program, request.model, run.example, request.trial_runs)
     sizes = Sizes.of(recorded.program, request.specs)
     guards, compared = sizes.final_guards(), 0
-    for change in (lambda n: n + 1, lambda n: n + 3, lambda n: 2 * n, lambda n: 3 * n):
-        point = sizes.near({symbol: change(hint) for symbol, hint in sizes.hints.items()}, guards)
+    for factor, more in _COMPARED:
+        point = sizes.near({symbol: factor * hint + more for symbol, hint in sizes.hints.items()}, guards)
         expected, right = trials.run(point) if point is not None else (None, False)
         if expected is not None and not right:
             raise CaptureError(f"What was captured with measured shapes differs from the model at the sizes {point}.")

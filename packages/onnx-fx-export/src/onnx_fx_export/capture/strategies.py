@@ -90,10 +90,14 @@ def _not_measured(attempts: Attempts) -> str:
         return "a number is dynamic"
     if isinstance(failure, MutationError):
         return "the state of the model is refused"
-    known = failure is None or lacks_kernel(failure)
-    if not known and not isinstance(failure, DynamicShapeError) and not is_dimension_error(failure):
-        return "it was no kernel of torch that failed"
-    return ""
+    if (
+        failure is None
+        or lacks_kernel(failure)
+        or isinstance(failure, DynamicShapeError)
+        or is_dimension_error(failure)
+    ):
+        return ""
+    return "it was no kernel of torch that failed"
 
 
 def _not_for_dynamo(attempts: Attempts) -> str:

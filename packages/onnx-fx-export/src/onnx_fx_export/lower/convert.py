@@ -13,7 +13,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from onnx_fx_export._version import __version__
-from onnx_fx_export.capture.exported_program import CapturedProgram
+from onnx_fx_export.capture.request import CapturedProgram
 from onnx_fx_export.errors import InvalidArgumentError, conversion_error
 from onnx_fx_export.lower.higher_order import HANDLERS
 from onnx_fx_export.lower.mutations import Mutations, refuse_assigned_data, without_hidden_writes

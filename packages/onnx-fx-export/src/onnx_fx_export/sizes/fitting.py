@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -76,8 +77,10 @@ def fitted(values: Mapping[tuple[int, ...], int]) -> SizeFormula | None:
         ratio = Fraction(value, math.prod(base[i] for i in moved))
         product = SizeFormula((*moved,), factor=ratio.numerator, divisor=ratio.denominator, exact=True)
         found = [*(_quotients(values, base, moved[0]) if len(moved) == 1 else ()), product]
-        found.append(SizeFormula((*moved,), least=True, factor=1))
         found += _sums(values, base, moved)
+        # The larger of two sizes does not change their minimum.
+        pairs = itertools.combinations(range(len(base)), 2)
+        found += [SizeFormula(pair, least=True, factor=1) for pair in pairs if {*pair} & {*moved}]
     return next((formula for formula in found if formula.holds(values)), None)
 
 

@@ -221,7 +221,8 @@ class Decomposer:
             )
         for fact in assumptions:
             # That two dimensions are equal is a condition, as it is of operands.
-            if isinstance(fact, sympy.Eq) and any(s.is_Symbol for s in fact.args) and any(n.is_Integer for n in fact.args):
+            sides = fact.args if isinstance(fact, sympy.Eq) else ()
+            if any(side.is_Symbol for side in sides) and any(side.is_Integer for side in sides):
                 raise UnsupportedOperatorError(
                     f"{overload.name()} has no ONNX lowering, and its decomposition holds only where "
                     f"{fact.lhs} = {fact.rhs}, which was declared dynamic.",

@@ -51,7 +51,7 @@ def _bilinear(
 ) -> torch.Tensor:
     """See ``torch.nn.functional.bilinear``."""
     if not any(isinstance(size, torch.SymInt) for size in weight.shape):
-        return torch._VF.bilinear(input1, input2, weight, bias)  # type: ignore[attr-defined, no-any-return]
+        return torch.bilinear(input1, input2, weight, bias)
     pairs = (input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2)
     return torch.nn.functional.linear(pairs, weight.flatten(1), bias)
 
@@ -94,7 +94,7 @@ def _along(x: torch.Tensor, axis: int, spacing: Any, edge_order: int) -> torch.T
         steps = spacing[1:] - spacing[:-1]
         shape = [1] * axis + [-1] + [1] * (x.dim() - axis - 1)
         before, after = steps[:-1].reshape(shape), steps[1:].reshape(shape)
-        ends = [steps[:2], steps[-2:].flip(0)]
+        ends: list[Any] = [steps[:2], steps[-2:].flip(0)]
     else:
         before = after = spacing
         ends = [[spacing, spacing]] * 2
@@ -107,11 +107,12 @@ def _along(x: torch.Tensor, axis: int, spacing: Any, edge_order: int) -> torch.T
 
 def _edge(values: Sequence[torch.Tensor], steps: Any) -> torch.Tensor:
     """Return the slope at the first of two values, or of three, that have these distances."""
-    slope = (values[1] - values[0]) / steps[0]
+    slope: torch.Tensor = (values[1] - values[0]) / steps[0]
     if len(values) == 2:
         return slope
-    further = (values[2] - values[1]) / steps[1]
-    return slope - (further - slope) * steps[0] / (steps[0] + steps[1])
+    further: torch.Tensor = (values[2] - values[1]) / steps[1]
+    change: torch.Tensor = (further - slope) * steps[0] / (steps[0] + steps[1])
+    return slope - change
 
 
 DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
