@@ -126,11 +126,13 @@ def bind_attributes(spec: OpSpec, attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def free_attribute(name: str, value: Any) -> ir.Attr:
-    """Return the attribute of a node without a schema; the kind follows from the Python type.
+    """Return the attribute of a node without a schema; the kind follows from the Python type, unless it is one already.
 
     Raises:
         LoweringError: If ``value`` is of a type that no ONNX attribute has.
     """
+    if isinstance(value, ir.Attr):
+        return value
     first = value[0] if isinstance(value, list | tuple) and value else value
     kinds = {bool: "INT", int: "INT", float: "FLOAT", str: "STRING"}
     kind = next((text for python, text in kinds.items() if isinstance(first, python)), None)

@@ -86,6 +86,10 @@ class ConstantPool:
             self._arrays[found] = array
         return found
 
+    def adopt(self, value: ir.Value, array: Array) -> None:
+        """Take a value that is made already, with its own name, for a constant of this pool."""
+        self._arrays[value] = array
+
     def array(self, value: ir.Value) -> Array | None:
         """Return the contents of ``value`` if it is a constant of this pool, else None."""
         return self._arrays.get(value)

@@ -13,7 +13,7 @@ from torch import fx
 from onnxops_decomp.importing.errors import ModelImportError
 from onnxops_decomp.importing.graph import GraphImport, Root
 
-__all__ = ["to_torch"]
+__all__ = ["read_model", "to_torch"]
 
 
 def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trainable: bool = False) -> fx.GraphModule:
@@ -43,7 +43,7 @@ def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trai
 
     Source: ONNX IR specification, https://onnx.ai/onnx/repo-docs/IR.html
     """
-    read = _read(model)
+    read = read_model(model)
     root = Root(read, trainable)
     graph = GraphImport(root, None, root.module)
     graph.sources.add(read.graph)
@@ -57,7 +57,12 @@ def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trai
     return module
 
 
-def _read(model: Any) -> ir.Model:
+def read_model(model: Any) -> ir.Model:
+    """Return a model in any of its forms as one of onnx-ir.
+
+    Raises:
+        ModelImportError: If it cannot be read.
+    """
     try:
         if isinstance(model, ir.Model):
             return model
