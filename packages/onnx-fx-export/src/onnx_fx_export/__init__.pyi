@@ -22,6 +22,8 @@ from .errors import SaveError as SaveError
 from .errors import UnsupportedOperatorError as UnsupportedOperatorError
 from .errors import UnsupportedOpsetError as UnsupportedOpsetError
 from .errors import VerificationError as VerificationError
+from .reopset import Reopset as Reopset
+from .reopset import reopset as reopset
 from .weights.unallocated import enable_fake_mode as enable_fake_mode
 
 __version__: str

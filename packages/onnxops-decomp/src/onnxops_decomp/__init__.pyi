@@ -11,6 +11,7 @@ from .importing.errors import ModelImportError as ModelImportError
 from .lowerings import Lowering as Lowering
 from .lowerings import LoweringTable as LoweringTable
 from .lowerings import builtin_table as builtin_table
+from .opsets.convert import convert_opset as convert_opset
 from .support import Support as Support
 from .support import lowerings as lowerings
 from .support import why_not as why_not

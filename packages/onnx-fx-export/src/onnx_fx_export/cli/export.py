@@ -141,7 +141,8 @@ def export_command(
 ) -> None:
     """Export a model to ONNX.
 
-    `onnx-fx-export generation --help` tells how a language model becomes a folder that an engine runs.
+    `onnx-fx-export generation --help` tells how a language model becomes a folder that an engine runs, and
+    `onnx-fx-export reopset --help` how an ONNX model gets another opset.
 
     Options win over what a factory states.
     """

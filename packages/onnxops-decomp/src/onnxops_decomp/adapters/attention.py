@@ -110,6 +110,8 @@ def attention_without_lengths(
     **attributes: float,
 ) -> ir.Value | tuple[ir.Value, ...]:
     mask, newest = attn_mask, op.newest
+    if "left_window_size" in attributes or "right_window_size" in attributes:
+        raise UnsupportedOpsetError("Attention", op.opset, lowest=25, reason="a window came with opset 25")
     if nonpad_kv_seqlen is not None:
         total = newest.size(K, -2 if op.rank(K) == 4 else 1)
         used = newest.Unsqueeze(nonpad_kv_seqlen, [1, 2, 3])

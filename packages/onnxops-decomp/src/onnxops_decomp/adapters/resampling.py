@@ -46,6 +46,16 @@ def resize_without_axes(
             scales = op.constant(
                 [float(numbers[wanted[axis]]) if axis in wanted else 1.0 for axis in range(rank)], _FLOAT
             )
+        if roi is not None:
+            region = op.static(roi)
+            if region is None:
+                raise UnsupportedOpsetError("Resize", op.opset, lowest=18, reason="axes with a runtime region")
+            ends = region.reshape(2, -1)
+            whole = [
+                [float(ends[end][wanted[axis]]) if axis in wanted else float(end) for axis in range(rank)]
+                for end in (0, 1)
+            ]
+            roi = op.constant([*whole[0], *whole[1]], _FLOAT)
         if sizes is not None:
             counts = _elements(op.newest, sizes, len(wanted))
             sizes = op.vector([counts[wanted[axis]] if axis in wanted else op.size(X, axis) for axis in range(rank)])
@@ -112,6 +122,7 @@ def _composed(
     nearest_mode: str = "round_prefer_floor",
     cubic_coeff_a: float = -0.75,
     exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
 ) -> ir.Value:
     newest = op.newest
     known = ("half_pixel", "align_corners", "asymmetric")

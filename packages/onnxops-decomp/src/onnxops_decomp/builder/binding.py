@@ -158,12 +158,12 @@ def free_attribute(name: str, value: Any) -> ir.Attr:
 def merge_key(
     spec: OpSpec, values: Sequence[ir.Value | None], attributes: dict[str, Any], count: int
 ) -> Hashable | None:
-    """Return a key that two nodes share exactly if they compute the same, or None for nodes with subgraphs."""
+    """Return a key that two nodes share exactly if they compute the same, or None for nodes with subgraphs or types."""
     items: list[Hashable] = []
     for name in sorted(attributes) if len(attributes) > 1 else attributes:
         value = attributes[name]
         match spec.attributes[name]:
-            case ir.AttributeType.GRAPH | ir.AttributeType.GRAPHS:
+            case ir.AttributeType.GRAPH | ir.AttributeType.GRAPHS | ir.AttributeType.TYPE_PROTO:
                 return None
             case ir.AttributeType.TENSOR:
                 value = (value.dtype, tuple(value.shape.numpy()), value.tobytes())

@@ -71,7 +71,7 @@ from onnxops_decomp.exporting.options.table import (
 from onnxops_decomp.exporting.program.callable_program import CallableProgram
 from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
 from onnxops_decomp.exporting.program.running import Session
-from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, Saving, replaced_file
+from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, Saving, replaced_file, save_model
 from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
 from onnxops_decomp.exporting.reporting.page import ReportedCall
 from onnxops_decomp.exporting.reporting.record import ExportRecord, recorded
@@ -269,6 +269,7 @@ __all__ = [
     "replaced_file",
     "resampled",
     "restore_calls",
+    "save_model",
     "scope_keys",
     "set_custom_opsets",
     "shared_memory",

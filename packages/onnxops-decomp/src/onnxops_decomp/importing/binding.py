@@ -11,7 +11,7 @@ from onnxops_decomp.importing.errors import ModelImportError
 from onnxops_decomp.importing.registry import Implementation, Kind
 from onnxops_decomp.spec.schemas import OpSpec
 
-__all__ = ["Bound", "Given", "attribute_value", "bind"]
+__all__ = ["Bound", "Given", "attribute_value", "bind", "plain"]
 
 _SPECIAL = ("num_outputs", "input_types")
 
@@ -35,7 +35,7 @@ class Bound:
 def attribute_value(attribute: ir.Attr) -> Any:
     """Return what an attribute holds, strings as ``str``."""
     value = attribute.value
-    return _text(list(value) if isinstance(value, tuple) else value)
+    return plain(list(value) if isinstance(value, tuple) else value)
 
 
 def bind(entry: Implementation, spec: OpSpec, node: ir.Node, attributes: dict[str, Any]) -> Bound:
@@ -101,9 +101,10 @@ def _check_attributes(spec: OpSpec, node: ir.Node, attributes: dict[str, Any]) -
         raise ModelImportError(f"Its attribute {name!r} is missing.")
 
 
-def _text(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return strings as ``str``, also in lists, and other values as they are."""
     if isinstance(value, list):
-        return [_text(each) for each in value]
+        return [plain(each) for each in value]
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -113,7 +114,7 @@ def _attributes(entry: Implementation, spec: OpSpec, attributes: dict[str, Any])
     result = {}
     for name in spec.attributes:
         default = spec.defaults.get(name)
-        default = _text(default)
+        default = plain(default)
         value = attributes.get(name, default)
         parameter = entry.renamed.get(name, name)
         if parameter in entry.parameters:

@@ -1,4 +1,4 @@
-"""A model at another opset: every node is read in the form of its opset and written by the builder at the wanted one."""
+"""A model at another opset: nodes are read in the form of its opset, and the builder writes them at the wanted one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
 
 from onnxops_core import OnnxExporterError
 from onnxops_decomp.builder.op_builder import OpBuilder
@@ -15,10 +16,12 @@ from onnxops_decomp.builder.runtime import default_runtime
 from onnxops_decomp.builder.scope import ModelContext
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.files.model import ir_version_for
-from onnxops_decomp.importing.binding import attribute_value
+from onnxops_decomp.importing.binding import attribute_value, plain
 from onnxops_decomp.importing.convert import read_model
 from onnxops_decomp.importing.errors import ModelImportError
+from onnxops_decomp.opsets.functions import specified_function
 from onnxops_decomp.opsets.upgrades import RENAMED, find_upgrade
+from onnxops_decomp.spec.inference import Dims
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET, OpSpec, op_spec
 
 __all__ = ["convert_opset"]
@@ -52,7 +55,7 @@ def convert_opset(
         raise ModelImportError(f"The model is of opset {source}; supported are {OLDEST_OPSET} to {NEWEST_OPSET}.")
     if read.functions:
         copied = ir.from_proto(ir.to_proto(read))
-        read = ir.passes.common.InlinePass()(copied).model
+        read = InlinePass()(copied).model
     context = ModelContext(opset, runtime=default_runtime() if for_onnxruntime else None)
     versions = {domain: version for domain, version in read.opset_imports.items() if domain not in ("", "ai.onnx")}
     graph = _GraphConversion(OpBuilder(opset, context=context), source, versions).whole(read.graph)
@@ -89,23 +92,22 @@ class _GraphConversion:
         self, op: OpBuilder, source: int, versions: Mapping[str, int], parent: _GraphConversion | None = None
     ) -> None:
         self.op, self.source, self.versions, self.parent = op, source, versions, parent
-        self.values: dict[ir.Value, ir.Value] = {}
+        self.values: dict[ir.Value, ir.Value | None] = {}
         self.weights: list[ir.Value] = parent.weights if parent else []
+        self.arguments: Mapping[str, ir.Attr] = parent.arguments if parent else {}
 
     def whole(self, graph: ir.Graph) -> ir.Graph:
         """Return the main graph."""
         names = self.op.context.names
-        for value in (*graph.inputs, *graph.outputs):
+        for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
             names.reserve(value.name or "")
         for node in graph:
             names.reserve(node.name or "")
             for value in node.outputs:
                 names.reserve(value.name or "")
         initializers = [value for value in graph.initializers.values() if not value.is_graph_input()]
-        for value in (*graph.inputs, *initializers):
-            self.values[value] = _described(value, value.name)
         for value in graph.inputs:
-            made = self.values[value]
+            made = self.values[value] = _described(value, value.name)
             self.op.scope.inputs.append(made)
             if value.const_value is not None:
                 made.const_value = value.const_value
@@ -114,7 +116,16 @@ class _GraphConversion:
         self.nodes(graph)
         results = [self.find(value) for value in graph.outputs]
         made_graph = self.op.graph(results, name=graph.name or "graph", initializers=self.weights, constants=True)
-        for value, result in zip(graph.outputs, made_graph.outputs, strict=True):
+        for index, value in enumerate(graph.outputs):
+            if value.is_graph_input():  # one value is input and output, so that both have its name
+                copy = made_graph.outputs[index].producer()
+                assert copy is not None
+                made_graph.remove(copy, safe=False)
+                made_graph.outputs[index] = results[index]
+                continue
+            result = made_graph.outputs[index]
+            if results[index].name == value.name and results[index] is not result:
+                results[index].name = names.new(value.name or "output")
             result.name = value.name
             result.type, result.shape = value.type or result.type, value.shape or result.shape
             result.doc_string = value.doc_string
@@ -126,7 +137,8 @@ class _GraphConversion:
             tensor = value.const_value
             if tensor is None:
                 raise ModelImportError(f"The initializer {value.name!r} has no data.")
-            made = self.values.setdefault(value, _described(value, value.name))
+            made = self.values.get(value) or _described(value, value.name)
+            self.values[value] = made
             made.const_value, made.type = tensor, ir.TensorType(tensor.dtype)
             made.shape = ir.Shape(tensor.shape.numpy())
             if tensor.size <= _CONSTANT and tensor.dtype != ir.DataType.STRING:
@@ -134,15 +146,23 @@ class _GraphConversion:
             else:
                 self.weights.append(made)
 
+    def operand(self, value: ir.Value | None) -> ir.Value | None:
+        """Return what stands for an input of a node; None for one that is absent, also as an argument of a function."""
+        conversion: _GraphConversion | None = self
+        while conversion is not None and value is not None:
+            if value in conversion.values:
+                return conversion.values[value]
+            conversion = conversion.parent
+        if value is None:
+            return None
+        raise ModelImportError(f"Nothing gives the value {value.name!r}.")
+
     def find(self, value: ir.Value) -> ir.Value:
         """Return what stands for a value of the model that is read."""
-        conversion: _GraphConversion | None = self
-        while conversion is not None:
-            found = conversion.values.get(value)
-            if found is not None:
-                return found
-            conversion = conversion.parent
-        raise ModelImportError(f"Nothing gives the value {value.name!r}.")
+        found = self.operand(value)
+        if found is None:
+            raise ModelImportError(f"Nothing gives the value {value.name!r}.")
+        return found
 
     # Nodes
 
@@ -158,15 +178,16 @@ class _GraphConversion:
     def node(self, node: ir.Node) -> None:
         """Write what a node is at the wanted opset."""
         before = len(self.op.scope.nodes)
-        attributes = {name: self.attribute(node, each) for name, each in node.attributes.items()}
-        inputs = [None if value is None else self.find(value) for value in node.inputs]
+        given = self.resolved(node)
+        attributes = {name: self.attribute(node, each) for name, each in given.items()}
+        inputs = [self.operand(value) for value in node.inputs]
         count = max((index + 1 for index, value in enumerate(node.outputs) if value.name), default=1)
         if node.domain not in ("", "ai.onnx"):
-            results = self.foreign(node, inputs, attributes)
+            results: Sequence[ir.Value] = self.foreign(node, inputs, given, attributes)
         elif node.op_type == "Constant":
             results = (self.constant(node, attributes),)
         else:
-            results = self.standard(node.op_type, inputs, attributes, count)
+            results = self.standard_or_composed(node, inputs, given, attributes, count)
         for made in self.op.scope.nodes[before:]:
             made.metadata_props.update(node.metadata_props)
             made.doc_string = node.doc_string
@@ -189,10 +210,20 @@ class _GraphConversion:
             if node.name and result is results[0]:
                 producer.name = node.name if is_main else names.reserve(node.name)
 
+    def resolved(self, node: ir.Node) -> dict[str, ir.Attr]:
+        """Return the attributes of a node, those that name an attribute of a function filled in."""
+        found = {}
+        for name, attribute in node.attributes.items():
+            if attribute.is_ref():
+                given = self.arguments.get(attribute.ref_attr_name or "")
+                if given is None:
+                    continue
+                attribute = ir.Attr(name, given.type, given.value)
+            found[name] = attribute
+        return found
+
     def attribute(self, node: ir.Node, attribute: ir.Attr) -> Any:
         """Return an attribute in the form that the builder takes, bodies converted."""
-        if attribute.is_ref():
-            raise ModelImportError(f"Its attribute {attribute.name!r} refers to one of a function.")
         if attribute.type == ir.AttributeType.GRAPH:
             return self.body(node, attribute.as_graph())
         return attribute_value(attribute)
@@ -215,14 +246,14 @@ class _GraphConversion:
         return made
 
     def foreign(
-        self, node: ir.Node, inputs: list[ir.Value | None], attributes: dict[str, Any]
+        self, node: ir.Node, inputs: list[ir.Value | None], given: dict[str, ir.Attr], attributes: dict[str, Any]
     ) -> tuple[ir.Value, ...]:
         """Write a node of another domain as it is."""
         kept = {
             name: ir.Attr(name, ir.AttributeType.GRAPH, attributes[name])
             if each.type == ir.AttributeType.GRAPH
             else each
-            for name, each in node.attributes.items()
+            for name, each in given.items()
         }
         dtypes = [value.dtype for value in node.outputs]
         version = self.versions.get(node.domain, 1)
@@ -230,6 +261,51 @@ class _GraphConversion:
         for value, result in zip(node.outputs, results, strict=True):
             result.name = result.name if value.name else ""
             result.type, result.shape = value.type, value.shape
+        return results
+
+    def standard_or_composed(
+        self,
+        node: ir.Node,
+        inputs: list[ir.Value | None],
+        given: dict[str, ir.Attr],
+        attributes: dict[str, Any],
+        count: int,
+    ) -> Sequence[ir.Value]:
+        """Write a node of ONNX's own domain, if need be as what the specification says that it is composed of."""
+        before = len(self.op.scope.nodes)
+        try:
+            return self._checked(self.standard(node.op_type, inputs, attributes, count), before)
+        except LoweringError:
+            body = specified_function(node, self.source, inputs)
+            if body is None:
+                raise
+            defaults = {name: each for name, each in body.attributes.items() if each.value is not None}
+            version = body.opset_imports.get("", self.source)
+            child = _GraphConversion(self.op, version, {**self.versions, **body.opset_imports}, self)
+            child.arguments = _specified_defaults(node.op_type, self.source) | defaults | given
+            operands = [*inputs, *[None] * len(body.inputs)]
+            child.values.update(zip(body.inputs, operands, strict=False))
+            if not child.takes(body):
+                raise
+            return self._checked([child.find(value) for value in body.outputs[:count]], before)
+
+    def takes(self, nodes: Iterable[ir.Node]) -> bool:
+        """Write nodes; tell whether the wanted opset has all of them."""
+        try:
+            self.nodes(nodes)
+        except OnnxExporterError:
+            return False
+        return True
+
+    def _checked(self, results: Sequence[ir.Value], before: int) -> Sequence[ir.Value]:
+        """Refuse nodes that take a sequence, an optional or a map where the wanted opset has tensors alone."""
+        for node in self.op.scope.nodes[before:]:
+            for index, value in enumerate(node.inputs):
+                if value is None or value.type is None or isinstance(value.type, ir.TensorType) or node.domain:
+                    continue
+                formals = onnx.defs.get_schema(node.op_type, self.op.opset).inputs
+                if _specified_type(value.type) not in formals[min(index, len(formals) - 1)].types:
+                    raise UnsupportedOpsetError(node.op_type, self.op.opset, lowest=None, reason=f"of {value.type}")
         return results
 
     def standard(
@@ -245,7 +321,7 @@ class _GraphConversion:
             raise ModelImportError(f"It has an attribute {min(unknown)!r}, which its operator does not have.")
         if target <= source:
             return _emitted(self.op.at(source), op_type, count, inputs, attributes)
-        whole = {name: _plain(default) for name, default in spec.defaults.items() if default is not None} | attributes
+        whole = {name: plain(default) for name, default in spec.defaults.items() if default is not None} | attributes
         upgraded = find_upgrade(op_type, source, target)
         if upgraded is not None:
             made = upgraded(self.op, *inputs, _outputs=count, **whole)
@@ -271,7 +347,8 @@ class _GraphConversion:
         for index, value in enumerate(graph.inputs):
             if value in child.values:
                 raise LoweringError(f"The input {value.name!r} of a body has a default, which is not converted.")
-            type_ = value.type or (given[index].type if index < len(given) and given[index] else None)
+            like = given[index] if index < len(given) else None
+            type_ = value.type or (None if like is None else like.type)
             dtype = type_.dtype if isinstance(type_, ir.TensorType) else None
             made = child.op.input(value.name or "input", dtype, _ranked(value))
             if dtype is None:
@@ -286,7 +363,7 @@ class _GraphConversion:
 
     def given(self, node: ir.Node, count: int) -> list[ir.Value | None]:
         """Return the values of the model whose types the inputs of a body have."""
-        known = [None if value is None else self.find(value) for value in node.inputs]
+        known = [self.operand(value) for value in node.inputs]
         return [None, None, *known[2:]] if node.op_type == "Loop" else known if node.op_type == "Scan" else []
 
 
@@ -305,11 +382,11 @@ def _described(value: ir.Value, name: str | None) -> ir.Value:
     return made
 
 
-def _ranked(value: ir.Value) -> list[int | ir.SymbolicDim] | None:
+def _ranked(value: ir.Value) -> Dims | None:
     """Return the dimensions of a body's input; names of sizes say nothing there of the values around it."""
     if value.shape is None:
         return None
-    return [size if isinstance(size, int) else ir.SymbolicDim(None) for size in value.shape]
+    return tuple(size if isinstance(size, int) else ir.SymbolicDim(None) for size in value.shape)
 
 
 def _emitted(
@@ -321,14 +398,20 @@ def _emitted(
     return op.emit_many(op_type, count, *inputs, **attributes)
 
 
+def _specified_defaults(op_type: str, opset: int) -> dict[str, ir.Attr]:
+    spec = op_spec(op_type, opset)
+    assert spec is not None
+    defaults = {name: plain(value) for name, value in spec.defaults.items() if value is not None}
+    return {name: ir.Attr(name, spec.attributes[name], value) for name, value in defaults.items()}
+
+
+def _specified_type(type_: ir.TypeProtocol) -> str:
+    """Return a type as the specification writes it, such as ``seq(tensor(float))``."""
+    return str(type_).lower().replace("sequence(", "seq(")
+
+
 def _input_names(spec: OpSpec) -> set[str]:
     return {formal.name for formal in spec.inputs}
-
-
-def _plain(default: Any) -> Any:
-    if isinstance(default, list):
-        return [_plain(each) for each in default]
-    return default.decode() if isinstance(default, bytes) else default
 
 
 def _by_names(

@@ -70,7 +70,8 @@ for _op_type in ("Softmax", "LogSoftmax", "Hardmax"):
 def upsample_of_constant(
     op: OpBuilder, X: ir.Value, *, scales: Sequence[float], mode: str = "nearest", _outputs: int = 1
 ) -> ir.Value:
-    return upsample(op, X, op.constant(list(scales), ir.DataType.FLOAT), mode=mode)
+    result: ir.Value = upsample(op, X, op.constant(list(scales), ir.DataType.FLOAT), mode=mode)
+    return result
 
 
 @upgrade("Upsample", below=10)
