@@ -116,6 +116,30 @@ def test_modes_around_an_export(path, context):
     check(Mixed(), path, context)
 
 
+class OnItsInput(torch.nn.Module):
+    """Operators that are decomposed, folded or looked up, for which an exporter makes tensors of its own."""
+
+    def forward(self, x, k):
+        y = x.quantile(0.5, dim=1) + torch.arange(x.shape[1], device=x.device)[None, -1]
+        return y, torch.fft.rfft(x).abs(), torch.combinations(k[0]), x.cumsum(1).bfloat16()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_a_default_device_changes_nothing_in_a_model_that_stays_on_its_input(path, device):
+    def exported():
+        program = fx.export(OnItsInput(), (X, K), verify=True, **PATHS[path])
+        return program.model_proto.SerializeToString(deterministic=True), program(Y, K)
+
+    file, results = exported()
+    with torch.device(device):
+        other_file, other_results = exported()
+
+    assert other_file == file
+    for actual, expected in zip(other_results, results, strict=True):
+        assert torch.equal(actual, expected)
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_around_an_export(path, dtype):

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from onnxops_core.isolation import exclusive_export, without_collection
+from onnxops_core.isolation import conversion_settings, exclusive_export, without_collection
 
 
 def leave_a_generator_under_no_grad() -> None:
@@ -95,3 +95,14 @@ def test_an_error_ends_the_context():
     assert entered.wait(5)
     thread.join()
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta", "cuda"])
+def test_a_conversion_makes_its_tensors_on_the_cpu_and_casts_none(device):
+    with torch.device(device), torch.autocast("cpu", torch.bfloat16):
+        with conversion_settings():
+            made = torch.arange(4.0).reshape(2, 2)
+            product = made @ made
+        assert torch.is_autocast_enabled("cpu")
+
+    assert (product.device.type, product.dtype) == ("cpu", torch.float32)

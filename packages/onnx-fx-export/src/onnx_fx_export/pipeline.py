@@ -27,7 +27,7 @@ from onnx_fx_export.inputs.arguments import FunctionModule, arguments_by_name, p
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
-from onnxops_core.exporting import warn_user, without_autocast
+from onnxops_core.exporting import conversion_settings, warn_user
 from onnxops_decomp.exporting import (
     CallStructure,
     ExportRecord,
@@ -93,7 +93,7 @@ class ExportRequest:
             # Trial runs, which compare the model and what was captured of it, are a stage inside of this one.
             captured = self.captured(record.stage)
             record.captured = captured.program
-        with record.stage("convert"), without_autocast(), record.profiled():
+        with record.stage("convert"), conversion_settings(), record.profiled():
             record.program = result = self.converted(captured)
             result.capture_strategy = captured.found.strategy
             if given["optimize"] == "onnxscript":

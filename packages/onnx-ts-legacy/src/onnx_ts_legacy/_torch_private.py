@@ -280,7 +280,7 @@ def trace_graph(
         tensors: Inputs of the graph.
         scopes: Names of modules, which the nodes of their calls carry (``torch.jit._trace._trace_module_map``).
     """
-    operand = torch.zeros(1)
+    operand = torch.zeros(1, device="cpu")
 
     def call(*given: torch.Tensor) -> Any:
         try:

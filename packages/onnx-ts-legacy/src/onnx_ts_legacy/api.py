@@ -23,7 +23,7 @@ from onnx_ts_legacy.program import TSProgram
 from onnx_ts_legacy.symbolics.registered_with_torch import symbolics_of_torch
 from onnx_ts_legacy.utils import is_log_enabled, pretty_model, select_model_mode_for_export
 from onnxops_core import is_in_onnx_export
-from onnxops_core.exporting import exclusive_export, is_torch_onnx_call, without_autocast
+from onnxops_core.exporting import conversion_settings, exclusive_export, is_torch_onnx_call
 from onnxops_decomp import LoweringTable
 from onnxops_decomp.exporting import (
     DEFAULT_NAN,
@@ -184,7 +184,7 @@ def export(
         with record.stage("capture"):
             captured = capture(model, args, kwargs, state, options.axes_of if frozen_values == "error" else None)
         options = _named(options, captured, model)
-        with record.stage("convert"), record.profiled(), torch.no_grad(), without_autocast():
+        with record.stage("convert"), record.profiled(), torch.no_grad(), conversion_settings():
             record.program = program = convert_numbers(captured, options, reference)
             _finish(program, given, bounds)
             apply_metadata(program.model, model, metadata)
@@ -304,7 +304,7 @@ def unconvertible_ops(
     options = Options(opset_version=opset, state="io", table=_table(custom_translation_table))
     with exclusive_export(), select_model_mode_for_export(model, training):
         captured = capture(model, args)
-        with torch.no_grad(), without_autocast():
+        with torch.no_grad(), conversion_settings():
             failures = convert_partly(captured, options)
     return captured.graph, [failure.operator for failure in failures]
 

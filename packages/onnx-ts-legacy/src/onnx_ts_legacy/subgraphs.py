@@ -14,7 +14,7 @@ from onnx_ts_legacy.capture.graphs import Captured, ExampleInput, leaves_of
 from onnx_ts_legacy.errors import ArgumentsError
 from onnx_ts_legacy.graph.parts import block_inputs
 from onnx_ts_legacy.pipeline import Options, convert
-from onnxops_core.exporting import exclusive_export
+from onnxops_core.exporting import conversion_settings, exclusive_export
 from onnxops_decomp.exporting import CallStructure
 
 __all__ = ["export_graph"]
@@ -42,5 +42,5 @@ def export_graph(graph: Any, example_inputs: Sequence[Any], opset_version: int =
     inputs = [ExampleInput(name, value, is_constant=True) for name, value in zip(names, example_inputs, strict=True)]
     call = CallStructure(pytree.tree_structure((tuple(example_inputs), {})), pytree.tree_structure(None))
     captured = Captured(copied, None, "", inputs, None, call, leaves_of(inputs))
-    with exclusive_export(), torch.no_grad():
+    with exclusive_export(), torch.no_grad(), conversion_settings():
         return convert(captured, Options(opset_version)).model_proto

@@ -6,7 +6,13 @@ from onnxops_core.export_state import (
     is_torch_onnx_call,
     unfused_layers,
 )
-from onnxops_core.isolation import active_autocasts, exclusive_export, without_autocast, without_collection
+from onnxops_core.isolation import (
+    active_autocasts,
+    conversion_settings,
+    exclusive_export,
+    without_autocast,
+    without_collection,
+)
 from onnxops_core.patching import original, replaced
 from onnxops_core.symbolic import is_symbolic_overload, symbolic, symbolic_multi_out
 from onnxops_core.user_warnings import warn_user
@@ -14,6 +20,7 @@ from onnxops_core.user_warnings import warn_user
 __all__ = [
     "active_autocasts",
     "as_torch_onnx",
+    "conversion_settings",
     "exclusive_export",
     "is_symbolic_overload",
     "is_torch_onnx_call",

@@ -17,7 +17,13 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["active_autocasts", "exclusive_export", "without_autocast", "without_collection"]
+__all__ = [
+    "active_autocasts",
+    "conversion_settings",
+    "exclusive_export",
+    "without_autocast",
+    "without_collection",
+]
 
 _exporting = threading.RLock()
 _collection = threading.RLock()
@@ -85,3 +91,22 @@ def without_autocast() -> Iterator[None]:
         for device, dtype in active_autocasts():
             stack.enter_context(torch.autocast(device, dtype=dtype, enabled=False))
         yield
+
+
+@contextlib.contextmanager
+def conversion_settings() -> Iterator[None]:
+    """Lets what an exporter computes for itself be on the CPU and without autocast, whatever the program has set.
+
+    The default dtype stays: what operators promote to depends on it.
+    """
+    # A device that is entered costs time in every call of torch.
+    device = contextlib.nullcontext() if _is_on_cpu() else torch.device("cpu")
+    with without_autocast(), device:
+        yield
+
+
+def _is_on_cpu() -> bool:
+    try:
+        return torch.get_default_device().type == "cpu"
+    except (AssertionError, RuntimeError):  # torch asks the device, which this machine may not have
+        return False

@@ -96,7 +96,7 @@ def _reading_last(head: torch.nn.Module | None, mask: torch.Tensor) -> Iterator[
     if head is None:
         yield
         return
-    places = torch.arange(1, mask.shape[1] + 1) * mask
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device) * mask
     last = places.argmax(-1)
 
     def picked(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -226,7 +226,9 @@ def variable_numbers(model: torch.nn.Module, example: Example, specs: Sequence[M
     with replaced_forward(model, with_numbers):
         for position in positions:
             number = leaves[position]
-            leaves[position] = torch.tensor(number, dtype=torch.bool if isinstance(number, bool) else torch.float64)
+            leaves[position] = torch.tensor(
+                number, dtype=torch.bool if isinstance(number, bool) else torch.float64, device="cpu"
+            )
         yield pytree.tree_unflatten(leaves, structure)
 
 

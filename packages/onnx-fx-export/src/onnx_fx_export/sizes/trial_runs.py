@@ -75,7 +75,7 @@ def _call_at(
 ) -> Example:
     """Return the example at other sizes, and random numbers for its floats."""
     leaves, structure = pytree.tree_flatten(in_order(program, example))
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     for index, (leaf, value) in enumerate(zip(leaves, user_values(program), strict=True)):
         if not isinstance(leaf, torch.Tensor):
             continue
@@ -83,7 +83,7 @@ def _call_at(
             if isinstance(size, torch.SymInt):
                 leaf = resampled(leaf, axis, int(plain(size).xreplace(sizes)))
         if leaf.is_floating_point():
-            leaf = torch.randn(leaf.shape, generator=generator).to(leaf)
+            leaf = torch.randn(leaf.shape, generator=generator, device="cpu").to(leaf)
         leaves[index] = leaf
     call: Example = pytree.tree_unflatten(leaves, structure)
     return call

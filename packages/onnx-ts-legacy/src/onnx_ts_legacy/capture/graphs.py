@@ -348,7 +348,7 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
         return leaf
     if isinstance(leaf, bool | int | float):
-        return torch.tensor(leaf)
+        return torch.tensor(leaf, device="cpu")
     raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has tensors, and numbers as such, only.")
 
 

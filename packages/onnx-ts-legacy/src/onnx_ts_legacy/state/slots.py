@@ -83,7 +83,8 @@ class StateSlot:
     def initial_tensor(self) -> torch.Tensor:
         """Return the initial contents as the model takes them."""
         if not isinstance(self.initial, torch.Tensor):
-            return torch.tensor(self.initial, dtype=torch.float64 if isinstance(self.initial, float) else None)
+            dtype = torch.float64 if isinstance(self.initial, float) else None
+            return torch.tensor(self.initial, dtype=dtype, device="cpu")
         if self.empty_sizes is None or self.initial.dim() == len(self.interface):
             return self.initial
         return self.initial.new_zeros(self.empty_interface())

@@ -190,7 +190,7 @@ def _fitting(declared: ir.Value, given: Any) -> torch.Tensor:
 
 
 def _number(value: Any) -> torch.Tensor:
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None, device="cpu")
 
 
 def _from_ort(value: Any) -> torch.Tensor:
@@ -198,6 +198,6 @@ def _from_ort(value: Any) -> torch.Tensor:
     if dtype is not torch.bfloat16 and dtype.itemsize > 1:
         return torch.from_numpy(np.array(value.numpy()))
     # NumPy has no such element type; the bytes are read where they lie.
-    result = torch.empty(value.shape(), dtype=dtype)
+    result = torch.empty(value.shape(), dtype=dtype, device="cpu")
     ctypes.memmove(result.data_ptr(), value.data_ptr(), result.nbytes)
     return result

@@ -165,7 +165,7 @@ def _state(model: Any, name: str, initial: torch.Tensor) -> torch.Tensor | None:
     owner, attribute = _owner(model, name)
     value = getattr(owner, attribute, None)
     if isinstance(value, bool | int | float):
-        return torch.tensor(value, dtype=initial.dtype)
+        return torch.tensor(value, dtype=initial.dtype, device="cpu")
     return value if isinstance(value, torch.Tensor) and value.numel() else None
 
 
@@ -200,5 +200,5 @@ def _compare(program: CallableProgram, call: Example, expected: list[Any], where
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
     found = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor | bool | int | float)]
-    leaves = [torch.as_tensor(leaf) for leaf in found]
+    leaves = [leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf, device="cpu") for leaf in found]
     return [torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in leaves]

@@ -55,7 +55,7 @@ def _overlap(a: torch.Tensor, b: torch.Tensor, same_counts: bool) -> bool:
         return False
     if a.dtype != b.dtype:
         return True
-    mask = torch.zeros(max(end, other_end) // a.element_size(), dtype=torch.bool)
+    mask = torch.zeros(max(end, other_end) // a.element_size(), dtype=torch.bool, device="cpu")
     mask.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
     return bool(mask.as_strided(b.shape, b.stride(), b.storage_offset()).any())
 

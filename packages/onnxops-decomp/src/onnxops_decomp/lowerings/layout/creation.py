@@ -203,7 +203,7 @@ def _truncated_range(op: OpBuilder, start: Operand, end: Operand, step: Operand,
 @functools.cache
 def _truncates_ends() -> bool:
     """Tell whether the installed torch counts INT64 up to a truncated end; torch 2.15 does as for other dtypes."""
-    return torch.arange(1.5, dtype=torch.int64).numel() == 1
+    return torch.arange(1.5, dtype=torch.int64, device="cpu").numel() == 1
 
 
 def _truncated(op: OpBuilder, value: Operand) -> ir.Value:

@@ -27,7 +27,7 @@ def _row_order() -> tuple[int, ...]:
     packs full blocks of so many rows, 64 at most, column by column; what is left over in pairs of neighbours.
     """
     for rows in (64, 32, 16):
-        numbers = torch.arange(2 * rows, dtype=torch.int32).unsqueeze(1).expand(2 * rows, 2).contiguous()
+        numbers = torch.arange(2 * rows, dtype=torch.int32, device="cpu").unsqueeze(1).expand(2 * rows, 2).contiguous()
         halves = [aten._convert_weight_to_int4pack_for_cpu(part, 1).flatten() for part in (numbers % 16, numbers // 16)]
         first, second = (half[: rows // 2].to(torch.int64) for half in halves)
         low, high = first % 16 + 16 * (second % 16), first // 16 + 16 * (second // 16)
