@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
 import onnx_ir as ir
@@ -18,6 +18,9 @@ OwnForm = Callable[..., ir.Value | None]
 
 # Called as ``prepare(op, op_type, operands)``.
 Preparation = Callable[..., None]
+
+# Called as ``refusal(op_type, inputs, attributes)``.
+Refusal = Callable[[str, Sequence[object], Mapping[str, object]], str]
 
 
 class ComputeDtype(Protocol):
@@ -40,12 +43,16 @@ class Runtime:
             them.
         prepare: Given the builder, an operator and its bound operands, replaces in place those that the runtime gets
             wrong.
+        refusal: Says why the runtime cannot be given a call of one of its own operators; an empty text if it can.
+        least_outputs: How many outputs such a call must have, by operator, where some could be left out.
     """
 
     compute_dtype: ComputeDtype
     no_kernel: Mapping[str, tuple[int, int]]
     own_forms: Mapping[str, OwnForm]
     prepare: Preparation
+    refusal: Refusal
+    least_outputs: Mapping[str, int]
 
 
 @functools.cache

@@ -57,12 +57,17 @@ def _native(native: NativeOp, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
     inputs = [_input(op, operand) for operand in call.inputs]
     # An output that is not asked for is empty in torch and absent in ONNX, where asking for it costs the runtime work.
     asked = native.bind(args, kwargs).get("num_outputs", len(call.outputs))
-    count = max(call.outputs[:asked]) + 1
+    runtime = op.context.runtime
+    if runtime and call.domain and (reason := runtime.refusal(call.op_type, inputs, call.attributes)):
+        raise LoweringError(reason)
+    least = runtime.least_outputs.get(call.op_type, 0) if runtime and call.domain else 0
+    written = call.outputs[: max(asked, least)]
+    count = max(written) + 1
     if call.domain:
         outputs = op.emit_custom(
             call.domain, call.op_type, inputs, _attributes(op, call.attributes), [None] * count, version=call.min_opset
         )
-        for index in set(range(count)) - set(call.outputs[:asked]):
+        for index in set(range(count)) - set(written):
             outputs[index].name = ""
     else:
         if op.opset < call.min_opset:

@@ -118,6 +118,7 @@ _MATMUL_NBITS = declare(
     check=_nbits_check,
     backends=(MATMUL_NBITS,),
     extensions=(torch.float64,),
+    written=("bits",),  # ONNX Runtime before 1.23 has no default
 )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
 
 from onnxops_decomp.adapters import activations, creation, resampling, shapes, signal, vision, windows
 from onnxops_decomp.builder.forms import without_kernel
+from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.formulas.tabulated import tabulated
 from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
 from onnxops_decomp.spec.inference import dims_of
@@ -91,8 +92,19 @@ without_kernel("DepthToSpace", dtypes=_NO_BLOCKS)(shapes.composed_depth_to_space
 without_kernel("SpaceToDepth", dtypes=_NO_BLOCKS)(shapes.composed_space_to_depth)
 
 
-without_kernel("DeformConv")(vision.deform_conv)
 without_kernel("Resize", dtypes=_DOUBLE)(resampling.resize_of_doubles)
+
+
+@without_kernel("DeformConv")
+def deform_conv(op: OpBuilder, x: ir.Value, weight: ir.Value, *others: ir.Value | None, **attributes: Any) -> ir.Value:
+    try:
+        written: ir.Value = vision.deform_conv(op, x, weight, *others, **attributes)
+    except UnsupportedOpsetError as error:
+        raise LoweringError(
+            f"DeformConv has no kernel in the installed ONNX Runtime, and is written otherwise for {error.reason}: "
+            "install onnxruntime>=1.26."
+        ) from error
+    return written
 
 
 @without_kernel("AveragePool")
@@ -134,6 +146,26 @@ def dft(
         return None
     signal_of: ir.Value = signal.dft_with_axis_attribute(op, input, dft_length, axis, inverse=1, onesided=1)
     return signal_of
+
+
+@without_kernel("STFT")
+def stft(
+    op: OpBuilder,
+    x: ir.Value,
+    frame_step: ir.Value,
+    window: ir.Value | None = None,
+    frame_length: ir.Value | None = None,
+    *,
+    onesided: int = 1,
+) -> ir.Value | None:
+    dims = dims_of(x)
+    if dims is not None and (len(dims) == _REAL_SIGNAL or dims[-1] == 1):
+        return None
+    spectrum: ir.Value = signal.stft(op, x, frame_step, window, frame_length, onesided=onesided)
+    return spectrum
+
+
+_REAL_SIGNAL = 2  # the rank without a dimension for the imaginary part
 
 
 # ---- doubles

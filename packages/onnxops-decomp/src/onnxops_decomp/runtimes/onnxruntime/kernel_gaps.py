@@ -11,12 +11,21 @@ as it is. The tables are measured with ONNX Runtime 1.31, which loads opsets up 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 import onnx_ir as ir
 
-__all__ = ["BFLOAT16_KERNELS", "KERNEL_GAPS", "NO_KERNEL", "compute_dtype", "is_older", "without_kernels"]
+__all__ = [
+    "BFLOAT16_KERNELS",
+    "KERNEL_GAPS",
+    "NO_KERNEL",
+    "compute_dtype",
+    "is_older",
+    "least_outputs",
+    "refusal",
+    "without_kernels",
+]
 
 _BOOL, _DOUBLE, _FLOAT = ir.DataType.BOOL, ir.DataType.DOUBLE, ir.DataType.FLOAT
 _INT8, _INT16, _INT32, _INT64 = ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64
@@ -130,7 +139,49 @@ def without_kernels() -> Mapping[str, tuple[int, int]]:
     if is_older(1, 28):
         # One-sided inverses were refused at first, and then gave one half of the wrong signal.
         older["DFT"] = (20, 28)
+        # Of complex signals it read memory that was never written.
+        older["STFT"] = (17, 28)
     return {**NO_KERNEL, **older}
+
+
+def refusal(op_type: str, inputs: Sequence[object], attributes: Mapping[str, object]) -> str:
+    """Return why the installed release cannot be given a call of its own operator; an empty text if it can."""
+    if op_type == "GroupQueryAttention":
+        if attributes.get("local_window_size", -1) != -1 and is_older(1, 24):
+            return _needs("a local_window_size in GroupQueryAttention", "let queries see one key more", 24)
+        if any(value is not None for value in inputs[_HEAD_SINK:]) and is_older(1, 23):
+            return _needs("a head_sink in GroupQueryAttention", "have none", 23)
+        if any(value is not None for value in inputs[_HEAD_SINK + 1 :]) and is_older(1, 28):
+            return _needs("normalized or quantized heads in GroupQueryAttention", "have none", 28)
+    if op_type == "MatMulNBits":
+        return _refused_bits(inputs, attributes)
+    return ""
+
+
+def least_outputs() -> Mapping[str, int]:
+    """Return how many outputs the installed release wants of calls of its own operators, by operator."""
+    return {"GroupQueryAttention": 3} if is_older(1, 27) else {}
+
+
+def _refused_bits(inputs: Sequence[object], attributes: Mapping[str, object]) -> str:
+    bits = attributes.get("bits", 4)
+    floats = len(inputs) > _ZERO_POINTS and getattr(inputs[_ZERO_POINTS], "dtype", None) in (_FLOAT, _FLOAT16)
+    first = {8: 23, 2: 28 if floats else 24}.get(bits, 0) if isinstance(bits, int) else 0
+    if not is_older(1, first):
+        return ""
+    zero_points = " and floating zero points" if floats else ""
+    return _needs(f"a MatMulNBits of {bits} bits{zero_points}", "have no kernel for it", first)
+
+
+# Places among the inputs of GroupQueryAttention and MatMulNBits.
+_HEAD_SINK, _ZERO_POINTS = 11, 3
+
+
+def _needs(what: str, instead: str, minor: int) -> str:
+    return (
+        f"The model has {what}. Releases of ONNX Runtime before 1.{minor} {instead}, and models are written for the "
+        f"installed one: install onnxruntime>=1.{minor}."
+    )
 
 
 # The operators that have BFLOAT16 kernels. All others compute in FLOAT where the model is meant for the CPU.

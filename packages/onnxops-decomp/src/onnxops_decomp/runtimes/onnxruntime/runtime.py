@@ -8,7 +8,14 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxops_decomp.builder.runtime import Runtime
-from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import compute_dtype, without_kernels
+from onnxops_decomp.passes.matching import operand, producer
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import (
+    compute_dtype,
+    is_older,
+    least_outputs,
+    refusal,
+    without_kernels,
+)
 from onnxops_decomp.runtimes.onnxruntime.operators import FORMS
 from onnxops_decomp.spec.inference import dims_of
 
@@ -18,14 +25,48 @@ if TYPE_CHECKING:
 __all__ = ["ONNXRUNTIME"]
 
 
-def _count_axes_from_front(op: OpBuilder, op_type: str, values: list[ir.Value | None]) -> None:
+def _prepare(op: OpBuilder, op_type: str, values: list[ir.Value | None]) -> None:
+    """Replace operands that the runtime gets wrong."""
+    if op_type.startswith("Reduce"):
+        _count_axes_from_front(op, values)
+    elif op_type == "MatMul" and is_older(1, 26):
+        values[:] = [_apart_from_transpose(op, value) for value in values]
+    elif op_type in ("Mul", "Div") and is_older(1, 23):
+        _raise_to_rank_of_factor(op, values)
+
+
+def _count_axes_from_front(op: OpBuilder, values: list[ir.Value | None]) -> None:
     """Make the constant axes of a reduction non-negative: the runtime errs on negative ones of empty tensors."""
-    if not op_type.startswith("Reduce"):
-        return
     axes = op.static(values[1]) if len(values) > 1 else None
     dims = dims_of(values[0])
     if axes is not None and dims is not None and (axes < 0).any():
         values[1] = op.constant(np.where(axes < 0, axes + len(dims), axes))
 
 
-ONNXRUNTIME = Runtime(compute_dtype, without_kernels(), FORMS, _count_axes_from_front)
+def _apart_from_transpose(op: OpBuilder, value: ir.Value | None) -> ir.Value | None:
+    """Put two exact operators between a product of doubles and what it has transposed.
+
+    The runtime made one operator of a transposition and a product, also for doubles, for which that had no kernel: the
+    model did not load.
+    """
+    source = value
+    while (cast := producer(source, "Cast")) is not None:
+        source = operand(cast, 0)
+    if value is None or value.dtype != ir.DataType.DOUBLE or producer(source, "Transpose") is None:
+        return value
+    return op.Neg(op.Neg(value))
+
+
+def _raise_to_rank_of_factor(op: OpBuilder, values: list[ir.Value | None]) -> None:
+    """Give a tensor all dimensions of the one constant number that it is multiplied by.
+
+    The runtime let a product of matrices multiply by such a number, and left out the dimensions that it adds.
+    """
+    for index, factor in enumerate(values):
+        number, wanted, rank = op.static(factor), dims_of(factor), dims_of(values[1 - index])
+        if number is None or number.size != 1 or wanted is None or rank is None or len(rank) >= len(wanted):
+            continue
+        values[1 - index] = op.Unsqueeze(values[1 - index], list(range(len(wanted) - len(rank))))
+
+
+ONNXRUNTIME = Runtime(compute_dtype, without_kernels(), FORMS, _prepare, refusal, least_outputs())

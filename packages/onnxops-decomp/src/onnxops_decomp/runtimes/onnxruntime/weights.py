@@ -17,6 +17,7 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.passes.derived import DerivedTensor
 from onnxops_decomp.passes.matching import dims, operand, producer, replace_outputs, sweep
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import refusal
 
 __all__ = ["FuseQuantizedProducts"]
 
@@ -81,7 +82,7 @@ class FuseQuantizedProducts(ir.passes.InPlacePass):
         if bias is not None and dims(bias) != (matrix.rows,):
             return False
         block, bits = matrix.block, _bits(matrix)
-        if block is None or bits is None or not dims(x):
+        if block is None or bits is None or not dims(x) or refusal("MatMulNBits", (), {"bits": bits}):
             return False
         names = ("K", "N", "bits", "block_size")
         sizes = (matrix.columns, matrix.rows, bits, block)
