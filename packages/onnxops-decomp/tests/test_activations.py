@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decomp_harness import check, lower, run
+from onnxruntime.transformers.optimizer import FusionOptions, optimize_by_fusion
 
 INF = float("inf")
 X = torch.tensor([[-30.0, -4.0, -3.0, -1.0, -0.5], [-0.0, 0.25, 1.0, 5.0, 30.0]])
@@ -43,6 +44,21 @@ FIRST_OPSET = {"gelu": 9}
 def test_activation(name: str, opset: int) -> None:
     opset = max(opset, FIRST_OPSET.get(name, 7))
     check(lambda x: ACTIVATIONS[name](x), X, opset=opset)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logsigmoid_far_from_zero(dtype: torch.dtype) -> None:
+    infinity = float("inf")
+    x = torch.tensor([-1e30, -1e4, -100.0, -20.0, -17.0, -1e-3, 0.0, 5.0, 90.0, infinity, -infinity, float("nan")])
+    check(F.logsigmoid, x.to(dtype))
+
+
+def test_gelu_is_written_in_the_form_that_runtimes_fuse() -> None:
+    lowered = check(ACTIVATIONS["gelu_tanh"], torch.randn(2, 3, 4), opset=18)
+
+    fused = optimize_by_fusion(lowered.proto, "bert", 0, 0, FusionOptions("bert"))
+
+    assert [node.op_type for node in fused.model.graph.node] == ["FastGelu"]
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))

@@ -85,6 +85,13 @@ def test_clamp_by_numbers_passes_infinity_and_nan_on(opset: int, bounds: tuple[f
     check(lambda x: x.clamp(*bounds), SPECIAL, opset=opset)
 
 
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("bounds", [(-1, None), (None, 1)])
+def test_clamp_by_one_number_is_one_node(opset: int, bounds: tuple[float, float]) -> None:
+    assert check(lambda x: x.clamp(*bounds), SPECIAL, opset=opset).op_types() == ["Clip"]
+    assert check(lambda x: x.clamp(*bounds), torch.arange(-3, 3), opset=opset).op_types() == ["Clip"]
+
+
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_clamp_by_tensors_that_are_nan(shape: tuple[int, ...]) -> None:
     nan, one = torch.full(shape, NAN), torch.ones(shape)

@@ -252,6 +252,21 @@ def test_distances_between_rows(p: float) -> None:
     )
 
 
+@pytest.mark.parametrize("opset", [9, 18])
+@pytest.mark.parametrize(
+    ("rows", "mode", "products"),
+    [((26, 3), None, True), ((3, 26), None, True), ((25, 25), None, False), ((3, 4), 1, True), ((30, 40), 2, False)],
+)
+def test_distances_are_computed_as_torch_computes_them(
+    rows: tuple[int, int], mode: int | None, products: bool, opset: int
+) -> None:
+    a, b = torch.randn(2, 1, rows[0], 4), torch.randn(3, rows[1], 4)
+
+    lowered = check(lambda a, b: torch._C._VariableFunctions.cdist(a, b, 2.0, mode), a, b, opset=opset)
+
+    assert ("MatMul" in lowered.op_types()) == products
+
+
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.5, float("inf")])
 @pytest.mark.parametrize("opset", [9, 18])
 def test_distances_within_a_matrix(p: float, opset: int) -> None:

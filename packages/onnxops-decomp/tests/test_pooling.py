@@ -86,8 +86,30 @@ def test_adaptive_avg_pool_of_uneven_windows(spatial: int, opset: int) -> None:
 
 
 def test_adaptive_avg_pool_to_one_or_a_divisor_is_one_node() -> None:
-    assert check(lambda x: F.adaptive_avg_pool2d(x, 1), torch.randn(1, 2, 5, 7)).op_types() == ["GlobalAveragePool"]
+    assert check(lambda x: F.adaptive_avg_pool2d(x, 1), torch.randn(1, 2, 5, 7)).op_types() == ["ReduceMean"]
     assert check(lambda x: F.adaptive_avg_pool2d(x, 2), torch.randn(1, 2, 4, 6)).op_types() == ["AveragePool"]
+
+
+def test_pooling_to_one_behind_a_convolution_stays_an_operator_of_its_layout() -> None:
+    def pooled(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = F.conv2d(x, weight).relu()
+        return F.adaptive_avg_pool2d(features, 1), F.adaptive_max_pool2d(features, 1)
+
+    lowered = check(pooled, torch.randn(1, 2, 5, 7), torch.randn(3, 2, 3, 3))
+
+    assert lowered.op_types() == ["Conv", "Relu", "GlobalAveragePool", "MaxPool"]
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_pooling_to_one(spatial: int, dtype: torch.dtype, opset: int) -> None:
+    x = _input(spatial).to(dtype)
+    for batch in (x, x[0]):
+        check(lambda x: ADAPTIVE_AVG[spatial - 1](x, 1), batch, opset=opset)
+        lowered = check(lambda x: ADAPTIVE_MAX[spatial - 1](x, 1), batch, opset=opset)
+        assert "MaxPool" not in lowered.op_types()
+        check(lambda x: ADAPTIVE_MAX[spatial - 1](x, 1, return_indices=True), batch, opset=opset)
 
 
 def test_adaptive_avg_pool_keeps_infinity_in_its_window() -> None:
@@ -172,7 +194,7 @@ def test_zeros_in_front_of_an_average_count(divisor: int | None, opset: int) -> 
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, (4, 2)])
+@pytest.mark.parametrize("size", [2, (4, 2)])
 def test_adaptive_maxima_of_equal_windows_are_one_node(size: int | tuple[int, int]) -> None:
     x = torch.randn(2, 3, 8, 6)
     lowered = check(lambda x: F.adaptive_max_pool2d(x, size), x)

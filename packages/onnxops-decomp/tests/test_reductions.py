@@ -138,6 +138,7 @@ def test_reducing_empty_tensors_over_negative_axes(opset: int) -> None:
         torch.mean,
         lambda x: x.mean(1),
         lambda x: x.mean((0, 2), keepdim=True),
+        lambda x: x.half().mean((0, 1, 2), keepdim=True),
         lambda x: x.var((1, 2), correction=0),
         lambda x: torch.std_mean(x, 0),
         lambda x: torch.nn.functional.mse_loss(x, 2 * x),
@@ -152,6 +153,10 @@ def test_the_mean_of_nothing_at_run_time_is_nan(function: Any, opset: int) -> No
 def test_the_mean_over_a_static_axis_is_one_node() -> None:
     x = torch.randn(2, 1, 4)
     assert check(lambda x: x.mean(1), x, others=[(torch.randn(3, 1, 7),)]).op_types() == ["ReduceMean"]
+
+
+def test_the_mean_of_half_precision_numbers_does_not_overflow_on_its_way() -> None:
+    check(lambda x: x.mean(), torch.full((4, 3000), 30.0).half(), others=[(torch.full((9, 5000), 30.0).half(),)])
 
 
 @pytest.mark.parametrize("opset", [7, 11, 13, 18, 26])

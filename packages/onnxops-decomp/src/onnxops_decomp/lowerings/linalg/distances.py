@@ -16,11 +16,37 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+_FEW = 25
+_PRODUCTS_ALWAYS, _PRODUCTS_NEVER = 1, 2
+
 
 @lowering(aten.cdist.default, aten._cdist_forward.default)
 def cdist(op: OpBuilder, x1: ir.Value, x2: ir.Value, p: float = 2.0, compute_mode: int | None = None) -> ir.Value:
-    # The differences themselves, not torch's shortcut over a matrix product, which loses digits for close rows.
+    if p == 2 and _by_products(op, x1, x2, compute_mode):
+        return _distances_by_products(op, x1, x2)
     return _lengths(op, op.Sub(op.Unsqueeze(x1, [-2]), op.Unsqueeze(x2, [-3])), p)
+
+
+def _by_products(op: OpBuilder, x1: ir.Value, x2: ir.Value, compute_mode: int | None) -> bool:
+    """Tell whether torch multiplies matrices, which loses digits for close rows: for more than 25, or when told to.
+
+    Of a number of rows that only the runtime knows the differences themselves are taken.
+    """
+    if compute_mode in (_PRODUCTS_ALWAYS, _PRODUCTS_NEVER):
+        return compute_mode == _PRODUCTS_ALWAYS
+    rows = (op.size(x1, -2), op.size(x2, -2))
+    return all(isinstance(count, int) for count in rows) and any(isinstance(n, int) and n > _FEW for n in rows)
+
+
+def _distances_by_products(op: OpBuilder, x1: ir.Value, x2: ir.Value) -> ir.Value:
+    """Return the roots of ``|a|^2 + |b|^2 - 2 a b`` for all pairs of rows."""
+    of_first, of_second = (op.ReduceSum(op.Mul(rows, rows), [-1], keepdims=1) for rows in (x1, x2))
+    ones, other_ones = (op.expand(op.constant(1.0, op.dtype(each)), op.sizes(each)) for each in (of_first, of_second))
+    left = op.Concat(op.Mul(x1, -2.0), of_first, ones, axis=-1)
+    right = op.Concat(x2, other_ones, of_second, axis=-1)
+    rank = op.rank(x2)
+    squares = op.MatMul(left, op.Transpose(right, perm=[*range(rank - 2), rank - 1, rank - 2]))
+    return op.Sqrt(op.Relu(squares))
 
 
 @lowering(aten.pdist.default, aten._pdist_forward.default)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+_ELEMENTWISE = frozenset(("Add", "BatchNormalization", "Clip", "HardSwish", "Mul", "Relu", "Sigmoid"))
+
 
 def _bounds(op: OpBuilder, size: Size, count: Size) -> tuple[ir.Value, ir.Value]:
     """Return where each of ``count`` windows over ``size`` elements begins and ends."""
@@ -66,7 +68,8 @@ def _adaptive_avg_pool(op: OpBuilder, self: ir.Value, output_size: Sequence[Size
     counts = list(output_size) * spatial if len(output_size) == 1 else list(output_size)
     sizes = op.sizes(x)[2:]
     if all(is_one(count) for count in counts):
-        result = op.GlobalAveragePool(x)
+        axes = list(range(2, 2 + spatial))
+        result = op.GlobalAveragePool(x) if _behind_convolution(x) else op.ReduceMean(x, axes)
     elif has_window_operators(op.dtype(x)) and (kernel := _divisors(sizes, counts)) is not None:
         result = op.AveragePool(x, kernel_shape=kernel, strides=kernel) if any(k != 1 for k in kernel) else x
     else:
@@ -74,6 +77,14 @@ def _adaptive_avg_pool(op: OpBuilder, self: ir.Value, output_size: Sequence[Size
         for axis, count in enumerate(counts):
             result = _averaged(op, result, 2 + axis, count)
     return op.Squeeze(result, [0]) if unbatched else result
+
+
+def _behind_convolution(x: ir.Value) -> bool:
+    """Tell whether a value comes from a convolution, whose layout runtimes keep for pooling but for no reduction."""
+    node = x.producer()
+    while node is not None and node.op_type in _ELEMENTWISE and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.op_type == "Conv"
 
 
 def _divisors(sizes: Sequence[Size], counts: Sequence[Size]) -> list[int] | None:
@@ -101,8 +112,10 @@ def _adaptive_max_pool_lowering(spatial: int) -> Any:
         sizes = op.sizes(x)[2:]
         counts = per_axis(output_size, spatial)
         if (kernel := _divisors(sizes, counts)) is not None:
-            pooled: tuple[ir.Value, ...] = of_equal_windows(op, self, kernel)
-            return pooled
+            highest, places = of_equal_windows(op, self, kernel)
+            if all(is_one(count) for count in counts) and not _behind_convolution(x):
+                highest = op.ReduceMax(self, list(range(-spatial, 0)))
+            return highest, places
         positions = [_positions(op, size, count)[0] for size, count in zip(sizes, counts, strict=True)]
         results = max_of_windows(op, x, positions, sizes, [0] * spatial)
         return tuple(op.Squeeze(result, [0]) for result in results) if unbatched else results

@@ -95,7 +95,8 @@ def softplus(op: OpBuilder, self: ir.Value, beta: Scalar = 1, threshold: Scalar 
 
 @lowering(aten.log_sigmoid.default)
 def log_sigmoid(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return op.Neg(op.Softplus(op.Neg(self)))
+    # The logarithm of a number between 1/2 and 1: that of a small one is inexact, and infinite for numbers below -17.
+    return op.Add(op.Min(self, 0), op.Log(op.Sigmoid(op.Abs(self))))
 
 
 @lowering(aten.log_sigmoid_forward.default)

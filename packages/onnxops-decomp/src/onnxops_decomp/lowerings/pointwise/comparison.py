@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -177,9 +178,12 @@ def clamp(op: OpBuilder, self: ir.Value, min: Operand | None = None, max: Operan
     dtype = result_dtype(*(operand for operand in (self, min, max) if operand is not None))
     value = op.cast(self, dtype)
     low, high = (None if bound is None else promote(op, bound, dtype=dtype)[0] for bound in (min, max))
-    if low is not None and high is not None and _is_number(op, low) and _is_number(op, high):
+    if all(bound is None or _is_number(op, bound) for bound in (low, high)):
+        # A bound left out stops at the largest finite number, where torch lets infinity pass.
+        infinite = dtype.is_floating_point()
+        low = op.constant(-math.inf, dtype) if low is None and infinite else low
+        high = op.constant(math.inf, dtype) if high is None and infinite else high
         return op.Clip(value, low, high)
-    # Clip with one bound stops at the largest finite number, where torch lets infinity pass.
     value = value if low is None else op.Max(value, low)
     return value if high is None else op.Min(value, high)
 

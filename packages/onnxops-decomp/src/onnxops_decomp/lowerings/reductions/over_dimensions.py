@@ -23,6 +23,9 @@ aten = torch.ops.aten
 
 BOOL, INT64, UINT8 = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.UINT8
 
+# Where torch sums in the dtype of the elements; in half precision a sum of its own would overflow.
+_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
 Dims = Sequence[int] | int | None
 
 
@@ -53,7 +56,12 @@ def element_count(op: OpBuilder, value: ir.Value, dim: Dims) -> Size:
 
 def mean(op: OpBuilder, value: ir.Value, dim: Dims, keepdim: bool = False, of_nothing: float = math.nan) -> ir.Value:
     """Return the mean over ``dim``, with that of no elements, which the specification of ReduceMean leaves open."""
-    result, count = reduce(op, "ReduceMean", value, dim, keepdim), element_count(op, value, dim)
+    count = element_count(op, value, dim)
+    if isinstance(count, ir.Value) and math.isnan(of_nothing) and op.dtype(value) in _WIDE:
+        whole = len(reduced_axes(op, value, dim)) == op.rank(value)
+        divisor = op.cast(op.Size(value) if whole else count, op.dtype(value))
+        return op.Div(reduce(op, "ReduceSum", value, dim, keepdim), divisor)
+    result = reduce(op, "ReduceMean", value, dim, keepdim)
     if isinstance(count, int) and count > 0:
         return result
     empty = op.constant(of_nothing, op.dtype(value))
@@ -249,7 +257,7 @@ def _moments(op: OpBuilder, value: ir.Value, dim: Dims, correction: float, keepd
     if correction == 0:
         variance = mean(op, op.Mul(deviation, deviation), dim, keepdim)
     else:
-        squares = reduce(op, "ReduceSumSquare", deviation, dim, keepdim)
+        squares = reduce(op, "ReduceSum", op.Mul(deviation, deviation), dim, keepdim)
         variance = op.Div(squares, _degrees_of_freedom(op, count, correction, op.dtype(value)))
     return variance, center if keepdim else mean_dim(op, value, dim, False)
 
