@@ -103,15 +103,14 @@ def measure(name: str, opset: int, half: bool) -> dict[str, Cell]:
     counts = {side: nodes(model) for side, model in models.items()}
     exporters = [side for side in ("dynamo", "legacy") if side in models]
     everyone = [side for side in models if side not in ("plain", "target")]
-    best, best_tuned = min(map(times.__getitem__, exporters)), min(map(times.__getitem__, everyone))
     return {
         "model": name,
         "plain_nodes": counts["plain"],
-        "their_nodes": min(map(counts.__getitem__, exporters)),
+        "their_nodes": min((counts[side] for side in exporters), default=None),
         "target_nodes": counts["target"],
-        "tuned_nodes": min(map(counts.__getitem__, everyone)),
-        "plain_ratio": over(times["plain"], best),
-        "target_ratio": over(times["target"], best_tuned),
+        "tuned_nodes": min((counts[side] for side in everyone), default=None),
+        "plain_ratio": over(times["plain"], min((times[side] for side in exporters), default=None)),
+        "target_ratio": over(times["target"], min((times[side] for side in everyone), default=None)),
         **{f"{side}_ms": times.get(side) for side in models},
     }
 

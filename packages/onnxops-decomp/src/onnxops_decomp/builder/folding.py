@@ -1,7 +1,7 @@
 """Constant folding of small ONNX nodes while they are emitted.
 
 Folding exists for shape arithmetic, masks and scalars, not for weights: only constants of the pool take part, and only
-up to :data:`MAX_FOLDED_SIZE` elements, so that a model never grows by it. Each function computes one operator in its
+up to :data:`MAX_FOLDED_SIZE` elements, so that a model hardly grows by it. Each function computes one operator in its
 newest form exactly as the specification says, in the dtype of its inputs.
 """
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
 Folder = Callable[[Sequence[Array | None], Attributes], Array | None]
 
-MAX_FOLDED_SIZE = 1024
+MAX_FOLDED_SIZE = 8192
 
 
 def _div(a: Array, b: Array) -> Array | None:

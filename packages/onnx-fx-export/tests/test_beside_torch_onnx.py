@@ -1,0 +1,55 @@
+"""What the README says of torch.onnx.export and of this package, each on the same model."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+from onnx_fx_export import export
+from onnx_fx_export.errors import MutationError
+
+X = torch.randn(3, 4)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return x * self.calls
+
+
+def by_torch(model: nn.Module, **options: Any) -> onnx.ModelProto:
+    with contextlib.redirect_stdout(io.StringIO()):
+        program = torch.onnx.export(model, (X,), dynamo=True, verbose=False, **options)
+    return program.model_proto
+
+
+def opset(model: onnx.ModelProto) -> int:
+    return next(entry.version for entry in model.opset_import if not entry.domain)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_opset_is_the_one_that_was_asked_for() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).eval()
+
+    assert opset(by_torch(model, opset_version=12)) == 18
+    assert opset(export(model, (X,), opset_version=12).model_proto) == 12
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_state_is_an_output_or_an_error() -> None:
+    assert len(by_torch(Counting().eval()).graph.output) == 1
+
+    with pytest.raises(MutationError):
+        export(Counting().eval(), (X,))
+    program = export(Counting().eval(), (X,), state="io")
+    assert [output.name for output in program.model_proto.graph.output][1:] == ["calls.next"]
