@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx_fx_export.capture.autocast import cast_inside_calls
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
-from onnx_fx_export.capture.strategies import captured_by_strategies
+from onnx_fx_export.capture.strategies import TRIAL_RUNS, captured_by_strategies
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, OnnxExporterError
 from onnx_fx_export.inputs.examples import enlarged, has_special_sizes, of_size_one
 from onnx_fx_export.sizes.facts import SizeFacts
@@ -21,8 +21,6 @@ from onnxops_decomp.exporting import Example, restore_calls
 
 __all__ = ["capture"]
 
-# The stage in which a model and what was captured of it are compared at other sizes than the example's.
-TRIAL_RUNS = "trial runs"
 _ENLARGED = (
     "The example was captured in larger sizes, as dynamic dimensions of size 0 or 1 are constants for torch.export. If "
     "the model fails for these, declare static what is always 0 or 1, and give an example whose other dynamic "

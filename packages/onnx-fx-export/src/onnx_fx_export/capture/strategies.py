@@ -18,10 +18,18 @@ from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
 from onnx_fx_export.sizes.fixed import equations_that_fix
+from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import Example, is_without_data
 
-__all__ = ["STRATEGIES", "Strategy", "captured_by_strategies"]
+__all__ = ["STRATEGIES", "TRIAL_RUNS", "Strategy", "captured_by_strategies"]
+
+# The stage in which a model and what was captured of it are compared.
+TRIAL_RUNS = "trial runs"
+_OTHER_VALUES = (
+    "What Dynamo captured of the model gives other values than the model does: its Python code depends on a size or "
+    "number in a way that is lost in the capture, such as a text that it makes of one."
+)
 
 
 @dataclasses.dataclass
@@ -121,6 +129,13 @@ def _record_strict(attempts: Attempts) -> Recorded:
         raise CaptureError(
             f"The strategy {STRICT.name!r} is refused: the symbolic method of an autograd.Function would be lost."
         )
+    request = attempts.request
+    trials = TrialRuns(recorded.program, request.model, attempts.example, request.trial_runs)
+    if trials.possible:
+        # Dynamo computes by itself what Python would.
+        with request.stage(TRIAL_RUNS):
+            if not trials.agree_on_example():
+                raise CaptureError(_OTHER_VALUES)
     return recorded
 
 

@@ -18,6 +18,7 @@ from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_nu
 from onnx_fx_export.repeats.block_expansion import expand
 from onnx_fx_export.repeats.blocks import RepeatedBlocks
 from onnx_fx_export.sizes.questions import SizeQuestion, noted_questions, warn_of_squeezed_data
+from onnx_fx_export.sizes.texts import texts_of_numbers
 from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_0_and_1
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core import onnx_export
@@ -83,6 +84,7 @@ def record(run: Run) -> Recorded:
         if not strict:
             for kept in (
                 *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
+                texts_of_numbers(),
                 *([RepeatedBlocks(model, blocks)] if blocks else ()),
             ):
                 stack.enter_context(kept)

@@ -69,6 +69,8 @@ _COPIES = (
 _NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
 # Sizes below are tried where a copy may be a view.
 _SMALL = 17
+# Sizes of which none divides another.
+_PRIMES = (7, 11, 13, 17, 19, 23)
 # So many sizes may follow from one that becomes 1.
 _MOST_FOLLOWING = 2
 
@@ -118,7 +120,15 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
 
         return compared
 
-    with replaced([(torch.SymInt, name, noting(name)) for name in _RELATIONS]):
+    def is_contiguous(self: torch.Tensor, **options: Any) -> bool:
+        answer = original(torch.Tensor, "is_contiguous")(self, **options)
+        frame = _asker(sys._getframe(2))
+        if frame is not None and isinstance(answer, bool):
+            found.update(dict.fromkeys(_questions_of_order(self, answer, options, frame)))
+        return bool(answer)
+
+    comparisons = [(torch.SymInt, name, noting(name)) for name in _RELATIONS]
+    with replaced([*comparisons, (torch.Tensor, "is_contiguous", is_contiguous)]):
         yield questions
     questions.extend(found)
 
@@ -147,6 +157,25 @@ def _question(name: str, left: torch.SymInt, right: Any, answer: Any, frame: Fra
     if not isinstance(relation, sympy.Rel):
         return None
     return SizeQuestion(relation, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+
+def _questions_of_order(
+    tensor: torch.Tensor, answer: bool, options: Mapping[str, Any], frame: FrameType
+) -> Iterator[SizeQuestion]:
+    """Yield the sizes 0 and 1 at which ``is_contiguous`` answers otherwise: torch takes sizes for 2 or more."""
+    shape, strides = map(plain, tensor.shape), map(plain, tensor.stride())
+    parts = [[*shape], [*strides]]
+    symbols = sorted(set().union(*(part.free_symbols for part in (*parts[0], *parts[1]))), key=str)
+    for symbol, size in itertools.product(symbols, (0, 1)):
+        sizes = {**dict(zip(symbols, _PRIMES, strict=False)), symbol: size}
+        numbers = [[at_sizes(number, sizes) for number in part] for part in parts]
+        if not all(isinstance(number, sympy.Integer) and number >= 0 for part in numbers for number in part):
+            continue
+        size_numbers, stride_numbers = ([int(number) for number in part if number is not None] for part in numbers)
+        shown = torch.empty_strided(size_numbers, stride_numbers, device="meta")
+        if shown.is_contiguous(**options) is not answer:
+            relation = sympy.Ne(symbol, 1) if size else sympy.Ge(symbol, 1)
+            yield SizeQuestion(relation, f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
 
 def conditions_on_layout(program: torch.export.ExportedProgram, questions: Collection[SizeQuestion]) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -13,8 +14,8 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.torch_private import WithoutEmptyBags
-from onnxops_decomp.exporting import Example, is_without_data, resampled
+from onnx_fx_export.torch_private import WithoutEmptyBags, hint_of
+from onnxops_decomp.exporting import Example, KeptContents, is_without_data, kept_inventory, resampled
 
 __all__ = ["TrialRuns", "as_plain", "in_order", "plain", "user_values"]
 
@@ -51,6 +52,14 @@ class TrialRuns:
         return self.wanted and not any(
             map(is_without_data, itertools.chain(self.model.parameters(), self.model.buffers()))
         )
+
+    def agree_on_example(self) -> bool:
+        """Tell whether both give the same at the sizes of the example; also where the model does not run."""
+        shapes: list[Sequence[Any]] = [x.shape for x in user_values(self.program) if isinstance(x, torch.Tensor)]
+        symbolic = [size for shape in shapes for size in shape if isinstance(size, torch.SymInt)]
+        sizes = {plain(size): sympy.Integer(hint_of(size)) for size in symbolic if plain(size).is_Symbol}
+        expected, right = self.run(sizes)
+        return right or expected is None
 
     def run(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> tuple[list[torch.Tensor] | None, bool]:
         """Run both.
@@ -104,19 +113,27 @@ def user_values(program: torch.export.ExportedProgram) -> list[Any]:
 
 
 def _eager(model: torch.nn.Module, call: Example) -> list[torch.Tensor]:
-    """Return what a model gives for a call; its buffers keep their values.
+    """Return what a model gives for a call; whatever it changes is put back.
 
     Raises:
         Exception: Whatever the model raises.
     """
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    try:
-        with torch.no_grad(), WithoutEmptyBags():
-            return _tensors(model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1])))
-    finally:
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
+    with kept_inventory(model) as inventory, torch.no_grad(), WithoutEmptyBags(), _same_random_numbers():
+        kept = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
+        try:
+            with kept:
+                results = model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1]))
+            return [result.clone() for result in _tensors(results)]
+        finally:
+            kept.restore()
+
+
+@contextlib.contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Let each run draw the same numbers, and the user's code after it those that it would have drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        yield
 
 
 def _gives(
@@ -138,7 +155,7 @@ def _gives(
     Raises:
         Exception: Whatever the graph raises.
     """
-    with torch.no_grad():
+    with torch.no_grad(), _same_random_numbers():
         actual = _tensors(_run(program, copy.deepcopy(call), sizes))
     return len(expected) == len(actual) and all(map(_close, actual, expected))
 

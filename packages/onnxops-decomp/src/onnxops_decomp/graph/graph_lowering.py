@@ -368,6 +368,24 @@ def _binary(op_type: str) -> Callable[..., Any]:
     return emit
 
 
+def _of_bits(op_type: str, logical: str) -> Callable[..., Any]:
+    """A Python operator that takes numbers bit by bit, and truth values as they are."""
+
+    def emit(lowering: GraphLowering, a: Any, b: Any) -> Any:
+        left, right = promote(lowering.op, a, b)
+        return mark_number(lowering.op.emit(logical if left.dtype == ir.DataType.BOOL else op_type, left, right))
+
+    return emit
+
+
+def _rounded(lowering: GraphLowering, a: Any, digits: int | None = None) -> Any:
+    if digits is not None:
+        raise LoweringError(
+            "round() to a number of decimal digits has no ONNX form for a number that the model computes."
+        )
+    return _cast_to(ir.DataType.INT64, "Round")(lowering, a)
+
+
 def _floor_div(lowering: GraphLowering, a: Any, b: Any) -> Any:
     left, right = promote(lowering.op, a, b)
     return mark_number(lowering.op.floor_div(left, right))
@@ -408,8 +426,8 @@ _SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     operator.gt: _binary("Greater"),
     operator.le: _binary("LessOrEqual"),
     operator.ge: _binary("GreaterOrEqual"),
-    operator.and_: _binary("And"),
-    operator.or_: _binary("Or"),
+    operator.and_: _of_bits("BitwiseAnd", "And"),
+    operator.or_: _of_bits("BitwiseOr", "Or"),
     torch.sym_max: _binary("Max"),
     torch.sym_min: _binary("Min"),
     torch.sym_int: _cast_to(ir.DataType.INT64),
@@ -418,7 +436,7 @@ _SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     math.floor: _cast_to(ir.DataType.INT64, "Floor"),
     math.ceil: _cast_to(ir.DataType.INT64, "Ceil"),
     math.trunc: _cast_to(ir.DataType.INT64),
-    round: _cast_to(ir.DataType.INT64, "Round"),
+    round: _rounded,
     torch._check: _ignore,
     grad_mode_switch: _ignore,
 }

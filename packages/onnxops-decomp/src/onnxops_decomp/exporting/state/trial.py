@@ -86,7 +86,7 @@ def lasting_in_copies(
     def results(copied: Any, given: Sequence[Any]) -> list[Any]:
         own = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in given]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             return pytree.tree_leaves(call(copied, own))
 
     other = [_other(leaf) for leaf in leaves]
@@ -106,7 +106,7 @@ def _results(inventory: Inventory, call: _Call, leaves: Sequence[Any]) -> list[A
     copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     kept = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         try:
             with kept:
                 results = pytree.tree_leaves(call(copies))
