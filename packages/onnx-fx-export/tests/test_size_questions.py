@@ -432,3 +432,30 @@ def test_recurrent_networks_refuse_nothing_to_read(layer, shape) -> None:
     torch.testing.assert_close(program(x)[0], model(x)[0])
     with pytest.raises(InvalidArgumentError, match=">= 1"):
         program(torch.randn(shape))
+
+
+def test_trial_runs_leave_the_model_and_the_random_numbers_as_they_were() -> None:
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls, self.seen, self.total = 0, [], torch.zeros(2)
+            self.register_buffer("kept", torch.zeros(2))
+
+        def forward(self, x):
+            self.calls += 1
+            self.seen.append(self.calls)
+            self.total = self.total + 1
+            self.kept.add_(1)
+            return x + self.kept + torch.rand(2) if x.shape[0] == 1 else x * 2 + self.kept
+
+    model = Counts()
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported(model, torch.randn(3, 2, generator=torch.Generator()), state="ignore")
+    torch.testing.assert_close(torch.rand(4), expected)
+    assert (model.calls, model.seen) == (0, [])
+    assert model.total.sum() == 0
+    assert model.kept.sum() == 0

@@ -86,6 +86,48 @@ class Referred:
 REFERRED = Referred()
 
 
+class Counting:
+    """A descriptor."""
+
+    n = 0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        self.n += 1
+        return self.n
+
+
+class ByInstance:
+    """A descriptor that keeps the values of all instances."""
+
+    def __init__(self) -> None:
+        self.values: Any = weakref.WeakKeyDictionary()
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self.values.get(instance, 0)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        self.values[instance] = value
+
+
+def with_descriptor(descriptor: Any) -> Any:
+    return type("Own", (), {"n": descriptor})()
+
+
+class Weighted(nn.Module):
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+
+def new_list(key: int) -> list[int]:
+    return []
+
+
+def filled(cache: Any) -> Any:
+    cache(1).append(0)
+    return cache
+
+
 def settings() -> types.ModuleType:
     module = types.ModuleType("settings")
     module.n = 0  # type: ignore[attr-defined]
@@ -114,6 +156,16 @@ def add_to_item(place: Any) -> int:
 def add_to_array(place: Any) -> Any:
     place[0] += 1
     return place[0]
+
+
+def append(place: Any) -> int:
+    place(1).append(0)
+    return len(place(1))
+
+
+def swap(place: Any) -> float:
+    place.a, place.b = place.b, place.a
+    return place.a.weight
 
 
 def turn(place: Any) -> int:
@@ -211,6 +263,11 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "attribute of a function": (lambda: types.FunctionType(call.__code__, globals()), add_to_attribute),
     "attribute of a class": (lambda: type("Own", (), {}), add_to_attribute),
     "module": (settings, add_to_attribute),
+    "descriptor": (lambda: with_descriptor(Counting()), lambda place: place.n),
+    "descriptor by instance": (lambda: with_descriptor(ByInstance()), add_to_attribute),
+    "list in a cache": (lambda: functools.cache(new_list), append),
+    "list in a filled cache": (lambda: filled(functools.lru_cache(4)(new_list)), append),
+    "submodules": (lambda: nn.ModuleDict({"a": Weighted(2.0), "b": Weighted(3.0)}), swap),
     "random": (lambda: None, draw_of_python),
     "numpy.random": (lambda: None, draw_of_numpy),
     "private attribute": (Private, lambda place: place.next()),

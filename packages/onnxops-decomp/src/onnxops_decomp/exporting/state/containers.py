@@ -34,6 +34,7 @@ __all__ = [
     "Record",
     "Sequential",
     "key_text",
+    "mutable_results",
     "with_replaced",
 ]
 
@@ -208,7 +209,7 @@ class Contents(Record):
 
 
 class Cache(Record):
-    """A cache of functools, which cannot be put back: it is emptied if it was given tensors."""
+    """A cache of functools, which cannot be put back: it is emptied if it was given tensors, or what can be changed."""
 
     __slots__ = ()
 
@@ -217,11 +218,11 @@ class Cache(Record):
         return (self.target.cache_info().currsize,)
 
     def items(self, parts: Sequence[Any]) -> dict[Any, Any]:
-        """Return the cache itself where it holds more than before, and tensors among it."""
-        return {"": self.target} if parts[0] > self.parts[0] and _holds_tensors(self.target) else {}
+        """Return the cache itself where it holds more than before, and what matters among it."""
+        return {"": self.target} if parts[0] > self.parts[0] and _holds_state(self.target) else {}
 
     def is_unchanged(self) -> bool:
-        """Tell whether it was given no tensors."""
+        """Tell whether it was given nothing that matters."""
         return not self.now()
 
     def write(self, items: Mapping[Any, Any], now: Mapping[Any, Any]) -> None:
@@ -431,8 +432,43 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if not name.startswith("__")))
 
 
-def _holds_tensors(cache: Any) -> bool:
-    """Tell whether a cache of functools holds tensors; its entries are reached through the garbage collector only."""
-    found = [item for held in gc.get_referents(cache) if isinstance(held, dict) for item in held.values()]
-    entries = [part for item in found for part in (item, *gc.get_referents(item))]
-    return any(isinstance(part, torch.Tensor) for part in entries)
+def mutable_results(cache: Any) -> list[Any]:
+    """Return what a cache of functools gives that can be changed in place, tensors left out."""
+    return [part for part in _entries(cache)[1] if _is_mutable(part)]
+
+
+def _holds_state(cache: Any) -> bool:
+    """Tell whether a cache of functools holds tensors, be it as arguments, or results that can be changed in place."""
+    arguments, results = _entries(cache)
+    return any(isinstance(part, torch.Tensor) or _is_mutable(part) for part in results) or any(
+        isinstance(part, torch.Tensor) for part in arguments
+    )
+
+
+def _entries(cache: Any) -> tuple[list[Any], list[Any]]:
+    """Return the arguments and the results that a cache holds, tuples with their parts.
+
+    Only the garbage collector reaches them: a cache without bounds has a dict of the results, one with bounds refers to
+    all of them beside a dict of links.
+    """
+    held = gc.get_referents(cache)
+    tables = [part for part in held if isinstance(part, dict) and part is not vars(cache)]
+    if cache.cache_parameters()["maxsize"] is not None:
+        tables = [table for table in tables if all(type(link).__name__ == "_lru_list_elem" for link in table.values())]
+        arguments = [key for table in tables for key in table]
+        known = {*map(id, arguments), *map(id, tables), id(vars(cache)), id(cache.__wrapped__)}
+        results = [part for part in held if id(part) not in known]
+    else:
+        arguments = [key for table in tables for key in table]
+        results = [result for table in tables for result in table.values()]
+    parts = (
+        [(x, *(gc.get_referents(x) if isinstance(x, tuple) else ())) for x in group] for group in (arguments, results)
+    )
+    first, second = (list(itertools.chain.from_iterable(group)) for group in parts)
+    return first, second
+
+
+def _is_mutable(part: Any) -> bool:
+    if isinstance(part, list | dict | set | bytearray | collections.deque):
+        return True
+    return hasattr(part, "__dict__") and not callable(part) and not isinstance(part, torch.Tensor | types.ModuleType)

@@ -43,6 +43,7 @@ from onnxops_decomp.exporting.state.containers import (
     Record,
     Sequential,
     key_text,
+    mutable_results,
 )
 from onnxops_decomp.exporting.state.library_objects import GLOBAL_GENERATORS, RESTORABLE, Replayed, is_iterator
 
@@ -50,7 +51,7 @@ __all__ = ["Change", "Inventory", "kept_inventory", "same"]
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
 _OWN_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
+_REGISTRIES = ("_parameters", "_buffers")
 _HOOKS = [name for name in sorted(_OWN_OF_MODULES) if "hooks" in name and not name.endswith("_with_kwargs")]
 _LIBRARIES = frozenset(("torch", "numpy", "onnxops_core", "onnxops_decomp", "onnx_fx_export", "onnx_ts_legacy")) | (
     sys.stdlib_module_names - {"__main__"}
@@ -233,7 +234,9 @@ class Inventory:
 
     def _cache(self, path: str, cache: Any, owner: Any) -> None:
         self._caches.append(Cache(path, cache, None))
-        self._push(path, {"__wrapped__": getattr(cache, "__wrapped__", None)}, owner)
+        self._push(
+            path, {"__wrapped__": getattr(cache, "__wrapped__", None), **dict(enumerate(mutable_results(cache)))}, owner
+        )
 
     def _partial(self, path: str, value: functools.partial[Any], owner: Any) -> None:
         self._enter(Partial(path, value, owner))
@@ -299,6 +302,7 @@ class Inventory:
         self._records.append(record)
         before = record.before
         # Exporters register hooks of their own after the stock was taken, which have to stay as long as they need them.
+        self._records.append(Items(path, before["_modules"], module))
         for name in (*_REGISTRIES, *_HOOKS):
             if registry := before.get(name):
                 self._own.append(Items(path, registry, module))
@@ -323,7 +327,7 @@ class Inventory:
             for name, value in vars(each).items():
                 if isinstance(value, FUNCTIONS):
                     self._all_functions(plain_functions(value), each)
-                elif isinstance(value, _CACHED):
+                elif isinstance(value, _CACHED) or (hasattr(value, "__get__") and _is_users(type(value))):
                     self._waiting.append((f"{each.__name__}.{name}", value, each))
             self._enter(Class(each.__name__, each, each))
 
