@@ -131,7 +131,7 @@ def _record_strict(attempts: Attempts) -> Recorded:
         )
     request = attempts.request
     trials = TrialRuns(recorded.program, request.model, attempts.example, request.trial_runs)
-    if trials.possible:
+    if trials.possible and not request.has_dynamic_numbers:
         # Dynamo computes by itself what Python would.
         with request.stage(TRIAL_RUNS):
             if not trials.agree_on_example():
