@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+
 import pytest
 import torch
 
 import onnx_fx_export
 from onnx_fx_export import export
+from onnx_fx_export.capture.autograd_function import _unbound
 
 
 class Clamp(torch.autograd.Function):
@@ -129,3 +132,11 @@ def test_what_a_function_changes_in_place_is_read_later() -> None:
 def test_a_change_that_symbolic_cannot_tell_of_is_refused() -> None:
     with pytest.raises(onnx_fx_export.MutationError, match=r"ChangesSilently\.forward changes its argument in place"):
         export(lambda x: ChangesSilently.apply(x * 1, 3.0), (torch.randn(4, 3),))
+
+
+def test_a_class_method_in_c_is_called_for_the_class_that_is_given() -> None:
+    """As ``apply`` is in torch 2.15."""
+    of_dict = _unbound(dict, vars(dict)["fromkeys"])
+    made = of_dict(collections.OrderedDict, "ab")
+    assert type(made) is collections.OrderedDict
+    assert [*made] == ["a", "b"]

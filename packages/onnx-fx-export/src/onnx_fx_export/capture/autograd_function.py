@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -114,7 +114,7 @@ def operator() -> torch._ops.OpOverload:
 def recorded_calls(calls: list[SymbolicFunctionCall]) -> contextlib.AbstractContextManager[None]:
     """Turn calls of classes with a ``symbolic`` method into the operator, and collect them in ``calls``."""
     base: Any = torch.autograd.Function
-    usual = original(base, "apply").__func__
+    usual = _unbound(base, original(base, "apply"))
 
     def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
         leaves = pytree.tree_leaves(args)
@@ -136,6 +136,15 @@ def recorded_calls(calls: list[SymbolicFunctionCall]) -> contextlib.AbstractCont
         return results[0] if call.single else tuple(results)
 
     return replaced([(base, "apply", classmethod(apply))])
+
+
+def _unbound(base: type, found: Any) -> Callable[..., Any]:
+    """Return a class method as a function that takes the class; torch 2.15 has ``apply`` in C."""
+    if hasattr(found, "__func__"):
+        function: Callable[..., Any] = found.__func__
+        return function
+    descriptor = found if hasattr(found, "__get__") else vars(base)["apply"]
+    return lambda cls, *args, **kwargs: descriptor.__get__(None, cls)(*args, **kwargs)
 
 
 class SymbolicContext:

@@ -271,6 +271,8 @@ def _is_view(node: torch.fx.Node, sizes: Mapping[sympy.Symbol, int]) -> bool:
     if not all(isinstance(number, sympy.Integer) for part in numbers for number in part):
         return False
     shape, stride, wanted = ([int(number) for number in part if number is not None] for part in numbers)
+    if min((*shape, *stride, *wanted), default=0) < 0:
+        return False
     tensor = torch.empty_strided(shape, stride, device="meta")
     if node.target is torch.ops.aten.contiguous.default:
         return tensor.is_contiguous()

@@ -37,6 +37,7 @@ def plain_functions(value: Any) -> list[types.FunctionType]:
     return found
 
 
+@functools.lru_cache(maxsize=8192)
 def code_names(code: types.CodeType) -> frozenset[str]:
     """Return the names of globals and attributes in code and in the functions that it defines."""
     inner = [code_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]

@@ -344,6 +344,8 @@ class Attributes(_Named):
     def read(self) -> tuple[Any, ...]:
         """Return the names and then the values."""
         held = getattr(self.target, "__dict__", {})
+        if not self.slots:
+            return (*held, *held.values())
         slots = [name for name in self.slots if hasattr(self.target, name)]
         return (*slots, *held, *(getattr(self.target, name) for name in slots), *held.values())
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from onnxops_core.exporting import without_collection
 from onnxops_decomp.exporting.state.code import (
     FUNCTIONS,
     code_names,
@@ -50,6 +51,7 @@ from onnxops_decomp.exporting.state.library_objects import GLOBAL_GENERATORS, RE
 __all__ = ["Change", "Inventory", "kept_inventory", "same"]
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
+_ATOM_KINDS = frozenset(_ATOMS)
 _OWN_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 _REGISTRIES = ("_parameters", "_buffers")
 _HOOKS = [name for name in sorted(_OWN_OF_MODULES) if "hooks" in name and not name.endswith("_with_kwargs")]
@@ -116,6 +118,8 @@ class Inventory:
         self._flags: list[tuple[torch.Tensor, bool, Any]] = []
         self._seen: set[int] = set()
         self._classes: set[type] = set()
+        # Classes of which all bases were seen.
+        self._known: set[type] = set()
         self._kept: list[Any] = []
         self._named: dict[int, _Named] = {}
         self._iterators: dict[int, Replayed] = {}
@@ -290,7 +294,7 @@ class Inventory:
         parts = [
             (f"{path}.{key_text(key)}" if path else key_text(key), value, owner)
             for key, value in items.items()
-            if type(value) not in _ATOMS
+            if type(value) not in _ATOM_KINDS
         ]
         # The last one comes first.
         self._waiting.extend(reversed(parts))
@@ -320,6 +324,9 @@ class Inventory:
         self._class(type(module))
 
     def _class(self, kind: type) -> None:
+        if kind in self._known:
+            return
+        self._known.add(kind)
         for each in kind.__mro__:
             if each in self._classes or not _is_users(each):
                 continue
@@ -421,7 +428,8 @@ def _way_of(kind: type) -> _Way | None:
 @contextmanager
 def kept_inventory(model: Any) -> Iterator[Inventory]:
     """Take stock of a model, and give it back what it had in the end, whatever happens."""
-    inventory = Inventory(model)
+    with without_collection():
+        inventory = Inventory(model)
     with inventory.replayed():
         try:
             yield inventory
