@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from onnx_verify.inputs.generate import RandomInputs, generate_inputs
     from onnx_verify.inputs.reading import input_sets
     from onnx_verify.inputs.sets import InputSet
+    from onnx_verify.judging.answers import Answer, usable_engines
+    from onnx_verify.judging.blame import Blame, blame
+    from onnx_verify.judging.portable import Place, portable
     from onnx_verify.models.model import LoadedModel, load_model
     from onnx_verify.reporting.report import write_report
     from onnx_verify.running.arena import set_memory_limit
@@ -77,6 +80,9 @@ _MODULES = {
     ),
     "inputs.reading": ("input_sets",),
     "inputs.sets": ("InputSet",),
+    "judging.answers": ("Answer", "usable_engines"),
+    "judging.blame": ("Blame", "blame"),
+    "judging.portable": ("Place", "portable"),
     "models.model": (
         "LoadedModel",
         "load_model",
@@ -100,8 +106,10 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "Answer",
     "Backend",
     "BenchmarkReport",
+    "Blame",
     "CaseReport",
     "Expectations",
     "Finding",
@@ -119,6 +127,7 @@ __all__ = [
     "OnnxBackend",
     "OnnxVerifyError",
     "OutputReport",
+    "Place",
     "RandomInputs",
     "Runtime",
     "SearchOptions",
@@ -129,6 +138,7 @@ __all__ = [
     "VerificationOptions",
     "__version__",
     "benchmark",
+    "blame",
     "check_model",
     "compare",
     "default_tolerance",
@@ -136,9 +146,11 @@ __all__ = [
     "generate_inputs",
     "input_sets",
     "load_model",
+    "portable",
     "set_memory_limit",
     "summarize",
     "torchscript",
+    "usable_engines",
     "verify_aten_graph",
     "write_report",
 ]

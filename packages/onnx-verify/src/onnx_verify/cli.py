@@ -1,4 +1,4 @@
-"""The command line: compare, run, bisect, bench and inspect."""
+"""The command line: compare, run, bisect, blame, portable, bench and inspect."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from onnx_verify.comparing.verdict import Verdict
 from onnx_verify.errors import InputError, OnnxVerifyError
 from onnx_verify.inputs.datafiles import read_expected
 from onnx_verify.inputs.generate import RandomInputs
+from onnx_verify.judging.blame import blame as blame_engines
+from onnx_verify.judging.portable import portable as find_places
 from onnx_verify.models.model import load_model
 from onnx_verify.reporting import tables as tables
 from onnx_verify.running.runtimes import Backend
@@ -48,7 +50,9 @@ Size = Annotated[
 ]
 Rtol = Annotated[float | None, typer.Option(help="Relative tolerance; by dtype otherwise.")]
 Atol = Annotated[float | None, typer.Option(help="Absolute tolerance; by dtype otherwise.")]
-Runtime = Annotated[str, typer.Option("--runtime", help="ort[:LEVEL], ort-cuda[:LEVEL] or reference.")]
+Runtime = Annotated[
+    str, typer.Option("--runtime", help="ort[:LEVEL], ort-cuda[:LEVEL], reference, torch, or openvino.")
+]
 Timeout = Annotated[float, typer.Option(help="Seconds after which a run is stopped; 0 lets it run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Report = Annotated[Path | None, typer.Option(help="Write an HTML report here.")]
@@ -230,6 +234,59 @@ def bisect(
         _write_report(found, report, ["onnx-verify", "bisect", str(model), *([str(reference)] if reference else [])])
         tables.show(found.to_dict() if as_json else tables.mismatches(found), as_json)
     _finish(found.ok)
+
+
+Engines = Annotated[
+    list[str] | None, typer.Option("--runtime", help="An engine, repeatable; all that are installed otherwise.")
+]
+
+
+@app.command()
+def blame(
+    model: ModelPath,
+    inputs: Inputs = "random",
+    seed: Seed = 0,
+    size: Size = None,
+    rtol: Rtol = None,
+    atol: Atol = None,
+    runtime: Engines = None,
+    repro: Annotated[Path | None, typer.Option(help="Write a folder that reproduces the disagreement.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a model in several engines, and say which stands alone on which node."""
+    with _errors(as_json):
+        given = _inputs(inputs, seed, size)
+        given = replace(given, edge_cases=False) if isinstance(given, RandomInputs) else given
+        found = blame_engines(model, given, engines=runtime, tolerance=_tolerance(rtol, atol))
+        if repro is not None and found.node is not None:
+            found.node.export_repro(repro)
+        tables.show(found.to_dict() if as_json else tables.judgment(found), as_json)
+    _finish(found.ok)
+
+
+@app.command()
+def portable(
+    model: ModelPath,
+    opset: Annotated[list[int] | None, typer.Option(help="An opset beside the model's own; repeatable.")] = None,
+    inputs: Inputs = "random",
+    seed: Seed = 0,
+    size: Size = None,
+    rtol: Rtol = None,
+    atol: Atol = None,
+    runtime: Engines = None,
+    as_json: Json = False,
+) -> None:
+    """Say for each engine and opset whether a model loads and agrees, and what stands in the way."""
+    with _errors(as_json):
+        given = _inputs(inputs, seed, size)
+        given = replace(given, edge_cases=False) if isinstance(given, RandomInputs) else given
+        with tables.progress("trying", as_json) as tick:
+            found = find_places(
+                model, given, opsets=opset or (), engines=runtime, tolerance=_tolerance(rtol, atol), progress=tick
+            )
+        plain = {"ok": all(place.ok for place in found), "places": [place.to_dict() for place in found]}
+        tables.show(plain if as_json else tables.places(found), as_json)
+    _finish(all(place.ok for place in found))
 
 
 @app.command()

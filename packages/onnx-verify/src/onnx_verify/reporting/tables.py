@@ -19,6 +19,9 @@ from rich.text import Text
 from onnx_verify.checks import Finding
 from onnx_verify.comparing.bench import BenchmarkReport
 from onnx_verify.comparing.verdict import OutputReport, Verdict, plain_values
+from onnx_verify.judging.answers import Answer
+from onnx_verify.judging.blame import Blame
+from onnx_verify.judging.portable import Place
 from onnx_verify.search.findings import MismatchReport
 
 Tick = Callable[[int, int], None]
@@ -189,3 +192,33 @@ def summary(facts: dict[str, Any], findings: Sequence[Finding]) -> RenderableTyp
     styles = {"error": "bold red", "warning": "yellow"}
     lines = [cell(str(finding), styles[finding.severity]) for finding in findings]
     return Group(table, *(lines or [cell("every check passed", "green")]))
+
+
+def judgment(result: Blame) -> RenderableType:
+    """Returns who agrees with whom, on the model and on the node on which the engines part."""
+    parts: list[RenderableType] = [cell(result, "bold green" if result.ok else "bold red"), _answers(result.whole)]
+    if result.node is not None:
+        parts += [cell(result.node), _answers(result.of_node)]
+    return Group(*parts)
+
+
+def _answers(answers: Sequence[Answer]) -> RenderableType:
+    table = Table("engine", "state", "agrees with")
+    for answer in answers:
+        table.add_row(
+            cell(answer.engine),
+            _state(answer.runs and bool(answer.agrees_with)),
+            cell(", ".join(answer.agrees_with) if answer.runs else answer.error),
+        )
+    return table
+
+
+def places(found: Sequence[Place]) -> RenderableType:
+    """Returns a table with one row per opset and engine."""
+    table = Table("opset", "engine", "loads", "agrees", "operator", "what stands in the way")
+    for place in found:
+        agrees = cell("-") if place.agrees is None else _state(place.agrees)
+        reason = place.reason if len(place.reason) <= 200 else place.reason[:200] + " ..."
+        row = (cell(place.engine), _state(place.loads), agrees, cell(place.operator), cell(reason))
+        table.add_row(str(place.opset), *row)
+    return table

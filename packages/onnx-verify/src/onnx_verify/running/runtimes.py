@@ -24,6 +24,7 @@ from onnx_verify.inputs.sets import InputSet, as_array, bind_feeds
 from onnx_verify.models.model import LoadedModel, ModelLike, ValueSpec, is_model_like, load_model, used_names
 from onnx_verify.models.weights import unpack4
 from onnx_verify.running.arena import share_arena, unbounded_optimizers
+from onnx_verify.running.engines import engine, engine_names
 from onnx_verify.values.dtypes import BITS4, numpy_dtype, onnx_dtype
 from onnx_verify.values.pytree import flatten
 from onnx_verify.values.torch_tensors import (
@@ -102,7 +103,7 @@ class Backend:
     """A way to run ONNX models: a runtime and its settings.
 
     Attributes:
-        kind: the runtime.
+        kind: the runtime; the name of an engine (see :func:`onnx_verify.usable_engines`) for another one.
         optimization: one of :data:`OPTIMIZATION_LEVELS`; ignored by the reference evaluator.
         threads: threads inside an operator; 0 lets the runtime choose.
         prepack: whether weights may be rearranged, which copies them.
@@ -111,7 +112,7 @@ class Backend:
             back after each run, which costs time.
     """
 
-    kind: OnnxBackend = OnnxBackend.ONNX_RUNTIME_CPU
+    kind: OnnxBackend | str = OnnxBackend.ONNX_RUNTIME_CPU
     optimization: str = "all"
     threads: int = 0
     prepack: bool = True
@@ -127,15 +128,19 @@ class Backend:
 
     @classmethod
     def parse(cls, text: str) -> Backend:
-        """Reads ``ort``, ``ort:disabled``, ``ort-cuda:basic`` or ``reference``.
+        """Reads ``ort``, ``ort:disabled``, ``ort-cuda:basic``, ``reference``, or the name of an engine.
 
         Raises:
             InputError: if the text is none of them.
+            MissingDependencyError: if the engine is not installed.
         """
         name, _, level = text.partition(":")
+        if name not in _SHORT and (level or name not in engine_names()):
+            names = ", ".join([*_SHORT, *engine_names()])
+            raise InputError(f"unknown runtime {text!r}; write one of {names}, with :LEVEL after ort")
         if name not in _SHORT:
-            raise InputError(f"unknown runtime {text!r}; write one of {', '.join(_SHORT)}, with :LEVEL after ort")
-        return cls(_SHORT[name], level or "all")
+            engine(name)
+        return cls(_SHORT.get(name, name), level or "all")
 
     @classmethod
     def of(cls, choice: BackendLike) -> Backend:
@@ -153,6 +158,8 @@ class Backend:
     @property
     def label(self) -> str:
         """The text that :meth:`parse` reads."""
+        if isinstance(self.kind, str):
+            return self.kind
         short = next(text for text, kind in _SHORT.items() if kind is self.kind)
         return short if self.kind is OnnxBackend.REFERENCE else f"{short}:{self.optimization}"
 
@@ -164,6 +171,8 @@ class Backend:
             ModelRunError: if the runtime refuses it, or is not available here.
         """
         loaded = load_model(model)
+        if isinstance(self.kind, str):
+            return EngineRuntime(loaded, self, by_name_only)
         if self.kind is OnnxBackend.REFERENCE:
             return ReferenceRuntime(loaded, self, by_name_only)
         if self.kind not in OnnxBackend.available():
@@ -251,6 +260,7 @@ class OrtRuntime(OnnxRuntime):
         self._weights = {name: to_ort_value(model.weights[name].load()) for name in sorted(kept)}
         if self._weights:
             options.add_external_initializers(list(self._weights), list(self._weights.values()))
+        assert isinstance(backend.kind, OnnxBackend)
         providers = [backend.kind.value]
         if backend.kind is not OnnxBackend.ONNX_RUNTIME_CPU:
             providers.append(OnnxBackend.ONNX_RUNTIME_CPU.value)
@@ -364,6 +374,25 @@ def _collect_element_types(graph: onnx.GraphProto | onnx.FunctionProto, found: s
                 found.add(attribute.t.data_type)
             for inner in (attribute.g, *attribute.graphs):
                 _collect_element_types(inner, found)
+
+
+class EngineRuntime(OnnxRuntime):
+    """Another engine, found by its name."""
+
+    def __init__(self, model: LoadedModel, backend: Backend, by_name_only: bool = False) -> None:
+        """Hands the whole model to the engine.
+
+        Raises:
+            ModelRunError: if it refuses the model.
+        """
+        super().__init__(model, backend, by_name_only)
+        try:
+            self._run = engine(backend.label)(model.to_proto())
+        except Exception as error:
+            raise ModelRunError(f"{self.name} cannot be loaded: {_first_lines(error)}") from error
+
+    def _execute(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
+        return self._run(feeds)
 
 
 class CallableRuntime:

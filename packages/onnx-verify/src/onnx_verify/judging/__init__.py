@@ -1,0 +1,1 @@
+"""Several engines on one model: who stands alone, and where it runs."""

@@ -1,0 +1,170 @@
+"""Where a model runs: each engine at each opset."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from onnx_verify.comparing.comparison import compare_outputs, resolve_inputs
+from onnx_verify.errors import MissingDependencyError, ModelRunError
+from onnx_verify.inputs.generate import RandomInputs
+from onnx_verify.inputs.reading import InputsLike
+from onnx_verify.inputs.sets import InputSet
+from onnx_verify.judging.answers import usable_engines
+from onnx_verify.models.model import LoadedModel, ModelLike, load_model
+from onnx_verify.models.slicing import Graph, piece
+from onnx_verify.running.runtimes import Backend, Outputs
+from onnx_verify.running.streaming import OnnxStream, bind_samples
+from onnx_verify.values.tolerance import ToleranceLike
+
+__all__ = ["Place", "portable"]
+
+
+@dataclass
+class Place:
+    """How a model fares in one engine at one opset.
+
+    Attributes:
+        engine: name of the engine.
+        opset: the opset.
+        loads: whether the engine loads it.
+        agrees: whether it gives what the model gives as it is; None if it does not run.
+        operator: the operator that stands in the way; empty if none does, or none can be named.
+        reason: what stands in the way, in words.
+    """
+
+    engine: str
+    opset: int
+    loads: bool = False
+    agrees: bool | None = None
+    operator: str = ""
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model runs there and agrees."""
+        return bool(self.agrees)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values."""
+        return {**asdict(self), "ok": self.ok}
+
+
+def portable(
+    model: ModelLike,
+    inputs: InputsLike = "random",
+    *,
+    opsets: Sequence[int] = (),
+    engines: Sequence[str] | None = None,
+    tolerance: ToleranceLike = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Place]:
+    """Tells for each engine and opset whether a model loads and agrees, and what stands in the way.
+
+    Args:
+        model: an ONNX model in any form.
+        inputs: input sets as for :func:`onnx_verify.compare`.
+        opsets: opsets at which the model is tried too, beside its own; that needs onnxops-decomp.
+        engines: their names; all that are installed by default.
+        tolerance: one tolerance for all values; chosen by dtype otherwise.
+        progress: called with the finished and the total number of places.
+
+    Raises:
+        InputError: if the inputs do not fit.
+        ModelLoadError: if the model is broken or unsafe.
+        ModelRunError: if no engine runs the model as it is.
+        MissingDependencyError: if onnxops-decomp is needed and not installed.
+    """
+    loaded = load_model(model)
+    chosen = list(engines) if engines is not None else usable_engines()
+    sets = resolve_inputs(RandomInputs(edge_cases=False) if inputs == "random" else inputs, loaded)
+    own, expected = _expected(loaded, sets, chosen)
+    wanted = [loaded.opset, *(opset for opset in opsets if opset != loaded.opset)]
+    places: list[Place] = []
+    for opset in wanted:
+        variant = _at(loaded, opset)
+        for name in chosen:
+            place = Place(name, opset)
+            if isinstance(variant, str):
+                place.reason = variant
+            else:
+                _try(place, variant, sets, expected, own, tolerance)
+            places.append(place)
+            if progress is not None:
+                progress(len(places), len(wanted) * len(chosen))
+    return places
+
+
+def _expected(model: LoadedModel, sets: Sequence[InputSet], engines: Sequence[str]) -> tuple[str, list[Outputs]]:
+    """Returns the first engine that runs the model as it is, and what it gives."""
+    errors = []
+    for name in engines:
+        try:
+            runtime = Backend.parse(name).load(model)
+            return name, [runtime.run(each) for each in sets]
+        except ModelRunError as error:
+            errors.append(str(error))
+    raise ModelRunError(f"no engine runs the model as it is: {'; '.join(errors)}")
+
+
+def _at(model: LoadedModel, opset: int) -> LoadedModel | str:
+    """Returns the model at an opset, or why it cannot be written there."""
+    if opset == model.opset:
+        return model
+    try:
+        convert = importlib.import_module("onnxops_decomp").convert_opset
+    except ImportError as error:
+        raise MissingDependencyError("other opsets need onnxops-decomp: pip install onnxops-decomp") from error
+    try:
+        return load_model(convert(model.to_proto(), opset))
+    except Exception as error:  # the errors of another package
+        return str(error)
+
+
+def _try(
+    place: Place,
+    model: LoadedModel,
+    sets: Sequence[InputSet],
+    expected: Sequence[Outputs],
+    own: str,
+    tolerance: ToleranceLike,
+) -> None:
+    try:
+        runtime = Backend.parse(place.engine).load(model)
+        place.loads = True
+        outputs = [runtime.run(each) for each in sets]
+    except ModelRunError as error:
+        place.reason = str(error)
+        place.operator = _in_the_way(place.engine, model, sets[0], own)
+        return
+    cases = [compare_outputs(a, b, each.label, tolerance) for a, b, each in zip(expected, outputs, sets, strict=True)]
+    place.agrees = all(case.ok for case in cases)
+    if not place.agrees:
+        wrong = next(case for case in cases if not case.ok)
+        place.reason = "; ".join([*wrong.reasons, *(str(output) for output in wrong.outputs if output.reasons)])
+
+
+def _in_the_way(engine: str, model: LoadedModel, inputs: InputSet, own: str) -> str:
+    """Returns the operator that an engine cannot run, as far as another engine has values to try each with."""
+    graph = Graph(model)
+    firsts: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        firsts.setdefault(f"{node.domain}::{node.op_type}" if node.domain else node.op_type, index)
+    samples = bind_samples(model, [inputs])
+    reads = {name for index in firsts.values() for name in graph.uses[index]}
+    try:
+        values = dict(OnnxStream(graph, samples, Backend.parse(own)).values(reads & set(graph.producer)))
+    except ModelRunError:
+        return ""
+    for operator, index in firsts.items():
+        node = graph.nodes[index]
+        feeds = {name: values[name][0] for name in graph.uses[index] if name in values}
+        feeds |= {name: samples[0][name] for name in graph.uses[index] if name in samples[0]}
+        try:
+            single = piece(graph, [index], [name for name in node.output if name], feeds)
+            Backend.parse(engine).load(single).run(InputSet(feeds=feeds))
+        except ModelRunError:
+            return operator
+    return ""

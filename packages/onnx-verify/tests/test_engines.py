@@ -1,0 +1,159 @@
+"""Several engines judge one model."""
+
+import json
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from models import build, info
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+import onnx_verify
+from onnx_verify import Backend, InputError, InputSet, ModelRunError, blame, compare, find_mismatch, portable
+from onnx_verify.cli import app
+from onnx_verify.running import engines
+
+pytest.importorskip("onnxops_decomp", reason="onnxops-decomp is not installed")
+THREE = ["ort", "reference", "torch"]
+
+
+def network():
+    weight = onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((4, 3)).astype("f"), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
+        helper.make_node("Softmax", ["h"], ["s"], name="softmax", axis=-1),
+        helper.make_node("Neg", ["s"], ["y"], name="negation"),
+    ]
+    model = build(nodes, [info("x", ["n", 4])], [info("y", ["n", 3])])
+    model.graph.initializer.append(weight)
+    return model
+
+
+def wrong_softmax(model):
+    """An engine that is ONNX's evaluator, but takes Softmax for Hardmax."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for node in changed.graph.node:
+        if node.op_type == "Softmax":
+            node.op_type = "Hardmax"
+    evaluator = onnx.reference.ReferenceEvaluator(changed)
+    return lambda feeds: evaluator.run(None, dict(feeds))
+
+
+def without_softmax(model):
+    if any(node.op_type == "Softmax" for node in model.graph.node):
+        raise NotImplementedError("no kernel for Softmax")
+    return wrong_softmax(model)
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """Two engines as other packages offer them."""
+    from importlib.metadata import EntryPoint
+
+    offered = (wrong_softmax, without_softmax)
+    found = [EntryPoint(each.__name__, f"{__name__}:{each.__name__}", engines.GROUP) for each in offered]
+    monkeypatch.setattr(engines, "entry_points", lambda group: found if group == engines.GROUP else [])
+    for function in (engines._found, engines.engine):
+        function.cache_clear()
+    yield
+    for function in (engines._found, engines.engine):
+        function.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["torch", "openvino"])
+def test_an_engine_runs_models_and_agrees(name):
+    if name == "openvino":
+        pytest.importorskip("openvino")
+    assert compare(network(), Backend.parse(name).load(network()), "random").ok
+
+
+@pytest.mark.parametrize("code, dtype", [(TensorProto.BFLOAT16, ml_dtypes.bfloat16), (TensorProto.FLOAT16, np.float16)])
+def test_torch_takes_and_gives_half_floats(code, dtype):
+    model = build([helper.make_node("Identity", ["x"], ["y"])], [info("x", ["n"], code)], [info("y", ["n"], code)])
+    ((_, made),) = Backend.parse("torch").load(model).run(InputSet((np.arange(3).astype(dtype),)))
+    assert made.dtype == dtype
+    assert made.astype(np.float32).tolist() == [0, 1, 2]
+
+
+def test_sequences_pass_through_torch():
+    nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["y"])]
+    output = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, ["n"])
+    model = build(nodes, [info("x", ["n"])], [output])
+    assert compare(model, Backend.parse("torch").load(model), "random").ok
+
+
+@pytest.mark.parametrize("pair", [("torch", "ort"), ("reference", "torch"), ("torch", "reference")])
+def test_any_pair_can_be_searched(pair):
+    one, other = map(Backend.parse, pair)
+    assert find_mismatch(network(), "random", backend=one, reference_backend=other, exhaustive=True).ok
+
+
+def test_a_name_that_no_engine_has_is_refused():
+    with pytest.raises(InputError, match=r"unknown runtime 'nothing'.*torch"):
+        Backend.parse("nothing")
+
+
+def test_engines_that_agree_are_not_blamed():
+    found = blame(network(), engines=THREE)
+    assert found.ok
+    assert found.alone is None
+    assert str(found) == "ort, reference, torch agree"
+
+
+def test_the_engine_that_stands_alone_is_blamed_on_the_node(others, tmp_path):
+    found = blame(network(), engines=[*THREE, "wrong_softmax"])
+    assert not found.ok
+    assert found.alone == "wrong_softmax"
+    assert found.node.node.name == "softmax"
+    assert "ort" in str(found)
+    script = found.node.export_repro(tmp_path / "repro")
+    assert (script.parent / "model.onnx").exists()
+
+
+def test_of_two_that_disagree_none_stands_alone(others):
+    found = blame(network(), engines=["ort", "wrong_softmax"])
+    assert not found.ok
+    assert found.alone is None
+
+
+def test_one_engine_is_no_judgment():
+    with pytest.raises(ModelRunError, match="fewer than two"):
+        blame(network(), engines=["ort"])
+
+
+def test_each_place_says_what_stands_in_the_way(others):
+    places = {
+        (place.engine, place.opset): place
+        for place in portable(network(), opsets=[11, 21], engines=["ort", "torch", "without_softmax", "wrong_softmax"])
+    }
+    own = onnx_verify.load_model(network()).opset
+    assert {opset for _, opset in places} == {own, 11, 21}
+    assert all(places[name, opset].ok for name in ("ort", "torch") for opset in (own, 11, 21))
+    assert places["without_softmax", 21].operator == "Softmax"
+    assert not places["without_softmax", 21].loads
+    assert places["wrong_softmax", 21].agrees is False
+    assert "differ" in places["wrong_softmax", 21].reason
+
+
+def test_an_opset_that_the_model_cannot_have_is_told_of():
+    nodes = [helper.make_node("BitwiseNot", ["x"], ["y"], name="bits")]
+    model = build(nodes, [info("x", ["n"], TensorProto.INT32)], [info("y", ["n"], TensorProto.INT32)])
+    model.opset_import[0].version = 18
+    (own, old) = portable(model, opsets=[7], engines=["ort"])
+    assert own.ok
+    assert old.ok or "bits" in old.reason
+
+
+def test_the_commands_print_tables_and_json(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(network(), path)
+    three = [argument for name in THREE for argument in ("--runtime", name)]
+    shown = CliRunner().invoke(app, ["blame", str(path), *three])
+    assert shown.exit_code == 0
+    assert "ort, reference, torch agree" in shown.output
+    shown = CliRunner().invoke(app, ["portable", str(path), "--opset", "11", *three, "--json"])
+    assert shown.exit_code == 0
+    assert len(json.loads(shown.stdout)["places"]) == 6
