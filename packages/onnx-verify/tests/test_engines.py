@@ -1,6 +1,8 @@
 """Several engines judge one model."""
 
 import json
+import sys
+import types
 
 import ml_dtypes
 import numpy as np
@@ -53,8 +55,11 @@ def others(monkeypatch):
     """Two engines as other packages offer them."""
     from importlib.metadata import EntryPoint
 
-    offered = (wrong_softmax, without_softmax)
-    found = [EntryPoint(each.__name__, f"{__name__}:{each.__name__}", engines.GROUP) for each in offered]
+    offered = types.ModuleType("offered_engines")
+    offered.wrong_softmax, offered.without_softmax = wrong_softmax, without_softmax
+    monkeypatch.setitem(sys.modules, "offered_engines", offered)
+    names = ("wrong_softmax", "without_softmax")
+    found = [EntryPoint(name, f"offered_engines:{name}", engines.GROUP) for name in names]
     monkeypatch.setattr(engines, "entry_points", lambda group: found if group == engines.GROUP else [])
     for function in (engines._found, engines.engine):
         function.cache_clear()

@@ -1,6 +1,6 @@
 """Engines that run ONNX models, found by entry point beside ONNX Runtime and ONNX's reference evaluator.
 
-A package offers one in the group ``onnx_verify.engines``: a function that takes a ``ModelProto`` and returns what runs
+A package offers one in the group ``onnx_verify_engines``: a function that takes a ``ModelProto`` and returns what runs
 it, which takes the inputs by name and returns the outputs in order.
 """
 
@@ -17,7 +17,7 @@ from onnx_verify.errors import InputError, MissingDependencyError
 
 __all__ = ["Engine", "engine", "engine_names"]
 
-GROUP = "onnx_verify.engines"
+GROUP = "onnx_verify_engines"
 Engine = Callable[[onnx.ModelProto], Callable[[Mapping[str, Any]], Sequence[Any]]]
 
 _KNOWN = {

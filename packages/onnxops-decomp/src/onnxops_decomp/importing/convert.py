@@ -45,16 +45,27 @@ def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trai
     """
     read = read_model(model)
     root = Root(read, trainable)
-    graph = GraphImport(root, None, root.module)
-    graph.sources.add(read.graph)
-    graph.inputs(read.graph.inputs)
-    graph.nodes(read.graph)
-    results = graph.outputs(read.graph.outputs)
-    graph.graph.output(results[0] if len(results) == 1 else tuple(results))
-    module = fx.GraphModule(root.module, graph.graph, "ImportedModule")
+    try:
+        graph = _graph(root, read.graph)
+    except ModelImportError:
+        raise
+    except Exception as error:  # whatever reading tensors and types of a broken file raises
+        raise ModelImportError(f"The model cannot be imported: {type(error).__name__}: {error}") from error
+    module = fx.GraphModule(root.module, graph, "ImportedModule")
     module.meta["onnx"] = _facts(read)
     module.train(False)
     return module
+
+
+def _graph(root: Root, source: ir.Graph) -> fx.Graph:
+    """Return the graph of a model's main graph."""
+    made = GraphImport(root, None, root.module)
+    made.sources.add(source)
+    made.inputs(source.inputs)
+    made.nodes(source)
+    results = made.outputs(source.outputs)
+    made.graph.output(results[0] if len(results) == 1 else tuple(results))
+    return made.graph
 
 
 def read_model(model: Any) -> ir.Model:

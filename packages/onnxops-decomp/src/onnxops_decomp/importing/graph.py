@@ -324,6 +324,8 @@ class GraphImport:
             extra.pop("num_outputs", None)
         if "input_types" in parameters:
             extra["input_types"] = [0 if value is None else self.find(value).dtype for value in node.inputs]
+        if "quantized_from" in parameters and (source := _quantized_from(node)) is not None:
+            extra["quantized_from"] = Given(source, Kind.TENSOR)
         kwargs = bound.kwargs | extra
         if self.folded(entry, node, Bound(bound.args, kwargs), dtypes):
             return
@@ -486,6 +488,14 @@ def _count(node: ir.Node) -> int:
 
 def _origin(node: ir.Node) -> dict[str, Any]:
     return {"name": node.name, "op_type": node.op_type, "domain": node.domain}
+
+
+def _quantized_from(node: ir.Node) -> ir.Value | None:
+    """Return what was quantized to the first input of a node, or None if that was made otherwise."""
+    producer = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if producer is None or producer.op_type != "QuantizeLinear" or producer.domain != node.domain:
+        return None
+    return producer.inputs[0]
 
 
 def _stays_small(constants: list[Any]) -> bool:

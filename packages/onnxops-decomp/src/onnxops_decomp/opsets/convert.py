@@ -49,7 +49,15 @@ def convert_opset(
         UnsupportedOpsetError: If the wanted opset cannot express a node.
         LoweringError: If a node does not fit its operator, or has no form at the wanted opset.
     """
-    read = read_model(model)
+    try:
+        return _converted(read_model(model), opset, for_onnxruntime)
+    except OnnxExporterError:
+        raise
+    except Exception as error:  # whatever reading tensors and types of a broken file raises
+        raise ModelImportError(f"The model cannot be converted: {type(error).__name__}: {error}") from error
+
+
+def _converted(read: ir.Model, opset: int, for_onnxruntime: bool) -> ir.Model:
     source = read.opset_imports.get("", read.opset_imports.get("ai.onnx", opset))
     if not OLDEST_OPSET <= source <= NEWEST_OPSET:
         raise ModelImportError(f"The model is of opset {source}; supported are {OLDEST_OPSET} to {NEWEST_OPSET}.")
@@ -144,6 +152,8 @@ class _GraphConversion:
             if tensor.size <= _CONSTANT and tensor.dtype != ir.DataType.STRING:
                 self.op.context.constants.adopt(made, tensor.numpy())
             else:
+                if isinstance(tensor, ir.TensorProtoTensor):
+                    tensor.numpy()  # a view, which fails where the tensor claims more than the file holds
                 self.weights.append(made)
 
     def operand(self, value: ir.Value | None) -> ir.Value | None:

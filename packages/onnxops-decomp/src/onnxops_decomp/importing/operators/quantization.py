@@ -13,6 +13,11 @@ from onnxops_decomp.importing.operators.products import matmul_integer
 from onnxops_decomp.importing.registry import onnx_op
 from onnxops_decomp.importing.values import is_sub_byte
 
+_RANGES = {
+    2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)
+}  # fmt: skip
+"""Least and largest step of each integer type that values are quantized to."""
+
 
 @onnx_op("QuantizeLinear", since=21)
 @onnx_op("QuantizeLinear")
@@ -28,6 +33,8 @@ def quantize_linear(
     input_types: Any = (),
 ) -> Tensor:
     to = output_dtype or (input_types[2] if y_zero_point is not None else 2)
+    if y_zero_point is not None and not is_sub_byte(to):
+        to = 0  # the zero point says so, also in an opset that has no such attribute
     return native.quantize_linear(
         x,
         y_scale,
@@ -50,11 +57,24 @@ def dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
     input_types: Any = (),
+    quantized_from: Tensor | None = None,
 ) -> Tensor:
     small = input_types[0] if is_sub_byte(input_types[0]) else 0
-    return native.dequantize_linear(
-        x, x_scale, x_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype, input_dtype=small
-    )
+
+    def dequantized(steps: Tensor) -> Tensor:
+        return native.dequantize_linear(
+            steps, x_scale, x_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype, input_dtype=small
+        )
+
+    result = dequantized(x)
+    if quantized_from is None or not quantized_from.requires_grad or torch.compiler.is_exporting():
+        return result
+    # Rounding has no derivative: what is in range passes it on, as in quantization-aware training.
+    inside = quantized_from
+    if input_types[0] in _RANGES:
+        low, high = (dequantized(torch.full_like(x, limit)).detach() for limit in _RANGES[input_types[0]])
+        inside = torch.clamp(inside, low.to(inside.dtype), high.to(inside.dtype))
+    return result + (inside - inside.detach()).to(result.dtype)
 
 
 @onnx_op("DynamicQuantizeLinear")

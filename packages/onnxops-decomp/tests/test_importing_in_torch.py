@@ -1,0 +1,122 @@
+"""Imported models in the rest of PyTorch: derivatives, torch.compile, torch.export."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxops_decomp import to_torch
+
+FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
+
+
+def model(nodes, inputs, outputs, initializers=(), opset=21, dtype=FLOAT):
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, dtype, shape) for name, shape in inputs],
+        [helper.make_tensor_value_info(name, dtype, shape) for name, shape in outputs],
+        [numpy_helper.from_array(array, name) for name, array in dict(initializers).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+UNARY = (
+    "Abs Acosh Asin Asinh Atan Celu Cos Cosh Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Log LogSoftmax Mish Neg "
+    "Reciprocal Relu Selu Sigmoid Sin Sinh Softmax Softplus Softsign Sqrt Tan Tanh ThresholdedRelu ReduceL1 ReduceL2 "
+    "ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare CumSum Transpose "
+    "GlobalAveragePool GlobalMaxPool LpNormalization LRN MeanVarianceNormalization DepthToSpace SpaceToDepth Flatten"
+)
+BINARY = "Add Sub Mul Div Pow Max Min MatMul PRelu Gemm"
+SHAPES = {
+    "DepthToSpace": (1, 4, 2, 2), "SpaceToDepth": (1, 1, 2, 4), "LRN": (1, 3, 2, 2), "Gemm": (3, 3), "MatMul": (3, 3),
+    "MeanVarianceNormalization": (2, 2, 2, 2), "GlobalAveragePool": (1, 2, 3, 2), "GlobalMaxPool": (1, 2, 3, 2),
+}  # fmt: skip
+ATTRIBUTES = {"DepthToSpace": {"blocksize": 2}, "SpaceToDepth": {"blocksize": 2}, "LRN": {"size": 3}}
+LOWEST = {"Acosh": 1.2, "Log": 0.3, "ReduceLogSum": 0.3, "Sqrt": 0.3, "Pow": 0.5, "Reciprocal": 0.4, "Div": 0.4}
+HIGHEST = {"Asin": 0.9, "Tan": 1.2}
+
+
+@pytest.mark.parametrize("op_type", [*UNARY.split(), *BINARY.split()])
+def test_derivatives_are_those_of_finite_differences(op_type: str) -> None:
+    count = 2 if op_type in BINARY.split() else 1
+    shape = SHAPES.get(op_type, (2, 3))
+    names = [f"x{index}" for index in range(count)]
+    constants = {"axis": np.array(1)} if op_type == "CumSum" else {}
+    node = helper.make_node(op_type, [*names, *constants], ["y"], **ATTRIBUTES.get(op_type, {}))
+    module = to_torch(model([node], [(name, shape) for name in names], [("y", None)], constants, dtype=DOUBLE))
+    torch.manual_seed(0)
+    low, high = LOWEST.get(op_type, -0.9), HIGHEST.get(op_type, 2.5 if op_type in LOWEST else 1.1)
+    # Apart from each other and from 0, where some have no derivative.
+    steps = torch.linspace(low, high, count * int(np.prod(shape)), dtype=torch.float64)
+    values = steps[torch.randperm(len(steps))].reshape(count, *shape)
+    assert torch.autograd.gradcheck(module, tuple(each.clone().requires_grad_() for each in values))
+
+
+def convolutional():
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"]),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Resize", ["p", "", "scales"], ["u"], mode="nearest"),
+        helper.make_node("Concat", ["u", "r"], ["k"], axis=1),
+        helper.make_node("GlobalAveragePool", ["k"], ["g"]),
+        helper.make_node("Shape", ["g"], ["size"], end=1),
+        helper.make_node("Concat", ["size", "rest"], ["flat"], axis=0),
+        helper.make_node("Reshape", ["g", "flat"], ["y"]),
+    ]
+    constants = {
+        "w": rng.standard_normal((4, 3, 3, 3)).astype("f"),
+        "scales": np.array([1, 1, 2, 2], "f"),
+        "rest": np.array([-1]),
+        **{name: rng.random(4).astype("f") for name in "sbmv"},
+    }
+    return model(nodes, [("x", ["n", 3, "h", "w"])], [("y", ["n", 8])], constants)
+
+
+def recurrent(op_type):
+    rng, gates = np.random.default_rng(0), {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
+    node = helper.make_node(op_type, ["x", "w", "r"], ["y"], hidden_size=5)
+    constants = {
+        "w": rng.standard_normal((1, gates * 5, 4)).astype("f"),
+        "r": rng.standard_normal((1, gates * 5, 5)).astype("f"),
+    }
+    return model([node], [("x", ["t", "n", 4])], [("y", ["t", 1, "n", 5])], constants)
+
+
+def attending():
+    nodes = [helper.make_node("Attention", ["x", "x", "x"], ["y"], q_num_heads=2, kv_num_heads=2, is_causal=1)]
+    return model(nodes, [("x", ["n", "t", 8])], [("y", ["n", "t", 8])], opset=23)
+
+
+MODELS = {
+    "convolutional": (convolutional, [(2, 3, 8, 8), (3, 3, 6, 10)], {0: "n", 2: "h", 3: "w"}),
+    "attending": (attending, [(2, 5, 8), (3, 4, 8)], {0: "n", 1: "t"}),
+    "RNN": (lambda: recurrent("RNN"), [(6, 2, 4), (3, 5, 4)], {1: "n"}),
+    "GRU": (lambda: recurrent("GRU"), [(6, 2, 4), (3, 5, 4)], {1: "n"}),
+    "LSTM": (lambda: recurrent("LSTM"), [(6, 2, 4), (3, 5, 4)], {1: "n"}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_compiled_as_one_graph(name: str) -> None:
+    make, shapes, _ = MODELS[name]
+    module = to_torch(make())
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    for shape in shapes:
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), module(x))
+
+
+@pytest.mark.parametrize("name", ["convolutional", "attending"])
+def test_a_model_is_exported_with_dynamic_sizes(name: str) -> None:
+    make, (first, second), axes = MODELS[name]
+    module = to_torch(make())
+    dims = dict.fromkeys(axes, torch.export.Dim.DYNAMIC)
+    program = torch.export.export(module, (torch.randn(first),), dynamic_shapes=(dims,))
+    x = torch.randn(second)
+    torch.testing.assert_close(program.module()(x), module(x))
