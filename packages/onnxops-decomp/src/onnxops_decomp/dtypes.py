@@ -19,6 +19,7 @@ __all__ = [
     "Affine",
     "affine_of",
     "is_complex",
+    "is_number",
     "leave_complex_open",
     "mark_complex",
     "mark_number",
@@ -102,11 +103,16 @@ def mark_number(value: ir.Value) -> ir.Value:
     return value
 
 
+def is_number(value: object) -> bool:
+    """Tell whether a value is a Python number of the model."""
+    return isinstance(value, ir.Value) and _NUMBER_KEY in value.meta
+
+
 def _category(value: Operand) -> tuple[int, torch.dtype]:
     """Return the priority of an operand in type promotion and its dtype."""
     if isinstance(value, ir.Value):
         assert value.dtype is not None
-        if _NUMBER_KEY in value.meta:
+        if is_number(value):
             kind = torch.get_default_dtype() if value.dtype.is_floating_point() else to_torch(value.dtype)
             return 0, kind
         rank_zero = value.shape is not None and len(value.shape) == 0

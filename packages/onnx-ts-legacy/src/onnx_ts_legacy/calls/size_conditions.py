@@ -29,7 +29,7 @@ def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
         DynamicDimensionError: If the data decides that.
     """
     self, chunks, dim = (*args, 0)[:3]
-    size = self.fake.shape[dim]
+    size = self.fake.shape[dim] if isinstance(dim, int) else 0
     if isinstance(size, int) or not isinstance(chunks, int) or chunks == 1:
         return []
     expression = metadata.symbols.expression(size)

@@ -31,7 +31,7 @@ from onnx_ts_legacy.symbolics.unconverted import write_as_it_is
 from onnxops_decomp import UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.exporting import functional_overload, mark_complex, to_ir
 
-__all__ = ["falls_through", "raise_failures", "stand_ins_for"]
+__all__ = ["falls_through", "raise_failures", "reads_stand_in", "stand_ins_for"]
 
 
 def stand_ins_for(context: ConversionContext, node: Any, args: list[Any], error: Exception) -> Any:
@@ -49,7 +49,7 @@ def stand_ins_for(context: ConversionContext, node: Any, args: list[Any], error:
         return wrapped(context, written, fakes, None)
     # What torch or a lowering says of a stand-in is no news; that an operator cannot be converted at all is.
     unsupported = isinstance(error, UnsupportedOperatorError | UnsupportedOpsetError)
-    if unsupported or context.custom(node.kind()) is not None or not _reads_stand_in(context, args):
+    if unsupported or context.custom(node.kind()) is not None or not reads_stand_in(context, args):
         depends = isinstance(error, DependentCallError)
         context.failures.append(Failure(operator, str(error), source_line(node), depends))
     results = None if fakes is None else _stand_ins(context, fakes)
@@ -97,7 +97,7 @@ def _stand_in_value(context: ConversionContext, fake: Any) -> Any:
     return mark_complex(value) if fake.is_complex() else value
 
 
-def _reads_stand_in(context: ConversionContext, args: Sequence[Any]) -> bool:
+def reads_stand_in(context: ConversionContext, args: Sequence[Any]) -> bool:
     """Tell whether a tensor among the arguments is computed from what a failed call was replaced by."""
     leaves = [
         leaf

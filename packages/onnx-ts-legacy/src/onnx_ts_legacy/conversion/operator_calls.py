@@ -28,6 +28,7 @@ from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.sometimes_views import Copy, may_give_views
 from onnx_ts_legacy.state.values import (
     Call,
+    RuntimeBool,
     SequenceState,
     Tensor,
     View,
@@ -35,7 +36,7 @@ from onnx_ts_legacy.state.values import (
 from onnx_ts_legacy.state.variables import number_in, number_tensor, value_of
 from onnx_ts_legacy.symbolics.unconverted import write_aten
 from onnxops_decomp import UnsupportedOperatorError
-from onnxops_decomp.exporting import apply_lowering, find_lowering, to_ir
+from onnxops_decomp.exporting import apply_lowering, choice_arguments, chosen_by_data, find_lowering, to_ir
 
 __all__ = ["call"]
 
@@ -49,6 +50,7 @@ def call(
     args, kwargs = without_codes(overload, args, kwargs)
     if context.table.is_own(str(overload.name())) and not overload._schema.is_mutable:
         return _lowered_call(context, overload, args, kwargs)
+    _refuse_choices(overload, args, kwargs)
     overload, args, kwargs = _plain_form(overload, args, kwargs)
     if overload is None:
         return args[0]
@@ -75,6 +77,17 @@ def call(
     if overload in _DROPOUTS and len(args) == 3 and (args[2] is False or args[1] == 0):
         return args[0]
     return _lowered_call(context, overload, args, kwargs)
+
+
+def _refuse_choices(overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a call in which the data decides what is computed: its form would be that of one of the values.
+
+    Raises:
+        UnsupportedOperatorError: If it does.
+    """
+    for index, name in choice_arguments(overload):
+        if isinstance(args[index] if index < len(args) else kwargs.get(name), RuntimeBool | torch.SymInt):
+            raise chosen_by_data(overload, name)
 
 
 def _lowered_call(

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.conversion.dispatch import convert_call, convert_node
-from onnx_ts_legacy.conversion.failures import falls_through, stand_ins_for
+from onnx_ts_legacy.conversion.failures import falls_through, reads_stand_in, stand_ins_for
 from onnx_ts_legacy.conversion.operator_calls import call
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
 from onnx_ts_legacy.graph.autocast import autocasts_of
@@ -41,10 +42,11 @@ def _run_node(context: ConversionContext, node: Any) -> None:
     args = [context.env[variable.unique()] for variable in node_inputs(node)]
     outer, context.node, context.autocasts = context.node, node, autocasts_of(node)
     try:
-        result = convert_node(context, node, args)
+        result = _converted(context, node, args)
         _check_autocast(node, result)
     except (LoweringError, ScriptValueError, DynamicDimensionError) as error:
-        if isinstance(error, DynamicDimensionError) and not falls_through(context, node):
+        told = falls_through(context, node) or reads_stand_in(context, args)
+        if isinstance(error, DynamicDimensionError) and not told:
             raise DynamicDimensionError(located(str(error), node)) from error
         result = stand_ins_for(context, node, args, error)
     finally:
@@ -56,6 +58,23 @@ def _run_node(context: ConversionContext, node: Any) -> None:
     if count:
         for variable, value in zip(node_outputs(node), result, strict=True):
             context.env[variable.unique()] = value
+
+
+def _converted(context: ConversionContext, node: Any, args: list[Any]) -> Any:
+    """Convert a node.
+
+    Raises:
+        ScriptValueError: If it depends on a number that only the runtime knows.
+    """
+    try:
+        return convert_node(context, node, args)
+    except Exception as error:
+        if not private.is_data_dependent(error):
+            raise
+        raise ScriptValueError(
+            "it takes a number that the data decides and that has to be known at export: choose between calls with "
+            "given numbers by an if in a scripted model, or by torch.cond"
+        ) from error
 
 
 def _check_autocast(node: Any, result: Any) -> None:

@@ -372,8 +372,8 @@ class _Trials:
             if trials:
                 return self._common(trials), self._viewed
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if "instead found type 'SymInt'" in text:
-            text = "it takes a number here that has to be known at export, and this one follows from a dynamic size"
+        if "instead found type 'Sym" in text:
+            text = self._unknown_number()
         if self._symbols and self._metadata.declared_names:
             names = self._metadata.declared_names
             advice = " Dimensions that are always equal need one name in dynamic_axes." if len(names) > 1 else ""
@@ -381,6 +381,13 @@ class _Trials:
                 f"The program does not work for other sizes of {', '.join(names)}: {text}.{advice}"
             ) from error
         raise ScriptValueError(f"torch refuses this call: {text}") from error
+
+    def _unknown_number(self) -> str:
+        """Say why a call does not take a number that only the runtime knows."""
+        text = "it takes a number here that has to be known at export, and this one follows from "
+        if not self._metadata.hinted({}).keys().isdisjoint(self._symbols):
+            return text + "a dynamic size"
+        return text + "the data: choose between calls with given numbers by an if in a scripted model, or by torch.cond"
 
     def _trials(self) -> list[tuple[dict[str, int], Any]]:
         """Try the call with several sizes until it accepts two choices of them, or else one."""

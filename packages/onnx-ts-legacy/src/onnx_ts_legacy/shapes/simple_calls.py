@@ -212,7 +212,7 @@ def known_view(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _selected(x: TensorForm, dim: int, index: Any) -> tuple[Sizes, Sizes] | None:
-    if not -x.dim() <= dim < x.dim():
+    if not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
         return None
     size = x.shape[dim]
     if isinstance(size, int) and isinstance(index, int) and not -size <= index < size:
@@ -225,7 +225,7 @@ def _selected(x: TensorForm, dim: int, index: Any) -> tuple[Sizes, Sizes] | None
 def _sliced(
     x: TensorForm, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> tuple[Sizes, Sizes] | None:
-    if not -x.dim() <= dim < x.dim() or not isinstance(step, int):
+    if not isinstance(dim, int) or not isinstance(step, int) or not -x.dim() <= dim < x.dim():
         return None
     sizes, strides = list(x.shape), list(x.stride())
     if any(isinstance(part, torch.SymInt) for part in (start, end)):

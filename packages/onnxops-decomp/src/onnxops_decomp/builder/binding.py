@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxops_decomp.builder.constants import natural_dtype, to_array
 from onnxops_decomp.builder.sizes import SizeOperations
+from onnxops_decomp.dtypes import is_number
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.schemas import OpSpec
 
@@ -26,6 +27,8 @@ __all__ = [
 def bind_inputs(op: SizeOperations, spec: OpSpec, inputs: Sequence[Any]) -> list[ir.Value | None]:
     """Turn operands into values; scalars, lists and arrays become constants of the dtype that the schema asks for.
 
+    Numbers that only the runtime knows are cast to it.
+
     Raises:
         LoweringError: If there are too many or too few operands.
     """
@@ -37,7 +40,7 @@ def bind_inputs(op: SizeOperations, spec: OpSpec, inputs: Sequence[Any]) -> list
             f"ONNX {spec.op_type} takes {spec.min_inputs} to {spec.max_inputs} inputs, got {len(operands)}."
         )
     for operand in operands:
-        if operand.__class__ is not ir.Value and operand is not None:
+        if operand is not None and (operand.__class__ is not ir.Value or is_number(operand)):
             return _with_constants(op, spec, operands)
     return operands
 
@@ -45,12 +48,26 @@ def bind_inputs(op: SizeOperations, spec: OpSpec, inputs: Sequence[Any]) -> list
 def _with_constants(op: SizeOperations, spec: OpSpec, operands: list[Any]) -> list[ir.Value | None]:
     bound: dict[str, ir.DataType] = {}
     for index, operand in enumerate(operands):
-        if isinstance(operand, ir.Value) and operand.dtype is not None:
+        if isinstance(operand, ir.Value) and operand.dtype is not None and not is_number(operand):
             bound.setdefault(spec.formal_input(index).type_key, operand.dtype)
+    values = [_number(op, spec, index, operand, bound) for index, operand in enumerate(operands)]
     return [
-        operand if operand is None or isinstance(operand, ir.Value) else _constant(op, spec, index, operand, bound)
-        for index, operand in enumerate(operands)
+        value if value is None or isinstance(value, ir.Value) else _constant(op, spec, index, value, bound)
+        for index, value in enumerate(values)
     ]
+
+
+def _number(op: SizeOperations, spec: OpSpec, index: int, operand: Any, bound: dict[str, ir.DataType]) -> Any:
+    """Return a number that only the runtime knows in the dtype of the tensors beside it, and all else as it is."""
+    if not is_number(operand):
+        return operand
+    formal = spec.formal_input(index)
+    dtype = bound.get(formal.type_key) if formal.homogeneous else None
+    if dtype is None:
+        bound.setdefault(formal.type_key, operand.dtype)
+        return operand
+    loses = operand.dtype.is_floating_point() and not dtype.is_floating_point()
+    return operand if loses else op.cast(operand, dtype)
 
 
 def _constant(op: SizeOperations, spec: OpSpec, index: int, operand: Any, bound: dict[str, ir.DataType]) -> ir.Value:

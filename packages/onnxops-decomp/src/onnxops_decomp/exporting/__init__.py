@@ -115,7 +115,14 @@ from onnxops_decomp.exporting.weights.tensor_subclasses import inner_tensors
 from onnxops_decomp.files.model import build_model
 from onnxops_decomp.graph.assertions import unneeded_nodes
 from onnxops_decomp.graph.autocast import casts_unseen
-from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload
+from onnxops_decomp.graph.calls import (
+    apply_lowering,
+    check_result,
+    choice_arguments,
+    chosen_by_data,
+    find_lowering,
+    functional_overload,
+)
 from onnxops_decomp.graph.decompose import Decomposer, Decomposition
 from onnxops_decomp.graph.definitions import masked_index, torch_definition
 from onnxops_decomp.graph.graph_lowering import Failure, GraphLowering, NodeHandler, RegionHandler
@@ -210,6 +217,8 @@ __all__ = [
     "check_names",
     "check_options",
     "check_result",
+    "choice_arguments",
+    "chosen_by_data",
     "class_name",
     "collected_shapes",
     "condition_holds",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import affine_of, is_complex, settle_complex, to_ir
-from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
+from onnxops_decomp.dtypes import affine_of, is_complex, is_number, settle_complex, to_ir
+from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.graph.native import native_lowering
 from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Lowering, LoweringTable
 from onnxops_decomp.spec.inference import Dims, dims_of
@@ -18,7 +18,15 @@ from onnxops_decomp.spec.inference import Dims, dims_of
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
 
-__all__ = ["apply_lowering", "bind_arguments", "check_result", "find_lowering", "functional_overload"]
+__all__ = [
+    "apply_lowering",
+    "bind_arguments",
+    "check_result",
+    "choice_arguments",
+    "chosen_by_data",
+    "find_lowering",
+    "functional_overload",
+]
 
 _TAKES_QUANTIZED = ("aten::dequantize.self", "aten::dequantize.tensor")
 
@@ -115,6 +123,31 @@ def _arguments(overload: torch._ops.OpOverload) -> tuple[tuple[str, bool, Any], 
     )
 
 
+# Integers that say which formula is computed, besides all that are truth values.
+_MODES = frozenset(("compute_mode", "interpolation_mode", "mode", "normalization", "padding_mode", "reduction"))
+
+
+@functools.cache
+def choice_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
+    """Return position and name of the arguments that choose what an operator computes, flags and modes."""
+    arguments = [argument for argument in overload._schema.arguments if not argument.is_out]
+    kinds = [str(argument.type).removeprefix("Optional[").removesuffix("]") for argument in arguments]
+    return tuple(
+        (index, argument.name)
+        for index, (argument, kind) in enumerate(zip(arguments, kinds, strict=True))
+        if kind == "bool" or (kind == "int" and argument.name in _MODES)
+    )
+
+
+def chosen_by_data(overload: torch._ops.OpOverload, name: str) -> UnsupportedOperatorError:
+    """Return the refusal of a call in which only the runtime knows what is to be computed."""
+    return UnsupportedOperatorError(
+        f"its argument {name!r} says what is computed, and the data decides it here. Write a call for each of its "
+        "values, and choose between them with an if in a scripted model, or with torch.cond",
+        operator=overload.name(),
+    )
+
+
 def apply_lowering(
     op: OpBuilder,
     entry: Lowering,
@@ -139,6 +172,9 @@ def apply_lowering(
             "capture a model that was quantized with torchao's PT2E flow, or use onnx_ts_legacy for quantized modules."
         )
     _leave_out_unknown(entry, overload, positional, keyword)
+    for index, name in choice_arguments(overload):
+        if isinstance(positional[index] if index < len(positional) else keyword.get(name), ir.Value):
+            raise chosen_by_data(overload, name)
     try:
         return entry.function(op, *positional, **keyword)
     except UnsupportedOpsetError as error:
@@ -147,10 +183,25 @@ def apply_lowering(
         text = str(error)
         raise type(error)(text if overload.name() in text else f"{overload.name()}: {text}") from error
     except Exception as error:
+        if numbers := _runtime_numbers(overload, positional, keyword):
+            raise UnsupportedOperatorError(
+                f"{overload.name()}: it takes {' and '.join(numbers)} of data or sizes that only the runtime knows, and "
+                "its ONNX form needs what is known at export",
+                operator=overload.name(),
+            ) from error
         raise LoweringError(
             f"{overload.name()}: its lowering failed with {type(error).__name__}: {error}. This is a defect of the "
             "lowering, please report it with the call's arguments."
         ) from error
+
+
+def _runtime_numbers(
+    overload: torch._ops.OpOverload, positional: Sequence[Any], keyword: Mapping[str, Any]
+) -> list[str]:
+    """Return the names of the arguments that are Python numbers in the program and values in the model."""
+    names = [name for name, kwarg_only, _ in _arguments(overload) if not kwarg_only]
+    given = [*zip(names, positional, strict=False), *keyword.items()]
+    return [repr(name) for name, value in given if any(map(is_number, _leaves([value], {})))]
 
 
 def _leave_out_unknown(

@@ -240,6 +240,9 @@ def _spaced(op: OpBuilder, start: Operand, end: Operand, steps: Size) -> ir.Valu
         return op.Slice(first, [0], [steps])
     index = op.Range(0, steps, 1)
     divisor = op.cast(op.vector([op.size_sub(steps, 1)]), ir.DataType.DOUBLE)
+    if not isinstance(steps, int):
+        # A single number is the first one.
+        divisor, last = op.Max(divisor, 1.0), op.Where(op.Equal(divisor, 0.0), first, last)
     step = op.Div(op.Sub(last, first), divisor)
     ascending = op.Add(first, op.Mul(op.cast(index, ir.DataType.DOUBLE), step))
     rest = op.Sub(op.vector([op.size_sub(steps, 1)]), index)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import to_ir
+from onnxops_decomp.dtypes import Operand, to_ir
+from onnxops_decomp.lowerings.pointwise.elementary import expm1
 from onnxops_decomp.lowerings.registry import Function, lowering
 
 if TYPE_CHECKING:
@@ -67,20 +68,30 @@ def selu(op: OpBuilder, self: ir.Value) -> ir.Value:
 
 
 @lowering(aten.leaky_relu.default)
-def leaky_relu(op: OpBuilder, self: ir.Value, negative_slope: Scalar = 0.01) -> ir.Value:
+def leaky_relu(op: OpBuilder, self: ir.Value, negative_slope: Operand = 0.01) -> ir.Value:
+    if isinstance(negative_slope, ir.Value):
+        return op.Where(op.Greater(self, 0), self, op.Mul(self, negative_slope))
     return op.LeakyRelu(self, alpha=negative_slope)
 
 
 @lowering(aten.elu.default)
-def elu(op: OpBuilder, self: ir.Value, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar = 1) -> ir.Value:
-    if scale == input_scale == 1:
+def elu(op: OpBuilder, self: ir.Value, alpha: Operand = 1, scale: Operand = 1, input_scale: Operand = 1) -> ir.Value:
+    if not isinstance(alpha, ir.Value) and scale == input_scale == 1:
         return op.Elu(self, alpha=alpha)
-    negative = op.Mul(op.Elu(op.Mul(self, input_scale), alpha=alpha), scale)
-    return op.Where(op.Greater(self, 0), op.Mul(self, scale), negative)
+    scaled = op.Mul(self, input_scale)
+    # What is negative may grow instead of decay, for which Elu is the identity.
+    if isinstance(input_scale, ir.Value) or input_scale < 0:
+        below = op.Mul(expm1(op, scaled), alpha)
+    else:
+        below = op.Mul(op.Elu(scaled), alpha) if isinstance(alpha, ir.Value) else op.Elu(scaled, alpha=alpha)
+    return op.Where(op.Greater(self, 0), op.Mul(self, scale), op.Mul(below, scale))
 
 
 @lowering(aten.celu.default)
-def celu(op: OpBuilder, self: ir.Value, alpha: Scalar = 1.0) -> ir.Value:
+def celu(op: OpBuilder, self: ir.Value, alpha: Operand = 1.0) -> ir.Value:
+    if isinstance(alpha, ir.Value):
+        number = op.cast(alpha, op.dtype(self))
+        return elu(op, self, number, 1, op.Div(1.0, number))
     if op.dtype(self) == ir.DataType.FLOAT:
         return op.Celu(self, alpha=alpha)
     return elu(op, self, alpha, 1, 1 / alpha)

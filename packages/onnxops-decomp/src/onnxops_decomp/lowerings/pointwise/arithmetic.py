@@ -40,6 +40,8 @@ def static_number(op: OpBuilder, value: ir.Value) -> float | None:
 @promoted("self", "other")
 def add(op: OpBuilder, self: ir.Value, other: ir.Value, alpha: Operand = 1) -> ir.Value:
     if self.dtype == BOOL:
+        if isinstance(alpha, ir.Value):
+            return op.Or(self, op.And(other, op.cast(alpha, BOOL)))
         return op.Or(self, other) if alpha else op.And(self, op.Or(other, True))
     return op.Add(self, _scaled(op, other, alpha))
 
