@@ -260,7 +260,9 @@ def is_cut_at_run_time(args: Sequence[Any]) -> bool:
     if isinstance(sizes, ListRef):
         return isinstance(sizes.state, VectorState)
     rank = tensor.fake.dim()
-    return -rank <= dim < rank and not isinstance(tensor.fake.shape[dim], int)
+    if not isinstance(dim, int) or not -rank <= dim < rank:
+        return False
+    return isinstance(sizes, torch.SymInt) or not isinstance(tensor.fake.shape[dim], int)
 
 
 def list_of_pieces(context: ConversionContext, overload: torch._ops.OpOverload, args: Sequence[Any]) -> ListRef:

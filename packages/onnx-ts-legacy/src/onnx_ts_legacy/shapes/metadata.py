@@ -372,7 +372,7 @@ class _Trials:
             if trials:
                 return self._common(trials), self._viewed
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if "instead found type 'Sym" in text:
+        if "Expected a value of type" in text and (self._symbols or self._floats):
             text = self._unknown_number()
         if self._symbols and self._metadata.declared_names:
             names = self._metadata.declared_names
@@ -423,6 +423,11 @@ class _Trials:
 
     def _common(self, trials: list[tuple[dict[str, int], Any]]) -> Any:
         results = [pytree.tree_flatten(result) for _, result in trials]
+        if len({len(flat) for flat, _ in results}) > 1:
+            raise ScriptValueError(
+                "a number that only the runtime knows decides how many tensors it gives, and they are taken one by one "
+                "here: loop over them in a scripted model"
+            )
         leaves = [self._joined(trials, [flat[index] for flat, _ in results]) for index in range(len(results[0][0]))]
         return pytree.tree_unflatten(leaves, results[0][1])
 

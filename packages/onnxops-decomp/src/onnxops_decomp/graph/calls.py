@@ -185,8 +185,8 @@ def apply_lowering(
     except Exception as error:
         if numbers := _runtime_numbers(overload, positional, keyword):
             raise UnsupportedOperatorError(
-                f"{overload.name()}: it takes {' and '.join(numbers)} of data or sizes that only the runtime knows, and "
-                "its ONNX form needs what is known at export",
+                f"{overload.name()}: it takes {' and '.join(numbers)} from data or sizes that only the runtime knows, "
+                "and its ONNX form needs what is known at export",
                 operator=overload.name(),
             ) from error
         raise LoweringError(
