@@ -162,13 +162,17 @@ class Opposite(torch.nn.Module):
         return opposite(x)
 
 
-@pytest.mark.parametrize(
-    "path", ["fx", "captured", "dynamo=False", "traced", "replaced", "replaced, dynamo=False", "fallback"]
-)
+class ScriptedOpposite(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.translation_tests.opposite(x)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "fallback"])
 @pytest.mark.parametrize("form", CROSSED)
 @pytest.mark.parametrize("key", OWN_KEYS)
 def test_an_operator_of_ones_own_is_named_in_several_ways(key: str, form: str, path: str) -> None:
-    program = (fallen_back if path == "fallback" else PATHS[path])(Opposite(), {OWN_KEYS[key]: FORMS[form]})
+    model = ScriptedOpposite() if "script" in path else Opposite()
+    program = (fallen_back if path == "fallback" else PATHS[path])(model, {OWN_KEYS[key]: FORMS[form]})
     torch.testing.assert_close(result(program, OTHER), OTHER.abs())
 
 

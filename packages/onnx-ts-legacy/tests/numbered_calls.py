@@ -159,9 +159,21 @@ def _read_input(graph: Any, kind: str) -> str:
 
 
 _CODES = {
-    torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5,
-    torch.float32: 6, torch.float64: 7, torch.complex64: 9, torch.complex128: 10, torch.bool: 11,
-    torch.bfloat16: 15, torch.strided: 0, torch.contiguous_format: 0, torch.preserve_format: 1,
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.complex64: 9,
+    torch.complex128: 10,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+    torch.strided: 0,
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
 }
 
 

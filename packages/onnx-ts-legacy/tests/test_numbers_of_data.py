@@ -159,7 +159,7 @@ def outcomes(name: str) -> Iterator[str]:
             continue
         for inputs, expected in call.others():
             actual = exported(*inputs)
-            for found, wanted in zip(actual, pytree.tree_leaves(expected), strict=True):
+            for found, wanted in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
                 if not torch.allclose(found.double(), wanted.double(), rtol=1e-3, atol=1e-4, equal_nan=True):
                     yield f"{call.parameter}={inputs[call.place]}: {found} is not {wanted}"
                     break

@@ -135,7 +135,7 @@ def choice_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], 
     return tuple(
         (index, argument.name)
         for index, (argument, kind) in enumerate(zip(arguments, kinds, strict=True))
-        if kind == "bool" or (kind == "int" and argument.name in _MODES)
+        if (kind == "bool" and argument.name not in PLACEMENT_ARGUMENTS) or (kind == "int" and argument.name in _MODES)
     )
 
 
