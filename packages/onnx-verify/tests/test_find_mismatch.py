@@ -43,6 +43,38 @@ def test_several_wrong_nodes_are_reported_in_the_order_of_the_graph():
     assert [each.node.name for each in report.mismatches] == ["add1", "add3"]
 
 
+def difference_and_product(names, *, reverse=False, second="Mul"):
+    """Return a model of two inputs and two outputs, in the other order if asked for."""
+    a, b, difference, product = names
+    nodes = [helper.make_node("Sub", [a, b], [difference]), helper.make_node(second, [a, b], [product])]
+    step = -1 if reverse else 1
+    return build(nodes, [info(a, [2]), info(b, [2])][::step], [info(difference, [2]), info(product, [2])][::step])
+
+
+def test_values_of_the_same_names_in_another_order_are_searched_by_name():
+    sound = difference_and_product("abdp")
+    assert find_mismatch(difference_and_product("abdp", reverse=True), "random", reference=sound, exhaustive=True).ok
+    broken = difference_and_product("abdp", reverse=True, second="Div")
+
+    report = find_mismatch(broken, (normal(2), normal(2, seed=1)), reference=sound)
+
+    assert [each.node.op_type for each in report.mismatches] == ["Div"]
+    assert report.notes == []
+
+
+@pytest.mark.parametrize("second", ["Mul", "Div"])
+def test_pairs_by_position_are_noted_in_the_report_and_on_its_page(second):
+    pytest.importorskip("jinja2")
+    from onnx_verify.reporting.report import render_report
+
+    sound, other = difference_and_product("abdp"), difference_and_product("xyuv", second=second)
+    for result in (onnx_verify.compare(sound, other, "random"), find_mismatch(other, "random", reference=sound)):
+        for kind, pairs in (("inputs", "a with x, b with y"), ("outputs", "d with u, p with v")):
+            note = f"{kind} are paired by position, as their names differ: {pairs}"
+            assert note in str(result)
+            assert note in render_report(result)
+
+
 def test_the_sample_that_shows_the_fault_is_named():
     nodes = [helper.make_node("Clip", ["x", "", "hi"], ["y"], name="clip")]
     sound = build(nodes, [info("x", ["n"])], [info("y", ["n"])], {"hi": np.asarray(6, np.float32)})

@@ -10,7 +10,7 @@ from onnx_verify.comparing.comparison import compare, resolve_inputs
 from onnx_verify.comparing.verdict import CaseReport, Verdict
 from onnx_verify.errors import InputError, ModelRunError
 from onnx_verify.inputs.reading import InputsLike
-from onnx_verify.inputs.sets import InputSet
+from onnx_verify.inputs.sets import InputSet, bind_feeds
 from onnx_verify.models.model import LoadedModel, is_model_like, load_model
 from onnx_verify.models.slicing import Graph
 from onnx_verify.running.runtimes import Backend, Runtime, as_runtime
@@ -148,6 +148,9 @@ def _against_model(
 ) -> MismatchReport:
     right = bounded_runtime(reference, settings.reference_backend, settings.memory_limit)
     sets = resolve_inputs(inputs, reference)
+    if sorted(x.name for x in reference.inputs) == sorted(x.name for x in candidate.inputs):
+        # The order of the inputs is no part of what they mean.
+        sets = [InputSet(feeds=bind_feeds(each, reference.inputs), label=each.label) for each in sets]
     verdict = _whole(right, candidate, sets, settings)
     search = _start(candidate, sets, verdict, settings)
     if verdict.ok and not settings.exhaustive:
@@ -194,8 +197,10 @@ def _locate_unsure(search: Search, side: Side, pairs: Mapping[str, str], right: 
 
 
 def _check_wiring(search: Search, reference: Graph, pairs: Mapping[str, str]) -> None:
-    """Notes graph outputs that return another value than their counterpart."""
-    for position, (own, other) in enumerate(zip(search.candidate.outputs, reference.outputs, strict=False)):
+    """Notes graph outputs that return another value than their counterpart: of the same name, or in the same place."""
+    outputs = search.candidate.outputs
+    others = outputs if sorted(outputs) == sorted(reference.outputs) else reference.outputs
+    for position, (own, other) in enumerate(zip(outputs, others, strict=False)):
         made = pairs.get(own, own)
         if made != other and (own in pairs or own in search.candidate.inputs):
             search.report.notes.append(
