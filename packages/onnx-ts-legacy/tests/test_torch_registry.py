@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
+import torch.ao.nn.intrinsic.quantized as nniq
+import torch.ao.nn.quantized as nnq
 from torch import Tensor, nn
 from torch.nn import functional as F
 from ts_models import exported, n
@@ -80,14 +84,132 @@ BESIDE_THE_TABLE: dict[str, tuple[Callable, bool]] = {
     "aten::conv_tbc": (lambda x: torch.conv_tbc(x[:, None, None], torch.ones(2, 1, 3), torch.ones(3)), False),
     "aten::_pack_padded_sequence": (packed, False),
 }
+
+
+def broken_off(x: Tensor):
+    for i in range(5):
+        if i > x.size(0):
+            return x + i
+    return x
+
+
+def unpacked(x: Tensor):
+    a, b = x.view(2, 2).unbind(0)
+    return a * b
+
+
+def paired(x: Tensor):
+    return x + 1, x * 2
+
+
+def optional(x: Tensor, y: Tensor | None = None):
+    if y is None:
+        y = x * 2
+    return x + y
+
+
+def asked(x: Tensor):
+    y = torch.zeros(4, dtype=x.dtype, device=x.device, layout=x.layout)
+    return x.data + y
+
+
+def listed(x: Tensor):
+    rows: list[float] = x.tolist()
+    return torch.tensor(rows) * 2
+
+
+def smaller(x: Tensor):
+    return x * max(x.size(0), 3) + min(x.size(0), 3)
+
+
+# What TorchScript alone has, by a program whose graph has it.
+OF_SCRIPTS: dict[str, Callable] = {
+    "prim::Constant": smaller,
+    "prim::If": optional,
+    "prim::ListConstruct": halved,
+    "prim::ListUnpack": unpacked,
+    "prim::Loop": broken_off,
+    "prim::TupleConstruct": paired,
+    "prim::Uninitialized": broken_off,
+    "prim::data": asked,
+    "prim::device": asked,
+    "prim::dtype": asked,
+    "prim::layout": asked,
+    "prim::max": smaller,
+    "prim::min": smaller,
+    "prim::tolist": listed,
+    "prim::unchecked_cast": optional,
+}
+# They stand in graphs that passes of torch's have changed, never in those of programs.
+OF_PASSES = {
+    *("onnx::Placeholder", "prim::ConstantChunk", "prim::ConstantSplit", "prim::convert_element_type", "prim::shape"),
+    "prim::type",
+}
+
+
+class Quantized(nn.Module):
+    """Quantizes, calls, and dequantizes."""
+
+    def __init__(self, call: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.call, self.shape = call, shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = torch.quantize_per_tensor(x.reshape(self.shape), 0.05, 64, torch.quint8)
+        return self.call(q).dequantize()
+
+
+def layer(kind: type, *sizes: int) -> nn.Module:
+    torch.manual_seed(0)
+    module = kind(*sizes)
+    weight = torch.quantize_per_tensor(torch.randn(module.weight().shape) / 4, 0.01, 0, torch.qint8)
+    module.set_weight_bias(weight, torch.randn(module.bias().shape))
+    module.scale, module.zero_point = 0.1, 64
+    return module
+
+
+OUT = (0.1, 64)
+VECTOR = torch.ones(4), torch.zeros(4)
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    **{
+        f"conv{rank}d": (partial(layer, getattr(nnq, f"Conv{rank}d"), 4, 2, 1), (1, 4, *[2] * rank))
+        for rank in (1, 2, 3)
+    },
+    **{
+        f"conv{rank}d_relu": (partial(layer, getattr(nniq, f"ConvReLU{rank}d"), 4, 2, 1), (1, 4, *[2] * rank))
+        for rank in (1, 2, 3)
+    },
+    **{
+        f"conv_transpose{rank}d": (partial(layer, getattr(nnq, f"ConvTranspose{rank}d"), 4, 2, 1), (1, 4, *[2] * rank))
+        for rank in (1, 2, 3)
+    },
+    "linear": (partial(layer, nnq.Linear, 4, 2), (2, 4)),
+    "linear_relu": (partial(layer, nniq.LinearReLU, 4, 2), (2, 4)),
+}
+quantized = torch.ops.quantized
+OF_QUANTIZED: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    "add": (lambda q: quantized.add(q, q, *OUT), (2, 4)),
+    "add_relu": (lambda q: quantized.add_relu(q, q, *OUT), (2, 4)),
+    "mul": (lambda q: quantized.mul(q, q, *OUT), (2, 4)),
+    "cat": (lambda q: quantized.cat([q, q], 0, *OUT), (2, 4)),
+    "hardswish": (lambda q: quantized.hardswish(q, *OUT), (2, 4)),
+    "leaky_relu": (lambda q: quantized.leaky_relu(q, 0.1, False, *OUT), (2, 4)),
+    "sigmoid": (lambda q: quantized.sigmoid(q, 1 / 256, 0), (2, 4)),
+    "layer_norm": (lambda q: quantized.layer_norm(q, [4], *VECTOR, 1e-5, *OUT), (2, 4)),
+    "group_norm": (lambda q: quantized.group_norm(q, 2, *VECTOR, 1e-5, *OUT), (1, 4, 3)),
+    "instance_norm": (lambda q: quantized.instance_norm(q, *VECTOR, 1e-5, *OUT), (1, 4, 3)),
+}
 # Random numbers of distributions that no operator of ONNX draws from.
 IMPOSSIBLE = {"aten::_sample_dirichlet": lambda x: torch._sample_dirichlet(x.abs() + 1)}
 
 
+def registered() -> set[str]:
+    return set(importlib.import_module(f"{PACKAGE}.registration").registry.all_functions())
+
+
 def names_of_torch() -> list[str]:
     """Return the operators in torch's registry; it strips one underscore of names such as ``__and__``."""
-    registry = importlib.import_module(f"{PACKAGE}.registration").registry
-    found = {name for name in registry.all_functions() if name.startswith("aten::")} - NO_OPERATORS
+    found = {name for name in registered() if name.startswith("aten::")} - NO_OPERATORS
     return sorted(name if hasattr(torch.ops.aten, name[6:]) else f"{name}_" for name in found)
 
 
@@ -114,3 +236,33 @@ def test_operators_beside_the_table(function: Callable, scripted: bool) -> None:
 def test_what_no_exporter_can_convert_is_refused_by_name(name: str) -> None:
     with pytest.raises(onnx_ts_legacy.OnnxExporterError, match=name):
         onnx_ts_legacy.export(IMPOSSIBLE[name], (n(4),))
+
+
+def test_each_other_name_has_an_example() -> None:
+    others = {name for name in registered() if not name.startswith("aten::")}
+
+    assert others == {*OF_SCRIPTS, *OF_PASSES, *(f"quantized::{name}" for name in (*MODULES, *OF_QUANTIZED))}
+
+
+@pytest.mark.parametrize("kind", OF_SCRIPTS)
+def test_what_scripts_alone_have_is_converted(kind: str) -> None:
+    program = torch.jit.script(OF_SCRIPTS[kind])
+
+    assert program.graph.findNode(kind) is not None
+    exported(program, (n(4),), opset=13)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*MODULES, *OF_QUANTIZED])
+def test_a_quantized_operator_is_within_one_step_of_torchs_kernel(name: str) -> None:
+    call, shape = (MODULES[name][0](), MODULES[name][1]) if name in MODULES else OF_QUANTIZED[name]
+    model = Quantized(call, shape).eval()
+    x = torch.linspace(-2, 2, math.prod(shape))
+
+    assert f"quantized::{name}" in str(torch.jit.trace(model, x, check_trace=False).inlined_graph)
+    actual = onnx_ts_legacy.export(model, (x,), opset_version=13)(x)[0]
+    expected = model(x)
+    if "transpose" in name:  # torch's kernels for x86 are further from the sum that they stand for
+        q = torch.quantize_per_tensor(x.reshape(shape), 0.05, 64, torch.quint8)
+        expected = getattr(F, name)(q.dequantize(), call.weight().dequantize(), call.bias())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0.1001)
