@@ -166,9 +166,20 @@ def test_the_torchscript_exporter_writes_the_keys_of_torch(of_torch: onnx.ModelP
     assert all({key for key in node.metadata_props if key.startswith(PREFIXES)} == keys for node in program.model.graph)
     scopes = {tuple(ast.literal_eval(node["pkg.torch.onnx.name_scopes"])[:-1]) for node in by_node(of_torch)}
     assert {ast_scopes(node) for node in program.model.graph} == scopes
+    calls = {(classes_of(node), target_of(node)) for node in by_node(of_torch)}
+    assert {(classes_of(node.metadata_props), target_of(node.metadata_props)) for node in program.model.graph} == calls
     assert {node.metadata_props.get("onnxops.module", "") for node in program.model.graph} == {
         path[-1] for path in scopes
     }
+
+
+def classes_of(keys: Any) -> tuple[str, ...]:
+    return tuple(ast.literal_eval(keys["pkg.torch.onnx.class_hierarchy"])[:-1])
+
+
+def target_of(keys: Any) -> str:
+    """Return the operator that a node is of, without its overload."""
+    return re.search(r"target=torch\.ops\.(aten\.\w+)", keys["pkg.torch.onnx.fx_node"])[1]
 
 
 def ast_scopes(node: Any) -> tuple[str, ...]:

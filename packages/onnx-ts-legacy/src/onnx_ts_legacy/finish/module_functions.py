@@ -9,7 +9,6 @@ part of it, so that modules which do the same with other weights share one.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -18,12 +17,12 @@ import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.errors import ArgumentsError
+from onnxops_decomp.exporting import class_name
 
 __all__ = ["ModuleClass", "check_opset", "module_classes", "outline_modules"]
 
 _LOWEST_OPSET = 15
 _MODULE = "onnxops.module"
-_MANGLED = re.compile(r"(^__torch__\.)|(___torch_mangle_\d+\.)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +69,8 @@ def module_classes(model: Any, chosen: bool | set[type[torch.nn.Module]]) -> dic
 
 def _class_of(module: torch.nn.Module) -> ModuleClass:
     if isinstance(module, torch.jit.ScriptModule):
-        domain, _, name = _MANGLED.sub("", module._c._type().qualified_name()).rpartition(".")
-        # TorchScript leaves the name of the main program out.
-        return ModuleClass(domain or "__main__", name)
+        domain, _, name = class_name(module).rpartition(".")
+        return ModuleClass(domain, name)
     return ModuleClass(type(module).__module__, type(module).__qualname__)
 
 

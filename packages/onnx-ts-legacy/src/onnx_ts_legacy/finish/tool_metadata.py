@@ -60,7 +60,15 @@ def _keys(node: ir.Node, classes: Mapping[str, str]) -> dict[str, str]:
     paths = ["", *(".".join(parts[: count + 1]) for count in range(len(parts)) if parts[0])]
     modules = [(path, classes[path]) for path in paths if path in classes]
     name, operator = str(node.outputs[0].name), own["onnxops.operator"]
-    keys = {**scope_keys(modules, name, operator), "pkg.torch.onnx.fx_node": f"%{name} = {operator}"}
+    keys = {**scope_keys(modules, name, operator), "pkg.torch.onnx.fx_node": _call(node, operator)}
     file, _, line = own.get("onnxops.source", "").rpartition(":")
     keys["pkg.torch.onnx.stack_trace"] = f'File "{file}", line {line}' if file else ""
     return keys
+
+
+def _call(node: ir.Node, operator: str) -> str:
+    """Return the call of an operator on values of the model, as graphs of ``torch.fx`` write it."""
+    operands = ", ".join("None" if value is None else f"%{value.name}" for value in node.inputs)
+    users = sum(len(value.uses()) for value in node.outputs)
+    target = f"torch.ops.{operator.replace('::', '.')}"
+    return f"%{node.outputs[0].name} : [num_users={users}] = call_function[target={target}](args = ({operands}))"

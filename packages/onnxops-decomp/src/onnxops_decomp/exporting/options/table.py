@@ -124,7 +124,7 @@ OPTIONS: Mapping[str, Option] = {
     "progress": Option(kinds.CALLABLE),
     "metadata": Option(
         either("full", "source", "none"),
-        about="A TorchScript graph has no fx_node, and of stack_trace the innermost line of the user's code.",
+        about="Through TorchScript, fx_node is a call on values of the model, stack_trace the user's innermost line.",
     ),
     "frozen_values": Option(
         either("warn", "error"),

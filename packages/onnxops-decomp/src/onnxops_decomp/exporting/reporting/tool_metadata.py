@@ -5,6 +5,7 @@ What the exporters stamp while they write, the line and the module that a node c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
@@ -17,6 +18,7 @@ Metadata = Literal["full", "source", "none"]
 """How much is written: torch's keys and our own, our own, or nothing."""
 
 _PREFIX = "onnxops."
+_MANGLED = re.compile(r"(^__torch__\.)|(___torch_mangle_\d+\.)")
 _SIGNATURE = "pkg.torch.export.graph_signature"
 
 
@@ -39,9 +41,11 @@ def _nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def class_name(module: torch.nn.Module) -> str:
-    """Return the qualified name of a module's class; of a scripted one, what that was called."""
+    """Return the qualified name of a module's class; of a scripted one, that of the class that it was made of."""
     if isinstance(module, torch.jit.ScriptModule):
-        return str(module.original_name)
+        name = _MANGLED.sub("", module._c._type().qualified_name())
+        # TorchScript leaves the name of the main program out.
+        return name if "." in name else f"__main__.{name}"
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
