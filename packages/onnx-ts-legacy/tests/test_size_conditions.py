@@ -282,11 +282,31 @@ class Squeezing(torch.nn.Module):
         return x.squeeze(0) * 2
 
 
+class Joining(torch.nn.Module):
+    def forward(self, x: T) -> T:
+        return x.reshape(-1, 4)
+
+
+def test_a_size_that_was_rounded_down_before_need_be_no_multiple() -> None:
+    def pooled(x: T) -> T:
+        half = torch.nn.functional.max_pool1d(x.t()[None], 2)[0]
+        return torch.cat([half, half]).reshape(-1, 4)
+
+    program = onnx_ts_legacy.export(pooled, (torch.randn(6, 2),), dynamic_shapes=({0: "n"},))
+    assert program.constraints.conditions == ()
+    for rows in (2, 4, 7):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(program(x)[0], pooled(x))
+
+
 # The model, rows of the example, the condition, and rows that break it.
 CHECKED: dict[str, tuple[Callable[[T], T], int, str, int]] = {
     "branch": (lambda x: x * 2 if x.size(0) > 3 else x, 5, "n >= 4", 2),
     "number": (lambda x: x * len(x), 4, "n == 4", 5),
     "multiple": (BRANCHES["even"][0], 4, "n % 2 == 0", 5),
+    "two rows in one": (lambda x: x.reshape(-1, 4), 4, "n % 2 == 0", 5),
+    "two rows in one by a script": (torch.jit.script(Joining()), 4, "n % 2 == 0", 5),
+    "shuffled": (lambda x: torch.pixel_shuffle(x[None, :, :, None], 2), 8, "n % 4 == 0", 6),
     "squeezed": (Squeezing(), 4, "n != 1", 1),
     "squeezed by a script": (torch.jit.script(Squeezing()), 4, "n != 1", 1),
 }

@@ -207,7 +207,7 @@ def _finish(program: TSProgram, given: Mapping[str, Any], bounds: Sequence[str])
     if given["optimize"]:
         finish_model(program.model, given["target"], folds_weights=_folds_weights(given))
     set_custom_opsets(program.model, given["custom_opsets"] or {})
-    conditions = [*program.constraints.conditions, *bounds, *assumed_conditions(program.model)]
+    conditions = [*program.constraints.conditions, *bounds, *assumed_conditions(program.model, divisions=True)]
     program.constraints = SizeConstraints(conditions, program.constraints.places)
     program.constraints.record(program.model)
     warn_of_bounds(program.constraints, bounds)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_core.exporting import onnx_dtype, torch_dtype
+from onnxops_decomp.builder.constants import NUMBER_KEY, is_number
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -19,7 +20,6 @@ __all__ = [
     "Affine",
     "affine_of",
     "is_complex",
-    "is_number",
     "leave_complex_open",
     "mark_complex",
     "mark_number",
@@ -34,7 +34,6 @@ __all__ = [
 
 _COMPLEX_KEY = "onnxops_decomp.complex"
 _OPEN_KEY = "onnxops.complex_open"
-_NUMBER_KEY = "onnxops_decomp.number"
 _AFFINE_KEY = "onnxops_decomp.affine"
 _STORAGE = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 
@@ -99,13 +98,8 @@ def affine_of(value: object) -> Affine | None:
 
 def mark_number(value: ir.Value) -> ir.Value:
     """Mark a 0-d value as a Python number of the model, which promotes like a literal and not like a tensor."""
-    value.meta[_NUMBER_KEY] = True
+    value.meta[NUMBER_KEY] = True
     return value
-
-
-def is_number(value: object) -> bool:
-    """Tell whether a value is a Python number of the model."""
-    return isinstance(value, ir.Value) and _NUMBER_KEY in value.meta
 
 
 def _category(value: Operand) -> tuple[int, torch.dtype]:

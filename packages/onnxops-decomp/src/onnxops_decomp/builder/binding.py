@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.builder.constants import natural_dtype, to_array
+from onnxops_decomp.builder.constants import is_number, natural_dtype, to_array
 from onnxops_decomp.builder.sizes import SizeOperations
-from onnxops_decomp.dtypes import is_number
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.schemas import OpSpec
 

@@ -9,10 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-__all__ = ["ConstantPool", "natural_dtype", "to_array"]
+__all__ = ["NUMBER_KEY", "ConstantPool", "is_number", "natural_dtype", "to_array"]
+
+NUMBER_KEY = "onnxops_decomp.number"
+"""Metadata of a value that is a Python number of the model."""
 
 Array = npt.NDArray[Any]
 _SCALARS = frozenset((bool, int, float))
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value is a Python number of the model, whose dtype follows from the tensors beside it."""
+    return isinstance(value, ir.Value) and NUMBER_KEY in value.meta
 
 
 def natural_dtype(value: object) -> ir.DataType:

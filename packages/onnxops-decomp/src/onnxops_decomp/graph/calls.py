@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import affine_of, is_complex, is_number, settle_complex, to_ir
+from onnxops_decomp.builder.constants import is_number
+from onnxops_decomp.dtypes import affine_of, is_complex, settle_complex, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.graph.native import native_lowering
 from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Lowering, LoweringTable

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from onnxops_decomp.builder.sizes import DIM_KEY
-from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size
+from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, value_of_size
 
 __all__ = ["assumed_conditions"]
 
@@ -20,11 +21,15 @@ _BROADCAST = frozenset(
 )
 
 
-def assumed_conditions(model: ir.Model) -> list[str]:
+def assumed_conditions(model: ir.Model, *, divisions: bool = False) -> list[str]:
     """Return the conditions on named dimensions of a model's inputs without which a node of it fails.
 
     A Gather that counts up to a size reads no further than its table reaches; sizes that meet in an elementwise
     operator or in a matrix product are equal, or one of them is broadcast.
+
+    Args:
+        model: The model.
+        divisions: Whether sizes that a node divides are not known to be multiples, as they are of a capture.
     """
     known = {
         dim.value
@@ -34,7 +39,8 @@ def assumed_conditions(model: ir.Model) -> list[str]:
     }
     found: dict[str, None] = {}
     for node in model.graph:
-        for text in (*_of_table(node), *_of_broadcast(node), *_of_product(node)):
+        divided = _of_division(node) if divisions else ()
+        for text in (*_of_table(node), *_of_broadcast(node), *_of_product(node), *divided):
             tree = parsed_size(text)
             if tree is not None and (names := names_in_size(tree)) and names <= known:
                 found.setdefault(text)
@@ -105,6 +111,39 @@ def _of_product(node: ir.Node) -> Iterator[str]:
         inner, other = _text(left[-1]), _text(right[-2 if len(right) > 1 else -1])
         if inner is not None and other is not None and inner != other:
             yield f"{inner} == {other}"
+
+
+def _of_division(node: ir.Node) -> Iterator[str]:
+    """Yield that a size is a multiple, where a node that keeps all elements has a quotient among its dimensions."""
+    if node.op_type not in ("DepthToSpace", "Reshape") or node.domain:
+        return
+    given, made = node.inputs[0], node.outputs[0]
+    before, after = (value.shape if value is not None else None for value in (given, made))
+    if before is None or after is None:
+        return
+    counts = _product(before), _product(after)
+    for text in map(_text, after):
+        tree = None if text is None else parsed_size(text)
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.FloorDiv) and not _equal(*counts):
+            yield f"({ast.unparse(tree.left)}) % ({ast.unparse(tree.right)}) == 0"
+
+
+def _product(shape: ir.Shape) -> ast.expr | None:
+    """Return the number of elements of a shape; None if a dimension is not known."""
+    texts = list(map(_text, shape))
+    return None if None in texts else parsed_size(" * ".join(f"({text})" for text in texts) or "1")
+
+
+def _equal(left: ast.expr | None, right: ast.expr | None) -> bool:
+    """Tell whether two sizes are equal, or not known, whatever their names stand for: by trying some numbers."""
+    if left is None or right is None:
+        return True
+    names = sorted(names_in_size(left) | names_in_size(right))
+    for step in range(1, 14):
+        values = {name: step + 5 * place for place, name in enumerate(names)}
+        if value_of_size(left, values) != value_of_size(right, values):
+            return False
+    return True
 
 
 def _same_or_one(a: str, b: str) -> str:
