@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -183,22 +182,14 @@ def wide(session: nox.Session, package: str) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("package", PACKAGES)
 def stability(session: nox.Session, package: str) -> None:
-    """Run the default tests of a package ten times, or as often as `-- 3` says, in random orders and with other hashes.
+    """Run the default tests of a package in random orders and with other hashes until there are ten rounds of them.
 
-    `-- --seed 7` replays the run of that seed.
+    `-- --rounds 3` asks for another number, `-- --seed 7` for the round of that seed again. Rounds that have ended are
+    kept as long as the source is the same; the table at the end tells of all packages.
     """
     python = torch_env(session)
     pip_install(session, python, *group("stability"))
-    first, *rest = session.posargs or ["10"]
-    seeds = [int(rest[0])] if first == "--seed" else random.sample(range(2**32), int(first))
-    for seed in seeds:
-        session.log(f"the order and the hashes of this run are those of --seed {seed}")
-        session.run(
-            *(python, "-m", "pytest", "-c", "pyproject.toml", f"packages/{package}/tests", "-m", "not wide"),
-            *("-n", "auto", "--dist", "worksteal", "--random-order-bucket=global", f"--random-order-seed={seed}"),
-            external=True,
-            env={"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": str(seed)},
-        )
+    session.run(python, "-m", "tools.stability", package, *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")
