@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+
+import pytest
+
+from onnxops_decomp.runtimes.onnxruntime import kernel_gaps
 
 PROGRAM = """
 import sys
@@ -74,6 +79,14 @@ def message(function, *args):
         return str(error)
 
 
+high = torch.randint(2**31 - 9, 2**31 + 9, (3, 4, 5), generator=torch.Generator().manual_seed(0))
+other = high.flip(0, 1)
+for function in (
+    lambda x, y: torch.maximum(x, y), lambda x, y: x.clamp(2**31 - 3, 2**31 + 3), lambda x, y: x.amax((0, 2)),
+    lambda x, y: x.amin(1, keepdim=True), lambda x, y: x.max(), lambda x, y: torch.minimum(x, y[0, 0, 0]),
+    lambda x, y: x.to(torch.uint32).view(3, 20).to(torch.int64).amax(0),
+):
+    assert not {"Max", "Min", "Clip", "ReduceMax", "ReduceMin"} & set(nodes(function, high, other))
 x = torch.randn(1, 5, 16)
 (call,) = lower(lambda x: attention(x, num_outputs=1), x).node
 assert len([name for name in call.output if name]) == 3
@@ -83,6 +96,31 @@ packed = torch.zeros(8, 1, 16, dtype=torch.uint8), torch.ones(8)
 bytewise = lambda x, *weights: native.matmul_nbits(x, *weights, K=16, N=8, bits=8, block_size=16)
 assert "onnxruntime>=1.23" in message(bytewise, x, *packed)
 """
+
+
+@pytest.mark.parametrize(
+    ("releases", "is_older"),
+    [
+        ({}, False),
+        ({"onnxruntime": "1.24.4"}, False),
+        ({"onnxruntime": "1.22.1"}, True),
+        ({"onnxruntime-gpu": "1.23.0"}, True),
+        ({"onnxruntime-gpu": "1.30.0", "onnxruntime": "1.23.2"}, True),
+    ],
+    ids=str,
+)
+def test_the_release_is_that_of_any_distribution(
+    releases: dict[str, str], is_older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name not in releases:
+            raise metadata.PackageNotFoundError(name)
+        return releases[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(kernel_gaps, "_installed", kernel_gaps._installed.__wrapped__)
+
+    assert kernel_gaps.is_older(1, 24) == is_older
 
 
 def test_what_older_releases_lack_is_written_otherwise() -> None:

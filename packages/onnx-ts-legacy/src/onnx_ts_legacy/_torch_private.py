@@ -41,7 +41,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.onnx.ops import _symbolic_impl
 
-from onnxops_core.exporting import replaced, symbolic, symbolic_multi_out
+from onnxops_core.exporting import original, replaced, symbolic, symbolic_multi_out
 
 __all__ = [
     "BoolType",
@@ -332,12 +332,11 @@ def _described(inputs: Any, op_type: str, given: dict[str, Any]) -> tuple[str, A
     return f"{domain}::{op_type}" if domain else op_type, inputs, attributes
 
 
-@functools.cache
 def _replacements(refused: Callable[[str], Exception]) -> list[tuple[Any, str, Any]]:
     found: list[tuple[Any, str, Any]] = [
         (torch.Tensor, "data", _traced_data(refused)),
-        (torch.Tensor, "set_", _traced_set(refused, torch.Tensor.set_)),
-        (torch.Tensor, "__deepcopy__", _traced_copy(torch.Tensor.__deepcopy__)),
+        (torch.Tensor, "set_", _traced_set(refused, original(torch.Tensor, "set_"))),
+        (torch.Tensor, "__deepcopy__", _traced_copy(original(torch.Tensor, "__deepcopy__"))),
     ]
     found.extend((torch._VF, f"atleast_{rank}d", functools.partial(_at_least, rank)) for rank in _AT_LEAST)
     return found

@@ -30,7 +30,7 @@ from onnx_ts_legacy.capture.watched_threads import watched_threads
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
 from onnx_ts_legacy.graph.sources import source_line, user_frame
-from onnxops_core.exporting import replaced
+from onnxops_core.exporting import original, replaced
 
 __all__ = ["FrozenValues", "told_frozen_values"]
 
@@ -325,23 +325,27 @@ def _recorded_calls(value: Any, place: str) -> int:
     return sum(source_line(taker) == place for taker in takers)
 
 
-@functools.cache
 def _replacements() -> tuple[tuple[Any, str, Any], ...]:
+    # Made anew, because a program may have replaced a function since the last export.
     notices = [
         *((owner, name, _add_result(name)) for owner, name in _PYTHON_RESULTS),
         (torch.Tensor, "__iter__", _add_rows),
     ]
     tensor = torch.Tensor
     return (
-        *((owner, name, _noticed(getattr(owner, name), notice)) for owner, name, notice in notices),
-        *((tensor, name, _watched(getattr(tensor, name), FrozenValues.read)) for name in _READING),
-        (tensor, "__hash__", _watched(tensor.__hash__, FrozenValues.key)),
-        (tensor, "__repr__", _watched(tensor.__repr__, FrozenValues.text)),
-        (tensor, "stride", _watched(tensor.stride, FrozenValues.strides)),
-        (builtins, "print", _asking(print, FrozenValues.without_notes)),
-        (tensor, "__index__", _watched(tensor.__index__, _read_integer)),
-        (tensor, "__len__", _watched(tensor.__len__, lambda values, _, usual: values.without_notes(usual))),
-        *((builtins, name, _asking(getattr(builtins, name), FrozenValues.compare)) for name in ("max", "min")),
+        *((owner, name, _noticed(original(owner, name), notice)) for owner, name, notice in notices),
+        *((tensor, name, _watched(original(tensor, name), FrozenValues.read)) for name in _READING),
+        (tensor, "__hash__", _watched(original(tensor, "__hash__"), FrozenValues.key)),
+        (tensor, "__repr__", _watched(original(tensor, "__repr__"), FrozenValues.text)),
+        (tensor, "stride", _watched(original(tensor, "stride"), FrozenValues.strides)),
+        (builtins, "print", _asking(original(builtins, "print"), FrozenValues.without_notes)),
+        (tensor, "__index__", _watched(original(tensor, "__index__"), _read_integer)),
+        (
+            tensor,
+            "__len__",
+            _watched(original(tensor, "__len__"), lambda values, _, usual: values.without_notes(usual)),
+        ),
+        *((builtins, name, _asking(original(builtins, name), FrozenValues.compare)) for name in ("max", "min")),
     )
 
 

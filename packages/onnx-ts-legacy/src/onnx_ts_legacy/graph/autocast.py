@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -34,11 +33,10 @@ def autocasts_of(node: Any) -> Autocasts:
     return tuple((device, getattr(torch, dtype)) for device, dtype in pairs)
 
 
-@functools.cache
 def may_cast_inside(overload: torch._ops.OpOverload) -> bool:
     """Tell whether autocast may cast in a call: it has a rule for the operator, or for what the operator calls.
 
-    What gives out its operand casts nothing.
+    What gives out its operand casts nothing. The answer is not kept: a program may give its operators a rule meanwhile.
     """
     if overload._schema.is_mutable or any(result.alias_info for result in overload._schema.returns):
         return False

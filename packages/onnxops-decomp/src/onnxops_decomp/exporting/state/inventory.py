@@ -477,6 +477,6 @@ def _is_near(value: Any, namespace: dict[str, Any]) -> bool:
     return same_file or not _is_installed(module)
 
 
-@functools.cache
 def _is_installed(module: str | None) -> bool:
+    # Not kept by name: another file may have been imported under it since.
     return "site-packages" in (getattr(sys.modules.get(module or ""), "__file__", None) or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -51,6 +51,71 @@ if is_older(1, 28):
             return op.cast(op.Sub(255, op.cast(x, _T.INT32)), _T.UINT8)
 
         return turned(op.ReduceMax(turned(data), axes, **attributes))
+
+
+# ---- integers of 64 bits, of which two were compared by their low halves where the high ones are equal
+
+
+def _are_sizes(op: OpBuilder, *values: ir.Value | None) -> bool:
+    """Tell whether values are single sizes, as the builder computes them: no size has more than 31 bits."""
+    return all(dims_of(value) == (1,) or op.static(value) is not None for value in values)
+
+
+def _extreme(op: OpBuilder, is_first: str, *values: ir.Value) -> ir.Value | None:
+    if _are_sizes(op, *values):
+        return None
+    result = values[0]
+    for value in values[1:]:
+        result = op.Where(op.emit(is_first, result, value), result, value)
+    return result
+
+
+def max_of_long(op: OpBuilder, *values: ir.Value) -> ir.Value | None:
+    return _extreme(op, "Greater", *values)
+
+
+def min_of_long(op: OpBuilder, *values: ir.Value) -> ir.Value | None:
+    return _extreme(op, "Less", *values)
+
+
+def clip_of_long(
+    op: OpBuilder, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None
+) -> ir.Value | None:
+    if _are_sizes(op, x):
+        return None
+    raised = x if low is None else op.Max(x, low)
+    return raised if high is None else op.Min(raised, high)
+
+
+def _reduction_of_long(position: str) -> Callable[..., ir.Value | None]:
+    def reduced(
+        op: OpBuilder,
+        x: ir.Value,
+        axes: ir.Value | None = None,
+        *,
+        keepdims: int = 1,
+        noop_with_empty_axes: int = 0,
+    ) -> ir.Value | None:
+        dims, chosen = dims_of(x), op.static(axes)
+        if dims is None or (axes is not None and (chosen is None or not chosen.size)) or op.opset < _GATHER_ELEMENTS:
+            return None
+        places = range(len(dims)) if chosen is None else [int(axis) % len(dims) for axis in chosen]
+        result = op.cast(x, _T.INT64)
+        for axis in places:
+            result = op.GatherElements(result, op.emit(position, result, axis=axis, keepdims=1), axis=axis)
+        result = op.cast(result, x.dtype)
+        return result if keepdims else op.Squeeze(result, list(places))
+
+    return reduced
+
+
+_GATHER_ELEMENTS = 11
+if is_older(1, 32):
+    without_kernel("Max", dtypes=(_T.INT64,))(max_of_long)
+    without_kernel("Min", dtypes=(_T.INT64,))(min_of_long)
+    without_kernel("Clip", dtypes=(_T.INT64,))(clip_of_long)
+    without_kernel("ReduceMax", dtypes=(_T.INT64, _T.UINT32))(_reduction_of_long("ArgMax"))
+    without_kernel("ReduceMin", dtypes=(_T.INT64, _T.UINT32))(_reduction_of_long("ArgMin"))
 
 
 @without_kernel("Gemm", dtypes=(_T.INT32, _T.INT64, _T.UINT32, _T.UINT64))

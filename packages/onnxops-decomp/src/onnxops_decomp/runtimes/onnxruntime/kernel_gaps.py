@@ -10,6 +10,7 @@ as it is. The tables are measured with ONNX Runtime 1.31, which loads opsets up 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -101,14 +102,22 @@ _CLOSED: Mapping[tuple[int, int], Mapping[str, Mapping[str, Mapping[ir.DataType,
 }
 
 
+# Distributions of ONNX Runtime; all have the kernels for the CPU.
+_DISTRIBUTIONS = (
+    "onnxruntime",
+    *(f"onnxruntime-{kind}" for kind in ("gpu", "directml", "openvino", "qnn", "migraphx")),
+)
+
+
 @functools.cache
 def _installed() -> tuple[int, int] | None:
-    """Return the release of the installed ONNX Runtime, or None if none is installed under its usual name."""
-    try:
-        major, minor = metadata.version("onnxruntime").split(".")[:2]
-    except metadata.PackageNotFoundError:
-        return None
-    return int(major), int(minor)
+    """Return the release of the installed ONNX Runtime, the oldest one if there are several; None if there is none."""
+    found = []
+    for name in _DISTRIBUTIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            major, minor = metadata.version(name).split(".")[:2]
+            found.append((int(major), int(minor)))
+    return min(found, default=None)
 
 
 def is_older(major: int, minor: int) -> bool:
