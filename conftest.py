@@ -10,16 +10,12 @@ import pytest
 
 # The releases by which the packages' tables are measured. With these, nothing is left out.
 MEASURED_ONNX, MEASURED_RUNTIME = (1, 23), (1, 31)
-# What ONNX Runtime says of a model that only a newer release loads.
+# What ONNX Runtime says of opsets and files that are newer than itself. A kernel that it lacks is no such case: models
+# are written for the installed release.
 _UNLOADABLE = re.compile(
-    r"Could not find an implementation for \w+\(\d+\)"
-    r"|Opset \d+ is under development"
+    r"Opset \d+ is under development"
     r"|Unsupported model IR version: \d+"
     r"|No Op registered for \w+ with domain_version of \d+"
-    r"|Failed to find kernel for com\.microsoft\.\w+"
-    r"|schema\(com\.microsoft::\w+:1\) has output size \d+ not in range"
-    r"|Only 4b quantization is supported"
-    r"|Required attribute 'bits' is missing"
 )
 _UNKNOWN_OPSET = re.compile(r"Opset \d+ is newer than the installed onnx|The evaluator of onnx \S+ has no \w+")
 

@@ -1,5 +1,6 @@
 """The dtype table, checked against the onnx package's own enumeration."""
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -32,6 +33,8 @@ def test_conversion_round_trips(dtype):
 @pytest.mark.parametrize("dtype", [d for d in dtypes.TORCH_TO_ONNX if d not in (torch.float4_e2m1fn_x2,)], ids=str)
 def test_numbers_agree_with_onnx_for_sizes_and_kinds(dtype):
     array_dtype = onnx.helper.tensor_dtype_to_np_dtype(dtypes.onnx_dtype(dtype))
+    if array_dtype == np.float32 and dtype != torch.float32:
+        pytest.skip(f"onnx {onnx.__version__} has float32 arrays for {dtype}")
 
     expected = str(dtype).removeprefix("torch.")
 
