@@ -39,8 +39,17 @@ if RUNTIME < (1, 26):
     REFUSED |= {str(s): "no kernel of DeformConv" for s in SAMPLES if s.op_type == "DeformConv"}
 if RUNTIME < (1, 28):
     REFUSED |= {"MatMulNBits-1-two bits, float zero points": "no zero points that are floats"}
-# Calls that older releases compute wrongly; the exporters write them otherwise for these.
+if RUNTIME < (1, 23):
+    REFUSED |= {
+        "GroupQueryAttention-1-positions, bias, sinks": "no sinks",
+        "MatMulNBits-1-eight bits": "four bits alone",
+        "LayerNormalization-17-two dimensions, broadcast, no bias": "no scale that is broadcast",
+        "QuantizeLinear-21-float8": "its Python interface returns no 8-bit floats",
+    }
+# Calls that older releases compute wrongly; the exporters write them otherwise for these, or refuse them.
 WRONG = {"STFT-17-complex", "DFT-20-one-sided inverse"} if RUNTIME < (1, 28) else set()
+if RUNTIME < (1, 24):
+    WRONG |= {"GroupQueryAttention-1-ragged step, window, soft cap"}
 _COMPARED = [s for s in SAMPLES if str(s) not in {*REFUSED, *WRONG} and torch.float8_e4m3fn not in s.dtypes]
 
 
