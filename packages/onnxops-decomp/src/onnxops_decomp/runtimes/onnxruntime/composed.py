@@ -103,7 +103,7 @@ def _reduction_of_long(position: str) -> Callable[..., ir.Value | None]:
         result = op.cast(x, _T.INT64)
         for axis in places:
             result = op.GatherElements(result, op.emit(position, result, axis=axis, keepdims=1), axis=axis)
-        result = op.cast(result, x.dtype)
+        result = op.cast(result, op.dtype(x))
         return result if keepdims else op.Squeeze(result, list(places))
 
     return reduced

@@ -162,6 +162,8 @@ def refusal(op_type: str, inputs: Sequence[object], attributes: Mapping[str, obj
             return _needs("a head_sink in GroupQueryAttention", "have none", 23)
         if any(value is not None for value in inputs[_HEAD_SINK + 1 :]) and is_older(1, 28):
             return _needs("normalized or quantized heads in GroupQueryAttention", "have none", 28)
+        if "causal" in attributes and is_older(1, 30):
+            return _needs("a GroupQueryAttention that is not causal", "have none", 30)
     if op_type == "MatMulNBits":
         return _refused_bits(inputs, attributes)
     return ""
