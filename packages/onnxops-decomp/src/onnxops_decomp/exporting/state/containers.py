@@ -436,7 +436,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 def mutable_results(cache: Any) -> list[Any]:
     """Return what a cache of functools gives that can be changed in place, tensors left out."""
-    return [part for part in _entries(cache)[1] if _is_mutable(part)]
+    return [part for part in _entries(cache)[1] if _is_mutable(part)] if cache.cache_info().currsize else []
 
 
 def _holds_state(cache: Any) -> bool:

@@ -305,8 +305,9 @@ class Inventory:
         record = Attributes(path, module, module)
         self._records.append(record)
         before = record.before
+        if before["_modules"] or not type(module).__module__.startswith("torch.nn."):
+            self._records.append(Items(path, before["_modules"], module))
         # Exporters register hooks of their own after the stock was taken, which have to stay as long as they need them.
-        self._records.append(Items(path, before["_modules"], module))
         for name in (*_REGISTRIES, *_HOOKS):
             if registry := before.get(name):
                 self._own.append(Items(path, registry, module))
