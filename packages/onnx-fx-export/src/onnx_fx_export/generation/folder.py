@@ -21,7 +21,7 @@ from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.requirements import genai, onnxruntime
 from onnx_fx_export.generation.verifying import Compared, counts_padding, verify_folder
 from onnxops_core.exporting import warn_user
-from onnxops_decomp.exporting import in_mode
+from onnxops_decomp.exporting import in_mode, share_caches
 
 __all__ = ["GenerationFolder", "export_folder"]
 
@@ -78,7 +78,9 @@ def export_folder(
         out: The folder to write; there must be none yet.
         precision: Precision of weights and arithmetic. A module has to have it; a folder is read in it.
         engine: What is to run the folder: ``"genai"`` is ONNX Runtime GenAI, ``"onnxruntime"`` is
-            :class:`~onnx_fx_export.generation.Generator` over plain ONNX Runtime.
+            :class:`~onnx_fx_export.generation.Generator` over plain ONNX Runtime. For GenAI, attention whose mask is
+            proven to be the causal one, in a window or not, is written as ``GroupQueryAttention`` with a cache that
+            grows in place; padding then stands behind the prompts, where this engine puts it.
         verify: Whether the engine generates 64 tokens after prompts of 1, 7 and 100 tokens, and after a padded batch of
             3, all of which have to be those of the model's own ``generate``.
         logits: Whether the graph computes logits for the last position alone or for all new ones.
@@ -122,9 +124,7 @@ def export_folder(
             with in_mode(model, torch.onnx.TrainingMode.EVAL):
                 stages.begin("export")
                 layers = cache_layers(model)
-                if engine == "genai" and counts_padding(layers, context_length(model)):
-                    warn_user(_RIGHT_PADDING)
-                nodes = _write(model, layers, written, logits == "last", tokenizer, stages)
+                nodes = _write(_Request(model, layers, engine, logits == "last", tokenizer), written, stages)
                 compared: list[Compared] = []
                 if verify:
                     stages.begin("verify")
@@ -158,25 +158,39 @@ class _Stages:
         self._stage = ""
 
 
-def _write(
-    model: Any, layers: list[LayerCache], folder: Path, last_logits: bool, tokenizer: Any, stages: _Stages
-) -> int:
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """What is to be written."""
+
+    model: Any
+    layers: list[LayerCache]
+    engine: str
+    last_logits: bool
+    tokenizer: Any
+
+    def program(self) -> ONNXProgram:
+        """Export the graph."""
+        call = example(self.model, self.layers)
+        graph = DecoderGraph(self.model, last_logits=self.last_logits)
+        return export(graph, call.args, dynamic_shapes=call.dynamic_shapes, opset_version=_OPSET, target="onnxruntime")
+
+
+def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     """Write all files of a folder; return the number of nodes."""
-    config = genai_config(model, layers)
-    program = _program(model, layers, last_logits)
+    model, length = request.model, context_length(request.model)
+    config = genai_config(model, request.layers)
+    program = request.program()
+    shares = request.engine == "genai" and share_caches(program.model, "input_ids", "attention_mask", length)
+    config["search"]["past_present_share_buffer"] = shares
+    if request.engine == "genai" and not shares and counts_padding(request.layers, length):
+        warn_user(_RIGHT_PADDING)
     stages.begin("save")
     program.save(folder / MODEL_FILE, external_data=True)
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     model.generation_config.save_pretrained(folder)
-    if tokenizer:
-        tokenizer.save_pretrained(folder)
+    if request.tokenizer:
+        request.tokenizer.save_pretrained(folder)
     return sum(1 for _ in program.model.graph.all_nodes())
-
-
-def _program(model: Any, layers: list[LayerCache], last_logits: bool) -> ONNXProgram:
-    call = example(model, layers)
-    graph = DecoderGraph(model, last_logits=last_logits)
-    return export(graph, call.args, dynamic_shapes=call.dynamic_shapes, opset_version=_OPSET, target="onnxruntime")
 
 
 def _check_dtype(model: Any) -> None:

@@ -27,6 +27,10 @@ class Generator:
 
     The keys and values of earlier steps stay in the runtime's memory; no step copies them through Python.
 
+    Attributes:
+        config: What ``genai_config.json`` says.
+        pads_behind: Whether the model counts the tokens of each row from the start, with padding behind the prompts.
+
     Args:
         folder: A folder with ``genai_config.json`` and the model file that it names.
         providers: Execution providers of ONNX Runtime, the preferred one first.
@@ -59,6 +63,7 @@ class Generator:
         kinds = "key", "value"
         self._past = [names["inputs"][f"past_{kind}_names"] % i for i in layers for kind in kinds]
         self._present = [names["outputs"][f"present_{kind}_names"] % i for i in layers for kind in kinds]
+        self.pads_behind = bool(self.config["search"]["past_present_share_buffer"])
         self._declared = {value.name: value for value in self._session.get_inputs()}
 
     def generate(
@@ -121,6 +126,10 @@ class Generator:
                 f"Prompts are (batch, tokens) with at least one token, and a mask has the same shape; these are "
                 f"{tokens.shape} and {mask.shape}."
             )
+        left = tokens[:, :0]
+        if self.pads_behind:
+            order = np.argsort(1 - mask, axis=1, kind="stable")
+            tokens, mask = np.take_along_axis(tokens, order, 1), np.take_along_axis(mask, order, 1)
         binding, cache = self._session.io_binding(), self._empty_cache(len(tokens))
         while True:
             binding.clear_binding_inputs()
@@ -133,7 +142,11 @@ class Generator:
                 binding.bind_output(name)
             self._session.run_with_iobinding(binding)
             result, *cache = binding.get_outputs()
-            tokens = yield result.numpy()[:, -1].astype(np.float32)
+            tokens = left[:, :1] if left.size else (yield result.numpy()[:, -1].astype(np.float32))
+            left = left[:, 1:]
+            if self.pads_behind and len(tokens) > 1 and tokens.shape[1] > 1:
+                # The operator takes several tokens behind a cache for one row only.
+                tokens, left = tokens[:, :1], tokens[:, 1:]
             mask = np.concatenate([mask, np.ones_like(tokens)], 1)
 
     def _empty_cache(self, batch: int) -> list[Any]:

@@ -63,7 +63,7 @@ def verify_folder(
     generator, most = Generator(folder), context_length(model)
     run = _genai(folder) if engine == "genai" else _onnxruntime(generator)
     batch = tuple(min(length, most - 1) for length in _PADDED)
-    if engine == "genai" and counts_padding(layers, max(batch) + _NEW):
+    if engine == "genai" and not generator.pads_behind and counts_padding(layers, max(batch) + _NEW):
         batch = (max(batch),) * len(batch)
     batches = [(length,) for length in _LENGTHS if length < most] + [batch]
     result = []
@@ -190,11 +190,14 @@ def _genai(folder: Path) -> Engine:
             do_sample=False, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
             max_length=total, min_length=total, batch_size=len(tokens),
         )  # fmt: skip
-        generator = og.Generator(model, parameters)
         on_the_right = np.take_along_axis(tokens, np.argsort(1 - mask, axis=1, kind="stable"), 1)
-        generator.append_tokens(on_the_right.astype(np.int32))
-        while not generator.is_done():
-            generator.generate_next_token()
+        try:
+            generator = og.Generator(model, parameters)
+            generator.append_tokens(on_the_right.astype(np.int32))
+            while not generator.is_done():
+                generator.generate_next_token()
+        except Exception as error:  # whatever the engine raises
+            raise RuntimeSupportError(f"ONNX Runtime GenAI cannot run the folder: {error}") from error
         return np.stack([generator.get_sequence(row) for row in range(len(tokens))]).astype(np.int64)
 
     return run

@@ -138,6 +138,7 @@ from onnxops_decomp.graph.symbols import SymbolNames, dimension_symbol
 from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, restore_calls
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_decomp.runtimes.onnxruntime.shared_caches import share_caches
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET
 from onnxops_decomp.torch_private import (
@@ -281,6 +282,7 @@ __all__ = [
     "save_model",
     "scope_keys",
     "set_custom_opsets",
+    "share_caches",
     "shared_memory",
     "shared_writes",
     "shown_inputs",

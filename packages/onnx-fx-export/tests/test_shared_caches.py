@@ -1,0 +1,145 @@
+"""Attention becomes GroupQueryAttention where its mask is proven to be the causal one, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from language_models import language_model
+
+import onnx_fx_export
+from onnx_fx_export.generation import Generator, export_folder
+from onnxops_decomp.exporting import share_caches
+
+Mask = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+HEADS, WIDTH = 2, 8
+
+
+class OneLayer(torch.nn.Module):
+    """Attention over a cache; ``mask`` gets the places of queries and keys, and the padding mask."""
+
+    def __init__(self, mask: Mask) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mask = mask
+        self.embedding = torch.nn.Embedding(16, HEADS * WIDTH)
+        self.project = torch.nn.Linear(HEADS * WIDTH, 3 * HEADS * WIDTH)
+
+    def forward(self, input_ids, attention_mask, key, value):
+        heads = self.project(self.embedding(input_ids)).unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
+        query, new_key, new_value = heads.unbind(0)
+        keys, values = torch.cat([key, new_key], 2), torch.cat([value, new_value], 2)
+        queries = torch.arange(input_ids.shape[1])[:, None] + key.shape[2]
+        allowed = self.mask(queries, torch.arange(keys.shape[2]), attention_mask.bool()[:, None, None])
+        result = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=allowed)
+        return result.transpose(1, 2).flatten(2), keys, values
+
+
+def call(batch: int, past: int, new: int) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(1)
+    cache = [torch.randn(batch, HEADS, past, WIDTH) for _ in range(2)]
+    return torch.randint(0, 16, (batch, new)), torch.ones(batch, past + new, dtype=torch.int64), *cache
+
+
+def exported(mask: Mask) -> tuple[OneLayer, onnx_fx_export.ONNXProgram, bool]:
+    model, kept = OneLayer(mask).eval(), {0: "batch", 2: "past"}
+    shapes = ({0: "batch", 1: "new"}, {0: "batch", 1: "total"}, kept, kept)
+    program = onnx_fx_export.export(
+        model, call(2, 5, 3), dynamic_shapes=shapes, opset_version=23, target="onnxruntime",
+        input_names=["tokens", "mask", "key", "value"],
+    )  # fmt: skip
+    return model, program, share_caches(program.model, "tokens", "mask", 64)
+
+
+CAUSAL: dict[str, Mask] = {
+    "no later than the query": lambda query, key, kept: (key <= query) & kept,
+    "not after the query": lambda query, key, kept: kept & (query - key >= 0),
+    "before the next": lambda query, key, kept: (key < query + 1) & kept,
+    "in a window": lambda query, key, kept: (key <= query) & (key > query - 3) & kept,
+    "at most two back": lambda query, key, kept: (query - key <= 2) & (key - query <= 0) & kept,
+}
+OTHERS: dict[str, Mask] = {
+    "the next token, too": lambda query, key, kept: (key <= query + 1) & kept,
+    "earlier tokens alone": lambda query, key, kept: (key <= query) & (key < query) & kept,
+    "padding, too": lambda query, key, kept: ((key <= query) & (key >= 0)).expand(1, 1, -1, -1) | (kept & False),
+    "a prefix in both directions": lambda query, key, kept: ((key <= query) | (key < 4)) & kept,
+    "not the first token": lambda query, key, kept: (key <= query) & (key >= 1) & kept,
+    "a window that moves by two": lambda query, key, kept: (key <= query) & (key * 2 > query) & kept,
+    "within blocks": lambda query, key, kept: (key <= query) & (key // 4 == query // 4) & kept,
+    "the token beside": lambda query, key, kept: (key <= query) & kept.roll(1, -1),
+}
+
+
+def count(program: onnx_fx_export.ONNXProgram, op_type: str) -> int:
+    return sum(node.op_type == op_type for node in program.model.graph)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_the_causal_mask_is_known_however_it_is_written(name):
+    model, program, shared = exported(CAUSAL[name])
+
+    assert shared
+    assert (count(program, "GroupQueryAttention"), count(program, "Attention")) == (1, 0)
+    for sizes in [(1, 0, 1), (3, 0, 6), (1, 7, 4), (3, 9, 1)]:
+        arguments = call(*sizes)
+        for found, wanted in zip(program(*arguments), model(*arguments), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_masks_stay(name):
+    model, program, shared = exported(OTHERS[name])
+
+    assert not shared
+    assert count(program, "GroupQueryAttention") == 0
+    arguments = call(2, 6, 4)
+    torch.testing.assert_close(program(*arguments)[0], model(*arguments)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> tuple[torch.nn.Module, Path]:
+    """A model with rotary embeddings, a window and grouped heads, as GenAI wants it."""
+    model = language_model("mistral", hidden_size=64)
+    return model, export_folder(model, tmp_path_factory.mktemp("shared") / "out", verify=False).path
+
+
+def test_rotary_embeddings_and_products_go_into_the_operator(folder):
+    import onnx
+
+    graph = onnx.load(folder[1] / "model.onnx", load_external_data=False).graph
+    types = [node.op_type for node in graph.node]
+
+    assert types.count("GroupQueryAttention") == 2
+    assert "RotaryEmbedding" not in types
+    assert types.count("MatMul") == 2 * 5 + 1
+
+
+def test_padded_rows_are_as_they_are_alone(folder):
+    model, path = folder
+    tokens = np.array([[0, 0, 0, 9, 4], [5, 6, 7, 8, 3], [0, 3, 3, 9, 11]])
+
+    found = Generator(path).generate(tokens, (tokens != 0).astype(np.int64), max_new_tokens=40, min_new_tokens=40)
+
+    for row, given in zip(found, tokens, strict=True):
+        alone = torch.from_numpy(given[given != 0])[None]
+        wanted = model.generate(
+            alone, attention_mask=torch.ones_like(alone), do_sample=False, max_new_tokens=40, min_new_tokens=40
+        )
+        np.testing.assert_array_equal(row[5:], wanted[0, alone.shape[1] :])
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_several_tokens_follow_a_cache(folder, rows):
+    model, path = folder
+    tokens = np.array([[9, 4, 5, 6, 7, 8], [3, 3, 8, 9, 5, 4]])[:rows]
+    steps = Generator(path).logits(tokens[:, :2])
+    next(steps)
+
+    found = steps.send(tokens[:, 2:])
+
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(tokens)).logits[:, -1].numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
