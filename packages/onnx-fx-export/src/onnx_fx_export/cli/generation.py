@@ -30,7 +30,7 @@ def generation_command(
         str, typer.Argument(help="folder of a transformers model, package.module:factory, or path/to/file.py:factory")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="folder to write; there must be none yet")],
-    precision: Annotated[str, typer.Option(help="precision of the weights")] = "fp32",
+    precision: Annotated[str, typer.Option(help='"fp32", "fp16", "int8" or "int4"')] = "fp32",
     engine: Annotated[str, typer.Option(help='"genai" or "onnxruntime": what is to run the folder')] = "genai",
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="generate with the engine, and compare token for token")
@@ -81,6 +81,11 @@ def _show(folder: GenerationFolder) -> None:
         prompts = ", ".join(map(str, compared.prompts))
         ties = f", {compared.ties} ties" if compared.ties else ""
         table.add_row(f"prompts of {prompts} tokens", f"{compared.tokens} tokens equal{ties}")
+    if (change := folder.quantization) is not None:
+        layers = f"{change.layers} layers" + (f", {len(change.left)} left" if change.left else "")
+        table.add_row("weights rounded", layers)
+        table.add_row("logits differ by", f"{change.difference:.1%}")
+        table.add_row("most likely token is the same", f"{change.same_tokens:.0%}")
     if not folder.compared:
         table.add_row("verified", "no")
     Console(soft_wrap=True).print(table)

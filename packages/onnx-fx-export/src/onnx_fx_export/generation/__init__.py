@@ -6,5 +6,6 @@ is loaded when it is first used.
 
 from onnx_fx_export.generation.folder import GenerationFolder, export_folder
 from onnx_fx_export.generation.generator import Generator
+from onnx_fx_export.generation.quantization import Quantization
 
-__all__ = ["GenerationFolder", "Generator", "export_folder"]
+__all__ = ["GenerationFolder", "Generator", "Quantization", "export_folder"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from onnx_fx_export.errors import InvalidArgumentError, SaveError
 from onnx_fx_export.generation.config import CONFIG_FILE, MODEL_FILE, context_length, genai_config
 from onnx_fx_export.generation.decoder import DecoderGraph, LayerCache, cache_layers, example, parameter_names
 from onnx_fx_export.generation.loading import loaded
+from onnx_fx_export.generation.quantization import BITS, Quantization, logits_of, quantized, quantized_error
 from onnx_fx_export.generation.requirements import genai, onnxruntime
 from onnx_fx_export.generation.verifying import Compared, counts_padding, verify_folder
 from onnxops_core.exporting import warn_user
@@ -31,6 +33,7 @@ _RIGHT_PADDING = (
     "counts in the windows. Generate batches of prompts of equal length, or use engine='onnxruntime', which pads on "
     "the left."
 )
+_PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
 _NEEDED = {"input_ids", "attention_mask", "past_key_values", "use_cache"}
 
@@ -45,6 +48,7 @@ class GenerationFolder:
         nodes: How many nodes the graph has.
         seconds: How long each stage took.
         compared: What was compared with the model's own ``generate``; empty without ``verify``.
+        quantization: What rounding the weights has changed, if they were rounded.
     """
 
     path: Path
@@ -52,12 +56,13 @@ class GenerationFolder:
     nodes: int
     seconds: dict[str, float]
     compared: list[Compared]
+    quantization: Quantization | None = None
 
 
 def export_folder(
     model: Any,
     out: str | os.PathLike[str],
-    precision: Literal["fp32"] = "fp32",
+    precision: Literal["fp32", "fp16", "int8", "int4"] = "fp32",
     engine: Literal["genai", "onnxruntime"] = "genai",
     verify: bool = True,
     *,
@@ -76,7 +81,10 @@ def export_folder(
         model: A model of transformers that can generate, or the path of a folder that ``save_pretrained`` wrote.
             It is not changed.
         out: The folder to write; there must be none yet.
-        precision: Precision of weights and arithmetic. A module has to have it; a folder is read in it.
+        precision: ``"fp32"`` or ``"fp16"`` for weights and arithmetic; a module has to have this precision, a folder is
+            read in it. ``"int8"`` or ``"int4"`` rounds the weights of linear layers to the nearest integers, with a
+            scale for each 32 columns, and computes in float32. The result says how far that is from the model; the
+            tokens are compared with those of the rounded model.
         engine: What is to run the folder: ``"genai"`` is ONNX Runtime GenAI, ``"onnxruntime"`` is
             :class:`~onnx_fx_export.generation.Generator` over plain ONNX Runtime. For GenAI, attention whose mask is
             proven to be the causal one, in a window or not, is written as ``GroupQueryAttention`` with a cache that
@@ -103,10 +111,11 @@ def export_folder(
     Example:
         >>> export_folder(model, "llama")  # doctest: +SKIP
     """
-    _check_choice("precision", precision, ("fp32",))
+    _check_choice("precision", precision, _PRECISIONS)
     _check_choice("engine", engine, _ENGINES)
     _check_choice("logits", logits, ("last", "all"))
     stages = _Stages(progress)
+    dtype = torch.float16 if precision == "fp16" else torch.float32
     path = Path(out)
     if path.exists():
         raise SaveError(f"The folder {path} is there already; remove it, or write to another one.")
@@ -114,27 +123,39 @@ def export_folder(
         _ = genai() if engine == "genai" else onnxruntime()
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
-        model, tokenizer = loaded(Path(model), tokenizer)
+        model, tokenizer = loaded(Path(model), tokenizer, dtype)
     _check_model(model)
-    _check_dtype(model)
+    _check_dtype(model, dtype, precision)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
             written = Path(beside) / path.name
             written.mkdir()
-            with in_mode(model, torch.onnx.TrainingMode.EVAL):
+            with in_mode(model, torch.onnx.TrainingMode.EVAL), _rounded(model, precision, stages) as quantization:
                 stages.begin("export")
-                layers = cache_layers(model)
-                nodes = _write(_Request(model, layers, engine, logits == "last", tokenizer), written, stages)
+                request = _Request(model, cache_layers(model), engine, logits == "last", tokenizer)
+                nodes = _write(request, written, stages)
                 compared: list[Compared] = []
                 if verify:
                     stages.begin("verify")
-                    compared = verify_folder(model, written, engine, layers, stages.tell)
+                    compared = verify_folder(model, written, engine, request.layers, stages.tell)
             stages.end()
             os.replace(written, path)
     except OSError as error:
         raise SaveError(f"The folder {path} cannot be written: {error.strerror or error}.") from error
     files = {file.name: file.stat().st_size for file in sorted(path.iterdir())}
-    return GenerationFolder(path, files, nodes, stages.seconds, compared)
+    return GenerationFolder(path, files, nodes, stages.seconds, compared, quantization)
+
+
+@contextlib.contextmanager
+def _rounded(model: Any, precision: str, stages: _Stages) -> Iterator[Quantization | None]:
+    """Let a model compute with rounded weights where the precision is one of integers."""
+    if precision not in BITS:
+        yield None
+        return
+    stages.begin("quantize")
+    before = logits_of(model)
+    with quantized(model, BITS[precision]) as (layers, left):
+        yield Quantization(layers, left, *quantized_error(model, before))
 
 
 class _Stages:
@@ -193,15 +214,14 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     return sum(1 for _ in program.model.graph.all_nodes())
 
 
-def _check_dtype(model: Any) -> None:
+def _check_dtype(model: Any, dtype: torch.dtype, precision: str) -> None:
     """Refuse models that compute in another dtype than the one that is written."""
-    other = sorted(
-        {str(weight.dtype) for weight in model.parameters() if weight.is_floating_point()} - {"torch.float32"}
-    )
+    other = sorted({str(weight.dtype) for weight in model.parameters() if weight.is_floating_point()} - {str(dtype)})
     if other:
+        cast = "half()" if dtype == torch.float16 else "float()"
         raise InvalidArgumentError(
-            f"The model has weights of {', '.join(other)}, and precision='fp32' is what can be written: give its "
-            "float(), or the path of its folder, which is read in float32."
+            f"The model has weights of {', '.join(other)}, and precision={precision!r} is written of {dtype}: give its "
+            f"{cast}, or the path of its folder, which is read in {dtype}."
         )
 
 

@@ -16,11 +16,12 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 _SHOWN = 3
 
 
-def loaded(folder: Path, tokenizer: Any) -> tuple[Any, Any]:
-    """Return the model that a folder holds, in float32, and its tokenizer.
+def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return the model that a folder holds, and its tokenizer.
 
     Args:
         folder: A folder that ``save_pretrained`` wrote.
+        dtype: Dtype of its weights.
         tokenizer: The tokenizer, ``False`` for none, ``None`` for that of the folder.
 
     Raises:
@@ -33,7 +34,7 @@ def loaded(folder: Path, tokenizer: Any) -> tuple[Any, Any]:
         tokenizer = _tokenizer(folder)
     try:
         model, report = transformers().AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+            folder, local_files_only=True, dtype=dtype, output_loading_info=True
         )
     except Exception as error:  # whatever reading files of another kind raises
         raise InvalidArgumentError(f"transformers cannot load {folder}: {error}") from error

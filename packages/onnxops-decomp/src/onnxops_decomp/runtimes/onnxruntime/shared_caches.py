@@ -23,6 +23,7 @@ _HEADS_OUT = (0, 2, 1, 3)
 _WIDTH_STEP = 8
 # With the rotary embedding inside it wants this.
 _TURNED_WIDTH_STEP = 16
+_KNOWN = ("scale", "softcap", "is_causal")
 _NEW, _PAST, _BATCH = (Affine.of(symbol) for symbol in ("S", "P", "B"))
 _ROW, _QUERY, _KEY = (Affine.of(symbol) for symbol in ("b", "i", "j"))
 
@@ -133,10 +134,10 @@ def _one_size(node: ir.Node) -> int | None:
 def _planned(node: ir.Node, inputs: _Inputs) -> _Plan | None:
     query, mask = operand(node, 0), operand(node, 3)
     joins = [_join(operand(node, place), node) for place in (1, 2)]
-    known = {"scale", "softcap", "is_causal"}
     if query is None or mask is None or query.dtype not in DTYPES or len(node.inputs) > 4 or len(node.outputs) > 1:
         return None
-    if set(node.attributes) - known or node.attributes.get_int("is_causal", 0):
+    known = all(name in _KNOWN for name in node.attributes)
+    if not known or node.attributes.get_int("is_causal", 0) != 0:
         return None
     keys, values = joins
     if keys is None or values is None or not _fit(dims(query), dims(keys.outputs[0]), dims(values.outputs[0])):
@@ -281,7 +282,8 @@ class _Rewriting:
         found = self._graph.initializers.get(name)
         if found is None:
             tensor = ir.tensor(array, name=name)
-            found = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+            found = ir.Value(name=name, type=ir.TensorType(tensor.dtype), const_value=tensor)
+            found.shape = ir.Shape(array.shape)
             self._graph.initializers.add(found)
         return found
 
@@ -423,8 +425,8 @@ class _Rewriting:
     def _joined(self, values: list[ir.Value], name: str) -> ir.Value:
         """Return weights beside each other, put together when they are written."""
         tensors = [value.const_value for value in values if value.const_value is not None]
-        shapes = [tuple(int(size) for size in tensor.shape) for tensor in tensors]
-        shape = ir.Shape([*shapes[0][:-1], sum(each[-1] for each in shapes)])
+        sizes = [tensor.shape.numpy() for tensor in tensors]
+        shape = ir.Shape([*sizes[0][:-1], sum(each[-1] for each in sizes)])
         tensor = DerivedTensor(_beside, tensors, name=name, dtype=tensors[0].dtype, shape=shape)
         value = ir.Value(name=name, type=values[0].type, shape=shape, const_value=tensor)
         self._graph.initializers.add(value)

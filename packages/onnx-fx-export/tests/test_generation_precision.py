@@ -1,0 +1,94 @@
+"""Folders with rounded weights generate what the rounded model does."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+import torch
+from language_models import language_model
+
+from onnx_fx_export import InvalidArgumentError
+from onnx_fx_export.generation import export_folder
+from onnx_fx_export.generation.quantization import GroupedLinear, quantized
+
+
+def operators(path) -> list[str]:
+    return [node.op_type for node in onnx.load(path / "model.onnx", load_external_data=False).graph.node]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_numbers_are_the_nearest_ones(bits):
+    torch.manual_seed(0)
+    weight = torch.randn(6, 64)
+
+    layer = GroupedLinear(weight, None, bits, 32)
+
+    step = layer.scales.abs().repeat_interleave(32, 1)
+    # The largest number has no negation, so that what lies at the other end may be off by a whole step.
+    assert ((layer.weight - weight).abs() <= step * (1 + 1e-6)).all()
+    inner = (weight / layer.scales.repeat_interleave(32, 1)) <= 2 ** (bits - 1) - 1
+    assert ((layer.weight - weight).abs()[inner] <= step[inner] / 2 * (1 + 1e-5)).all()
+    extreme = weight.unflatten(1, (-1, 32)).abs().amax(-1)
+    torch.testing.assert_close(layer.weight.unflatten(1, (-1, 32)).abs().amax(-1), extreme)
+
+
+def test_a_group_of_zeros_stays_zero():
+    assert not GroupedLinear(torch.zeros(2, 32), None, 4, 32).weight.any()
+
+
+@pytest.mark.parametrize(("precision", "most"), [("int4", 0.6), ("int8", 0.1)])
+def test_rounded_weights_are_stored_as_integers_and_generate_alike(precision, most, tmp_path):
+    model = language_model("llama", num_hidden_layers=1)
+    plain = export_folder(model, tmp_path / "plain", engine="onnxruntime", verify=False)
+
+    folder = export_folder(model, tmp_path / "out", precision, engine="onnxruntime")
+
+    assert len(folder.compared) == 4
+    assert operators(folder.path).count("MatMulNBits") == folder.quantization.layers == 8
+    assert folder.files["model.onnx.data"] < plain.files["model.onnx.data"] / 2
+    assert 0 < folder.quantization.difference < most
+    assert all(type(module) is not GroupedLinear for module in model.modules())
+
+
+def test_layers_of_odd_widths_stay_and_are_named(tmp_path):
+    model = language_model("llama", num_hidden_layers=1, intermediate_size=40)
+
+    folder = export_folder(model, tmp_path / "out", "int4", engine="onnxruntime", verify=False)
+
+    assert folder.quantization.left == ("model.layers.0.mlp.down_proj",)
+    assert operators(folder.path).count("MatMulNBits") == 7
+
+
+def test_a_head_that_shares_the_weight_of_the_embedding_is_rounded_alone():
+    model = language_model("llama", num_hidden_layers=1, tie_word_embeddings=True)
+    before = model.get_input_embeddings().weight.clone()
+
+    with quantized(model, 4):
+        assert isinstance(model.get_output_embeddings(), GroupedLinear)
+        assert torch.equal(model.get_input_embeddings().weight, before)
+
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_half_precision_is_written_of_a_model_that_has_it(tmp_path):
+    model = language_model("llama", num_hidden_layers=1)
+    with pytest.raises(InvalidArgumentError, match=r"weights of torch\.float32.*half\(\)"):
+        export_folder(model, tmp_path / "out", "fp16", engine="onnxruntime")
+
+    folder = export_folder(model.half(), tmp_path / "out", "fp16", engine="onnxruntime")
+
+    graph = onnx.load(folder.path / "model.onnx", load_external_data=False).graph
+    assert {value.type.tensor_type.elem_type for value in graph.output} == {onnx.TensorProto.FLOAT16}
+    assert len(folder.compared) == 4
+
+
+def test_a_model_that_torchao_rounded_is_written_as_it_is(tmp_path):
+    torchao = pytest.importorskip("torchao.quantization", reason="torchao is an optional package")
+    model = language_model("llama", num_hidden_layers=1)
+    numbers = torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(32))
+    torchao.quantize_(model, numbers)
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert len(folder.compared) == 4
+    assert operators(folder.path).count("MatMulNBits") == 8
