@@ -1,0 +1,159 @@
+"""Folders for ONNX Runtime GenAI beside those that GenAI's own model builder writes by hand, in one run.
+
+    python benchmarks/generation.py [--only llama qwen3] [--json FILE]
+
+Both folders come from one checkpoint of random weights: 8 layers of width 512, 8 heads that share 4 of keys and values.
+GenAI runs both on one thread, the two taking turns: a prompt of 512 tokens, then 32 tokens more. Where precision is
+int4, the builder lets the product round its operand to eight bits as well, which is faster; here the product is exact,
+and so it is asked of the builder, too (``int4_accuracy_level=1``).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from figures import Cell, Figure, command, quiet
+
+PROMPT, NEW = 512, 32
+_SIZES = {
+    "vocab_size": 4096, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 2048,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False,
+}  # fmt: skip
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "mistral": ("MistralConfig", {"sliding_window": None}),
+    "qwen3": ("Qwen3Config", {}),
+    "olmo2": ("Olmo2Config", {}),
+    "granite": ("GraniteConfig", {}),
+}
+PRECISIONS = ("fp32", "int4")
+
+
+def checkpoint(name: str, folder: Path) -> None:
+    """Write a model with random weights and a tokenizer, both of which the builder wants."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    kind, settings = MODELS[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, kind)(**{**_SIZES, **settings})
+    transformers.AutoModelForCausalLM.from_config(config).eval().save_pretrained(folder)
+    tokenizer = Tokenizer(models.BPE({"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
+
+
+def ours(source: Path, out: Path, precision: str) -> None:
+    """Write a folder with this project."""
+    from onnx_fx_export.generation import export_folder
+
+    export_folder(source, out, precision, verify=False)  # type: ignore[arg-type]
+
+
+def theirs(source: Path, out: Path, precision: str) -> None:
+    """Write a folder with GenAI's model builder."""
+    options = ["--extra_options", "int4_accuracy_level=1"] if precision == "int4" else []
+    module = [sys.executable, "-m", "onnxruntime_genai.models.builder"]
+    place = ["-i", str(source), "-o", str(out), "-c", str(out / "cache"), "-p", precision, "-e", "cpu"]
+    subprocess.run([*module, *place, *options], check=True, capture_output=True)
+
+
+class Engine:
+    """GenAI with one folder, on one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        import onnxruntime_genai as genai
+
+        path = folder / "genai_config.json"
+        config = json.loads(path.read_text())
+        config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = 1
+        path.write_text(json.dumps(config))
+        self.nodes = len(onnx.load(folder / "model.onnx", load_external_data=False).graph.node)
+        self._genai, self._model = genai, genai.Model(str(folder))
+
+    def run(self) -> tuple[float, float, list[int]]:
+        """Return the seconds of the prompt and of each new token, and the new tokens."""
+        options = self._genai.GeneratorParams(self._model)
+        options.set_search_options(do_sample=False, max_length=PROMPT + NEW, min_length=PROMPT + NEW)
+        generator = self._genai.Generator(self._model, options)
+        start = time.perf_counter()
+        generator.append_tokens(np.random.default_rng(0).integers(3, 4096, (1, PROMPT)).astype(np.int32))
+        generator.generate_next_token()
+        middle = time.perf_counter()
+        while not generator.is_done():
+            generator.generate_next_token()
+        end = time.perf_counter()
+        return middle - start, (end - middle) / (NEW - 1), list(generator.get_sequence(0))[PROMPT:]
+
+
+def measure(name: str, precision: str, rounds: int) -> dict[str, Cell]:
+    """Measure both folders of one model."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "checkpoint"
+        checkpoint(name, source)
+        for write, out in ((ours, "ours"), (theirs, "theirs")):
+            write(source, Path(folder) / out, precision)
+        engines = [Engine(Path(folder) / out) for out in ("ours", "theirs")]
+        runs = [[engine.run() for engine in engines] for _ in range(rounds)]
+    prompt, token = ([min(run[side][place] for run in runs) for side in (0, 1)] for place in (0, 1))
+    return {
+        "model": name,
+        "precision": precision,
+        "nodes": engines[0].nodes,
+        "their_nodes": engines[1].nodes,
+        "prompt": PROMPT / prompt[0],
+        "their_prompt": PROMPT / prompt[1],
+        "tokens": 1 / token[0],
+        "their_tokens": 1 / token[1],
+        "prompt_ratio": prompt[1] / prompt[0],
+        "token_ratio": token[1] / token[0],
+        "equal": sum(a == b for a, b in zip(*(run[2] for run in runs[0]), strict=True)) / NEW,
+    }
+
+
+COLUMNS = {
+    "model": "model",
+    "precision": "precision",
+    "nodes": "nodes",
+    "their_nodes": "builder's",
+    "prompt": "prompt tokens/s",
+    "their_prompt": "builder's",
+    "tokens": "new tokens/s",
+    "their_tokens": "builder's",
+    "prompt_ratio": "prompt ratio",
+    "token_ratio": "new tokens ratio",
+    "equal": "equal tokens",
+}
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = command(__doc__, MODELS)
+    parser.add_argument("--rounds", type=int, default=5, help="how often each side has its turn; the best counts")
+    options = parser.parse_args()
+    quiet()
+    try:
+        import onnxruntime_genai  # noqa: F401
+    except ModuleNotFoundError:
+        print("onnxruntime-genai is not installed: nothing measured.")
+        return
+    Figure(
+        title="Folders for ONNX Runtime GenAI",
+        caption="Nodes, and tokens per second on one thread, beside the folder of GenAI's model builder; more is better.",
+        columns=COLUMNS,
+        rows=[measure(name, precision, options.rounds) for name in options.only for precision in PRECISIONS],
+    ).finish(options.json)
+
+
+if __name__ == "__main__":
+    main()
