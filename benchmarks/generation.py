@@ -149,7 +149,7 @@ def main() -> None:
         return
     Figure(
         title="Folders for ONNX Runtime GenAI",
-        caption="Nodes, and tokens per second on one thread, beside the folder of GenAI's model builder; more is better.",
+        caption="Nodes, and tokens per second on one thread, beside the folders of GenAI's model builder.",
         columns=COLUMNS,
         rows=[measure(name, precision, options.rounds) for name in options.only for precision in PRECISIONS],
     ).finish(options.json)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import onnx
 import pytest
 import torch
@@ -82,7 +84,9 @@ def test_half_precision_is_written_of_a_model_that_has_it(tmp_path):
     assert len(folder.compared) == 4
 
 
-def test_a_model_that_torchao_rounded_is_written_as_it_is(tmp_path):
+def test_a_model_that_torchao_rounded_is_written_as_it_is(tmp_path, monkeypatch):
+    # torchao logs while it computes, and what pytest keeps of that would be state.
+    monkeypatch.setattr(logging.root, "handlers", [])
     torchao = pytest.importorskip("torchao.quantization", reason="torchao is an optional package")
     model = language_model("llama", num_hidden_layers=1)
     numbers = torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(32))

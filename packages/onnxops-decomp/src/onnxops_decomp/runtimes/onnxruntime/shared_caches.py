@@ -6,6 +6,7 @@ Specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOper
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -402,48 +403,70 @@ class _Rewriting:
 
     def _packed(self, before: ir.Node, flat: list[ir.Value]) -> ir.Value | None:
         """Return one product by the joined weights in the place of three of the same value."""
-        products = [_product(value) for value in flat]
-        found = [each for each in products if each is not None]
-        if len(found) != 3 or len({id(each.source) for each in found}) != 1:
+        products = [each for value in flat if (each := _product(value)) is not None]
+        if len(products) != len(flat) or len({each.kind for each in products}) != 1:
             return None
-        if len({each.bias is None for each in found}) != 1:
-            return None
-        name = str(found[0].weight.name)
-        weight = self._joined([each.weight for each in found], f"{name}.packed")
-        node = ir.Node("", "MatMul", [found[0].source, weight], num_outputs=1)
-        shape, like = dims(flat[0]), flat[0]
+        first, like, shape = products[0].node, flat[0], dims(flat[0])
         assert shape is not None
-        wide = ir.Shape([*shape[:2], (dims(weight) or ())[-1]])
+        joined = [self._joined(list(each), first.op_type) for each in zip(*(p.weights for p in products), strict=True)]
+        inputs = list(first.inputs)
+        for place, weight in zip(products[0].places, joined, strict=False):
+            inputs[place] = weight
+        widths = [(dims(value) or (None,))[-1] for value in flat]
+        if not all(isinstance(width, int) for width in widths):
+            return None
+        total = sum(width for width in widths if isinstance(width, int))
+        attributes = [
+            ir.AttrInt64("N", total) if name == "N" else attribute for name, attribute in first.attributes.items()
+        ]
+        node = ir.Node(first.domain, first.op_type, inputs, attributes, num_outputs=1, version=first.version)
+        wide = ir.Shape([*shape[:2], total])
         self._insert(before, node, f"{like.name}.packed", like, wide)
-        biases = [each.bias for each in found if each.bias is not None]
-        if not biases:
+        if products[0].bias is None:
             return node.outputs[0]
-        add = ir.Node("", "Add", [node.outputs[0], self._joined(biases, f"{biases[0].name}.packed")], num_outputs=1)
+        add = ir.Node("", "Add", [node.outputs[0], joined[-1]], num_outputs=1)
         self._insert(before, add, f"{like.name}.packed.biased", like, wide)
         return add.outputs[0]
 
-    def _joined(self, values: list[ir.Value], name: str) -> ir.Value:
+    def _joined(self, values: list[ir.Value], op_type: str) -> ir.Value:
         """Return weights beside each other, put together when they are written."""
+        axis = -1 if op_type == "MatMul" else 0
+        name = f"{values[0].name}.packed"
         tensors = [value.const_value for value in values if value.const_value is not None]
-        sizes = [tensor.shape.numpy() for tensor in tensors]
-        shape = ir.Shape([*sizes[0][:-1], sum(each[-1] for each in sizes)])
-        tensor = DerivedTensor(_beside, tensors, name=name, dtype=tensors[0].dtype, shape=shape)
-        value = ir.Value(name=name, type=values[0].type, shape=shape, const_value=tensor)
+        sizes = [list(tensor.shape.numpy()) for tensor in tensors]
+        whole = list(sizes[0])
+        whole[axis] = sum(each[axis] for each in sizes)
+        tensor = DerivedTensor(
+            partial(_beside, axis), tensors, name=name, dtype=tensors[0].dtype, shape=ir.Shape(whole)
+        )
+        value = ir.Value(name=name, type=values[0].type, shape=ir.Shape(whole), const_value=tensor)
         self._graph.initializers.add(value)
         return value
 
 
-def _beside(*arrays: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    return np.concatenate(arrays, -1)
+def _beside(axis: int, *arrays: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    return np.concatenate(arrays, axis)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Product:
-    """A value times a weight that nothing else reads, and a bias."""
+    """A product with weights that nothing else reads, and a bias behind it."""
 
-    source: ir.Value
-    weight: ir.Value
+    node: ir.Node
+    places: tuple[int, ...]
     bias: ir.Value | None
+
+    @property
+    def weights(self) -> list[ir.Value]:
+        """The weights of the node, and the bias."""
+        found = [self.node.inputs[place] for place in self.places]
+        return [value for value in (*found, self.bias) if value is not None]
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What is the same for products that can become one."""
+        own = {name: attribute.value for name, attribute in self.node.attributes.items() if name != "N"}
+        return (self.node.op_type, id(self.node.inputs[0]), self.places, self.bias is None, tuple(sorted(own.items())))
 
 
 def _product(value: ir.Value) -> _Product | None:
@@ -451,14 +474,17 @@ def _product(value: ir.Value) -> _Product | None:
     if add is not None:
         biases = [each for each in add.inputs if each is not None and each.is_initializer()]
         others = [each for each in add.inputs if each is not None and not each.is_initializer()]
-        width = (dims(value) or (None,))[-1]
-        if len(biases) != 1 or dims(biases[0]) != (width,) or len(biases[0].uses()) != 1:
+        if len(biases) != 1 or dims(biases[0]) != ((dims(value) or (None,))[-1],):
             return None
         bias, value = biases[0], others[0]
-    node = producer(value, "MatMul")
-    source, weight = (operand(node, 0), operand(node, 1)) if node else (None, None)
-    if source is None or weight is None or not weight.is_initializer() or weight.const_value is None:
+    node = value.producer()
+    if node is None or (node.domain, node.op_type) not in (("", "MatMul"), (DOMAIN, "MatMulNBits")):
         return None
-    if len(dims(weight) or ()) != 2 or len(weight.uses()) != 1:
+    places = tuple(place for place, each in enumerate(node.inputs) if place and each is not None)
+    result = _Product(node, places, bias)
+    # Zeros of four bits are packed in pairs, which do not join where their number is odd.
+    if node.op_type == "MatMulNBits" and not set(places) <= {1, 2, 5}:
         return None
-    return _Product(source, weight, bias)
+    ready = all(w.is_initializer() and w.const_value is not None and len(w.uses()) == 1 for w in result.weights)
+    is_matrix = node.op_type != "MatMul" or len(dims(result.weights[0]) or ()) == 2
+    return result if ready and is_matrix else None
