@@ -5,7 +5,7 @@
 Both folders come from one checkpoint of random weights: 8 layers of width 512, 8 heads that share 4 of keys and values.
 GenAI runs both on one thread, the two taking turns: a prompt of 512 tokens, then 32 tokens more. Where precision is
 int4, the builder lets the product round its operand to eight bits as well, which is faster; here the product is exact,
-and so it is asked of the builder, too (``int4_accuracy_level=1``).
+and so it is asked of the builder, too (``accuracy_level=1``).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def ours(source: Path, out: Path, precision: str) -> None:
 
 def theirs(source: Path, out: Path, precision: str) -> None:
     """Write a folder with GenAI's model builder."""
-    options = ["--extra_options", "int4_accuracy_level=1"] if precision == "int4" else []
+    options = ["--extra_options", "accuracy_level=1"] if precision == "int4" else []
     module = [sys.executable, "-m", "onnxruntime_genai.models.builder"]
     place = ["-i", str(source), "-o", str(out), "-c", str(out / "cache"), "-p", precision, "-e", "cpu"]
     subprocess.run([*module, *place, *options], check=True, capture_output=True)
@@ -93,7 +93,7 @@ class Engine:
         while not generator.is_done():
             generator.generate_next_token()
         end = time.perf_counter()
-        return middle - start, (end - middle) / (NEW - 1), list(generator.get_sequence(0))[PROMPT:]
+        return middle - start, (end - middle) / (NEW - 1), generator.get_sequence(0)[PROMPT:].tolist()
 
 
 def measure(name: str, precision: str, rounds: int) -> dict[str, Cell]:
