@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import onnx
 import pytest
 import torch
@@ -82,17 +80,3 @@ def test_half_precision_is_written_of_a_model_that_has_it(tmp_path):
     graph = onnx.load(folder.path / "model.onnx", load_external_data=False).graph
     assert {value.type.tensor_type.elem_type for value in graph.output} == {onnx.TensorProto.FLOAT16}
     assert len(folder.compared) == 4
-
-
-def test_a_model_that_torchao_rounded_is_written_as_it_is(tmp_path, monkeypatch):
-    # torchao logs while it computes, and what pytest keeps of that would be state.
-    monkeypatch.setattr(logging.root, "handlers", [])
-    torchao = pytest.importorskip("torchao.quantization", reason="torchao is an optional package")
-    model = language_model("llama", num_hidden_layers=1)
-    numbers = torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(32))
-    torchao.quantize_(model, numbers)
-
-    folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
-
-    assert len(folder.compared) == 4
-    assert operators(folder.path).count("MatMulNBits") == 8
