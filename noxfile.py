@@ -378,6 +378,15 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def architectures(session: nox.Session) -> None:
+    """Export the model classes of installed libraries, go on where it was stopped, and write the page about them."""
+    python = torch_env(session)
+    # Beside a CPU build of torch, torchvision takes its own without looking for another torch.
+    pip_install(session, python, "--no-deps", "timm", "torchvision")
+    session.run(python, "-m", "tools.architectures", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
 def dev(session: nox.Session) -> None:
     """Make .venv: all packages editable, with everything that tests, lint and docs need."""
     python = create_env(session, ROOT / ".venv")

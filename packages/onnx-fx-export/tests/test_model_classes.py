@@ -1,0 +1,46 @@
+"""Classes of transformers, of different kinds, are right with dynamic sizes at three of them, padded masks included."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.architectures.judge import judged
+from tools.architectures.page import page_text
+
+# Decoders with sliding windows and with experts, encoders and decoders, attention without softmax, images, sound.
+CLASSES = [
+    "AlbertModel",
+    "Gemma3TextModel",
+    "WhisperModel",
+    "MixtralModel",
+    "T5Model",
+    "BartModel",
+    "FNetModel",
+    "SegformerModel",
+    "Dinov2Model",
+    "CLIPTextModel",
+    "Wav2Vec2Model",
+    "BloomModel",
+]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_is_right_at_other_sizes(name: str) -> None:
+    pytest.importorskip("transformers")
+    found = judged("transformers", name, timed=False)
+    assert (found.verdict, found.reason) == ("right", "")
+
+
+def test_a_class_that_cannot_be_built_is_no_success() -> None:
+    assert judged("transformers", "NoSuchModel").verdict == "not built"
+
+
+def test_the_page_tells_of_each_class_and_counts_them() -> None:
+    row = {"library": "some", "torch_onnx": "refused: why", "strategy": "strict", "reason": "", "nodes": 3}
+    rows = [
+        {**row, "name": "One", "verdict": "right", "seconds": 3.0, "capture": 2.0},
+        {**row, "name": "Two", "verdict": "not built", "seconds": None, "capture": None},
+    ]
+    text = page_text(rows)
+    assert "Of 2 classes tried, 1 could be built: 1 right, 0 static, 0 refused, 0 wrong." in text
+    assert "| One | right (strict) | 3 | 1.5 | refused |  |" in text

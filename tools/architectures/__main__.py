@@ -1,0 +1,95 @@
+"""Judge the model classes of installed libraries, each in a process of its own, and write the page about them.
+
+    python -m tools.architectures [--library transformers timm torchvision] [--only NAME] [--minutes 30] [--beside 8]
+
+What is known already is not run again: the results, one JSON line for each class, are kept beside this file. Classes
+come in an order of chance that is the same every time, so that a part of them is a fair sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import logging
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import onnx_fx_export
+from tools.architectures.judge import Verdict, judged
+from tools.architectures.page import write_page
+from tools.architectures.small import class_names
+
+RESULTS = Path(__file__).parent / "results.jsonl"
+
+
+def _chance(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def _work(library: str, name: str, beside: bool, channel: Any) -> None:
+    logging.disable(logging.CRITICAL)
+    channel.send(dataclasses.asdict(judged(library, name, beside=beside)))
+
+
+def _in_a_process(library: str, name: str, beside: bool, limit: float) -> dict[str, Any]:
+    """Judge a class in a process that may crash, or not end."""
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe(duplex=False)
+    process = fork.Process(target=_work, args=(library, name, beside, theirs))
+    process.start()
+    theirs.close()
+    failure = Verdict(library, name, "refused", f"did not end in {limit:.0f} s")
+    try:
+        if ours.poll(limit):
+            return dict(ours.recv())
+    except EOFError:
+        failure.reason = "the process ended"
+    finally:
+        process.kill()
+        process.join()
+    return dataclasses.asdict(failure)
+
+
+def known(path: Path = RESULTS) -> list[dict[str, Any]]:
+    """Return the results that are kept."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> None:
+    """Judge what is not known yet, until the time is over."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", nargs="+", default=["transformers", "timm", "torchvision"])
+    parser.add_argument("--only", nargs="+", help="classes to judge, again if they are known")
+    parser.add_argument("--minutes", type=float, default=600, help="when to stop")
+    parser.add_argument("--limit", type=float, default=120, help="seconds for one class")
+    parser.add_argument("--beside", type=int, default=8, help="judge torch.onnx as well for one class in so many")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    # What is loaded on first use is no part of the time of a class.
+    onnx_fx_export.export(torch.nn.Linear(2, 2), (torch.ones(2, 2),), dynamic_shapes=({0: "batch"},))
+    end = time.monotonic() + 60 * options.minutes
+    results = {(row["library"], row["name"]): row for row in known()}
+    for library in options.library:
+        names = sorted(options.only or class_names(library), key=_chance)
+        for index, name in enumerate(names):
+            if time.monotonic() > end:
+                break
+            if (library, name) in results and not options.only:
+                continue
+            beside = bool(options.beside) and index % options.beside == 0
+            row = _in_a_process(library, name, beside, options.limit)
+            results[library, name] = row
+            print(f"{index + 1}/{len(names)} {name}: {row['verdict']} {row['reason'][:90]}", flush=True)
+            lines = [json.dumps(results[key]) for key in sorted(results)]
+            RESULTS.write_text("".join(f"{line}\n" for line in lines))
+    write_page([*results.values()])
+
+
+if __name__ == "__main__":
+    main()

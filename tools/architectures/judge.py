@@ -1,0 +1,212 @@
+"""The verdict on one class: both exports, their values at other sizes, and what torch's own exporters make of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import onnx_fx_export
+from tools.architectures.small import NotBuiltError, inputs_of, small_model
+
+__all__ = ["Verdict", "judged"]
+
+# Of the example, and of the two calls that are compared: a batch and a length each.
+_EXAMPLE, _OTHERS = (2, 12), ((3, 17), (1, 9))
+_OPSET = 20
+Inputs = Mapping[str, torch.Tensor]
+
+
+@dataclasses.dataclass
+class Verdict:
+    """What became of a class.
+
+    Attributes:
+        library: Where the class is from.
+        name: Its name.
+        verdict: ``right``, ``static`` (right with static sizes only), ``wrong``, ``refused``, or ``not built``.
+        reason: Why it is not ``right``.
+        strategy: The strategy that captured it.
+        nodes: The number of nodes of the dynamic model, or else the static one.
+        seconds: What the dynamic export took.
+        capture: What torch.export alone took, with the same dimensions.
+        torch_onnx: The verdict on torch.onnx, if it was asked for.
+    """
+
+    library: str
+    name: str
+    verdict: str = "right"
+    reason: str = ""
+    strategy: str | None = None
+    nodes: int | None = None
+    seconds: float | None = None
+    capture: float | None = None
+    torch_onnx: str | None = None
+
+
+def judged(library: str, name: str, *, timed: bool = True, beside: bool = False) -> Verdict:
+    """Judge a class.
+
+    Args:
+        library: Where it is from.
+        name: Its name.
+        timed: Whether torch.export alone is measured.
+        beside: Whether torch.onnx is judged, too.
+    """
+    result = Verdict(library, name)
+    try:
+        model = small_model(library, name)
+        example, dims = inputs_of(library, model, *_EXAMPLE)
+        expected = [(inputs, _tensors(model, inputs)) for inputs in _calls(library, model, example)]
+    except NotBuiltError as error:
+        result.verdict, result.reason = "not built", str(error)
+        return result
+    except Exception as error:
+        result.verdict, result.reason = "not built", f"eager fails: {_line(error)}"
+        return result
+    with _quiet():
+        _judge(result, model, example, dims, expected)
+        if timed:
+            marked = _marked(dims)
+            result.capture = _seconds(lambda: torch.export.export(model, (), dict(example), dynamic_shapes=marked))
+        if beside:
+            result.torch_onnx = _torch_onnx(model, example, dims, expected)
+    return result
+
+
+def _calls(library: str, model: torch.nn.Module, example: Inputs) -> Iterator[Inputs]:
+    """Yield the inputs of the comparisons: the example, and those of other sizes."""
+    yield example
+    for batch, length in _OTHERS:
+        yield inputs_of(library, model, batch, length)[0]
+
+
+def _judge(
+    result: Verdict,
+    model: torch.nn.Module,
+    example: Inputs,
+    dims: Mapping[str, Mapping[int, str]],
+    expected: list[tuple[Inputs, list[torch.Tensor]]],
+) -> None:
+    try:
+        start = time.perf_counter()
+        program = onnx_fx_export.export(model, kwargs=dict(example), dynamic_shapes=dims, opset_version=_OPSET)
+        result.seconds = round(time.perf_counter() - start, 2)
+    except Exception as error:
+        result.verdict, result.reason = "refused", _line(error)
+    else:
+        _describe(result, program)
+        result.verdict, result.reason = _compared(program, expected)
+    if result.verdict in ("refused", "wrong"):
+        with contextlib.suppress(Exception):
+            program = onnx_fx_export.export(model, kwargs=dict(example), opset_version=_OPSET)
+            if _compared(program, expected[:1])[0] == "right" and result.verdict == "refused":
+                _describe(result, program)
+                result.verdict = "static"
+
+
+def _describe(result: Verdict, program: Any) -> None:
+    result.nodes = sum(1 for _ in program.model.graph.all_nodes())
+    result.strategy = program.capture_strategy
+
+
+def _compared(program: Any, expected: list[tuple[Inputs, list[torch.Tensor]]]) -> tuple[str, str]:
+    for inputs, wanted in expected:
+        sizes = [tuple(value.shape) for value in inputs.values()]
+        try:
+            found = _tensors(program, inputs)
+        except Exception as error:
+            return "refused", f"at {sizes}: {_line(error)}"
+        if text := _difference(found, wanted):
+            return "wrong", f"at {sizes}: {text}"
+    return "right", ""
+
+
+def _difference(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> str:
+    if len(found) != len(wanted):
+        return f"{len(found)} outputs, not {len(wanted)}"
+    for index, (ours, eager) in enumerate(zip(found, wanted, strict=True)):
+        if ours.shape != eager.shape or ours.dtype != eager.dtype:
+            return f"output {index} is {ours.dtype} {tuple(ours.shape)}, not {eager.dtype} {tuple(eager.shape)}"
+        if not eager.numel():
+            continue
+        scale = float(eager.double().nan_to_num(posinf=0, neginf=0).abs().max())
+        if not torch.allclose(ours.double(), eager.double(), rtol=1e-3, atol=1e-4 * max(scale, 1.0), equal_nan=True):
+            return f"output {index} differs by {float((ours.double() - eager.double()).abs().max()):.2g}"
+    return ""
+
+
+def _torch_onnx(
+    model: torch.nn.Module,
+    example: Inputs,
+    dims: Mapping[str, Mapping[int, str]],
+    expected: list[tuple[Inputs, list[torch.Tensor]]],
+) -> str:
+    """Return the verdict on ``torch.onnx.export`` of the same call."""
+    import onnxruntime
+
+    try:
+        shapes = _marked(dims)
+        exported = torch.onnx.export(model, (), kwargs=dict(example), dynamic_shapes=shapes, dynamo=True, verbose=False)
+        session = onnxruntime.InferenceSession(exported.model_proto.SerializeToString())  # type: ignore[union-attr]
+        names = [value.name for value in session.get_inputs()]
+        for inputs, wanted in expected:
+            feeds = {name: inputs[name].numpy() for name in names}
+            found = [torch.from_numpy(value) for value in session.run(None, feeds)]
+            if text := _difference(found, wanted):
+                return f"wrong: {text}"
+    except Exception as error:
+        return f"refused: {_line(error)}"
+    return "right"
+
+
+def _marked(dims: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, Any]]:
+    return {name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for name, axes in dims.items()}
+
+
+def _seconds(run: Callable[[], object]) -> float | None:
+    start = time.perf_counter()
+    try:
+        run()
+    except Exception:
+        return None
+    return round(time.perf_counter() - start, 2)
+
+
+def _tensors(model: Callable[..., Any], inputs: Inputs) -> list[torch.Tensor]:
+    with torch.no_grad():
+        result = model(**{name: value.clone() for name, value in inputs.items()})
+    return [leaf for leaf in pytree.tree_leaves(_plain(result)) if isinstance(leaf, torch.Tensor)]
+
+
+def _plain(result: Any) -> Any:
+    """Return a result with dictionaries in the place of the classes of transformers."""
+    if isinstance(result, Mapping):
+        return {key: _plain(value) for key, value in result.items()}
+    return tuple(map(_plain, result)) if isinstance(result, list | tuple) else result
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _line(error: BaseException) -> str:
+    """Return what kind of error it is, and what it says first, in one line without paths."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    text = " ".join(lines[:3])
+    words = [word.rpartition("/")[2] if "/" in word else word for word in text.split()]
+    return f"{type(error).__name__}: {' '.join(words)}"[:240]
