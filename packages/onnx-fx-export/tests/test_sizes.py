@@ -332,14 +332,27 @@ def test_an_error_says_that_a_larger_example_may_help() -> None:
     def filled(x):
         y = x.clone()
         y[1:] = 0.0
+        y[3:] = 1.0
         return y
 
     line = filled.__code__.co_firstlineno + 2
     with pytest.raises(DynamicShapeError, match=rf"(?s)test_sizes.py:{line}.*give a larger example"):
         export(FunctionModule(filled), (torch.randn(2, 3),), dynamic_shapes=({0: "n"},))
-    program = export(FunctionModule(filled), (torch.randn(5, 3),), dynamic_shapes=({0: "n"},))
-    for rows in (1, 2, 7):
+    program = export(FunctionModule(filled), (torch.randn(8, 3),), dynamic_shapes=({0: "n"},))
+    for rows in (5, 11):
         x = torch.randn(rows, 3)
+        torch.testing.assert_close(program(x), filled(x))
+
+
+def test_a_larger_example_is_taken_where_a_part_of_the_given_one_is_too_small() -> None:
+    def filled(x):
+        y = x.clone()
+        y[1:] = 0.0
+        return y
+
+    program = export(FunctionModule(filled), (torch.randn(2, 4),), dynamic_shapes=({0: "n"},))
+    for rows in (1, 2, 7):
+        x = torch.randn(rows, 4)
         torch.testing.assert_close(program(x), filled(x))
 
 

@@ -41,6 +41,11 @@ class DynamicShapeError(OnnxExporterError):
     facts: Sequence[str] = ()
     declarations: Sequence[str] = ()
 
+    @property
+    def is_of_small_part(self) -> bool:
+        """Whether a size computed from others was taken for a constant because it is 0 or 1 in the example."""
+        return any(_BECOMES_SPECIAL.search(fact) for fact in self.facts)
+
     @classmethod
     def fixed(cls, facts: Sequence[str], declarations: Sequence[str] = ()) -> DynamicShapeError:
         """Return the error for dimensions of which the model's code takes some sizes or only one.

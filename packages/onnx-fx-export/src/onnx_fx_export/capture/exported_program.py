@@ -31,8 +31,8 @@ _ENLARGED = (
 def capture(request: CaptureRequest) -> CapturedProgram:
     """Capture a model with torch.export, by the first strategy that serves.
 
-    torch.export takes sizes 0 and 1 for constants; where a dynamic dimension has such a size, the model is captured
-    with an example of other sizes.
+    torch.export takes sizes 0 and 1 for constants; where a dynamic dimension has such a size, or a part of it fails for
+    that reason, the model is captured with an example of other sizes.
 
     Raises:
         DynamicShapeError: If a declared dimension turned out to be fixed by the model.
@@ -58,10 +58,23 @@ def capture(request: CaptureRequest) -> CapturedProgram:
     if isinstance(first, DynamicShapeError):
         with specializations() as fixed, contextlib.suppress(OnnxExporterError):
             _captured(request, examples[0])
-        raise first.at(fixed) from first.__cause__
+        error = first.at(fixed)
+        if not enlarge and error.is_of_small_part and (captured := _of_larger_example(request)) is not None:
+            return captured
+        raise error from first.__cause__
     if enlarge:
         raise CaptureError(f"{first}\n{_ENLARGED}") from first.__cause__
     raise first
+
+
+def _of_larger_example(request: CaptureRequest) -> CapturedProgram | None:
+    """Capture with all dynamic sizes doubled; None if that fails too, or does not hold for the example."""
+    *_, doubled = enlarged(request.example, request.specs)
+    with contextlib.suppress(OnnxExporterError):
+        captured = _captured(request, doubled)
+        if holds_for_example(captured.program, request.example, request.specs):
+            return captured
+    return None
 
 
 def _tried_at_one(request: CaptureRequest, captured: CapturedProgram) -> CapturedProgram:
