@@ -2,8 +2,8 @@
 
     python -m tools.architectures [--library transformers timm torchvision] [--only NAME] [--minutes 30] [--beside 8]
 
-What is known already is not run again: the results, one JSON line for each class, are kept beside this file. Classes
-come in an order of chance that is the same every time, so that a part of them is a fair sample.
+What is known already is not run again, but for what did not end: the results, one JSON line for each class, are kept
+beside this file. Classes come in an order of chance that is always the same, so that a part of them is a fair sample.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def _in_a_process(library: str, name: str, beside: bool, limit: float) -> dict[s
     process = fork.Process(target=_work, args=(library, name, beside, theirs))
     process.start()
     theirs.close()
-    failure = Verdict(library, name, "refused", f"did not end in {limit:.0f} s")
+    failure = Verdict(library, name, "no end", f"not in {limit:.0f} s")
     try:
         if ours.poll(limit):
             return dict(ours.recv())
     except EOFError:
-        failure.reason = "the process ended"
+        failure.verdict, failure.reason = "refused", "the process crashed"
     finally:
         process.kill()
         process.join()
@@ -80,7 +80,8 @@ def main() -> None:
         for index, name in enumerate(names):
             if time.monotonic() > end:
                 break
-            if (library, name) in results and not options.only:
+            before = results.get((library, name))
+            if before is not None and before["verdict"] != "no end" and not options.only:
                 continue
             beside = bool(options.beside) and index % options.beside == 0
             row = _in_a_process(library, name, beside, options.limit)

@@ -31,7 +31,8 @@ class Verdict:
     Attributes:
         library: Where the class is from.
         name: Its name.
-        verdict: ``right``, ``static`` (right with static sizes only), ``wrong``, ``refused``, or ``not built``.
+        verdict: ``right``, ``static`` (right with static sizes only), ``wrong``, ``refused``, ``no end``, or
+            ``not built``.
         reason: Why it is not ``right``.
         strategy: The strategy that captured it.
         nodes: The number of nodes of the dynamic model, or else the static one.

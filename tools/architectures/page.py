@@ -12,6 +12,7 @@ __all__ = ["PAGE", "page_text", "write_page"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "architectures.md"
 
+_JUDGED = ("right", "static", "refused", "wrong")
 _HEAD = """# Model classes
 
 What becomes of published model classes with small random weights: exported with dynamic batch and length, and compared
@@ -23,9 +24,10 @@ with eager PyTorch at the sizes of the example and at two others, with masks tha
 | static | only an export with static sizes is possible, and agrees |
 | refused | no export, or the program refuses a size; the reason is given |
 | wrong | a value differs |
+| no end | not judged within the time limit, on the machine where it was tried; it is tried again |
 
 Classes of which no small configuration could be built, or that eager PyTorch does not run on plain inputs, are counted
-and not listed. "Over torch.export" is the time of the export over that of `torch.export.export` alone.
+and not listed. "Over torch.export" is the time of the export over that of `torch.export.export` alone, in one run.
 
 Written by `python -m tools.architectures`, or `nox -s architectures`, which goes on where it was stopped.
 """
@@ -48,8 +50,10 @@ def _section(library: str, rows: Sequence[dict[str, Any]]) -> str:
     counts = collections.Counter(row["verdict"] for row in rows)
     built = [row for row in rows if row["verdict"] != "not built"]
     ratios = [ratio for row in built if (ratio := _ratio(row)) is not None]
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("right", "static", "refused", "wrong"))
-    lines = [f"## {library}", "", f"Of {len(rows)} classes tried, {len(built)} could be built: {told}."]
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _JUDGED)
+    judged = sum(counts[verdict] for verdict in _JUDGED)
+    left = f"{counts['not built']} could not be built, and {counts['no end']} did not end"
+    lines = [f"## {library}", "", f"Of {len(rows)} classes tried, {left}. Of the other {judged}: {told}."]
     beside = [row for row in built if row["torch_onnx"]]
     if beside:
         theirs = sum(row["torch_onnx"] == "right" for row in beside)

@@ -42,5 +42,5 @@ def test_the_page_tells_of_each_class_and_counts_them() -> None:
         {**row, "name": "Two", "verdict": "not built", "seconds": None, "capture": None},
     ]
     text = page_text(rows)
-    assert "Of 2 classes tried, 1 could be built: 1 right, 0 static, 0 refused, 0 wrong." in text
+    assert "Of 2 classes tried, 1 could not be built, and 0 did not end. Of the other 1: 1 right, 0 static," in text
     assert "| One | right (strict) | 3 | 1.5 | refused |  |" in text
