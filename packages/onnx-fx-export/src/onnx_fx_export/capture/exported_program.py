@@ -58,10 +58,11 @@ def capture(request: CaptureRequest) -> CapturedProgram:
     if isinstance(first, DynamicShapeError):
         with specializations() as fixed, contextlib.suppress(OnnxExporterError):
             _captured(request, examples[0])
-        error = first.at(fixed)
-        if not enlarge and error.is_of_small_part and (captured := _of_larger_example(request)) is not None:
-            return captured
-        raise error from first.__cause__
+        located = first.at(fixed)
+        larger = _of_larger_example(request) if located.is_of_small_part and not enlarge else None
+        if larger is not None:
+            return larger
+        raise located from first.__cause__
     if enlarge:
         raise CaptureError(f"{first}\n{_ENLARGED}") from first.__cause__
     raise first
