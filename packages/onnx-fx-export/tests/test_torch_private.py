@@ -5,7 +5,16 @@ import torch
 from torch_names import found, private_names
 
 import onnx_fx_export
-from onnx_fx_export.torch_private import Writes, fake_like, guard_texts, is_decided_by_data
+from onnx_fx_export.torch_private import (
+    Writes,
+    dimension_facts,
+    fake_like,
+    guard_texts,
+    interpreted_nodes,
+    is_decided_by_data,
+    is_dimension_error,
+    undecided_condition,
+)
 
 
 def test_guards_are_texts_over_input_sizes() -> None:
@@ -34,6 +43,63 @@ def test_symbols_of_sizes_that_data_decides_are_told_from_those_of_inputs() -> N
     values = (node.meta.get("val") for node in program.graph.nodes)
     sizes = [value.shape[0].node.expr for value in values if isinstance(value, torch.Tensor)]
     assert [is_decided_by_data(size) for size in sizes] == [False, True]
+
+
+class Broken(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+def refusal(function, x, declared=None) -> Exception:
+    """Return what torch.export raises."""
+    with pytest.raises(Exception) as caught:
+        torch.export.export(Broken(function), (x,), dynamic_shapes=None if declared is None else ({0: declared},))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "declared, fact",
+    [
+        (torch.export.Dim("n"), "You marked n as dynamic but your code specialized it to be a constant (4)."),
+        (torch.export.Dim.DYNAMIC, "You marked L['x'].size()[0] as dynamic"),
+    ],
+)
+def test_dimensions_that_the_model_fixes_are_told_with_what_torch_found(declared, fact: str) -> None:
+    error = refusal(lambda x: x + torch.ones(4), torch.ones(4), declared)
+    facts, _ = dimension_facts(error)
+    assert is_dimension_error(error)
+    assert len(facts) == 1
+    assert facts[0].startswith(fact)
+
+
+def test_a_range_that_the_model_does_not_have_is_told_too() -> None:
+    error = refusal(lambda x: x + 1 if x.shape[0] < 8 else x, torch.ones(4), torch.export.Dim.DYNAMIC(min=9))
+    assert is_dimension_error(error)
+    assert "[9, " in dimension_facts(error)[0][0]
+
+
+def test_declarations_that_torch_suggests_are_code() -> None:
+    error = refusal(lambda x: x + 1 if x.shape[0] < 8 else x, torch.ones(4), torch.export.Dim("n"))
+    assert is_dimension_error(error)
+    assert dimension_facts(error)[1] == ["n = Dim('n', max=7)"]
+
+
+def test_a_condition_on_data_is_an_expression() -> None:
+    error = refusal(lambda x: x + 1 if x.sum() > 0 else x, torch.ones(4))
+    condition = undecided_condition(error)
+    assert not is_dimension_error(error)
+    assert condition is not None
+    assert condition.rhs == 1
+    assert undecided_condition(RuntimeError("data-dependent")) is None
+
+
+def test_the_nodes_that_failed_are_found_inside_out() -> None:
+    graph = torch.fx.symbolic_trace(lambda x: torch.relu(x) + 1)
+    with pytest.raises(TypeError) as caught:
+        torch.fx.Interpreter(graph).run("text")
+    assert [node.target for node in interpreted_nodes(caught.value)] == [torch.relu]
+    assert interpreted_nodes(ValueError()) == []
 
 
 @pytest.mark.parametrize("name", private_names(onnx_fx_export))

@@ -106,6 +106,30 @@ def test_a_kernel_that_refuses_symbols_has_another_in_python_that_takes_them() -
     assert result.shape[2].node.expr == size.node.expr
 
 
+def test_a_symbol_where_an_operator_takes_a_number_alone_is_refused_by_the_parser_of_arguments() -> None:
+    mode = private.fake_mode(private.shape_env())
+    size = mode.shape_env.create_unbacked_symint()
+
+    with mode, pytest.raises(RuntimeError) as refused:
+        torch.ops.aten.cumsum.default(torch.ones(2, 3), size)
+
+    assert private.refuses_argument(refused.value)
+    assert not private.refuses_argument(RuntimeError("other"))
+
+
+def test_sizes_of_a_call_that_fails_in_a_trace_are_not_given_to_the_next_one() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.size(0), "one")  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="failed to unpack"):
+        private.trace_graph(program, [torch.zeros(2, 3)], {})
+    graph = private.trace_graph(lambda x: x.reshape(3, 2), [torch.zeros(2, 3)], {})
+
+    (node,) = graph.findAllNodes("aten::reshape")
+    assert graph.findNode("aten::size") is None
+    assert node.inputsAt(1).node().kind() != "prim::Param"
+
+
 def test_what_tracing_does_not_record_is_replaced_while_it_runs_and_for_its_thread_alone() -> None:
     seen: list[bool] = []
 

@@ -20,11 +20,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import sympy
 import torch
+from torch._dynamo.exc import UserError, UserErrorType
+from torch._export.non_strict_utils import make_constraints
 from torch._higher_order_ops import scan
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 from torch.fx.experimental import _config as symbolic_config
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    ConstraintViolationError,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    free_unbacked_symbols,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._sympy.printers import PythonPrinter
@@ -37,6 +45,7 @@ __all__ = [
     "ACCESS",
     "WithoutEmptyBags",
     "Writes",
+    "dimension_facts",
     "dynamic_associative_scan",
     "equating_operators",
     "fake_like",
@@ -44,7 +53,9 @@ __all__ = [
     "guards_of",
     "guards_on_layout",
     "hint_of",
+    "interpreted_nodes",
     "is_decided_by_data",
+    "is_dimension_error",
     "not_the_users",
     "operator_without_kernel",
     "real_tensors",
@@ -53,6 +64,7 @@ __all__ = [
     "replacements_of",
     "sizes_unlike_0_and_1",
     "specializations",
+    "undecided_condition",
 ]
 
 # What a captured graph reads an attribute of a weight with that is a subclass of Tensor.
@@ -119,6 +131,49 @@ def records_modes(graph_module: torch.fx.GraphModule) -> bool:
     targets = {node.target for module in modules for node in module.graph.nodes if node.op == "call_function"}
     autocast = torch.ops.higher_order.wrap_with_autocast in targets
     return autocast or any(getattr(target, "__module__", "") == "torch._functorch.predispatch" for target in targets)
+
+
+def is_dimension_error(error: Exception) -> bool:
+    """Tell whether torch.export found a dimension other than it was declared.
+
+    (``UserErrorType``; ranges of ``Dim.DYNAMIC`` are compared by ``make_constraints``, which raises a ValueError.)
+    """
+    if isinstance(error, UserError):
+        return error.error_type is UserErrorType.CONSTRAINT_VIOLATION
+    compared = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+    return isinstance(error, ConstraintViolationError) or (
+        isinstance(error, ValueError) and any(frame.f_code is make_constraints.__code__ for frame in compared)
+    )
+
+
+def dimension_facts(error: Exception) -> tuple[list[str], list[str]]:
+    """Return what torch found of dimensions, and the declarations that it suggests, as code.
+
+    torch offers both as text only: an item of a list for each finding, whose first sentence is the fact, and
+    assignments of ``Dim(...)``.
+    """
+    text = str(error)
+    items = re.findall(r"^\s*- (.*)$", text, re.MULTILINE) or text.splitlines()[:1]
+    suggested = re.findall(r"^\s*(\w+ = .*\bDim\(.*?)\s*$", text, re.MULTILINE)
+    return list(dict.fromkeys(re.split(r"(?<=\.)\s", item)[0] for item in items)), suggested
+
+
+def undecided_condition(error: BaseException) -> sympy.Basic | None:
+    """Return the expression over data that torch had to know, or None (``GuardOnDataDependentSymNode.cond``)."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, GuardOnDataDependentSymNode):
+        seen = seen.__cause__ or seen.__context__
+    return None if seen is None else seen.cond
+
+
+def interpreted_nodes(error: BaseException) -> list[torch.fx.Node]:
+    """Return the nodes that interpreters were at when an error was raised, the innermost first.
+
+    (``torch.fx.Interpreter.run`` keeps it in ``node``.)
+    """
+    running = torch.fx.Interpreter.run.__code__
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code is running]
+    return [node for frame in reversed(frames) if isinstance(node := frame.f_locals.get("node"), torch.fx.Node)]
 
 
 class Writes(TorchDispatchMode):

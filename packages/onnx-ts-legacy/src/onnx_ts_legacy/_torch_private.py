@@ -71,6 +71,7 @@ __all__ = [
     "quiet_fake_tensors",
     "recorded_aliases",
     "recorded_symbolics",
+    "refuses_argument",
     "refuses_symbols",
     "registered_symbolics",
     "same_storage",
@@ -91,19 +92,19 @@ Function = Callable[..., Any]
 TracerWarning: type[Warning] = torch.jit.TracerWarning  # type: ignore[attr-defined]
 
 
+@dataclasses.dataclass(frozen=True)
 class _InputDimension(Source):
     """Where a symbolic dimension comes from: an input of the model (``torch._guards.Source``)."""
 
-    def __init__(self, text: str) -> None:
-        object.__setattr__(self, "_text", text)
+    text: str
 
     @property
     def _name_template(self) -> str:
-        return str(self.__dict__["_text"])
+        return self.text
 
     @functools.cached_property
     def name(self) -> str:
-        return str(self.__dict__["_text"])
+        return self.text
 
     @property
     def guard_source(self) -> Any:
@@ -166,6 +167,11 @@ def is_data_dependent(error: BaseException) -> bool:
 def refuses_symbols(error: BaseException) -> bool:
     """Tell whether a kernel in C++ wanted numbers where it got symbols (the text of ``c10::asIntArrayRefSlow``)."""
     return isinstance(error, RuntimeError) and "contain only concrete integers" in str(error)
+
+
+def refuses_argument(error: BaseException) -> bool:
+    """Tell whether the parser of arguments refused one, as it does symbols for numbers (``FunctionSchema``'s text)."""
+    return isinstance(error, RuntimeError | TypeError) and "Expected a value of type" in str(error)
 
 
 def python_kernels() -> contextlib.AbstractContextManager[Any]:
@@ -254,14 +260,14 @@ _TAKING_SIZES: dict[str, Any] = {
 }
 
 
-def _forget_sizes(error: str, operand: torch.Tensor) -> None:
+def _forget_sizes(error: TypeError, operand: torch.Tensor) -> None:
     """Make tracing forget the sizes that a call was given which failed, as it would give them to the next one.
 
     Tracing keeps the traced elements of a list of sizes by the name of the argument (``ArgumentStash``) until an
     operator with such an argument takes them, whether that succeeds or not. It has to, while the trace goes on: what it
     keeps is part of its graph.
     """
-    found = re.search(r"argument '(\w+)' failed to unpack", error)
+    found = re.search(r"argument '(\w+)' failed to unpack", str(error))
     operator = None if found is None else _TAKING_SIZES.get(found[1])
     if operator is None:
         return
@@ -286,7 +292,7 @@ def trace_graph(
         try:
             return function(*given)
         except TypeError as error:
-            _forget_sizes(str(error), operand)
+            _forget_sizes(error, operand)
             raise
 
     with replaced([(torch.jit._trace, "_trace_module_map", dict(scopes))]):

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import linecache
-import re
 import traceback
 
+import sympy
 from torch.nn.utils import rnn
 
 from onnx_fx_export.capture.branches import cond_for, decides
 from onnx_fx_export.errors import CaptureError, DynamicShapeError
-from onnx_fx_export.torch_private import not_the_users
+from onnx_fx_export.torch_private import dimension_facts, is_dimension_error, not_the_users, undecided_condition
 
-__all__ = ["capture_error", "is_dimension_error"]
-
-
-def is_dimension_error(error: Exception) -> bool:
-    """Tell whether torch.export found a dimension other than it was declared."""
-    text = str(error)
-    return "Constraints violated" in text or "0/1 specialized" in text or ("marked" in text and "dynamic" in text)
+__all__ = ["capture_error"]
 
 
 def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicShapeError:
@@ -28,17 +22,17 @@ def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicSh
         error: What torch raised.
         place: ``file:line`` of the code concerned; if empty, that of the innermost frame that is not torch's.
     """
-    text = str(error)
     if is_dimension_error(error):
-        facts = [line.strip(" -") for line in text.splitlines() if re.search(r"L\[|marked|inferred|constant", line)]
-        suggested = [match[0].strip() for match in re.finditer(r"^\s*\w+ = .*\bDim\(.*$", text, re.MULTILINE)]
-        return DynamicShapeError.fixed(list(dict.fromkeys(map(_plain, facts)))[:8], suggested)
+        facts, suggested = dimension_facts(error)
+        return DynamicShapeError.fixed(facts[:8], suggested)
+    text = str(error)
     place = place or _user_line(error)
     where = f" at {place}" if place else ""
     if _packs_sequences(error):
         return CaptureError(_PACKED.format(where=where))
-    if "data-dependent" in text:
-        about = _about_branch(place) if _asks_for_truth(text, place) else _about_size(place)
+    condition = undecided_condition(error)
+    if condition is not None:
+        about = _about_branch(place) if _asks_for_truth(condition, place) else _about_size(place)
         return CaptureError(f"{about}\ntorch.export says: {text.splitlines()[0]}")
     head = "\n".join(text.splitlines()[:12])
     return CaptureError(f"torch.export cannot capture the model{where} ({type(error).__name__}):\n{head}")
@@ -61,10 +55,12 @@ def _packs_sequences(error: Exception) -> bool:
     return packs or any(isinstance(value, rnn.PackedSequence) for value in values)
 
 
-def _asks_for_truth(text: str, place: str) -> bool:
+def _asks_for_truth(condition: sympy.Basic, place: str) -> bool:
     """Tell whether data decides which way the code at a place takes, or else how large something is there."""
     file, _, line = place.rpartition(":")
-    return not file or decides(file, int(line)) or re.search(r"Eq\([uz]\d+, 1\)", text.splitlines()[0]) is not None
+    # The truth of a tensor is a symbol of its own, which is compared with 1.
+    is_truth = isinstance(condition, sympy.Eq) and condition.rhs == 1 and condition.lhs.is_Symbol
+    return not file or decides(file, int(line)) or is_truth
 
 
 def _shown(place: str) -> str:
@@ -93,11 +89,6 @@ def _about_branch(place: str) -> str:
         "A loop that data ends is torch.while_loop(...), and a size read from data needs torch._check(...) for its "
         "bounds. onnx_ts_legacy.export takes a scripted model with such ifs as it is."
     )
-
-
-def _plain(fact: str) -> str:
-    """Shorten what torch says of a dimension to the fact; its advice is for another function's arguments."""
-    return re.split(r"(?<=\)\.)? If you're using|! For more information", fact)[0]
 
 
 def _user_line(error: Exception) -> str:

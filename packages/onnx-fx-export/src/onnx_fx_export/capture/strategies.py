@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
-from onnx_fx_export.capture.errors import capture_error, is_dimension_error
+from onnx_fx_export.capture.errors import capture_error
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
 from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
@@ -19,6 +19,7 @@ from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
 from onnx_fx_export.sizes.fixed import equations_that_fix
 from onnx_fx_export.sizes.trial_runs import TrialRuns
+from onnx_fx_export.torch_private import is_dimension_error
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import Example, is_without_data
 

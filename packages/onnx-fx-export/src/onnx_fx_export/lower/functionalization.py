@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import re
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -14,6 +13,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.capture.errors import capture_error
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
 from onnx_fx_export.origin import source_line
+from onnx_fx_export.torch_private import hint_of, interpreted_nodes
 from onnxops_decomp.exporting import written_arguments
 
 __all__ = ["functionalized"]
@@ -36,8 +36,8 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
         with _selected_parts(program.graph_module):
             result = _functionalized_on_tuples(program)
     except Exception as error:
-        if "internal overlap" in str(error):
-            raise _overlapping([node for node in program.graph.nodes if written_arguments(node)]) from error
+        if overlapping := [node for node in program.graph.nodes if any(map(_overlaps, written_arguments(node)))]:
+            raise _overlapping(overlapping) from error
         raise capture_error(error, _place(program, error)) from error
     dtypes, new = _output_dtypes(program), _output_dtypes(result)
     if any(before.itemsize < after.itemsize for before, after in zip(dtypes, new, strict=False)):
@@ -106,6 +106,26 @@ def _repeats_memory(node: torch.fx.Node) -> bool:
     return any(stride == 0 and size != 1 for stride, size in zip(value.stride(), value.shape, strict=True))
 
 
+def _overlaps(node: torch.fx.Node) -> bool:
+    """Tell whether elements of a tensor share memory at the sizes of the example, as those of windows do."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    layout = [tuple(map(_at_example, pair)) for pair in zip(value.stride(), value.shape, strict=True)]
+    reached = 0
+    for stride, size in sorted((stride, size) for stride, size in layout if size > 1):
+        if stride <= reached:
+            return True
+        reached += stride * (size - 1)
+    return False
+
+
+def _at_example(size: int | torch.SymInt) -> int:
+    """Return a size at the example; 2 stands for what data decides."""
+    known = hint_of(size) if isinstance(size, torch.SymInt) else size
+    return 2 if known is None else int(known)
+
+
 def _overlapping(writes: Sequence[torch.fx.Node]) -> MutationError:
     places = "".join(f"\n  {place}" for node in writes if (place := source_line(node)))
     return MutationError(
@@ -116,8 +136,9 @@ def _overlapping(writes: Sequence[torch.fx.Node]) -> MutationError:
 
 def _place(program: torch.export.ExportedProgram, error: Exception) -> str:
     """Return the line of the call that torch was at."""
-    name = re.search(r"While executing %(\w+)", str(error))
-    return next((source_line(node) for node in program.graph.nodes if name and node.name == name[1]), "")
+    names = {node.name: node for node in program.graph.nodes}
+    own = (names[node.name] for node in interpreted_nodes(error) if node.name in names)
+    return next(map(source_line, own), "")
 
 
 def _dynamic_axes(program: torch.export.ExportedProgram) -> Iterator[tuple[str, set[int]]]:

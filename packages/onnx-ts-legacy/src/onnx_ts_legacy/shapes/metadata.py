@@ -372,7 +372,7 @@ class _Trials:
             if trials:
                 return self._common(trials), self._viewed
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if "Expected a value of type" in text and (self._symbols or self._floats):
+        if private.refuses_argument(error) and (self._symbols or self._floats):
             text = self._unknown_number()
         if self._symbols and self._metadata.declared_names:
             names = self._metadata.declared_names
