@@ -14,7 +14,7 @@ Figure = Mapping[str, Any]
 
 
 def plot(figure: Figure) -> str:
-    """The plot that a figure asks for: `figure["plot"]` as in `benchmarks/figures.py`."""
+    """Return the plot that a figure asks for: `figure["plot"]` as in `benchmarks/figures.py`."""
     return (_bars if figure["plot"]["kind"] == "bars" else _lines)(figure)
 
 
@@ -23,7 +23,7 @@ def _values(figure: Figure) -> list[float]:
 
 
 def _scale(values: Sequence[float], length: float, log: bool) -> Callable[[float], float]:
-    """The place of a value on an axis of that length; a logarithmic axis begins a little below the least value."""
+    """Return where a value is on an axis of that length; a logarithmic axis begins just below the least value."""
     if not log:
         largest = max([0.0, *values]) or 1.0
         return lambda value: length * value / largest
@@ -93,5 +93,5 @@ def _lines(figure: Figure) -> str:
 
 
 def _title(figure: Figure) -> str:
-    """The heading of the column that the lines run over."""
+    """Return the heading of the column that the lines run over."""
     return str(figure["columns"].get(figure["plot"]["x"], figure["plot"]["x"]))

@@ -30,13 +30,13 @@ Figure = Mapping[str, Any]
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others are numbers."""
+    """Return a Markdown table; the first column is text, the others are numbers."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cell(value: str | int | float | None) -> str:
-    """A value of a row with three digits; None says that there is nothing to measure because an export fails."""
+    """Return a value of a row with three digits; None says that there is nothing to measure because an export fails."""
     if value is None:
         return "fails"
     if not isinstance(value, float):
@@ -45,14 +45,14 @@ def cell(value: str | int | float | None) -> str:
 
 
 def table(figure: Figure) -> str:
-    """The table of one figure."""
+    """Return the table of one figure."""
     columns: Mapping[str, str] = figure["columns"]
     body = [[cell(row[key]) for key in columns] for row in figure["rows"]]
     return markdown_table(list(columns.values()), body)
 
 
 def machine() -> str:
-    """What the figures were measured on, in one line."""
+    """Return what the figures were measured on, in one line."""
     info = Path("/proc/cpuinfo")
     models = [line for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
     processor = models[0].partition(":")[2].strip() if models else platform.processor() or platform.machine()
@@ -65,7 +65,7 @@ def machine() -> str:
 
 
 def read_figures(folder: Path) -> dict[str, Figure]:
-    """The figures in a folder by the name of their file, that of the README first, the others by name.
+    """Return the figures in a folder by the name of their file, that of the README first, the others by name.
 
     Raises:
         ToolError: There is none of the exporters, or a file is no figure.
@@ -81,7 +81,7 @@ def read_figures(folder: Path) -> dict[str, Figure]:
 
 
 def report(folder: Path, described: str) -> tuple[str, str]:
-    """The short comparison for the README, and the whole report; the plots go to the folder.
+    """Return the short comparison for the README, and the whole report; the plots go to the folder.
 
     Raises:
         ToolError: The folder has no figures of the exporters, or a file is no figure.
@@ -127,7 +127,7 @@ def publish(root: Path, folder: Path, short: str, whole: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
-    """Runs the command; returns the exit status."""
+    """Run the command and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench_report", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--publish", action="store_true")

@@ -24,7 +24,7 @@ OUTSIDE = re.compile(r'parents\[3\]((?: / "[^"]+")+)')
 
 
 def affected(workspace: Workspace, changed: Iterable[str]) -> list[str]:
-    """The names of the packages whose tests can turn out differently, in alphabetical order.
+    """Return the names of the packages whose tests can turn out differently, in alphabetical order.
 
     Args:
         workspace: The repository after the change.
@@ -52,21 +52,21 @@ def affected(workspace: Workspace, changed: Iterable[str]) -> list[str]:
 
 
 def sources_of_tests(workspace: Workspace) -> Iterator[tuple[str, Path, str]]:
-    """The name of the package, the path and the text of every file of tests."""
+    """Return the name of the package, the path and the text of every file of tests."""
     for package in workspace:
         for file in sorted(package.path.glob("tests/**/*.py")):
             yield package.name, file, file.read_text(encoding="utf-8")
 
 
 def read_outside(workspace: Workspace) -> Iterator[tuple[str, str]]:
-    """The packages whose tests read files of the repository outside of `packages`, each with the path they read."""
+    """Return the packages whose tests read files outside of `packages`, each with the path that they read."""
     for name, _, text in sources_of_tests(workspace):
         for match in OUTSIDE.finditer(text):
             yield name, "/".join(re.findall('"([^"]+)"', match.group(1)))
 
 
 def importing(workspace: Workspace, module: str) -> set[str]:
-    """The packages whose tests import a helper that lies among the tests, directly or by way of other helpers."""
+    """Return the packages whose tests import a helper that lies among the tests, directly or through other helpers."""
     sources = list(sources_of_tests(workspace))
     found: set[str] = set()
     seen, waiting = {module}, [module]
@@ -80,7 +80,7 @@ def importing(workspace: Workspace, module: str) -> set[str]:
 
 
 def changed_since(root: Path, base: str) -> list[str] | None:
-    """The paths that differ from `base`; None when there is no such commit, as for a first or a forced push."""
+    """Return the paths that differ from `base`; None when there is no such commit, as for a first or a forced push."""
     try:
         run(["git", "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}"], cwd=root)
     except ToolError:

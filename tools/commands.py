@@ -15,7 +15,7 @@ class ToolError(Exception):
 
 
 def run(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None) -> str:
-    """Runs `command` in `cwd` and returns what it printed.
+    """Run `command` in `cwd` and return what it printed.
 
     Args:
         command: The program and its arguments.

@@ -20,7 +20,7 @@ SLACK = 0.5
 
 
 def measured(reports: Path) -> dict[str, float]:
-    """The covered percentage of each distribution that has a report."""
+    """Return the covered percentage of each distribution that has a report."""
     return {
         path.stem: float(json.loads(path.read_text(encoding="utf-8"))["totals"]["percent_covered"])
         for path in sorted(reports.glob("*.json"))
@@ -40,14 +40,14 @@ def fallen(percentages: dict[str, float], floors: dict[str, float]) -> list[str]
 
 
 def raised(percentages: dict[str, float], floors: dict[str, float]) -> dict[str, float]:
-    """The floors with those moved up that the measurement is above; to a tenth of a percent, rounded down."""
+    """Return the floors with those moved up that the measurement is above; to a tenth of a percent, rounded down."""
     rounded = {name: math.floor(percent * 10) / 10 for name, percent in percentages.items()}
     names = sorted(rounded.keys() | floors.keys())
     return {name: max(rounded.get(name, 0.0), floors.get(name, 0.0)) for name in names}
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
-    """Prints the table; returns 1 when a package fell below its floor."""
+    """Print the table and return 1 when a package fell below its floor."""
     parser = argparse.ArgumentParser(prog="python -m tools.coverage_floor", description=__doc__)
     parser.add_argument("reports", type=Path)
     parser.add_argument("--raise", action="store_true", dest="lift")

@@ -55,7 +55,7 @@ def unused(root: Path, files: Iterable[str]) -> list[str]:
 
 
 def registered_lines(text: str) -> set[int]:
-    """The first lines, with and without decorators, of definitions that a decorator may have entered somewhere."""
+    """Return the first lines, with and without decorators, of definitions that a decorator may have registered."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -66,7 +66,7 @@ def registered_lines(text: str) -> set[int]:
 
 
 def decorator_name(decorator: ast.expr) -> str:
-    """The last part of a decorator's name, without its arguments."""
+    """Return the last part of a decorator's name, without its arguments."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return called.attr if isinstance(called, ast.Attribute) else ast.unparse(called)
 

@@ -11,14 +11,14 @@ from types import ModuleType
 
 
 def described(inventory: bytes) -> set[str]:
-    """The full names of the Python objects in a Sphinx inventory (`objects.inv`)."""
+    """Return the full names of the Python objects in a Sphinx inventory (`objects.inv`)."""
     lines = inventory.split(b"\n", 4)
     entries = zlib.decompress(lines[4]).decode().splitlines()
     return {entry.split(" ")[0] for entry in entries if " py:" in entry}
 
 
 def missing(package: ModuleType, known: set[str]) -> Iterator[str]:
-    """The functions and classes of a package's own `__all__` that are not in `known`."""
+    """Return the functions and classes of a package's own `__all__` that are not in `known`."""
     distribution = package.__name__.partition(".")[0]
     for name in package.__all__:
         home = getattr(getattr(package, name), "__module__", None)

@@ -50,7 +50,7 @@ def repeated(texts: Mapping[str, str]) -> Iterator[str]:
 
 
 def scope(file: str) -> str:
-    """A name for the files that can use each other's helpers."""
+    """Return a name for the files that can use each other's helpers."""
     if file.startswith("packages/"):
         root, package, kind, *_ = file.split("/")
         if kind == "src" and not file.startswith(ALONE):
@@ -75,7 +75,7 @@ def is_helper(node: Function) -> bool:
 
 
 def body_of(node: Function) -> list[ast.stmt]:
-    """The statements without the docstring."""
+    """Return the statements without the docstring."""
     return node.body[ast.get_docstring(node, clean=False) is not None :]
 
 
@@ -84,7 +84,7 @@ def size(node: Function) -> int:
 
 
 def own_names(node: Function) -> set[str]:
-    """The names of its parameters and variables."""
+    """Return the names of its parameters and variables."""
     inner = list(ast.walk(node))
     stored = {each.id for each in inner if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     return stored | {each.arg for each in inner if isinstance(each, ast.arg)}
@@ -98,14 +98,14 @@ class Form:
     """
 
     def __init__(self, function: Function, meanings: Mapping[str, str]) -> None:
-        """Takes a function and what names mean in its module that mean something else in another one."""
+        """Take a function and what names mean in its module that mean something else in another one."""
         self.meanings = meanings
         self.own = own_names(function)
         self.numbers: dict[str, int] = {}
         self.key = (self.of(function.args), self.of(body_of(function)))
 
     def of(self, part: object) -> Hashable:
-        """A syntax node, a list of them or a plain value as a tuple, own names numbered in the order they occur."""
+        """Return a syntax node, a list of nodes or a plain value as a tuple, its own names numbered as they occur."""
         match part:
             case list():
                 return tuple(self.of(each) for each in part)

@@ -30,7 +30,7 @@ FACES = {
 
 
 def file_faults(name: str, text: str) -> Iterator[str]:
-    """What is wrong with one Python file, as `path:line: fault`."""
+    """Return what is wrong with one Python file, as `path:line: fault`."""
     lines = text.splitlines()
     if len(lines) > MAX_FILE_LINES:
         yield f"{name}:{len(lines)}: the file is longer than {MAX_FILE_LINES} lines; split it by topic"
@@ -60,7 +60,7 @@ def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def forbidden_names(name: str, text: str) -> Iterator[str]:
-    """Uses, in code, of private parts of other projects that this one must not rest on."""
+    """Report uses, in code, of private parts of other projects that this one must not rest on."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Attribute | ast.ImportFrom | ast.Import):
             found = FORBIDDEN.search(ast.unparse(node).replace("from ", "").replace("import ", ""))
@@ -69,7 +69,7 @@ def forbidden_names(name: str, text: str) -> Iterator[str]:
 
 
 def private_torch_names(text: str) -> Iterator[tuple[int, str]]:
-    """The names of torch with an underscore in front that a file uses: line and dotted name."""
+    """Return the names of torch with an underscore in front that a file uses: line and dotted name."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -102,7 +102,7 @@ def torch_faults(name: str, text: str) -> Iterator[str]:
 
 
 def face_faults(name: str, text: str) -> Iterator[str]:
-    """Imports from a package's inside by a file of another distribution, its tests and tools included."""
+    """Report imports from a package's inside by a file of another distribution, its tests and tools included."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and not node.level:
             modules = [node.module or ""]
@@ -118,7 +118,7 @@ def face_faults(name: str, text: str) -> Iterator[str]:
 
 
 def python_files(root: Path) -> list[str]:
-    """The hand-written Python files under version control, new ones included."""
+    """Return the hand-written Python files under version control, new ones included."""
     listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"], cwd=root)
     return [name for name in listed.splitlines() if (root / name).exists()]
 

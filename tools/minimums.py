@@ -15,7 +15,7 @@ from tools.workspace import Workspace
 
 
 def lowest(requirement: Requirement) -> Version:
-    """The lowest version a requirement admits.
+    """Return the lowest version a requirement admits.
 
     Raises:
         ToolError: It has no lower bound, so there is nothing to test.
@@ -27,7 +27,7 @@ def lowest(requirement: Requirement) -> Version:
 
 
 def minimums(workspace: Workspace) -> dict[str, Version]:
-    """The version of each foreign dependency at which every package's declared bound is just met.
+    """Return the version of each foreign dependency at which every package's declared bound is just met.
 
     An extra that asks for more than its package does is no reason to test the package with more.
     """

@@ -17,7 +17,7 @@ NAME = re.compile(r"onnx[a-z0-9]*(-[a-z0-9]+)+")
 
 
 def create(root: Path, name: str, summary: str) -> Path:
-    """Writes `packages/<name>` and its pages, and enters it wherever the packages are listed.
+    """Write `packages/<name>` and its pages, and enter it wherever the packages are listed.
 
     Args:
         root: The repository.
@@ -49,7 +49,7 @@ def create(root: Path, name: str, summary: str) -> Path:
 
 
 def enter(file: Path, key: str, value: str) -> None:
-    """Adds a string at the end of the list `key` of a TOML file, keeping the rest as it is written."""
+    """Add a string at the end of the list `key` of a TOML file, keeping the rest as it is written."""
     text = file.read_text(encoding="utf-8")
     match = re.search(rf"^{key} = \[(.*?),?\s*\]", text, re.MULTILINE | re.DOTALL)
     if match is None:
@@ -60,7 +60,7 @@ def enter(file: Path, key: str, value: str) -> None:
 
 
 def append(file: Path, listed: str, line: str) -> None:
-    """Adds a line behind the last one that the pattern `listed` describes."""
+    """Add a line behind the last one that the pattern `listed` describes."""
     text = file.read_text(encoding="utf-8")
     lines = list(re.finditer(rf"^{listed}$", text, re.MULTILINE))
     if not lines:
@@ -70,7 +70,7 @@ def append(file: Path, listed: str, line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
-    """Runs the command; returns the exit status."""
+    """Run the command and return the exit status."""
     parser = argparse.ArgumentParser(prog="nox -s new-package --", description=__doc__)
     parser.add_argument("name")
     parser.add_argument("summary")

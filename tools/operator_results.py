@@ -28,7 +28,7 @@ class Recorder:
         self.limits: defaultdict[str, dict[int, str]] = defaultdict(dict)
 
     def lowering(self, lower: Callable[..., Any]) -> Callable[..., Any]:
-        """A form of `lower` that starts a new model."""
+        """Return a form of `lower` that starts a new model."""
 
         @functools.wraps(lower)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -42,7 +42,7 @@ class Recorder:
         return wrapped
 
     def checking(self, check: Callable[..., Any]) -> Callable[..., Any]:
-        """A form of `GraphLowering.check`, which sees every operator that was lowered, that notes it."""
+        """Return a form of `GraphLowering.check`, which sees every operator that was lowered, that notes it."""
 
         @functools.wraps(check)
         def wrapped(graph: Any, result: Any, val: Any, name: str) -> Any:
@@ -52,7 +52,7 @@ class Recorder:
         return wrapped
 
     def comparing(self, compare: Callable[..., Any]) -> Callable[..., Any]:
-        """A form of `compare` after which the operators of the model count as right."""
+        """Return a form of `compare` after which the operators of the model count as right."""
 
         @functools.wraps(compare)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -64,7 +64,7 @@ class Recorder:
         return wrapped
 
     def refused(self, error: Any) -> None:
-        """Notes what an opset could not express: an `UnsupportedOpsetError` that says which one can."""
+        """Note what an opset could not express: an `UnsupportedOpsetError` that says which one can."""
         operator, lowest = getattr(error, "operator", ""), getattr(error, "lowest", None)
         if operator and lowest:
             reason = f": {error.reason}" if error.reason else ""
@@ -75,7 +75,7 @@ class Recorder:
         path.write_text(json.dumps(self.plain(), indent=0), encoding="utf-8")
 
     def plain(self) -> dict[str, dict[str, Any]]:
-        """What was found, by operator in order."""
+        """Return what was found, by operator in order."""
         return {
             name: {"opsets": sorted(opsets), "limits": {str(k): v for k, v in sorted(self.limits[name].items())}}
             for name, opsets in sorted(self.right.items())
@@ -86,7 +86,7 @@ recorder = Recorder()
 
 
 def pytest_configure() -> None:
-    """Puts the recorder between the harness and what it calls."""
+    """Put the recorder between the harness and what it calls."""
     harness: Any = importlib.import_module("decomp_harness")
     harness.lower_graph = recorder.lowering(harness.lower_graph)
     harness.compare = recorder.comparing(harness.compare)
@@ -95,5 +95,5 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Writes what was found."""
+    """Write what was found."""
     recorder.write(RESULTS)

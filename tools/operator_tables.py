@@ -34,13 +34,13 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def of_namespaces(results: Mapping[str, Any], operators: Iterable[str]) -> dict[str, Any]:
-    """The results of operators that share a namespace with one of `operators`; tests define operators of their own."""
+    """Return the results of operators that share a namespace with one of `operators`; tests define others."""
     namespaces = {name.partition("::")[0] for name in operators}
     return {name: row for name, row in results.items() if name.partition("::")[0] in namespaces}
 
 
 def aten_data(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The same as a file of onnxops-decomp, one operator to a line: what `onnxops_decomp.lowerings` reads."""
+    """Return the same as a file of onnxops-decomp, one operator to a line: what `onnxops_decomp.lowerings` reads."""
     rows = [
         f"{json.dumps(name)}: {json.dumps({key: value for key, value in row.items() if value})}"
         for name, row in sorted(results.items())
@@ -49,7 +49,7 @@ def aten_data(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def aten_page(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page that lists each operator with the opsets at which tests found it right."""
+    """Return the page that lists each operator with the opsets at which tests found it right."""
     rows = [[f"`{name}`", ranges(row["opsets"])] for name, row in sorted(results.items())]
     return "\n\n".join(
         [
@@ -65,7 +65,7 @@ def aten_page(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def native_page(operators: Iterable[tuple[str, str, int]]) -> str:
-    """The page that lists native operators, given as domain, name and opset."""
+    """Return the page that lists native operators, given as domain, name and opset."""
     versions: dict[tuple[str, str], list[int]] = {}
     for domain, name, opset in operators:
         versions.setdefault((domain, name), []).append(opset)

@@ -10,7 +10,7 @@ import pytest
 
 
 def opset_range(text: str) -> range:
-    """The opsets of `13` or `7-12`, ends included.
+    """Return the opsets of `13` or `7-12`, ends included.
 
     Raises:
         pytest.UsageError: It is neither.
@@ -36,6 +36,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def opset_of(item: pytest.Item) -> int | None:
-    """The opset that a test is parametrized by."""
+    """Return the opset that a test is parametrized by."""
     call = getattr(item, "callspec", None)
     return call.params.get("opset") if call else None

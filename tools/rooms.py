@@ -19,7 +19,7 @@ def modules(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def imported(text: str, known: Mapping[str, str]) -> Iterator[str]:
-    """The modules among `known` that a file imports, in functions and for types alone too."""
+    """Return the modules among `known` that a file imports, in functions and for types alone too."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
@@ -50,7 +50,7 @@ def folders(texts: Mapping[str, str]) -> Counter[str]:
 
 
 def faults(texts: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with the rooms: circles of files, and folders with too many modules."""
+    """Return what is wrong with the rooms: circles of files, and folders with too many modules."""
     for package in sorted({module.partition(".")[0] for module in modules(texts)}):
         if found := circle(texts, package):
             yield f"{package}: {' -> '.join(found)} is a circle of imports"

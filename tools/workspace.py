@@ -84,7 +84,7 @@ class Workspace:
         return iter(self.distributions.values())
 
     def __getitem__(self, name: str) -> Distribution:
-        """The distribution called `name`.
+        """Return the distribution called `name`.
 
         Raises:
             ToolError: There is none of that name.
@@ -94,11 +94,11 @@ class Workspace:
         return self.distributions[name]
 
     def dependencies(self, of: Distribution) -> list[Distribution]:
-        """The distributions that `of` needs, directly or not, itself left out."""
+        """Return the distributions that `of` needs, directly or not, itself left out."""
         return self._reach(of, lambda here: [other for other in self if here.requirements_on(other)])
 
     def dependents(self, of: Distribution) -> list[Distribution]:
-        """The distributions that need `of`, directly or not, itself left out."""
+        """Return the distributions that need `of`, directly or not, itself left out."""
         return self._reach(of, lambda here: [other for other in self if other.requirements_on(here)])
 
     def _reach(self, start: Distribution, step: Callable[[Distribution], list[Distribution]]) -> list[Distribution]:

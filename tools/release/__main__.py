@@ -15,7 +15,7 @@ INDEX = "TWINE_REPOSITORY_URL"
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
-    """Runs one command; returns the exit status."""
+    """Run one command and return the exit status."""
     options = parser().parse_args(arguments)
     try:
         options.command(root or Path.cwd(), options)

@@ -12,20 +12,20 @@ from tools.workspace import Distribution
 
 
 def build(distribution: Distribution, target: Path, epoch: int) -> list[Path]:
-    """Builds sdist and, from it, wheel into `target`; time stamps inside are `epoch`."""
+    """Build sdist and, from it, wheel into `target`; time stamps inside are `epoch`."""
     command = [sys.executable, "-m", "build", "--outdir", str(target), str(distribution.path)]
     run(command, cwd=distribution.path, env={"SOURCE_DATE_EPOCH": str(epoch)})
     return files_of(distribution, target)
 
 
 def files_of(distribution: Distribution, folder: Path) -> list[Path]:
-    """The files in `folder` that belong to the version of `distribution` in its source tree."""
+    """Return the files in `folder` that belong to the version of `distribution` in its source tree."""
     stem = f"{distribution.import_name}-{distribution.version}"
     return sorted([*folder.glob(f"{stem}.tar.gz"), *folder.glob(f"{stem}-*.whl")])
 
 
 def build_wheel(distribution: Distribution, target: Path) -> list[Path]:
-    """Builds the wheel alone, straight from the source: enough to install it in a rehearsal."""
+    """Build the wheel alone, straight from the source: enough to install it in a rehearsal."""
     target.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target)]
     run(command, cwd=distribution.path)
@@ -33,7 +33,7 @@ def build_wheel(distribution: Distribution, target: Path) -> list[Path]:
 
 
 def build_reproducibly(distribution: Distribution, target: Path, epoch: int) -> list[Path]:
-    """Builds twice and keeps one.
+    """Build twice and keep one.
 
     Raises:
         ToolError: The two builds differ in a byte.
@@ -45,7 +45,7 @@ def build_reproducibly(distribution: Distribution, target: Path, epoch: int) -> 
 
 
 def require_same(first: list[Path], second: list[Path]) -> None:
-    """Raises ToolError unless both hold files of the same names with the same bytes."""
+    """Raise ToolError unless both hold files of the same names with the same bytes."""
     digests = [{path.name: digest(path) for path in files} for files in (first, second)]
     names = digests[0].keys() | digests[1].keys()
     different = sorted(name for name in names if digests[0].get(name) != digests[1].get(name))
@@ -58,7 +58,7 @@ def digest(path: Path) -> str:
 
 
 def check(distribution: Distribution, files: list[Path]) -> None:
-    """Checks metadata and contents.
+    """Check metadata and contents.
 
     Raises:
         ToolError: A file is missing, its metadata does not render, or the wheel holds what it should not.

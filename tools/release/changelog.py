@@ -11,7 +11,7 @@ from tools.workspace import Distribution, Workspace
 
 
 def build(workspace: Workspace, distribution: Distribution, version: Version, date: str) -> None:
-    """Moves the fragments of `distribution` into its CHANGELOG.md, under `version` and `date` (YYYY-MM-DD).
+    """Move the fragments of `distribution` into its CHANGELOG.md, under `version` and `date` (YYYY-MM-DD).
 
     Raises:
         ToolError: No fragment says what changed.

@@ -18,7 +18,7 @@ def git(root: Path, *arguments: str | Path, epoch: int | None = None) -> str:
 
 
 def require_clean(root: Path) -> None:
-    """Raises ToolError unless the work tree holds exactly what is committed."""
+    """Raise ToolError unless the work tree holds exactly what is committed."""
     changed = git(root, "status", "--porcelain")
     if changed:
         raise ToolError(f"the work tree is not clean; commit or remove these first:\n{changed}")
@@ -40,7 +40,7 @@ def tag_of(distribution: Distribution, version: Version) -> str:
 
 
 def released_versions(root: Path, distribution: Distribution) -> list[Version]:
-    """The tagged versions of a distribution, oldest first."""
+    """Return the tagged versions of a distribution, oldest first."""
     prefix = f"{distribution.name}-v"
     tags = git(root, "tag", "--list", f"{prefix}*").split()
     return sorted(Version(tag.removeprefix(prefix)) for tag in tags)
@@ -57,7 +57,7 @@ def commit_time(root: Path, revision: str) -> int:
 
 
 def clone_at(root: Path, revision: str, target: Path) -> Path:
-    """A clean checkout of `revision` at `target`: nothing of the work tree can get into it."""
+    """Return a clean checkout of `revision` at `target`: nothing of the work tree can get into it."""
     git(root, "clone", "--quiet", "--shared", "--no-checkout", root, target)
     git(target, "checkout", "--quiet", "--detach", revision)
     return target

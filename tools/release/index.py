@@ -15,7 +15,7 @@ from tools.release.artifacts import digest
 
 
 def add(index: Path, project: str, files: Iterable[Path]) -> None:
-    """Adds the files of one project to the index at `index`.
+    """Add the files of one project to the index at `index`.
 
     Raises:
         ToolError: The index holds a different file of the same name; what is published never changes.

@@ -77,7 +77,7 @@ def day(epoch: int) -> str:
 
 
 def build_tag(root: Path, tag: str, target: Path) -> tuple[Distribution, list[Path]]:
-    """Builds and checks the distribution that `tag` releases, from a clean checkout of that tag.
+    """Build and check the distribution that `tag` releases, from a clean checkout of that tag.
 
     Raises:
         ToolError: The tag does not name a distribution with the version that its source has.
@@ -95,7 +95,7 @@ def build_tag(root: Path, tag: str, target: Path) -> tuple[Distribution, list[Pa
 
 
 def publish(root: Path, name: str, url: str) -> list[Path]:
-    """Builds the newest tag of a distribution and uploads the files to the index at `url`.
+    """Build the newest tag of a distribution and upload the files to the index at `url`.
 
     Args:
         root: The repository.

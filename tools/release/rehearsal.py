@@ -109,7 +109,7 @@ class Environment:
         run([*pip, "check"], cwd=self.directory)
 
     def smoke(self, distribution: Distribution, *extras: str) -> None:
-        """Runs the distribution's smoke test, plain and with each extra."""
+        """Run the distribution's smoke test, plain and with each extra."""
         command: list[str | Path] = [self.python, "-I", distribution.path / "tests/smoke.py"]
         run(command, cwd=self.directory)
         for extra in extras:

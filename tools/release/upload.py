@@ -11,7 +11,7 @@ from tools.release import index
 
 
 def upload(project: str, files: list[Path], url: str) -> None:
-    """Uploads `files` to the index at `url`; credentials come from twine's own environment variables.
+    """Upload `files` to the index at `url`; credentials come from twine's own environment variables.
 
     Raises:
         ToolError: The index refuses a file, for example because it holds another of that name.

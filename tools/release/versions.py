@@ -15,7 +15,7 @@ CURRENT = "current"
 
 
 def bump(distribution: Distribution, part: str) -> Version:
-    """Writes the next version into the source tree and returns it.
+    """Write the next version into the source tree and return it.
 
     Args:
         distribution: What is to be released.
@@ -46,7 +46,7 @@ class Refusal:
 
 
 def refusals(workspace: Workspace, distribution: Distribution, version: Version) -> list[Refusal]:
-    """The ranges in the workspace that keep `version` of `distribution` out."""
+    """Return the ranges in the workspace that keep `version` of `distribution` out."""
     return [
         Refusal(dependent, requirement)
         for dependent in workspace
@@ -56,7 +56,7 @@ def refusals(workspace: Workspace, distribution: Distribution, version: Version)
 
 
 def require_admitted(workspace: Workspace, distribution: Distribution, version: Version) -> None:
-    """Raises ToolError, naming each dependent that must move, unless every range admits `version`."""
+    """Raise ToolError, naming each dependent that must move, unless every range admits `version`."""
     found = refusals(workspace, distribution, version)
     if found:
         lines = "\n".join(f"  {refusal}" for refusal in found)
@@ -67,7 +67,7 @@ def require_admitted(workspace: Workspace, distribution: Distribution, version: 
 
 
 def move(refusal: Refusal, version: Version) -> None:
-    """Makes the dependent require `version` or a compatible later one, and say so in its changelog."""
+    """Make the dependent require `version` or a compatible later one, and say so in its changelog."""
     old = refusal.requirement
     extras = f"[{','.join(sorted(old.extras))}]" if old.extras else ""
     text = refusal.dependent.pyproject.read_text(encoding="utf-8")

@@ -157,7 +157,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name from its module."""
+    """Import a public name from its module."""
     if name == "torchscript":
         return import_module("onnx_verify.torchscript")
     if name not in _HOMES:
@@ -168,5 +168,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Lists the public names."""
+    """List the public names."""
     return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ import traceback
 
 
 def main() -> None:
-    """Runs the command; exits with 0 if all is right, 1 for a mismatch, 2 for an error."""
+    """Run the command; exit with 0 if all is right, 1 for a mismatch, 2 for an error."""
     try:
         from onnx_verify.cli import app
     except ModuleNotFoundError as error:

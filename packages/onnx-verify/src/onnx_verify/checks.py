@@ -31,7 +31,7 @@ class Finding:
     message: str
 
     def __str__(self) -> str:
-        """Returns the finding in one line."""
+        """Return the finding in one line."""
         return f"{self.severity}: {self.check}: {self.message}"
 
 
@@ -62,7 +62,7 @@ def check_model(
     inputs: RandomInputs | None = None,
     run: bool = True,
 ) -> list[Finding]:
-    """Runs every check on a model.
+    """Run every check on a model.
 
     Args:
         model: the model in any form.
@@ -203,7 +203,7 @@ def _single(
     types: Mapping[str, onnx.ValueInfoProto],
     constants: Mapping[str, onnx.TensorProto],
 ) -> LoadedModel:
-    """Makes a model of one node, with all that it reads as inputs except small constants."""
+    """Make a model of one node, with all that it reads as inputs except small constants."""
     graph = onnx.GraphProto(name="node", node=[node])
     for name in dict.fromkeys(name for name in node.input if name):
         if name in constants and name not in model.weights:
@@ -221,7 +221,7 @@ def _single(
 
 
 def _dimensions(model: LoadedModel, expected: Expectations, backend: Backend, spec: RandomInputs) -> Iterator[Finding]:
-    """Runs the model at several sizes of each dynamic dimension, the others held."""
+    """Run the model at several sizes of each dynamic dimension, the others held."""
     names = dimension_names(model)
     for name in expected.dynamic:
         if name not in names:
@@ -246,7 +246,7 @@ def _dimensions(model: LoadedModel, expected: Expectations, backend: Backend, sp
 
 
 def _output_shapes(model: LoadedModel, values: Sequence[Any], sizes: Mapping[str, int]) -> Iterator[Finding]:
-    """Compares what the outputs declare with what they are."""
+    """Compare what the outputs declare with what they are."""
     for spec, value in zip(model.outputs, values, strict=True):
         if spec.shape is None or not isinstance(value, np.ndarray):
             continue
@@ -261,7 +261,7 @@ def _output_shapes(model: LoadedModel, values: Sequence[Any], sizes: Mapping[str
 
 
 def _determinism(model: LoadedModel, backend: Backend, spec: RandomInputs) -> Iterator[Finding]:
-    """Runs the model twice in one session and once in another."""
+    """Run the model twice in one session and once in another."""
     first, second = backend.load(model), backend.load(model)
     for each in generate_inputs(model, spec)[:1]:
         try:
@@ -275,7 +275,7 @@ def _determinism(model: LoadedModel, backend: Backend, spec: RandomInputs) -> It
 
 
 def _states(model: LoadedModel, expected: Expectations, backend: Backend, spec: RandomInputs) -> Iterator[Finding]:
-    """Feeds each state back and runs again."""
+    """Feed each state back and run again."""
     inputs = {value.name: value for value in model.inputs}
     outputs = {value.name: value for value in model.outputs}
     for taken, given in expected.states.items():
@@ -304,7 +304,7 @@ def _states(model: LoadedModel, expected: Expectations, backend: Backend, spec: 
 
 
 def summarize(model: ModelLike | LoadedModel) -> dict[str, Any]:
-    """Returns what a model is made of: versions, inputs, outputs, operators, weights; plain values only.
+    """Return what a model is made of: versions, inputs, outputs, operators, weights; plain values only.
 
     Raises:
         ModelLoadError: if it is broken or unsafe.

@@ -60,7 +60,7 @@ Report = Annotated[Path | None, typer.Option(help="Write an HTML report here.")]
 
 @contextmanager
 def _errors(as_json: bool) -> Iterator[None]:
-    """Turns an error of this package into exit code 2."""
+    """Turn an error of this package into exit code 2."""
     try:
         yield
     except OnnxVerifyError as error:

@@ -16,13 +16,13 @@ class AssertOnnxClose(Protocol):
     def __call__(
         self, reference: Any, candidate: Any, inputs: Any = "random", tolerance: Any = None, **options: Any
     ) -> Verdict:
-        """Compares; a disagreement fails the test with the verdict as the message."""
+        """Compare; a disagreement fails the test with the verdict as the message."""
 
 
 def onnx_close(
     reference: Any, candidate: Any, inputs: Any = "random", tolerance: Any = None, **options: Any
 ) -> Verdict:
-    """Compares and fails the running test if the models disagree, naming the first wrong node where it can.
+    """Compare, and fail the running test if the models disagree, naming the first wrong node where it can.
 
     Args:
         reference: what is right, as for :func:`onnx_verify.compare`.
@@ -47,7 +47,7 @@ def onnx_close(
 
 
 def _first_wrong_node(reference: Any, candidate: Any, inputs: Any, tolerance: Any) -> str:
-    """Returns where the fault is, for two models whose nodes can be compared; nothing otherwise."""
+    """Return where the fault is, for two models whose nodes can be compared; nothing otherwise."""
     from onnx_verify.errors import OnnxVerifyError
     from onnx_verify.models.model import is_model_like
     from onnx_verify.search.find import find_mismatch
@@ -67,5 +67,5 @@ def _first_wrong_node(reference: Any, candidate: Any, inputs: Any, tolerance: An
 
 @pytest.fixture
 def assert_onnx_close() -> AssertOnnxClose:
-    """Returns a function that fails the test unless two models agree; see :func:`onnx_close`."""
+    """Return a function that fails the test unless two models agree; see :func:`onnx_close`."""
     return onnx_close

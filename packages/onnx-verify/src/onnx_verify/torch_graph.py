@@ -31,7 +31,7 @@ NOT_ESSENTIAL = frozenset(
 
 
 def capture(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Graph, list[Any]]:
-    """Returns the flat graph of a module and a value for each of its inputs, weights last.
+    """Return the flat graph of a module and a value for each of its inputs, weights last.
 
     A scripted module's own graph is used; any other module is traced.
 
@@ -85,7 +85,7 @@ def _frozen(model: Any) -> tuple[Graph, list[Any]]:
 
 
 def run_graph(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-    """Runs a graph on copies of its inputs and returns its flat outputs.
+    """Run a graph on copies of its inputs and return its flat outputs.
 
     Raises:
         OnnxVerifyError: if torch cannot run it.
@@ -102,17 +102,17 @@ def run_graph(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
 
 
 def essential_nodes(graph: Graph) -> list[Any]:
-    """Returns the nodes of the main block that compute something."""
+    """Return the nodes of the main block that compute something."""
     return [node for node in graph.nodes() if node.kind() not in NOT_ESSENTIAL]
 
 
 def is_tensor_value(value: Any) -> bool:
-    """Tells whether a value is a tensor, which is what may cross the border between two pieces."""
+    """Tell whether a value is a tensor, which is what may cross the border between two pieces."""
     return bool(value.type().kind() == "TensorType")
 
 
 def _crosses(value: Any) -> bool:
-    """Tells whether a value is handed from the upper to the lower part: a tensor that is computed."""
+    """Tell whether a value is handed from the upper to the lower part: a tensor that is computed."""
     return is_tensor_value(value) and value.node().kind() != "prim::Constant"
 
 
@@ -149,7 +149,7 @@ def split(graph: Graph, inputs: Sequence[Any], pivot: int) -> tuple[_Part, _Part
 
 
 def _closure(nodes: Sequence[Any], start: Iterable[int], owner: dict[str, int], outputs: Iterable[Any]) -> set[int]:
-    """Adds to some nodes those before them whose result is no tensor, for that cannot cross the border."""
+    """Add to some nodes those before them whose result is no tensor, for that cannot cross the border."""
     found = set(start)
     pending = [value for i in found for value in _reads(nodes[i])]
     pending += [value for value in outputs if not _crosses(value)]
@@ -163,7 +163,7 @@ def _closure(nodes: Sequence[Any], start: Iterable[int], owner: dict[str, int], 
 
 
 def _reads(node: Any) -> list[Any]:
-    """Returns what a node reads, its blocks included."""
+    """Return what a node reads, its blocks included."""
     values = list(node.inputs())
     for block in node.blocks():
         for inner in block.nodes():
@@ -232,11 +232,10 @@ class _Part:
 
 
 def _lookup(mapped: dict[str, Any]) -> Callable[[Any], Any]:
-    """Returns the function by which a clone finds what it reads; values of its own blocks map to
-    themselves."""
+    """Return the function by which a clone finds what it reads; values of its own blocks map to themselves."""
     return lambda value: mapped.get(value.debugName(), value)
 
 
 def node_kinds(graph: Graph) -> list[str]:
-    """Returns the kinds of the essential nodes in order."""
+    """Return the kinds of the essential nodes in order."""
     return [str(node.kind()) for node in essential_nodes(graph)]

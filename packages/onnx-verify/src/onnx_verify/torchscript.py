@@ -88,7 +88,7 @@ class GraphVerification:
 
 
 def find_exporter() -> SubgraphExporter:
-    """Returns the exporter of sub-graphs that an installed package registers.
+    """Return the exporter of sub-graphs that an installed package registers.
 
     Raises:
         SubgraphExportError: if there is none.
@@ -109,7 +109,7 @@ def verify_aten_graph(
     options: VerificationOptions | None = None,
     exporter: SubgraphExporter | None = None,
 ) -> GraphVerification:
-    """Exports a graph, runs it both ways and compares.
+    """Export a graph, run it both ways and compare.
 
     Args:
         graph: a flat ``torch._C.Graph`` of ATen operators.
@@ -143,7 +143,7 @@ def verify_aten_graph(
 
 
 def _feeds(given: tuple[Any, ...], graph: Graph, model: LoadedModel) -> dict[str, Any]:
-    """Assigns the inputs by name where the exporter kept the names, by position otherwise."""
+    """Assign the inputs by name where the exporter kept the names, by position otherwise."""
     names = [value.debugName() for value in graph.inputs()]
     wanted = {value.name for value in model.inputs}
     if len(names) == len(given) and wanted <= set(names):
@@ -211,19 +211,19 @@ class GraphInfo:
         self.upper_graph_info = self.lower_graph_info = None
 
     def essential_node_count(self) -> int:
-        """Returns the number of nodes that compute something."""
+        """Return the number of nodes that compute something."""
         return len(essential_nodes(self.graph))
 
     def essential_node_kinds(self) -> set[str]:
-        """Returns the kinds of the nodes that compute something."""
+        """Return the kinds of the nodes that compute something."""
         return set(node_kinds(self.graph))
 
     def has_mismatch(self) -> bool:
-        """Tells whether torch and the export of this piece disagree."""
+        """Tell whether torch and the export of this piece disagree."""
         return self.mismatch_error is not None
 
     def find_mismatch(self, options: VerificationOptions | None = None) -> None:
-        """Checks the piece and, while it disagrees, its halves.
+        """Check the piece and, while it disagrees, its halves.
 
         Raises:
             SubgraphExportError: if the whole graph cannot be exported; a piece that cannot is left unchecked.
@@ -275,7 +275,7 @@ class GraphInfo:
         self.upper_graph_info, self.lower_graph_info = above, below
 
     def find_partition(self, id: str) -> GraphInfo | None:
-        """Returns the piece of an id, None if there is none."""
+        """Return the piece of an id, None if there is none."""
         if id == self.id:
             return self
         for half in (self.upper_graph_info, self.lower_graph_info):
@@ -284,7 +284,7 @@ class GraphInfo:
         return None
 
     def all_mismatch_leaf_graph_info(self) -> list[GraphInfo]:
-        """Returns the smallest pieces that disagree."""
+        """Return the smallest pieces that disagree."""
         if not self.has_mismatch():
             return []
         halves = [half for half in (self.upper_graph_info, self.lower_graph_info) if half is not None]
@@ -292,7 +292,7 @@ class GraphInfo:
         return leaves or [self]
 
     def pretty_print_tree(self) -> None:
-        """Prints the pieces as a tree, each with its state and number of nodes."""
+        """Print the pieces as a tree, each with its state and number of nodes."""
         print("\n".join(self._tree("")))
 
     def _tree(self, indent: str) -> list[str]:
@@ -306,14 +306,14 @@ class GraphInfo:
         return lines
 
     def pretty_print_mismatch(self, graph: bool = False) -> None:
-        """Prints what disagrees in this piece, and the graph if asked for."""
+        """Print what disagrees in this piece, and the graph if asked for."""
         print(f"id {self.id or 'root'}: {', '.join(node_kinds(self.graph))}")
         print(self.mismatch_error or self.export_error or "torch and the export agree")
         if graph:
             print(self.graph)
 
     def export_repro(self, repro_dir: str | Path | None = None, name: str | None = None) -> str:
-        """Writes the piece as an ONNX test case that also runs on its own.
+        """Write the piece as an ONNX test case that also runs on its own.
 
         Args:
             repro_dir: where the folder is made; the current folder otherwise.
@@ -363,7 +363,7 @@ def find_mismatch(
     options: VerificationOptions | None = None,
     exporter: SubgraphExporter | None = None,
 ) -> GraphInfo:
-    """Finds the operators whose export disagrees with torch.
+    """Find the operators whose export disagrees with torch.
 
     Args:
         model: a module, which is traced, or a ScriptModule, whose graph is taken.

@@ -23,13 +23,13 @@ class OperatorLibrary:
         self._library = torch.library.Library(namespace, "DEF")
 
     def define(self, schema: str) -> None:
-        """Defines an operator from ``name.overload(arguments) -> returns``."""
+        """Define an operator from ``name.overload(arguments) -> returns``."""
         self._library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
     def kernel(self, name: str, kernel: Callable[..., object], dispatch_key: str) -> None:
-        """Registers a kernel for a dispatch key."""
+        """Register a kernel for a dispatch key."""
         self._library.impl(name, kernel, dispatch_key)
 
     def fake(self, name: str, kernel: Callable[..., object]) -> None:
-        """Registers what computes the outputs' shapes, dtypes and strides alone."""
+        """Register what computes the outputs' shapes, dtypes and strides alone."""
         torch.library.register_fake(f"{self.namespace}::{name}", kernel, lib=self._library)

@@ -23,7 +23,7 @@ _ours: Callable[[], bool] = bool
 
 
 def torch_is_exporting() -> bool:
-    """What torch itself says, our own answer left out."""
+    """Return what torch itself says, our own answer left out."""
     public: Any = torch.onnx.is_in_onnx_export
     code = original(public, "__code__")
     return bool(public() if code is public.__code__ else types.FunctionType(code, public.__globals__)())
@@ -44,5 +44,5 @@ def answer_also(ours: Callable[[], bool]) -> AbstractContextManager[None]:
 
 
 def mark_constant_for_dynamo(function: Callable[[], bool]) -> None:
-    """What ``torch.compiler.assume_constant_result`` does, without importing all of Dynamo at import time."""
+    """Return what ``torch.compiler.assume_constant_result`` does, without importing all of Dynamo at import time."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]

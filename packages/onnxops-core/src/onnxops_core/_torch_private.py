@@ -37,13 +37,16 @@ _STRIDED = torch.strided
 
 
 def forward_mode_is_active() -> bool:
-    """Whether some forward-mode derivative is being computed, of whatever tensors."""
+    """Tell whether some forward-mode derivative is being computed, of whatever tensors."""
     return forward_ad._current_level >= 0
 
 
 def is_plain_eager(arguments: Iterable[object]) -> bool:
-    """Whether a call need not go through the dispatcher: nothing records, transforms, casts or differentiates it, and
-    all its tensors are dense and on one device that has memory."""
+    """Tell whether a call need not go through the dispatcher.
+
+    Nothing records, transforms, casts or differentiates it then, and all its tensors are dense and on one device that
+    has memory.
+    """
     if _modes() or _function_modes() or _tracing() is not None or _functorch_level() is not None:
         return False
     if forward_mode_is_active() or _autocasts():
@@ -67,7 +70,7 @@ def is_plain_eager(arguments: Iterable[object]) -> bool:
 
 
 def without_autocast(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns a function that computes in the dtypes it is given, also where autocast is on.
+    """Return a function that computes in the dtypes it is given, also where autocast is on.
 
     An ONNX operator has no other: a part of it in a half precision would be neither what its fake kernel says of the
     result nor what a runtime computes.
@@ -84,7 +87,7 @@ def without_autocast(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def differentiates(arguments: Iterable[object]) -> bool:
-    """Whether the call is part of a reverse-mode or forward-mode derivative."""
+    """Tell whether the call is part of a reverse-mode or forward-mode derivative."""
     tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return True
@@ -94,8 +97,7 @@ def differentiates(arguments: Iterable[object]) -> bool:
 
 
 def has_values(tensor: torch.Tensor | None) -> bool:
-    """Whether a tensor's elements may be looked at without a device round trip: plain, on the CPU, not
-    wrapped."""
+    """Tell whether a tensor's elements may be looked at without a device round trip: plain, on the CPU, not wrapped."""
     return (
         tensor is not None
         and type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -106,13 +108,13 @@ def has_values(tensor: torch.Tensor | None) -> bool:
 
 
 def is_wrapped(tensor: torch.Tensor) -> bool:
-    """Whether a functorch transform (vmap, grad, jvp) wraps the tensor."""
+    """Tell whether a functorch transform (vmap, grad, jvp) wraps the tensor."""
     wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return bool(wrapped)
 
 
 def is_mapped(tensor: torch.Tensor) -> bool:
-    """Whether vmap maps over the tensor, on whatever level of nested transforms."""
+    """Tell whether vmap maps over the tensor, on whatever level of nested transforms."""
     while is_wrapped(tensor):
         if torch._C._functorch.is_batchedtensor(tensor):
             return True

@@ -100,7 +100,7 @@ _CARRIERS = {
 
 
 def onnx_dtype(dtype: torch.dtype | int) -> int:
-    """Returns the ONNX integer of a dtype; an ONNX integer that torch can represent is returned as it is.
+    """Return the ONNX integer of a dtype; an ONNX integer that torch can represent is returned as it is.
 
     Raises:
         ValueError: ONNX has no such dtype, or torch has none for the integer.
@@ -115,7 +115,7 @@ def onnx_dtype(dtype: torch.dtype | int) -> int:
 
 
 def torch_dtype(number: int) -> torch.dtype:
-    """Returns the torch dtype that an ONNX ``TensorProto.DataType`` integer stands for.
+    """Return the torch dtype that an ONNX ``TensorProto.DataType`` integer stands for.
 
     Raises:
         ValueError: the integer is no ONNX dtype, or one without a torch counterpart (STRING, the FLOAT6
@@ -130,7 +130,7 @@ def torch_dtype(number: int) -> torch.dtype:
 
 
 def onnx_dtype_name(dtype: torch.dtype | int) -> str:
-    """Returns the ONNX name of a dtype, such as ``"FLOAT16"``.
+    """Return the ONNX name of a dtype, such as ``"FLOAT16"``.
 
     Raises:
         ValueError: the dtype is unknown to ONNX.
@@ -143,12 +143,12 @@ def onnx_dtype_name(dtype: torch.dtype | int) -> str:
 
 
 def is_onnx_dtype(number: int) -> bool:
-    """Whether an integer is a dtype of the ONNX format, one without a torch counterpart included."""
+    """Tell whether an integer is a dtype of the ONNX format, one without a torch counterpart included."""
     return number != 0 and number in _NAMES
 
 
 def carrier_dtype(dtype: torch.dtype | int) -> torch.dtype:
-    """Returns the torch dtype in which native operators hold values of a dtype, one value per element.
+    """Return the torch dtype in which native operators hold values of a dtype, one value per element.
 
     That is the dtype itself, but for the 4-bit and 2-bit integers, which are held in ``int8`` or ``uint8``.
 

@@ -34,7 +34,7 @@ _AS_TORCH_ONNX: ContextVar[bool] = ContextVar("onnxops_core_as_torch_onnx", defa
 
 
 def is_in_onnx_export() -> bool:
-    """Whether an exporter of this project, or ``torch.onnx.export``, is running the calling code.
+    """Tell whether an exporter of this project, or ``torch.onnx.export``, is running the calling code.
 
     Under Dynamo (``torch.compile``, strict ``torch.export``) the answer is a constant of the captured graph.
     """
@@ -43,7 +43,7 @@ def is_in_onnx_export() -> bool:
 
 @contextlib.contextmanager
 def onnx_export() -> Iterator[None]:
-    """Marks the body as being exported: ours and torch's ``is_in_onnx_export()`` are true inside.
+    """Mark the body as being exported: ours and torch's ``is_in_onnx_export()`` are true inside.
 
     Contexts nest. Exporters enter it around the capture of a model; a test may enter it to take a model's
     export path.
@@ -58,7 +58,7 @@ def onnx_export() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_torch_onnx() -> Iterator[None]:
-    """Marks exports in the body as calls of ``torch.onnx.export``, for which what is registered there holds."""
+    """Mark exports in the body as calls of ``torch.onnx.export``, for which what is registered there holds."""
     token = _AS_TORCH_ONNX.set(True)
     try:
         yield
@@ -67,12 +67,12 @@ def as_torch_onnx() -> Iterator[None]:
 
 
 def is_torch_onnx_call() -> bool:
-    """Whether the calling code runs inside :func:`as_torch_onnx`."""
+    """Tell whether the calling code runs inside :func:`as_torch_onnx`."""
     return _AS_TORCH_ONNX.get()
 
 
 def unfused_layers() -> contextlib.AbstractContextManager[None]:
-    """Keeps transformer layers from being run by PyTorch's fused kernels (``torch.backends.mha``) in the body.
+    """Keep transformer layers from being run by PyTorch's fused kernels (``torch.backends.mha``) in the body.
 
     Those kernels put zeros at padded positions, where the layers' own definition gives other values, and they stand
     for a whole layer in a trace. Exporters capture, and compare with, the definition.

@@ -36,7 +36,7 @@ _ATTRIBUTE_TYPES = {
 
 @functools.cache
 def _tensor_types() -> list[str]:
-    """Returns the tensor types that the installed onnx knows."""
+    """Return the tensor types that the installed onnx knows."""
     import onnx
 
     names = (onnx_dtype_name(dtype) for dtype in TORCH_TO_ONNX)
@@ -44,8 +44,7 @@ def _tensor_types() -> list[str]:
 
 
 def torch_onnx_translation_table(opset_version: int | None = None) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """Returns what ``torch.onnx.export`` needs as its ``custom_translation_table`` to export native
-    operators.
+    """Return what ``torch.onnx.export`` needs as its ``custom_translation_table`` to export native operators.
 
     Args:
         opset_version: the ``opset_version`` of the export. Operators that ONNX has only in a later one are
@@ -74,8 +73,7 @@ def torch_onnx_translation_table(opset_version: int | None = None) -> dict[Calla
 
 
 def _translation(op: NativeOp) -> Callable[..., Any]:
-    """Returns a function with the operator's signature, as torch's exporter reads it from annotations."""
-
+    """Return a function with the operator's signature, as torch's exporter reads it from annotations."""
     beyond = {onnx_dtype(dtype): dtype for dtype in op.extensions}
 
     def translate(*args: Any, **kwargs: Any) -> Any:
@@ -100,7 +98,7 @@ def _symbolic_translation(overload: torch._ops.OpOverload) -> Callable[..., Any]
 
 
 def _with_signature(translate: Callable[..., Any], overload: torch._ops.OpOverload, name: str) -> Callable[..., Any]:
-    """Gives a function the operator's parameters, with types for what are attributes rather than tensors."""
+    """Give a function the operator's parameters, with types for what are attributes rather than tensors."""
     parameters = []
     annotations: dict[str, Any] = {}
     for argument in overload._schema.arguments:
@@ -138,7 +136,7 @@ def _write_node(call: OnnxCall, bound: dict[str, Any]) -> Any:
 def _emit(
     domain: str, op_type: str, version: int, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: int
 ) -> list[Any]:
-    """Writes a node with onnxscript and returns its outputs."""
+    """Write a node with onnxscript and return its outputs."""
     import onnx
     from onnxscript import values
 

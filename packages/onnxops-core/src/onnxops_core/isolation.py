@@ -48,7 +48,7 @@ def exclusive_export() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Keeps objects that are no longer reachable from being collected in the body.
+    """Keep objects that are no longer reachable from being collected in the body.
 
     Python's collector is off, and does not look at objects that exist already, should the body run it. What loses its
     last reference is freed as ever. Contexts nest, also across threads, and end in any order.
@@ -78,7 +78,7 @@ def _keep_all() -> None:
 
 
 def active_autocasts() -> list[tuple[str, torch.dtype]]:
-    """Returns the types of devices for which the thread is under autocast, each with the dtype that is cast to."""
+    """Return the types of devices for which the thread is under autocast, each with the dtype that is cast to."""
     accelerator = torch.accelerator.current_accelerator()
     devices = dict.fromkeys(["cpu", "cuda", *([accelerator.type] if accelerator else [])])
     return [(device, torch.get_autocast_dtype(device)) for device in devices if torch.is_autocast_enabled(device)]

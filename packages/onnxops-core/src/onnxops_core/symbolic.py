@@ -188,7 +188,7 @@ def symbolic_multi_out(
 
 
 def _run(packet: torch._ops.OpOverloadPacket, *args: Any) -> Any:
-    """Calls a symbolic operator in the form that whatever records the call can hold."""
+    """Call a symbolic operator in the form that whatever records the call can hold."""
     if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return packet.default(*args)
     call = dict(zip((argument.name for argument in packet.default._schema.arguments), args, strict=True))
@@ -204,7 +204,7 @@ def _run(packet: torch._ops.OpOverloadPacket, *args: Any) -> Any:
 
 
 def _decode_traced(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of the default overload, but for the shapes, for those of the traced one."""
+    """Return the arguments of the default overload, but for the shapes, for those of the traced one."""
     decoded = {**call, **json.loads(call["encoded"])}
     inputs = iter(call["inputs"])
     decoded["inputs"] = [next(inputs) if given else None for given in decoded.pop("given")]
@@ -216,12 +216,12 @@ _TORCH_MULTI_OUT = {"onnx_symbolic::_symbolic": False, "onnx_symbolic::_symbolic
 
 
 def is_symbolic_overload(op: object) -> bool:
-    """Whether a graph node's target is a symbolic operator, of this package or of ``torch.onnx.ops``."""
+    """Tell whether a graph node's target is a symbolic operator, of this package or of ``torch.onnx.ops``."""
     return isinstance(op, torch._ops.OpOverload) and op._schema.name in _MULTI_OUT | _TORCH_MULTI_OUT
 
 
 def decode_symbolic_call(op: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> SymbolicCall:
-    """Reads back the arguments of a symbolic operator, as they stand in a captured graph.
+    """Read back the arguments of a symbolic operator, as they stand in a captured graph.
 
     Args:
         op: the overload that is called; see :func:`is_symbolic_overload`.
@@ -260,7 +260,7 @@ def decode_symbolic_call(op: object, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def _decode_torch_call(call: Mapping[str, Any], multi_out: bool) -> SymbolicCall:
-    """Reads the encoding of ``torch.onnx.ops``: attributes are ranges of the pools."""
+    """Read the encoding of ``torch.onnx.ops``: attributes are ranges of the pools."""
     pools = {"i": call["attr_ints"], "f": call["attr_floats"], "s": call["attr_strs"]}
     attributes = {}
     for name, kind, (start, stop) in zip(call["attr_keys"], call["attr_types"], call["attr_pos"], strict=True):

@@ -354,6 +354,7 @@ class Sizes:
 
     @classmethod
     def of(cls, program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> Sizes:
+        """Return the dynamic sizes of a program's inputs: their bounds and the sizes of the example."""
         smallest: dict[sympy.Symbol, int] = {}
         hints: dict[sympy.Symbol, int] = {}
         replaced: dict[sympy.Symbol, sympy.Expr] = {}

@@ -48,7 +48,7 @@ class TrialRuns:
 
     @property
     def possible(self) -> bool:
-        """Whether the model can be run: it has numbers in its weights."""
+        """Tell whether the model can be run: it has numbers in its weights."""
         return self.wanted and not any(
             map(is_without_data, itertools.chain(self.model.parameters(), self.model.buffers()))
         )

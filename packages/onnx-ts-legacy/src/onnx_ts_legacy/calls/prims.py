@@ -118,7 +118,7 @@ def _unwrap(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
 
 
 def _refine(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    """The compiler knows more of a type here; that an optional value is not None, above all."""
+    """Return the compiler knows more of a type here; that an optional value is not None, above all."""
     optional = node.output().type().kind() in ("OptionalType", "NoneType", "UnionType")
     return args[0].value if isinstance(args[0], Maybe) and not optional else args[0]
 

@@ -139,10 +139,12 @@ def common_form(context: ConversionContext, fakes: list[Any]) -> Any:
 
 
 def position(context: ConversionContext, index: Any) -> ir.Value:
+    """Return an index as the int64 scalar that operators on sequences take."""
     return number_value(context, index, ir.DataType.INT64)
 
 
 def sequence_at(context: ConversionContext, target: ListRef, index: Any) -> Tensor:
+    """Return the item of a list of tensors at an index that only the runtime may know."""
     state = as_sequence(context, target)
     if state.pieces is not None:
         return _piece(context, state.pieces, index)
@@ -170,6 +172,11 @@ def _piece(context: ConversionContext, pieces: Pieces, index: Any) -> Tensor:
 
 
 def sequence_insert(context: ConversionContext, target: ListRef, index: Any, item: Any) -> None:
+    """Insert an item into a list of tensors, at its end if the index is None.
+
+    Raises:
+        ScriptValueError: If the item is no tensor.
+    """
     if not isinstance(item, Tensor):
         raise ScriptValueError("Only lists of tensors can change their length at run time in ONNX.")
     state = as_sequence(context, target, item.fake)

@@ -212,7 +212,7 @@ class Merge:
         return metadata.empty(fake.dtype, sizes)
 
     def _one_sided(self, a: Any, b: Any) -> Any:
-        """A variable that one branch never sets is what the other one sets: the first never reads it."""
+        """Return a variable that one branch never sets is what the other one sets: the first never reads it."""
         if isinstance(a, Uninitialized) and isinstance(b, Uninitialized):
             return a
         side = 1 if isinstance(a, Uninitialized) else 0
@@ -240,7 +240,7 @@ class Merge:
         return self._output_number(*pair)
 
     def _optional(self, a: Any, b: Any) -> Any:
-        """A variable that is None on some path: whether it is, and what it is otherwise."""
+        """Return a variable that is None on some path: whether it is, and what it is otherwise."""
         (first, left), (second, right) = presence(a), presence(b)
         present, value = self.variable(first, second), self.variable(left, right)
         if isinstance(present, RuntimeBool):

@@ -186,7 +186,7 @@ def _unbind(view: View) -> Inverse:
 
 
 def _chunk(view: View) -> Inverse:
-    """A piece of ``split`` or ``chunk``: its place follows from the offset of its memory."""
+    """Return a piece of ``split`` or ``chunk``: its place follows from the offset of its memory."""
     dim = _argument(view, "dim")
     parent = view.parent.fake
     dim = range(parent.dim())[dim]

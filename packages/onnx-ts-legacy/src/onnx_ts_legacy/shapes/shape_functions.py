@@ -47,8 +47,10 @@ def _spaced(start: Any, end: Any, steps: Any, *_: Any, dtype: torch.dtype | None
 
 
 def _counted(*numbers: Any, dtype: torch.dtype | None = None, **placement: Any) -> Any:
-    """So many numbers as fit between numbers that only the runtime knows, of which torch asks too much if they are
-    floats."""
+    """Return as many numbers as fit between numbers that only the runtime knows.
+
+    Of such numbers torch asks too much if they are floats.
+    """
     floating = [_is_floating(number) for number in numbers]
     known = not any(is_tensor(number) or isinstance(number, torch.SymFloat) for number in numbers)
     if known or not any(floating):
@@ -73,19 +75,19 @@ def _repeated(self: Any, repeats: Any, dim: int | None = None, *, output_size: A
 
 
 def _bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
-    """The operands' leading sizes, and as many features as there are matrices of weights."""
+    """Return the operands' leading sizes, and as many features as there are matrices of weights."""
     return torch.empty((*input1.shape[:-1], weight.shape[0]), dtype=input1.dtype)
 
 
 def _tensordot(self: Any, other: Any, dims_self: Any, dims_other: Any) -> Any:
-    """What is left of the sizes, those of the first operand first."""
+    """Return what is left of the sizes, those of the first operand first."""
     left = [size for axis, size in enumerate(self.shape) if axis not in {dim % self.dim() for dim in dims_self}]
     right = [size for axis, size in enumerate(other.shape) if axis not in {dim % other.dim() for dim in dims_other}]
     return torch.empty((*left, *right), dtype=self.dtype)
 
 
 def _inner(self: Any, other: Any) -> Any:
-    """The products of what lies along the last axes; a number scales the other operand."""
+    """Return the products of what lies along the last axes; a number scales the other operand."""
     if not self.dim() or not other.dim():
         return torch.mul(self, other)
     return torch.empty((*self.shape[:-1], *other.shape[:-1]), dtype=self.dtype)
@@ -98,7 +100,7 @@ def _is_floating(number: Any) -> bool:
 def _padded(
     input: Any, hx: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool, *_: Any
 ) -> Any:
-    """The output follows the input, the states keep their shapes; with a projection the first state has its width."""
+    """Return an output like the input, and states of their own shapes; a projection sets the width of the first."""
     states = tuple(hx) if isinstance(hx, list | tuple) else (hx,)
     width = states[0].shape[-1] * (2 if both else 1)
     return (torch.empty((*input.shape[:-1], width), dtype=input.dtype), *(torch.empty_like(s) for s in states))

@@ -218,7 +218,7 @@ class Storage(Mutable):
 
     @property
     def is_changed(self) -> bool:
-        """Whether something was written to it."""
+        """Tell whether something was written to it."""
         return self.state is not self.start
 
 

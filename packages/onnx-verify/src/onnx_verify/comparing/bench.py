@@ -52,7 +52,7 @@ class BenchmarkReport:
     rounds: int
 
     def __str__(self) -> str:
-        """Returns a table."""
+        """Return a table."""
         lines = [f"{'model':32} {'runtime':14} {'median':>10} {'p95':>10} {'runs/s':>9} {'ratio':>7} {'peak':>10}"]
         for row in self.rows:
             peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.1f} MiB"
@@ -63,7 +63,7 @@ class BenchmarkReport:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain values, without the single times."""
+        """Return plain values, without the single times."""
         rows = [{key: value for key, value in asdict(row).items() if key != "times_s"} for row in self.rows]
         plain: dict[str, Any] = plain_values({"rounds": self.rounds, "rows": rows})
         return plain
@@ -127,7 +127,7 @@ def _entries(named: Mapping[str, Any], backends: Sequence[BackendLike]) -> list[
 
 
 def _bound(runtime: Runtime, inputs: InputSet) -> Callable[[], object]:
-    """Returns a call without the cost of binding the inputs."""
+    """Return a call without the cost of binding the inputs."""
     if isinstance(runtime, OnnxRuntime):
         feeds = bind_feeds(inputs, runtime.inputs or ())
         return lambda: runtime.run_values(feeds)
@@ -176,7 +176,7 @@ print(json.dumps(peak() - before))
 
 
 def peak_memory(runtime: OnnxRuntime, inputs: InputSet) -> int | None:
-    """Returns the bytes by which loading and one run raise the peak of a fresh process; None but on Linux.
+    """Return the bytes by which loading and one run raise the peak of a fresh process; None but on Linux.
 
     Raises:
         ModelRunError: if the model does not run there.

@@ -35,7 +35,7 @@ def compare(
     backend: BackendLike | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verdict:
-    """Runs both on every input set and compares all outputs.
+    """Run both on every input set and compare all outputs.
 
     Args:
         reference: what is right: a torch module, ExportedProgram or ScriptModule, any callable, a
@@ -97,7 +97,7 @@ def compare(
 
 
 def _paired(kind: str, reference: Sequence[str], candidate: Sequence[str], verdict: Verdict) -> bool:
-    """Tells whether the values of two models pair up by name; notes where they do so by position under other names."""
+    """Tell whether the values of two models pair up by name; notes where they do so by position under other names."""
     if sorted(reference) == sorted(candidate):
         return list(reference) != list(candidate)
     pairs = [f"{a} with {b}" for a, b in zip(reference, candidate, strict=False) if a != b]
@@ -112,7 +112,7 @@ def _in_order_of(reference: Outputs, candidate: Outputs) -> Outputs:
 
 
 def resolve_inputs(inputs: InputsLike, *models: Runtime | LoadedModel) -> list[InputSet]:
-    """Reads input sets, and generates them for ``"random"`` or a :class:`RandomInputs`.
+    """Read input sets, and generate them for ``"random"`` or a :class:`RandomInputs`.
 
     They are generated from the signature of the last of the models that is an ONNX model.
 
@@ -142,7 +142,7 @@ def compare_outputs(
     check_shape: bool = True,
     check_names: bool = False,
 ) -> CaseReport:
-    """Compares the outputs of one run, pair by pair; the arguments are those of :func:`compare`.
+    """Compare the outputs of one run, pair by pair; the arguments are those of :func:`compare`.
 
     Raises:
         InputError: if a tolerance is given for an output that does not exist.
@@ -183,7 +183,7 @@ def compare_arrays(
     check_dtype: bool = True,
     check_shape: bool = True,
 ) -> OutputReport:
-    """Compares two arrays: dtype, shape and values.
+    """Compare two arrays: dtype, shape and values.
 
     A complex reference agrees with a real candidate that has its real and imaginary parts in a last
     dimension of
@@ -210,7 +210,7 @@ def compare_arrays(
 
 
 def _nothing_compared(reference: Array) -> list[str]:
-    """Returns a note where agreement proves nothing: the reference holds no finite value."""
+    """Return a note where agreement proves nothing: the reference holds no finite value."""
     if not reference.size:
         return ["the output is empty; there were no values to compare"]
     if is_float(reference.dtype) and not np.isfinite(reference.astype(np.float64)).any():

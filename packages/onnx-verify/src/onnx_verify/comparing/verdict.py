@@ -40,7 +40,7 @@ class OutputReport:
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Returns one line, and one more for each reason and note."""
+        """Return one line, and one more for each reason and note."""
         state = "ok  " if self.ok else "FAIL"
         head = f"{state} {self.name} {self.candidate_dtype}{list(self.candidate_shape)}"
         if self.metrics is not None:
@@ -65,7 +65,7 @@ class CaseReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every output agrees."""
+        """Tell whether every output agrees."""
         return not self.reasons and bool(self.outputs) and all(output.ok for output in self.outputs)
 
 
@@ -87,11 +87,11 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every case agrees; a verdict without a case is not right."""
+        """Tell whether every case agrees; a verdict without a case is not right."""
         return bool(self.cases) and all(case.ok for case in self.cases)
 
     def __bool__(self) -> bool:
-        """Returns :attr:`ok`."""
+        """Return :attr:`ok`."""
         return self.ok
 
     @property
@@ -100,7 +100,7 @@ class Verdict:
         return [(case.label, output) for case in self.cases for output in case.outputs if not output.ok]
 
     def raise_for_mismatch(self) -> Verdict:
-        """Returns itself if everything agrees.
+        """Return itself if everything agrees.
 
         Raises:
             MismatchError: with the printed verdict, otherwise.
@@ -110,7 +110,7 @@ class Verdict:
         return self
 
     def __str__(self) -> str:
-        """Returns the verdict in words, then the outputs that disagree (all of them if none does)."""
+        """Return the verdict in words, then the outputs that disagree (all of them if none does)."""
         total = sum(len(case.outputs) for case in self.cases)
         state = "agrees with" if self.ok else "DISAGREES with"
         lines = [f"{self.candidate} {state} {self.reference} ({total} outputs in {len(self.cases)} runs)"]
@@ -124,19 +124,19 @@ class Verdict:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain dicts, lists, numbers and strings; non-finite numbers become strings."""
+        """Return plain dicts, lists, numbers and strings; non-finite numbers become strings."""
         plain: dict[str, Any] = plain_values({"ok": self.ok, **dataclasses.asdict(self)})
         for case, source in zip(plain["cases"], self.cases, strict=True):
             case["ok"] = source.ok
         return plain
 
     def to_json(self, indent: int | None = 2) -> str:
-        """Returns :meth:`to_dict` as strict JSON."""
+        """Return :meth:`to_dict` as strict JSON."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
 def plain_values(value: Any) -> Any:
-    """Replaces what JSON does not have: tuples, non-finite and complex numbers, foreign objects."""
+    """Replace what JSON does not have: tuples, non-finite and complex numbers, foreign objects."""
     if isinstance(value, dict):
         return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -21,7 +21,7 @@ _SUFFIXES = (".npz", ".npy", ".pb")
 
 
 def read_inputs(path: Path) -> list[InputSet]:
-    """Reads the input sets at a path.
+    """Read the input sets at a path.
 
     Args:
         path: an ``.npz`` (inputs by name), an ``.npy`` or ``.pb`` (one positional input), a folder with
@@ -46,7 +46,7 @@ def read_inputs(path: Path) -> list[InputSet]:
 
 
 def read_expected(path: Path) -> list[list[tuple[str, Any]]]:
-    """Reads the expected outputs of each data set in a folder of the ONNX test data layout.
+    """Read the expected outputs of each data set in a folder of the ONNX test data layout.
 
     Raises:
         InputError: if a data set has no ``output_0.pb``.
@@ -81,7 +81,7 @@ def _data_sets(path: Path) -> list[Path]:
 
 
 def _numbered(path: Path, prefix: str) -> list[Path]:
-    """Returns prefix_0, prefix_1, ... in numeric order; a gap is an error."""
+    """Return prefix_0, prefix_1, ... in numeric order; a gap is an error."""
     files = sorted(
         (each for each in path.iterdir() if re.fullmatch(rf"{prefix}_\d+\.(pb|npy)", each.name)), key=_number
     )
@@ -111,7 +111,7 @@ def _from_file(path: Path) -> InputSet:
 
 
 def read_value(path: Path) -> Any:
-    """Reads one tensor, one sequence as a list, or an optional as a list of what it holds, from ``.npy`` or ``.pb``.
+    """Read one tensor, one sequence as a list, or an optional as a list of what it holds, from ``.npy`` or ``.pb``.
 
     Raises:
         InputError: if the file holds neither.
@@ -125,7 +125,7 @@ def read_value(path: Path) -> Any:
 
 
 def _parse_value(data: bytes) -> Any:
-    """Parses a TensorProto, else a SequenceProto; neither says which it is.
+    """Parse a TensorProto, else a SequenceProto; neither says which it is.
 
     An optional is, byte for byte, a sequence of the one value that it holds, and is read as that; one that says
     of itself that it holds nothing is None.
@@ -147,7 +147,7 @@ def _parse_value(data: bytes) -> Any:
 
 
 def _is_absent(sequence: onnx.SequenceProto) -> bool:
-    """Tells whether an optional read as a sequence holds nothing, of no type or of a sequence's."""
+    """Tell whether an optional read as a sequence holds nothing, of no type or of a sequence's."""
     if sequence.elem_type == onnx.SequenceProto.SEQUENCE:
         return not sequence.sequence_values
     return sequence.HasField("elem_type") and sequence.elem_type == onnx.SequenceProto.UNDEFINED
@@ -160,5 +160,5 @@ def _parts(sequence: onnx.SequenceProto) -> list[Any]:
 
 
 def write_value(path: Path, value: Any) -> None:
-    """Writes one array as a TensorProto."""
+    """Write one array as a TensorProto."""
     path.write_bytes(tensor_proto(np.asarray(value), path.stem).SerializeToString())

@@ -47,7 +47,7 @@ class RandomInputs:
 
 
 def generate_inputs(model: ModelLike | LoadedModel, spec: RandomInputs | None = None) -> list[InputSet]:
-    """Makes input sets for a model: one per size, then the edge cases.
+    """Make input sets for a model: one per size, then the edge cases.
 
     Args:
         model: whose graph inputs are filled.
@@ -83,7 +83,7 @@ class _Maker:
                 raise InputError(f"input {value.name!r} is no tensor; inputs can only be generated for tensors")
 
     def sets(self) -> Iterator[InputSet]:
-        """Yields the sets."""
+        """Yield the sets."""
         for turn in range(self._turns()):
             sizes = {dim: self._size(dim, index, turn) for index, dim in enumerate(self.dims)}
             text = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
@@ -175,12 +175,12 @@ class _Maker:
 
 
 def dimension_names(model: LoadedModel) -> list[str]:
-    """Returns the names of the dynamic dimensions of a model's inputs; an unnamed one is called ``input:axis``."""
+    """Return the names of the dynamic dimensions of a model's inputs; an unnamed one is called ``input:axis``."""
     return _dynamic_dims(model.inputs)
 
 
 def _dynamic_dims(inputs: Sequence[ValueSpec]) -> list[str]:
-    """Returns the names of the dynamic dimensions in order; an unnamed one is called ``input:axis``."""
+    """Return the names of the dynamic dimensions in order; an unnamed one is called ``input:axis``."""
     names: dict[str, None] = {}
     for spec in inputs:
         for axis, dim in enumerate(spec.shape or ()):
@@ -195,7 +195,7 @@ def _dim_name(spec: ValueSpec, axis: int) -> str:
 
 
 def index_bounds(model: LoadedModel) -> dict[str, int]:
-    """Returns, for each integer input that is used as an index, how many entries there are to index.
+    """Return, for each integer input that is used as an index, how many entries there are to index.
 
     Follows the input through casts, reshapes and the like to Gather, GatherElements and OneHot; the smallest
     bound counts. An index into something of dynamic size is bound by 1.

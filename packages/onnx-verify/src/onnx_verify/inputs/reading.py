@@ -18,7 +18,7 @@ _SET_TYPES = (InputSet, tuple, Mapping, str, Path)
 
 
 def input_sets(inputs: InputsLike) -> list[InputSet]:
-    """Reads input sets in any of their spellings.
+    """Read input sets in any of their spellings.
 
     Args:
         inputs: one set - an :class:`InputSet`, a tuple of positional inputs, a dict by name, a single tensor

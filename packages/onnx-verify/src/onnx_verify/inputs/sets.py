@@ -37,17 +37,17 @@ class InputSet:
     label: str = ""
 
     def leaves(self) -> list[Any]:
-        """Returns the flat inputs in order, without None."""
+        """Return the flat inputs in order, without None."""
         return flatten((self.args, dict(self.kwargs)))
 
 
 def is_leaf(value: object) -> bool:
-    """Tells whether a value is one input: a tensor, an array or a Python scalar."""
+    """Tell whether a value is one input: a tensor, an array or a Python scalar."""
     return is_tensor(value) or isinstance(value, (np.ndarray, np.generic, bool, int, float, complex))
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Returns a leaf as an array.
+    """Return a leaf as an array.
 
     Raises:
         InputError: if it is nothing that an ONNX tensor can hold.
@@ -62,7 +62,7 @@ def as_array(value: Any, where: str) -> Array:
 
 
 def bind_feeds(inputs: InputSet, specs: Sequence[ValueSpec], by_name_only: bool = False) -> dict[str, Any]:
-    """Assigns an input set to the inputs of an ONNX model.
+    """Assign an input set to the inputs of an ONNX model.
 
     Keyword arguments go to the input of their name; the other leaves go to the other inputs in order. Python
     scalars are dropped when the tensors alone fill the inputs (an exporter makes constants of scalars), and
@@ -119,7 +119,7 @@ def _check_names(given: Mapping[str, Any], by_name: Mapping[str, ValueSpec]) -> 
 
 
 def _fit(value: Any, spec: ValueSpec) -> Any:
-    """Turns one input into what the model declares for it, or says why it does not fit."""
+    """Turn one input into what the model declares for it, or say why it does not fit."""
     if spec.optional:
         value = _held(value, spec)
         if value is None:
@@ -141,7 +141,7 @@ def _fit(value: Any, spec: ValueSpec) -> Any:
 
 
 def _held(value: Any, spec: ValueSpec) -> Any:
-    """Returns what an optional holds, which a file spells as a sequence of one, or of none where it is absent."""
+    """Return what an optional holds, which a file spells as a sequence of one, or of none where it is absent."""
     if not isinstance(value, list):
         return value
     if spec.kind == "optional tensor":

@@ -15,7 +15,7 @@ from onnx_verify.errors import ModelLoadError, UnsafeModelError
 
 
 def resolve_external(base: Path, location: str, tensor: str) -> Path:
-    """Returns the path of an external data file, after checking that a model may use it.
+    """Return the path of an external data file, after checking that a model may use it.
 
     Args:
         base: the folder of the model file.
@@ -50,7 +50,7 @@ def resolve_external(base: Path, location: str, tensor: str) -> Path:
 
 
 def parse_offset(text: str, key: str, tensor: str) -> int:
-    """Reads the decimal ``offset`` or ``length`` of an external tensor.
+    """Read the decimal ``offset`` or ``length`` of an external tensor.
 
     Raises:
         ModelLoadError: if it is no number that a file could have.

@@ -55,7 +55,7 @@ class ValueSpec:
 
     @property
     def optional(self) -> bool:
-        """Whether it may be absent."""
+        """Tell whether it may be absent."""
         return self.kind.startswith("optional")
 
 
@@ -95,7 +95,7 @@ class LoadedModel:
         return max((e.version for e in self.proto.opset_import if e.domain in ("", "ai.onnx")), default=0)
 
     def initializer_values(self, name: str) -> Any:
-        """Returns the values of an initializer of the main graph, None where there is none of that name."""
+        """Return the values of an initializer of the main graph, None where there is none of that name."""
         if name in self.weights:
             return self.weights[name].load()
         for tensor in self.graph.initializer:
@@ -104,7 +104,7 @@ class LoadedModel:
         return None
 
     def to_proto(self) -> onnx.ModelProto:
-        """Returns the whole model with its weights inside."""
+        """Return the whole model with its weights inside."""
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
         for tensor in proto.graph.initializer:
@@ -114,12 +114,12 @@ class LoadedModel:
 
 
 def is_model_like(value: object) -> TypeGuard[ModelLike | LoadedModel]:
-    """Tells whether :func:`load_model` takes the value (a path need not exist)."""
+    """Tell whether :func:`load_model` takes the value (a path need not exist)."""
     return isinstance(value, (onnx.ModelProto, ir.Model, str, Path, LoadedModel))
 
 
 def load_model(source: ModelLike | LoadedModel) -> LoadedModel:
-    """Loads a model without trusting it.
+    """Load a model without trusting it.
 
     Args:
         source: a path to an ``.onnx`` file, a ModelProto or an ir.Model (neither is changed).
@@ -152,7 +152,7 @@ def _read(source: ModelLike) -> LoadedModel:
 
 
 def _check_text(message: Any) -> None:
-    """Reads every text once; protobuf decodes it only then, and raises UnicodeDecodeError if it cannot."""
+    """Read every text once: protobuf decodes it only then, and raises UnicodeDecodeError if it cannot."""
     for descriptor, value in message.ListFields():
         if descriptor.message_type is None:
             continue
@@ -181,7 +181,7 @@ def _from_file(path: Path) -> LoadedModel:
 
 
 def parse_model(data: bytes, source: str) -> onnx.ModelProto:
-    """Parses the bytes of a model file.
+    """Parse the bytes of a model file.
 
     Raises:
         ModelLoadError: if they are no ModelProto with a graph.
@@ -197,7 +197,7 @@ def parse_model(data: bytes, source: str) -> onnx.ModelProto:
 
 
 def _detach_owned(loaded: LoadedModel, tensor: onnx.TensorProto, base: Path) -> None:
-    """Moves a large initializer of a proto that is ours out of the graph."""
+    """Move a large initializer of a proto that is ours out of the graph."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         weight: Weight = external_weight(tensor, base)
         if payload_size(tensor.name, tensor.data_type, tensor.dims) <= INLINE_LIMIT:
@@ -223,7 +223,7 @@ def _detach_owned(loaded: LoadedModel, tensor: onnx.TensorProto, base: Path) -> 
 
 
 def header(name: str, weight: Weight) -> onnx.TensorProto:
-    """Returns the initializer that stands in the graph for a weight that is kept outside."""
+    """Return the initializer that stands in the graph for a weight that is kept outside."""
     tensor = onnx.TensorProto(name=name, data_type=weight.code, dims=weight.shape)
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="onnx_verify.weights")
@@ -257,7 +257,7 @@ def _label(name: str) -> str:
 
 
 def _copy_fields(source: Any, target: Any, skipped: str) -> None:
-    """Copies all set fields of a protobuf message but one."""
+    """Copy all set fields of a protobuf message but one."""
     for descriptor, value in source.ListFields():
         if descriptor.name == skipped:
             continue
@@ -270,7 +270,7 @@ def _copy_fields(source: Any, target: Any, skipped: str) -> None:
 
 
 def _from_ir(source: ir.Model) -> LoadedModel:
-    """Writes an ir.Model as a proto without its large weights."""
+    """Write an ir.Model as a proto without its large weights."""
     graph = onnx.GraphProto(name=source.graph.name or "graph")
     graph.node.extend(ir.to_proto(node) for node in source.graph)
     graph.input.extend(ir.to_proto(value) for value in source.graph.inputs)
@@ -311,7 +311,7 @@ def _add_ir_weight(loaded: LoadedModel, name: str, value: ir.Value) -> None:
 
 
 def value_spec(value: onnx.ValueInfoProto) -> ValueSpec:
-    """Reads name, kind, element type and dimensions of a value; the last two of tensors only."""
+    """Read name, kind, element type and dimensions of a value; the last two of tensors only."""
     kind = str(value.type.WhichOneof("value") or "tensor").removesuffix("_type")
     if kind == "optional":
         inner = str(value.type.optional_type.elem_type.WhichOneof("value") or "tensor").removesuffix("_type")
@@ -329,7 +329,7 @@ def value_spec(value: onnx.ValueInfoProto) -> ValueSpec:
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yields the bodies that a control-flow node holds."""
+    """Yield the bodies that a control-flow node holds."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -338,7 +338,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yields the nodes of a graph and of all bodies in it."""
+    """Yield the nodes of a graph and of all bodies in it."""
     for node in graph.node:
         yield node
         for body in subgraphs(node):
@@ -346,7 +346,7 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def _nested_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yields every tensor that is not an initializer of the main graph."""
+    """Yield every tensor that is not an initializer of the main graph."""
     pending = [list(proto.graph.node), *(list(function.node) for function in proto.functions)]
     while pending:
         for node in pending.pop():
@@ -365,7 +365,7 @@ def _nested_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def used_names(node: onnx.NodeProto) -> set[str]:
-    """Returns the names of the values that a node reads from its own scope, its bodies included."""
+    """Return the names of the values that a node reads from its own scope, its bodies included."""
     names = {name for name in node.input if name}
     for graph in subgraphs(node):
         names |= captured_names(graph)
@@ -373,7 +373,7 @@ def used_names(node: onnx.NodeProto) -> set[str]:
 
 
 def captured_names(graph: onnx.GraphProto) -> set[str]:
-    """Returns the names that a body reads from the scopes around it."""
+    """Return the names that a body reads from the scopes around it."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own |= {tensor.values.name for tensor in graph.sparse_initializer}
     captured: set[str] = set()
@@ -384,7 +384,7 @@ def captured_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def check_graph(graph: onnx.GraphProto, outer: set[str], source: str) -> None:
-    """Checks that every name is defined once and before it is used, bodies included.
+    """Check that every name is defined once and before it is used, bodies included.
 
     Raises:
         ModelLoadError: naming the first node that breaks the rule.

@@ -23,7 +23,7 @@ FUNCTION = "onnx_verify.function"
 
 
 def flatten_functions(model: LoadedModel) -> LoadedModel:
-    """Returns the model with its local functions inlined, for a call hides what goes wrong inside.
+    """Return the model with its local functions inlined, for a call hides what goes wrong inside.
 
     The metadata of each node that comes from a function names that function.
 
@@ -72,12 +72,12 @@ class Graph:
                 self.readers.setdefault(name, []).append(index)
 
     def weight_bytes(self, index: int) -> int:
-        """Returns the bytes of the large initializers that a node reads."""
+        """Return the bytes of the large initializers that a node reads."""
         weights = self.model.weights
         return sum(weight_bytes(weights[name]) for name in self.uses[index] if name in weights)
 
     def behind(self, nodes: Iterable[int], held: Container[str]) -> list[int]:
-        """Returns some nodes and those before them that lead to them through values that are not held, in order."""
+        """Return some nodes and those before them that lead to them through values that are not held, in order."""
         found = set(nodes)
         pending = list(found)
         while pending:
@@ -89,7 +89,7 @@ class Graph:
         return sorted(found)
 
     def live_after(self, stop: int) -> list[str]:
-        """Returns the values made before node ``stop`` that a node from it on, or the caller, still needs."""
+        """Return the values made before node ``stop`` that a node from it on, or the caller, still needs."""
         finals = set(self.outputs)
         return [
             name
@@ -105,7 +105,7 @@ def piece(
     feeds: Mapping[str, Any],
     given: Mapping[str, str] | None = None,
 ) -> LoadedModel:
-    """Builds the model that runs some nodes of a graph.
+    """Build the model that runs some nodes of a graph.
 
     Args:
         graph: where the nodes come from.
@@ -139,7 +139,7 @@ def piece(
 
 
 def returning(model: LoadedModel, name: str) -> LoadedModel:
-    """Returns a model that gives one of its outputs only."""
+    """Return a model that gives one of its outputs only."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     del proto.graph.output[:]
@@ -148,7 +148,7 @@ def returning(model: LoadedModel, name: str) -> LoadedModel:
 
 
 def value_info(name: str, value: Any) -> onnx.ValueInfoProto:
-    """Describes a value by its dtype and rank, so that a piece takes other sizes too."""
+    """Describe a value by its dtype and rank, so that a piece takes other sizes too."""
     if isinstance(value, list):
         code = onnx_dtype(np.asarray(value[0]).dtype) if value else onnx.TensorProto.FLOAT
         return helper.make_tensor_sequence_value_info(name, code, None)
@@ -156,7 +156,7 @@ def value_info(name: str, value: Any) -> onnx.ValueInfoProto:
 
 
 def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """Returns a copy of a node that reads values by other names, in its bodies too."""
+    """Return a copy of a node that reads values by other names, in its bodies too."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     for position, name in enumerate(copy.input):
@@ -180,7 +180,7 @@ def _rename_body(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def standalone(graph: onnx.GraphProto, model: LoadedModel, feeds: Mapping[str, Any]) -> LoadedModel:
-    """Makes a model of a control-flow body.
+    """Make a model of a control-flow body.
 
     Args:
         graph: the body.
@@ -203,14 +203,13 @@ def standalone(graph: onnx.GraphProto, model: LoadedModel, feeds: Mapping[str, A
 
 
 def passed_name(name: str) -> str | None:
-    """Returns the name in the body of a value that a standalone body passes on as it is, None for any other."""
+    """Return the name in the body of a value that a standalone body passes on as it is, None for any other."""
     source, mark, _ = name.rpartition(_PASSED)
     return source if mark else None
 
 
 def _make_outputs(graph: onnx.GraphProto) -> None:
-    """Gives each output a node of its own: one that is captured or fed as it is would not be a graph
-    output."""
+    """Give each output a node of its own: one that is captured or fed as it is would not be a graph output."""
     made = {name for node in graph.node for name in node.output}
     names: list[str] = []
     for value in graph.output:

@@ -18,7 +18,7 @@ _ALIGNMENT = 4096
 
 
 def save_model(model: LoadedModel, path: Path) -> None:
-    """Writes a model: one file up to 1 GiB of weights, with the weights beside it in ``<name>.data`` above.
+    """Write a model: one file up to 1 GiB of weights, with the weights beside it in ``<name>.data`` above.
 
     Each file is written under another name first, so that a failure leaves none behind.
 

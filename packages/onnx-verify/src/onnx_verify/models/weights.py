@@ -35,11 +35,11 @@ class Weight(Protocol):
         """Dimensions."""
 
     def load(self) -> Array:
-        """Returns the values; a view of memory or of the file where that is possible."""
+        """Return the values; a view of memory or of the file where that is possible."""
 
 
 def payload_size(name: str, code: int, dims: Iterable[int]) -> int:
-    """Returns the number of bytes that a tensor's raw data must have.
+    """Return the number of bytes that a tensor's raw data must have.
 
     Raises:
         ModelLoadError: if the element type is unknown, has no fixed size, or a dimension is negative.
@@ -66,7 +66,7 @@ class FileWeight:
     shape: tuple[int, ...]
 
     def load(self) -> Array:
-        """Maps the file, or reads it where the bytes are not aligned or are packed."""
+        """Map the file, or read it where the bytes are not aligned or are packed."""
         size = payload_size(self.path.name, self.code, self.shape)
         if size == 0:
             return np.zeros(self.shape, numpy_dtype(self.code))
@@ -89,7 +89,7 @@ class BytesWeight:
     shape: tuple[int, ...]
 
     def load(self) -> Array:
-        """Returns a read-only view of the bytes."""
+        """Return a read-only view of the bytes."""
         if self.code in BITS4:
             return unpack4(np.frombuffer(self.data, np.uint8), self.code, self.shape)
         return np.frombuffer(self.data, numpy_dtype(self.code)).reshape(self.shape)
@@ -112,7 +112,7 @@ class ProtoWeight:
         return tuple(self.proto.dims)
 
     def load(self) -> Array:
-        """Decodes the proto."""
+        """Decode the proto."""
         return tensor_values(self.proto)
 
 
@@ -138,7 +138,7 @@ class IrWeight:
 
 
 def weight_bytes(weight: Weight) -> int:
-    """Returns how many bytes a weight takes once loaded."""
+    """Return how many bytes a weight takes once loaded."""
     count = 1
     for dim in weight.shape:
         count *= dim
@@ -160,7 +160,7 @@ def unpack4(raw: npt.NDArray[np.uint8], code: int, shape: tuple[int, ...]) -> Ar
 
 
 def check_payload(proto: onnx.TensorProto) -> None:
-    """Checks, without reading its data, that a TensorProto with inline data can hold what it claims.
+    """Check, without reading its data, that a TensorProto with inline data can hold what it claims.
 
     Raises:
         ModelLoadError: if it cannot.
@@ -176,7 +176,7 @@ def check_payload(proto: onnx.TensorProto) -> None:
 
 
 def tensor_values(proto: onnx.TensorProto) -> Array:
-    """Decodes a TensorProto with inline data.
+    """Decode a TensorProto with inline data.
 
     Raises:
         ModelLoadError: if its data does not fit its shape.
@@ -191,19 +191,19 @@ def tensor_values(proto: onnx.TensorProto) -> Array:
 
 
 def tensor_proto(values: Array, name: str = "") -> onnx.TensorProto:
-    """Returns an array as ONNX stores it, with inline data."""
+    """Return an array as ONNX stores it, with inline data."""
     if _is_numpy_own(values.dtype):
         return numpy_helper.from_array(values, name)
     return ir.to_proto(ir.Tensor(values, name=name))
 
 
 def _is_numpy_own(dtype: np.dtype[Any]) -> bool:
-    """Whether numpy itself has the dtype; what onnx makes of the others differs between its releases."""
+    """Tell whether numpy itself has the dtype; what onnx makes of the others differs between its releases."""
     return dtype.kind in "OSUT" or dtype.isbuiltin == 1
 
 
 def external_weight(proto: onnx.TensorProto, base: Path | None) -> FileWeight:
-    """Describes the external data of a TensorProto, after checking that a model may use it.
+    """Describe the external data of a TensorProto, after checking that a model may use it.
 
     Raises:
         UnsafeModelError: if the data lies outside the model's folder.

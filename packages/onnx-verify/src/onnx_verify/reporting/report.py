@@ -38,7 +38,7 @@ class Bar:
 def write_report(
     result: Verdict | MismatchReport, path: str | Path, *, title: str = "onnx-verify", commands: Sequence[str] = ()
 ) -> Path:
-    """Writes the report; the page needs no network and runs no script.
+    """Write the report; the page needs no network and runs no script.
 
     Args:
         result: what :func:`onnx_verify.compare` or :func:`onnx_verify.find_mismatch` returned.
@@ -63,7 +63,7 @@ def write_report(
 
 
 def render_report(result: Verdict | MismatchReport, *, title: str = "onnx-verify", commands: Sequence[str] = ()) -> str:
-    """Returns the page as text; every name from a model is escaped.
+    """Return the page as text; every name from a model is escaped.
 
     Raises:
         MissingDependencyError: if jinja2 is not installed.
@@ -109,7 +109,7 @@ def _environment() -> Environment:
 
 
 def _level(score: float) -> float:
-    """Returns the height in pixels of an error, in units of its tolerance, on a logarithmic scale."""
+    """Return the height in pixels of an error, in units of its tolerance, on a logarithmic scale."""
     if score <= 0:
         return 0.0
     power = _HIGHEST if math.isinf(score) else math.log10(score)
@@ -117,7 +117,7 @@ def _level(score: float) -> float:
 
 
 def profile_bars(profile: Sequence[NodeError]) -> list[Bar]:
-    """Returns one bar per node in the order of the graph; its height is the error in units of the tolerance."""
+    """Return one bar per node in the order of the graph; its height is the error in units of the tolerance."""
     if not profile:
         return []
     step = _WIDTH / len(profile)
@@ -131,7 +131,7 @@ def profile_bars(profile: Sequence[NodeError]) -> list[Bar]:
 
 
 def histogram_bars(output: OutputReport) -> list[Bar]:
-    """Returns one bar per decade of the absolute error; its height is the share of the elements, square-rooted."""
+    """Return one bar per decade of the absolute error; its height is the share of the elements, square-rooted."""
     if output.metrics is None:
         return []
     counts = output.metrics.histogram

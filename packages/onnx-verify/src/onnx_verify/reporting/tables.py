@@ -28,18 +28,18 @@ Tick = Callable[[int, int], None]
 
 
 def clean(text: object) -> str:
-    """Replaces what could steer a terminal."""
+    """Replace what could steer a terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in str(text))
 
 
 def cell(text: object, style: str = "") -> Text:
-    """Returns text for a table cell that is not read as markup."""
+    """Return text for a table cell that is not read as markup."""
     return Text(clean(text), style=style)
 
 
 @contextmanager
 def progress(label: str, quiet: bool) -> Iterator[Tick | None]:
-    """Shows a bar on standard error while it is entered, if that is a terminal."""
+    """Show a bar on standard error while it is entered, if that is a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None
@@ -50,7 +50,7 @@ def progress(label: str, quiet: bool) -> Iterator[Tick | None]:
 
 
 def show(content: Any, as_json: bool) -> None:
-    """Prints a renderable, or a dict as JSON."""
+    """Print a renderable, or a dict as JSON."""
     if as_json:
         print(json.dumps(plain_values(content), indent=2, allow_nan=False))
         return
@@ -69,7 +69,7 @@ def _number(value: float | None) -> str:
 
 
 def verdict(result: Verdict) -> RenderableType:
-    """Returns a table with one row per output and run, and below it why each output that is wrong is so."""
+    """Return a table with one row per output and run, and below it why each output that is wrong is so."""
     table = Table("run", "output", "type", "state", "max abs", "max rel", "ulp", "cosine", "wrong")
     reasons: dict[str, list[str]] = {}
     for case in result.cases:
@@ -86,7 +86,7 @@ def verdict(result: Verdict) -> RenderableType:
 
 
 def _first(lines: Sequence[str]) -> str:
-    """Returns the first of several reasons of one kind, and how many there are more."""
+    """Return the first of several reasons of one kind, and how many there are more."""
     more = len(lines) - 1
     return f"{lines[0]} (and in {more} more {'run' if more == 1 else 'runs'})" if more else lines[0]
 
@@ -107,7 +107,7 @@ def _output_cells(output: OutputReport) -> list[Text]:
 
 
 def mismatches(result: MismatchReport) -> RenderableType:
-    """Returns the verdict and the wrong nodes."""
+    """Return the verdict and the wrong nodes."""
     parts: list[RenderableType] = [verdict(result.verdict)]
     unchecked = result.ok and not result.checked
     hint = "; --exhaustive also checks every node alone" if unchecked else ""
@@ -120,7 +120,7 @@ def mismatches(result: MismatchReport) -> RenderableType:
 
 
 def values(results: Sequence[tuple[str, Sequence[tuple[str, Any]]]]) -> RenderableType:
-    """Returns a table of what the outputs hold."""
+    """Return a table of what the outputs hold."""
     table = Table("run", "output", "type", "min", "mean", "max", "not finite")
     for label, outputs in results:
         for name, array in outputs:
@@ -137,7 +137,7 @@ def values(results: Sequence[tuple[str, Sequence[tuple[str, Any]]]]) -> Renderab
 
 
 def values_dict(results: Sequence[tuple[str, Sequence[tuple[str, Any]]]]) -> dict[str, Any]:
-    """Returns what the outputs hold as plain values."""
+    """Return what the outputs hold as plain values."""
     return {
         "ok": True,
         "runs": [
@@ -148,7 +148,7 @@ def values_dict(results: Sequence[tuple[str, Sequence[tuple[str, Any]]]]) -> dic
 
 
 def describe(array: Any) -> dict[str, Any]:
-    """Returns dtype, shape, and the range of the finite elements; None where there is none."""
+    """Return dtype, shape, and the range of the finite elements; None where there is none."""
     facts: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(array.shape)}
     if array.dtype.kind in "OSUTc" or not array.size:
         return facts | {"min": None, "mean": None, "max": None, "not_finite": 0}
@@ -160,7 +160,7 @@ def describe(array: Any) -> dict[str, Any]:
 
 
 def measurements(result: BenchmarkReport) -> RenderableType:
-    """Returns the benchmark as a table."""
+    """Return the benchmark as a table."""
     table = Table("model", "runtime", "median", "p95", "runs/s", "ratio", "peak memory")
     for row in result.rows:
         peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.1f} MiB"
@@ -174,7 +174,7 @@ def _dim(dim: int | str | None) -> str:
 
 
 def summary(facts: dict[str, Any], findings: Sequence[Finding]) -> RenderableType:
-    """Returns what a model is made of and what its checks found."""
+    """Return what a model is made of and what its checks found."""
     table = Table(show_header=False)
     opsets = ", ".join(f"{domain} {version}" for domain, version in facts["opsets"].items())
     facts = {**facts, "producer": facts["producer"] or "-", "opsets": opsets}

@@ -16,7 +16,7 @@ _wanted: int | None = None
 
 
 def set_memory_limit(limit: int) -> None:
-    """Sets how many bytes all ONNX Runtime sessions on the CPU may take together for their values.
+    """Set how many bytes all ONNX Runtime sessions on the CPU may take together for their values.
 
     The default is 80 % of the machine's memory. It has to be set before the first model is run.
 
@@ -32,7 +32,7 @@ def set_memory_limit(limit: int) -> None:
 
 
 def unbounded_optimizers() -> list[str]:
-    """The optimizers of ONNX Runtime that have to be off for a limit that was set to hold.
+    """Return the optimizers of ONNX Runtime that have to be off for a limit that was set to hold.
 
     Before 1.27, constants are folded in memory that no arena counts.
     """
@@ -41,7 +41,7 @@ def unbounded_optimizers() -> list[str]:
 
 
 def _machine_memory() -> int:
-    """Returns the bytes of physical memory, or 16 GiB where the system does not tell."""
+    """Return the bytes of physical memory, or 16 GiB where the system does not tell."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -50,7 +50,7 @@ def _machine_memory() -> int:
 
 @cache
 def share_arena() -> None:
-    """Registers the arena, once per process."""
+    """Register the arena, once per process."""
     limit = _wanted if _wanted is not None else int(_machine_memory() * _SHARE)
     place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     settings = ort.OrtArenaCfg({"max_mem": limit, "arena_extend_strategy": _SAME_AS_REQUESTED})

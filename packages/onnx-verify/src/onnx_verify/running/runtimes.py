@@ -59,7 +59,7 @@ class Runtime(Protocol):
     inputs: tuple[ValueSpec, ...] | None
 
     def run(self, inputs: InputSet) -> Outputs:
-        """Runs once.
+        """Run once.
 
         Raises:
             ModelRunError: if the model cannot be run on these inputs.
@@ -75,7 +75,7 @@ class OnnxBackend(enum.Enum):
 
     @classmethod
     def available(cls) -> list[OnnxBackend]:
-        """Returns the backends that work on this machine."""
+        """Return the backends that work on this machine."""
         providers = set(ort.get_available_providers())
         return [backend for backend in cls if backend is cls.REFERENCE or backend.value in providers]
 
@@ -128,7 +128,7 @@ class Backend:
 
     @classmethod
     def parse(cls, text: str) -> Backend:
-        """Reads ``ort``, ``ort:disabled``, ``ort-cuda:basic``, ``reference``, or the name of an engine.
+        """Read ``ort``, ``ort:disabled``, ``ort-cuda:basic``, ``reference``, or the name of an engine.
 
         Raises:
             InputError: if the text is none of them.
@@ -144,7 +144,7 @@ class Backend:
 
     @classmethod
     def of(cls, choice: BackendLike) -> Backend:
-        """Returns the backend that was meant: itself, a kind of runtime, or the text that :meth:`parse` reads.
+        """Return the backend that was meant: itself, a kind of runtime, or the text that :meth:`parse` reads.
 
         Raises:
             InputError: if it is none of them.
@@ -164,7 +164,7 @@ class Backend:
         return short if self.kind is OnnxBackend.REFERENCE else f"{short}:{self.optimization}"
 
     def load(self, model: ModelLike | LoadedModel, by_name_only: bool = False) -> OnnxRuntime:
-        """Makes the model ready to run.
+        """Make the model ready to run.
 
         Raises:
             ModelLoadError: if the model is broken or unsafe.
@@ -190,7 +190,7 @@ class OnnxRuntime(ABC):
     """What the runtimes of ONNX models share: binding inputs by name or position."""
 
     def __init__(self, model: LoadedModel, backend: Backend, by_name_only: bool = False) -> None:
-        """Keeps the model's signature."""
+        """Keep the model's signature."""
         self.model = model
         self.backend = backend
         self.name = f"{model.source} in {backend.label}"
@@ -203,7 +203,7 @@ class OnnxRuntime(ABC):
         return self.run_feeds(bind_feeds(inputs, self.inputs or (), self.by_name_only))
 
     def run_feeds(self, feeds: Mapping[str, Any]) -> Outputs:
-        """Runs on inputs by name; the parts of a sequence become outputs of their own."""
+        """Run on inputs by name; the parts of a sequence become outputs of their own."""
         outputs: Outputs = []
         for name, value in zip(self.output_names, self.run_values(feeds), strict=True):
             if isinstance(value, list):
@@ -213,7 +213,7 @@ class OnnxRuntime(ABC):
         return outputs
 
     def run_values(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """Runs on inputs by name.
+        """Run on inputs by name.
 
         Returns:
             One value per graph output: an array, a list of arrays for a sequence, None for an absent
@@ -230,14 +230,14 @@ class OnnxRuntime(ABC):
 
     @abstractmethod
     def _execute(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
-        """Returns what the runtime gives for the inputs."""
+        """Return what the runtime gives for the inputs."""
 
 
 class OrtRuntime(OnnxRuntime):
     """An ONNX Runtime session whose large weights are views, not copies."""
 
     def __init__(self, model: LoadedModel, backend: Backend, by_name_only: bool = False) -> None:
-        """Creates the session.
+        """Create the session.
 
         Raises:
             ModelRunError: if ONNX Runtime refuses the model.
@@ -296,7 +296,7 @@ class OrtRuntime(OnnxRuntime):
 
 @contextmanager
 def _stopped_after(options: Any, seconds: float) -> Iterator[None]:
-    """Ends a run with these options after some seconds, which a model can otherwise make last for ever."""
+    """End a run with these options after some seconds, which a model can otherwise make last for ever."""
     if not seconds:
         yield
         return
@@ -321,7 +321,7 @@ class ReferenceRuntime(OnnxRuntime):
     """ONNX's own reference evaluator."""
 
     def __init__(self, model: LoadedModel, backend: Backend, by_name_only: bool = False) -> None:
-        """Builds the evaluator; large weights are fed as inputs, so that none is copied into a proto.
+        """Build the evaluator; large weights are fed as inputs, so that none is copied into a proto.
 
         Raises:
             ModelRunError: if an operator is unknown to the evaluator.
@@ -354,7 +354,7 @@ class ReferenceRuntime(OnnxRuntime):
 
 
 def _element_types(model: LoadedModel) -> set[int]:
-    """Returns the element types that a model names."""
+    """Return the element types that a model names."""
     found = {weight.code for weight in model.weights.values()}
     for graph in (model.proto.graph, *model.proto.functions):
         _collect_element_types(graph, found)
@@ -399,7 +399,7 @@ class CallableRuntime:
     """A torch module, ExportedProgram, script function, or any other callable."""
 
     def __init__(self, function: Callable[..., Any], flat: bool = False, output_names: Sequence[str] = ()) -> None:
-        """Keeps the callable.
+        """Keep the callable.
 
         Args:
             function: what to call; torch programs get tensors, others get what the caller gave.
@@ -418,7 +418,7 @@ class CallableRuntime:
         self._watched: tuple[str, ...] = ()
 
     def watch(self, names: Sequence[str]) -> dict[str, Array]:
-        """Makes each run return what these buffers of the module hold after it, behind the other outputs.
+        """Make each run return what these buffers of the module hold after it, behind the other outputs.
 
         Returns:
             What they hold now; empty, with nothing watched, if the callable is no module that has all of them.
@@ -430,7 +430,7 @@ class CallableRuntime:
         return {name: to_numpy(held[name]) for name in names}
 
     def run(self, inputs: InputSet) -> Outputs:
-        """Calls once, on copies of the inputs, without gradients; a module's buffers are restored."""
+        """Call once, on copies of the inputs, without gradients; a module's buffers are restored."""
         args, kwargs = (tuple(inputs.leaves()), {}) if self._flat else (inputs.args, dict(inputs.kwargs))
         try:
             leaves = self._call(self._own(args), self._own(kwargs))
@@ -464,7 +464,7 @@ class CallableRuntime:
         ]
 
     def _own(self, tree: Any) -> Any:
-        """Copies all tensors of a tree, as tensors if the callable wants them."""
+        """Copy all tensors of a tree, as tensors if the callable wants them."""
         if isinstance(tree, np.ndarray):
             return to_tensor(tree) if self._wants_tensors else tree.copy()
         if is_tensor(tree):
@@ -479,7 +479,7 @@ class CallableRuntime:
 
 
 def _map_tensors(tree: Any) -> Any:
-    """Copies a container that is not builtin (a cache, for one), which a run may change."""
+    """Copy a container that is not builtin (a cache, for one), which a run may change."""
     import copy
 
     if isinstance(tree, (bool, int, float, complex, str, type(None), np.generic)):
@@ -493,7 +493,7 @@ def _map_tensors(tree: Any) -> Any:
 def as_runtime(
     model: Any, backend: BackendLike | None = None, flat: bool = False, by_name_only: bool = False
 ) -> Runtime:
-    """Returns the runtime for anything that can be compared.
+    """Return the runtime for anything that can be compared.
 
     Args:
         model: a Runtime, an ONNX model in any form, an object with a ``model`` that is one (an ONNXProgram),
@@ -521,7 +521,7 @@ def as_runtime(
 
 
 def to_ort_value(array: Array) -> Any:
-    """Wraps an array as an OrtValue; the memory is shared, not copied, where numpy knows the dtype."""
+    """Wrap an array as an OrtValue; the memory is shared, not copied, where numpy knows the dtype."""
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     if contiguous.dtype.kind in "biufc" and contiguous.dtype.name in np.sctypeDict:
         return ort.OrtValue.ortvalue_from_numpy(contiguous)
@@ -535,7 +535,7 @@ def to_ort_value(array: Array) -> Any:
 
 
 def _pack_ort4(array: Array, code: int) -> Any:
-    """Makes an OrtValue of 4-bit elements, two to a byte."""
+    """Make an OrtValue of 4-bit elements, two to a byte."""
     value = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), code)
     dtype = numpy_dtype(code)
     bits = array.view(np.uint8) if dtype.name.startswith("float") else array.astype(np.int8).view(np.uint8)
@@ -546,7 +546,7 @@ def _pack_ort4(array: Array, code: int) -> Any:
 
 
 def from_ort_value(value: Any) -> Any:
-    """Returns an OrtValue as an array, a list of arrays for a sequence, None for an absent optional."""
+    """Return an OrtValue as an array, a list of arrays for a sequence, None for an absent optional."""
     if not value.has_value():
         return None
     if not value.is_tensor():
@@ -563,7 +563,7 @@ def from_ort_value(value: Any) -> Any:
 
 
 def _without_unused(model: LoadedModel) -> onnx.ModelProto:
-    """Returns the graph without large initializers that nothing reads: ONNX Runtime drops them, then misses them."""
+    """Return the graph without large initializers that nothing reads: ONNX Runtime drops them, then misses them."""
     read = {name for node in model.graph.node for name in used_names(node)}
     read |= {value.name for value in model.graph.output}
     if model.weights.keys() <= read:
@@ -583,6 +583,6 @@ def _as_arrays(value: Any) -> Any:
 
 
 def _first_lines(error: BaseException) -> str:
-    """Returns the start of an error's text: a runtime's own message may run to pages."""
+    """Return the start of an error's text: a runtime's own message may run to pages."""
     text = str(error).strip() or type(error).__name__
     return text if len(text) <= 600 else text[:600] + " ..."

@@ -32,11 +32,11 @@ class ProgramState:
     changed: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        """Whether the program has outputs besides those that it returns in torch."""
+        """Tell whether the program has outputs besides those that it returns in torch."""
         return bool(self.outputs or self.changed)
 
     def bind(self, inputs: InputSet, specs: tuple[ValueSpec, ...]) -> dict[str, Any]:
-        """Assigns an input set to the other inputs, and the values to the state inputs that it does not name."""
+        """Assign an input set to the other inputs, and the values to the state inputs that it does not name."""
         if inputs.feeds is not None or self.outputs.keys() <= inputs.kwargs.keys():
             return bind_feeds(inputs, specs)
         feeds = bind_feeds(inputs, self.without(specs))
@@ -44,12 +44,12 @@ class ProgramState:
         return bind_feeds(InputSet(feeds={**feeds, **held}), specs)
 
     def without(self, specs: tuple[ValueSpec, ...]) -> tuple[ValueSpec, ...]:
-        """Returns the inputs that are no state."""
+        """Return the inputs that are no state."""
         return tuple(spec for spec in specs if spec.name not in self.outputs)
 
 
 def state_of(model: Any, reference: Runtime | None = None) -> ProgramState:
-    """Returns the state of an ONNXProgram, with the values that the reference's buffers have now.
+    """Return the state of an ONNXProgram, with the values that the reference's buffers have now.
 
     The reference is told to return those buffers after its outputs. A model without state gives an empty one.
     """
@@ -68,7 +68,7 @@ class StatefulRuntime:
     """A runtime that is given its state, and returns the next state after its other outputs."""
 
     def __init__(self, inner: Runtime, state: ProgramState) -> None:
-        """Wraps the runtime of the whole model."""
+        """Wrap the runtime of the whole model."""
         self.inner = inner
         self.state = state
         self.name = inner.name
@@ -76,7 +76,7 @@ class StatefulRuntime:
         self.inputs: tuple[ValueSpec, ...] | None = state.without(self._specs)
 
     def run(self, inputs: InputSet) -> Outputs:
-        """Runs once from the same state."""
+        """Run once from the same state."""
         values = self.inner.run(InputSet(feeds=self.state.bind(inputs, self._specs)))
         order = {name: index for index, name in enumerate(self.state.outputs.values())}
         kept = [output for output in values if output[0] not in self.state.changed]

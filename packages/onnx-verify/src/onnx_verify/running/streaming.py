@@ -34,11 +34,11 @@ class ValueStream(Protocol):
         """The values that it can compute."""
 
     def values(self, wanted: set[str]) -> Iterator[tuple[str, Values]]:
-        """Yields each wanted value once, in the order in which it is computed."""
+        """Yield each wanted value once, in the order in which it is computed."""
 
 
 def value_bytes(value: Any) -> int:
-    """Returns the size of a value in memory."""
+    """Return the size of a value in memory."""
     if isinstance(value, list):
         return sum(value_bytes(item) for item in value)
     return int(np.asarray(value).nbytes)
@@ -59,7 +59,7 @@ class OnnxStream:
         backend: Backend,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> None:
-        """Prepares the windows; nothing runs yet."""
+        """Prepare the windows; nothing runs yet."""
         self.graph = graph
         self.samples = list(samples)
         self.backend = backend
@@ -73,7 +73,7 @@ class OnnxStream:
         return set(self.graph.producer)
 
     def values(self, wanted: set[str]) -> Iterator[tuple[str, Values]]:
-        """Yields the wanted values; the stream stops once the last of them is there."""
+        """Yield the wanted values; the stream stops once the last of them is there."""
         graph = self.graph
         sizes = self._sizes()
         last = max((graph.producer[name] for name in wanted if name in graph.producer), default=-1)
@@ -94,7 +94,7 @@ class OnnxStream:
         return any(reader >= stop for reader in self.graph.readers.get(name, ()))
 
     def _window(self, start: int, end: int, sizes: Mapping[str, int]) -> int:
-        """Returns where the window that begins at ``start`` ends."""
+        """Return where the window that begins at ``start`` ends."""
         used = 0
         for index in range(start, min(end, start + _MAX_WINDOW)):
             used += self.graph.weight_bytes(index)
@@ -129,13 +129,13 @@ class OnnxStream:
         return results
 
     def _learn(self, results: Mapping[str, Values]) -> None:
-        """Takes the mean size of what a window gave as the guess for values of unknown size."""
+        """Take the mean size of what a window gave as the guess for values of unknown size."""
         sizes = [value_bytes(values[0]) for values in results.values()]
         if sizes:
             self._guess = max(1, sum(sizes) // len(sizes))
 
     def _sizes(self) -> dict[str, int]:
-        """Returns the bytes of the values whose shape can be inferred from the first sample."""
+        """Return the bytes of the values whose shape can be inferred from the first sample."""
         if not self.samples:
             return {}
         proto = onnx.ModelProto()
@@ -173,7 +173,7 @@ def _static_bytes(value: onnx.ValueInfoProto) -> int | None:
 def run_piece(
     model: LoadedModel, outputs: Sequence[str], feeds: Sequence[Feeds], backend: Backend
 ) -> dict[str, Values]:
-    """Runs a piece on each sample.
+    """Run a piece on each sample.
 
     Returns:
         One value per sample by output name; a sequence output is a list of arrays, an absent optional None.
@@ -187,7 +187,7 @@ def run_piece(
 
 
 def bind_samples(model: LoadedModel, sets: Sequence[InputSet], by_name_only: bool = False) -> list[dict[str, Any]]:
-    """Assigns each input set to the inputs of a model."""
+    """Assign each input set to the inputs of a model."""
     return [bind_feeds(each, model.inputs, by_name_only) for each in sets]
 
 
@@ -220,7 +220,7 @@ class StreamedRuntime:
 
 
 def bounded_runtime(model: LoadedModel, backend: Backend, memory_limit: int) -> Runtime:
-    """Returns one session for the whole model, or windows where its weights alone would take half of the limit."""
+    """Return one session for the whole model, or windows where its weights alone would take half of the limit."""
     total = sum(weight_bytes(weight) for weight in model.weights.values())
     if 2 * total > memory_limit:
         return StreamedRuntime(model, backend, memory_limit)

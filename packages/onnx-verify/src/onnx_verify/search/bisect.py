@@ -58,7 +58,7 @@ class Bisector:
     _last: dict[tuple[int, int], _Test] = field(default_factory=dict)
 
     def run(self) -> NodeMismatch | None:
-        """Returns the smallest range found, None if the whole agrees.
+        """Return the smallest range found, None if the whole agrees.
 
         A binary search finds the end where agreement turns into disagreement, in log2(nodes) tests; from there,
         ranges of 1, 2, 4, ... nodes back to the first that disagrees, and a binary search among the last of them,
@@ -78,7 +78,7 @@ class Bisector:
         return self._finding(self._start_of(stop), stop)
 
     def _start_of(self, stop: int) -> int:
-        """Returns the latest start from which the range to ``stop`` disagrees."""
+        """Return the latest start from which the range to ``stop`` disagrees."""
         width, beyond = 1, stop
         while width < stop and not self._differs(stop - width, stop):
             beyond = stop - width
@@ -93,7 +93,7 @@ class Bisector:
         return start
 
     def _differs(self, start: int, stop: int) -> bool:
-        """Runs a range on the candidate; the last range that disagreed is kept for the finding."""
+        """Run a range on the candidate; the last range that disagreed is kept for the finding."""
         self.tests += 1
         test = self._execute(start, stop)
         differs = test is not None and any(not report.ok for each in test.reports for report in each)
@@ -104,7 +104,7 @@ class Bisector:
         return differs
 
     def _execute(self, start: int, stop: int) -> _Test | None:
-        """Runs a range, and the nodes before it that make what it reads and the reference does not have.
+        """Run a range, and the nodes before it that make what it reads and the reference does not have.
 
         Returns:
             How the values compare that the range makes, that are needed after it and that the reference has; None if
@@ -131,7 +131,7 @@ class Bisector:
         return _Test(nodes, model, feeds, {name: right[name] for name in outputs}, actual, reports)
 
     def _right(self, names: set[str]) -> dict[str, Values]:
-        """Returns the reference's values, under the candidate's names."""
+        """Return the reference's values, under the candidate's names."""
         made = dict(self.stream().values({self.pairs[name] for name in names}))
         return {name: made[self.pairs[name]] for name in names}
 

@@ -54,19 +54,19 @@ class BodyNode:
         return self.node.name or f"{self.node.op_type} {self.node.output[0]}"
 
     def body(self, name: str) -> onnx.GraphProto:
-        """Returns the body in an attribute."""
+        """Return the body in an attribute."""
         found: onnx.GraphProto = next(a.g for a in self.node.attribute if a.name == name)
         return found
 
     def captured(self, graph: onnx.GraphProto) -> dict[str, Any]:
-        """Returns the values that a body reads from around it, initializers excepted."""
+        """Return the values that a body reads from around it, initializers excepted."""
         names = {name for node in graph.node for name in used_names(node)}
         names |= {value.name for value in graph.output}
         names -= {value.name for value in graph.input}
         return {name: self.values[name] for name in names if name in self.values}
 
     def read(self, position: int) -> Any:
-        """Returns the value of an input, None where it is absent."""
+        """Return the value of an input, None where it is absent."""
         name = self.node.input[position] if position < len(self.node.input) else ""
         if not name:
             return None
@@ -74,7 +74,7 @@ class BodyNode:
 
 
 def body_runs(reference: BodyNode, candidate: BodyNode, backend: Backend) -> Iterator[BodyRun]:
-    """Yields the executions of the bodies of two corresponding control-flow nodes, in order.
+    """Yield the executions of the bodies of two corresponding control-flow nodes, in order.
 
     The reference's body is run to get the state that the next iteration begins with.
 
@@ -96,7 +96,7 @@ def _branch(reference: BodyNode, candidate: BodyNode) -> BodyRun:
 
 
 def _pair(reference: BodyNode, candidate: BodyNode, body: str, label: str, state: list[Any]) -> BodyRun:
-    """Makes the two models of one execution, with the state as the bodies' inputs."""
+    """Make the two models of one execution, with the state as the bodies' inputs."""
     sides = []
     for side in (reference, candidate):
         graph = side.body(body)

@@ -32,8 +32,10 @@ _MOST_ROUNDS = 6
 
 
 def pairs_are_certain(reference: Graph, candidate: Graph, pairs: Mapping[str, str]) -> bool:
-    """Tells whether two models are so alike that equal names cannot be chance: nearly all are shared, and made by the
-    same operators."""
+    """Tell whether two models are so alike that equal names cannot be chance.
+
+    Nearly all names are shared then, and made by the same operators.
+    """
     if any(own != other for own, other in pairs.items()) or 10 * len(pairs) < 9 * len(candidate.producer):
         return False
     differing = sum(
@@ -125,7 +127,7 @@ class Confirmation:
         return sorted_out
 
     def _effect(self, finding: NodeMismatch) -> str:
-        """Tells whether the outputs agree, or come nearer, once the right values stand in for the finding's."""
+        """Tell whether the outputs agree, or come nearer, once the right values stand in for the finding's."""
         if not finding.reference:
             return "none"
         sample = self.labels.index(finding.sample)
@@ -158,7 +160,7 @@ class _Fixed:
         self.inputs: tuple[ValueSpec, ...] | None = None
 
     def run(self, inputs: InputSet) -> Outputs:
-        """Runs on the sample; the argument is the same sample in the reference's terms."""
+        """Run on the sample; the argument is the same sample in the reference's terms."""
         del inputs
         made = self._inner.run(InputSet(feeds=self._feeds))
         outputs: Outputs = []
@@ -172,7 +174,7 @@ class _Fixed:
 
 
 def _nearer(before: CaseReport, after: CaseReport) -> bool:
-    """Tells whether a disagreeing output has a smaller mean error, and no output that agreed disagrees now."""
+    """Tell whether a disagreeing output has a smaller mean error, and no output that agreed disagrees now."""
     if len(before.outputs) != len(after.outputs):
         return not before.outputs
     pairs = list(zip(before.outputs, after.outputs, strict=True))
@@ -182,7 +184,7 @@ def _nearer(before: CaseReport, after: CaseReport) -> bool:
 
 
 def _mean_error(report: OutputReport) -> float:
-    """Returns the mean absolute error; infinite where the values cannot be compared."""
+    """Return the mean absolute error; infinite where the values cannot be compared."""
     metrics = report.metrics
     if metrics is None or metrics.nan_mismatches or metrics.inf_mismatches:
         return math.inf

@@ -17,7 +17,7 @@ from onnx_verify.search.steps import Search, SearchOptions
 
 
 def enter_bodies(search: Search, result: LocalResult, side: Side, pairs: Mapping[str, str]) -> None:
-    """Replaces each control-flow node that is wrong by the node in its bodies that is.
+    """Replace each control-flow node that is wrong by the node in its bodies that is.
 
     Where no single node of them is, the finding gets a note that tells what else is wrong.
     """
@@ -41,7 +41,7 @@ def enter_bodies(search: Search, result: LocalResult, side: Side, pairs: Mapping
 
 
 def _call(search: Search, index: int, right: Side, pairs: Mapping[str, str], sample: int) -> BodyNode:
-    """Returns a control-flow node with right values for all that it and its bodies read."""
+    """Return a control-flow node with right values for all that it and its bodies read."""
     graph = search.candidate
     nodes = graph.behind([index], pairs)
     reads = {name for i in nodes for name in graph.uses[i]}
@@ -62,7 +62,7 @@ def _call(search: Search, index: int, right: Side, pairs: Mapping[str, str], sam
 
 
 def _inside(right: Side, value: str, call: BodyNode, settings: SearchOptions) -> NodeMismatch | str | None:
-    """Returns the first wrong piece in the executions of the bodies, or a note where every node in them agrees."""
+    """Return the first wrong piece in the executions of the bodies, or a note where every node in them agrees."""
     count = 0
     for run in right.executions(value, call):
         found = _wrong_node(run, settings) or _wrong_result(run, settings)
@@ -93,7 +93,7 @@ def _wrong_node(run: Execution, settings: SearchOptions) -> NodeMismatch | None:
 
 
 def _wrong_result(run: Execution, settings: SearchOptions) -> str | None:
-    """Tells which output of a body is wrong although its nodes are right: the body returns another of its values."""
+    """Tell which output of a body is wrong although its nodes are right: the body returns another of its values."""
     names = [passed_name(info.name) or info.name for info in run.candidate.outputs]
     wanted = [passed_name(name) or name for name in run.reference.output_names]
     own = settings.backend.load(run.candidate).run_values(run.feeds)

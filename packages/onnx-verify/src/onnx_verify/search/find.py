@@ -41,7 +41,7 @@ def find_mismatch(
     options: SearchOptions | None = None,
     **changes: Any,
 ) -> MismatchReport:
-    """Finds the smallest piece of a model that is wrong.
+    """Find the smallest piece of a model that is wrong.
 
     Args:
         model: what is in question: an ONNX model in any form, or an ONNXProgram.
@@ -81,7 +81,7 @@ def find_mismatch(
 
 
 def _onnx_part(model: Any) -> LoadedModel:
-    """Returns the ONNX model in what the caller gave."""
+    """Return the ONNX model in what the caller gave."""
     if is_model_like(model):
         return load_model(model)
     inner = getattr(model, "model", None)
@@ -97,8 +97,7 @@ def _whole(
     settings: SearchOptions,
     state: ProgramState = _NO_STATE,
 ) -> Verdict:
-    """Compares the whole models; a candidate that cannot be run is a disagreement, for its nodes can be
-    searched."""
+    """Compare the whole models; a candidate that cannot be run is a disagreement, for its nodes can be searched."""
     try:
         left = bounded_runtime(candidate, settings.backend, settings.memory_limit)
         if state:
@@ -167,7 +166,7 @@ def _against_model(
 
 
 def _locate(search: Search, side: Side, pairs: Mapping[str, str]) -> None:
-    """Searches in the ways that the settings ask for; models that agree as a whole have nothing to halve."""
+    """Search in the ways that the settings ask for; models that agree as a whole have nothing to halve."""
     result, strategy = LocalResult(), search.settings.strategy
     if strategy != "bisect":
         result = search.localize(side, pairs)
@@ -179,7 +178,7 @@ def _locate(search: Search, side: Side, pairs: Mapping[str, str]) -> None:
 
 
 def _locate_unsure(search: Search, side: Side, pairs: Mapping[str, str], right: Runtime) -> None:
-    """Searches where two values may have the same name by chance: each finding is put to the test.
+    """Search where two values may have the same name by chance: each finding is put to the test.
 
     A range has no such test, so a model is halved only if that is asked for.
     """
@@ -197,7 +196,7 @@ def _locate_unsure(search: Search, side: Side, pairs: Mapping[str, str], right: 
 
 
 def _check_wiring(search: Search, reference: Graph, pairs: Mapping[str, str]) -> None:
-    """Notes graph outputs that return another value than their counterpart: of the same name, or in the same place."""
+    """Note graph outputs that return another value than their counterpart: of the same name, or in the same place."""
     outputs = search.candidate.outputs
     others = outputs if sorted(outputs) == sorted(reference.outputs) else reference.outputs
     for position, (own, other) in enumerate(zip(outputs, others, strict=False)):
@@ -209,7 +208,7 @@ def _check_wiring(search: Search, reference: Graph, pairs: Mapping[str, str]) ->
 
 
 def _finish(search: Search, result: LocalResult) -> None:
-    """Reports what was found; the largest error if nothing exceeds its tolerance although the outputs disagree."""
+    """Report what was found; the largest error if nothing exceeds its tolerance although the outputs disagree."""
     report = search.report
     report.mismatches += result.mismatches
     if not report.verdict.ok and not report.mismatches and result.suspect is not None:
@@ -224,7 +223,7 @@ def _between_runtimes(
     changes: Mapping[str, Any],
     state: ProgramState = _NO_STATE,
 ) -> MismatchReport:
-    """Compares one model with itself, run in two ways, from the state that a program starts with."""
+    """Compare one model with itself, run in two ways, from the state that a program starts with."""
     if options is None and "reference_backend" not in changes:
         settings = replace(settings, reference_backend=Backend.parse("reference"))
     right = bounded_runtime(candidate, settings.reference_backend, settings.memory_limit)

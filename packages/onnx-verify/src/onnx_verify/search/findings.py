@@ -37,7 +37,7 @@ class NodeLabel:
 
     @classmethod
     def of(cls, node: onnx.NodeProto) -> NodeLabel:
-        """Reads the label of a node."""
+        """Read the label of a node."""
         props = {entry.key: entry.value for entry in node.metadata_props}
 
         def first(keys: tuple[str, ...]) -> str | None:
@@ -48,7 +48,7 @@ class NodeLabel:
         return cls(node.name, node.op_type, node.domain, outputs, *origin)
 
     def __str__(self) -> str:
-        """Returns operator, name and origin in one line."""
+        """Return operator, name and origin in one line."""
         kind = f"{self.domain}::{self.op_type}" if self.domain else self.op_type
         text = f"{kind} {self.name or '(unnamed)'} -> {', '.join(self.outputs)}"
         if self.function:
@@ -101,7 +101,7 @@ class NodeMismatch:
         return max((error_score(report) for report in self.reports), default=0.0)
 
     def __str__(self) -> str:
-        """Returns the node, where it is, and what is wrong with its values."""
+        """Return the node, where it is, and what is wrong with its values."""
         place = f" in {' / '.join(self.path)}" if self.path else ""
         head = "wrong" if self.confirmed else "largest error, within its tolerance"
         lines = [f"{head}: {self.node}{place} ({self.sample})"]
@@ -112,7 +112,7 @@ class NodeMismatch:
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain values without the arrays."""
+        """Return plain values without the arrays."""
         import dataclasses
 
         plain: dict[str, Any] = plain_values(
@@ -128,7 +128,7 @@ class NodeMismatch:
         return plain
 
     def export_repro(self, folder: str | Path) -> Path:
-        """Writes a folder that reproduces the mismatch with onnxruntime and numpy alone.
+        """Write a folder that reproduces the mismatch with onnxruntime and numpy alone.
 
         Args:
             folder: is created; its files are replaced.
@@ -179,7 +179,7 @@ class MismatchReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the models agree and no piece was found wrong."""
+        """Tell whether the models agree and no piece was found wrong."""
         return self.verdict.ok and not any(each.confirmed for each in self.mismatches)
 
     @property
@@ -197,7 +197,7 @@ class MismatchReport:
         raise TypeError("a MismatchReport has no truth value; ask for .ok or .has_mismatch")
 
     def __str__(self) -> str:
-        """Returns the findings in words."""
+        """Return the findings in words."""
         lines = [str(self.verdict), f"{self.checked} values compared in {self.runs} runs"]
         lines += [str(each) for each in self.mismatches]
         if not self.verdict.ok and not self.mismatches:
@@ -205,7 +205,7 @@ class MismatchReport:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain dicts, lists, numbers and strings."""
+        """Return plain dicts, lists, numbers and strings."""
         import dataclasses
 
         plain: dict[str, Any] = plain_values(
@@ -223,7 +223,7 @@ class MismatchReport:
 
 
 def error_score(report: OutputReport) -> float:
-    """Returns the worst error of an output in units of its tolerance; infinite for a structural fault."""
+    """Return the worst error of an output in units of its tolerance; infinite for a structural fault."""
     metrics, tolerance = report.metrics, report.tolerance
     if metrics is None or tolerance is None or metrics.nan_mismatches or metrics.inf_mismatches:
         return 0.0 if report.ok else float("inf")
@@ -238,7 +238,7 @@ def error_score(report: OutputReport) -> float:
 
 
 def random_note(node: NodeLabel) -> list[str]:
-    """Returns a hint for operators whose result is random."""
+    """Return a hint for operators whose result is random."""
     if node.op_type in _RANDOM:
         return [f"{node.op_type} is random; its values agree between two runs only by chance"]
     return []

@@ -37,7 +37,7 @@ class FxSide:
     """
 
     def __init__(self, values: GraphStream, scope: str = "") -> None:
-        """Keeps the graph; nothing runs yet."""
+        """Keep the graph; nothing runs yet."""
         self.values = values
         self.scope = scope
 
@@ -58,7 +58,7 @@ class FxSide:
         return pairs | self._renamed_outputs(candidate, pairs)
 
     def only(self, sample: int) -> FxSide:
-        """Returns the graph on one sample."""
+        """Return the graph on one sample."""
         return FxSide(self.values.only(sample), self.scope)
 
     def results(self) -> list[Any]:
@@ -66,7 +66,7 @@ class FxSide:
         return [_array(value) for value in self.values.results()[0]]
 
     def executions(self, value: str, call: BodyNode) -> Iterator[Execution]:
-        """Executes the nested graphs of the higher-order operator that makes the value."""
+        """Execute the nested graphs of the higher-order operator that makes the value."""
         region, inside, inner = value.partition("/")
         if inside:
             yield from FxSide(self.values.enter(region), _join(self.scope, region)).executions(inner, call)
@@ -120,7 +120,7 @@ class _LoopSide(FxSide):
         return [_array(self.condition.results()[0][0]), *super().results()]
 
     def executions(self, value: str, call: BodyNode) -> Iterator[Execution]:
-        """Executes the nested graphs of an operator in the body or in the condition."""
+        """Execute the nested graphs of an operator in the body or in the condition."""
         if value.startswith(_CONDITION):
             yield from FxSide(self.condition, f"{self.scope}/condition").executions(
                 value.removeprefix(_CONDITION), call
@@ -149,7 +149,7 @@ class _LoopValues:
         return self.side.names
 
     def values(self, wanted: set[str]) -> Iterator[tuple[str, Values]]:
-        """Yields the wanted values in order."""
+        """Yield the wanted values in order."""
         body = {name for name in wanted if not name.startswith(_CONDITION)}
         yield from self.side.values.values(body)
         for name, values in self.side.condition.values({name.removeprefix(_CONDITION) for name in wanted - body}):
@@ -157,7 +157,7 @@ class _LoopValues:
 
 
 def _claims(candidate: Graph, module: GraphModule, scope: str) -> Iterator[tuple[str, str]]:
-    """Yields each candidate value that says which fx node it is, with the node's name.
+    """Yield each candidate value that says which fx node it is, with the node's name.
 
     A value is named like its fx node, with a number behind where that name was taken. Metadata that names a node of
     another graph rules a value out, for fx names are unique in their graph only. What control flow returns is told by
@@ -190,7 +190,7 @@ def _claims(candidate: Graph, module: GraphModule, scope: str) -> Iterator[tuple
 
 
 def _inlined_claims(candidate: Graph, module: GraphModule, scope: str) -> Iterator[tuple[str, str]]:
-    """Yields the values inside the calls of local functions.
+    """Yield the values inside the calls of local functions.
 
     The body of a function is named after the fx nodes of one call. Which nodes another call stands for is found by
     walking the program backwards from what both return, side by side.
@@ -213,7 +213,7 @@ def _inlined_claims(candidate: Graph, module: GraphModule, scope: str) -> Iterat
 
 
 def _twins(ends: Sequence[tuple[Node, Node]]) -> dict[str, str]:
-    """Returns the nodes that correspond to each other behind two nodes that do, by name."""
+    """Return the nodes that correspond to each other behind two nodes that do, by name."""
     twins: dict[str, str] = {}
     pending = list(ends)
     while pending:
@@ -225,7 +225,7 @@ def _twins(ends: Sequence[tuple[Node, Node]]) -> dict[str, str]:
 
 
 def _parts(module: GraphModule) -> dict[str, dict[int, str]]:
-    """Returns the name of each part that is taken of a node with several results, by position."""
+    """Return the name of each part that is taken of a node with several results, by position."""
     parts: dict[str, dict[int, str]] = {}
     for node in module.graph.nodes:
         if node.target is operator.getitem and isinstance(node.args[1], int):
@@ -238,7 +238,7 @@ def _join(scope: str, name: str) -> str:
 
 
 def _returned(module: GraphModule) -> list[str]:
-    """Returns the names of what a graph returns; empty for what no node makes."""
+    """Return the names of what a graph returns; empty for what no node makes."""
     output = next(node for node in module.graph.nodes if node.op == "output").args[0]
     return [getattr(value, "name", "") for value in (output if isinstance(output, (list, tuple)) else [output])]
 
@@ -248,7 +248,7 @@ def _array(value: Any) -> Any:
 
 
 def _fed(value: Any, declared: onnx.ValueInfoProto) -> Any:
-    """Returns a value of the program as the candidate's body takes it; a number has the dtype that is declared."""
+    """Return a value of the program as the candidate's body takes it; a number has the dtype that is declared."""
     array, code = _array(value), declared.type.tensor_type.elem_type
     return array if is_tensor(value) or not is_known(code) else array.astype(numpy_dtype(code))
 
@@ -257,7 +257,7 @@ Enter = Callable[[Sequence[Any], BodyNode, str], Iterator[Execution]]
 
 
 def _entrances(op_type: str) -> dict[Any, Enter]:
-    """Returns the operators that an exporter writes as this one, with what executes them."""
+    """Return the operators that an exporter writes as this one, with what executes them."""
     operators = require_torch("entering control flow").ops.higher_order
     if op_type == "If":
         return {operators.cond: _branch}

@@ -35,13 +35,13 @@ class GraphStream:
     """
 
     def __init__(self, module: GraphModule, arguments: Sequence[Arguments], mode: Mode = nullcontext) -> None:
-        """Keeps the graph and what it is run on, once per sample; nothing runs yet."""
+        """Keep the graph and what it is run on, once per sample; nothing runs yet."""
         self.module = module
         self.arguments = list(arguments)
         self.mode = mode
 
     def only(self, sample: int) -> GraphStream:
-        """Returns the graph on one sample."""
+        """Return the graph on one sample."""
         return GraphStream(self.module, [self.arguments[sample]], self.mode)
 
     @property
@@ -50,7 +50,7 @@ class GraphStream:
         return tensor_names(self.module)
 
     def values(self, wanted: set[str]) -> Iterator[tuple[str, Values]]:
-        """Yields the wanted values in the order of the graph, and forgets each after its last use."""
+        """Yield the wanted values in the order of the graph, and forget each after its last use."""
         left = len(wanted & self.names)
         for node, runs in self._steps():
             if node.op == "output" or not left:
@@ -65,7 +65,7 @@ class GraphStream:
                 yield node.name, [onnx_form(to_numpy(run.env[node])) for run in runs]
 
     def _within(self, node: Node, runs: Sequence[Any], wanted: set[str]) -> Iterator[tuple[str, Values]]:
-        """Yields the wanted values of a region, which is run once more for them."""
+        """Yield the wanted values of a region, which is run once more for them."""
         prefix = f"{node.name}/"
         inner = {name.removeprefix(prefix) for name in wanted if name.startswith(prefix)}
         if inner:
@@ -79,12 +79,12 @@ class GraphStream:
         return GraphStream(operands[0][place], arguments, lambda: mode(*settings))
 
     def enter(self, name: str) -> GraphStream:
-        """Returns a region as a graph of its own."""
+        """Return a region as a graph of its own."""
         node = next(node for node in self.module.graph.nodes if node.name == name)
         return self._region(node, self.operands(name))
 
     def operands(self, name: str) -> list[tuple[Any, ...]]:
-        """Returns the positional arguments that a node is called with, one tuple per sample."""
+        """Return the positional arguments that a node is called with, one tuple per sample."""
         for node, runs in self._steps():
             if node.name == name:
                 return [run.fetch_args_kwargs_from_env(node)[0] for run in runs]
@@ -92,7 +92,7 @@ class GraphStream:
         raise InputError(f"the graph has no node {name!r}")
 
     def results(self) -> list[list[Any]]:
-        """Returns what the graph returns, flat, one list per sample."""
+        """Return what the graph returns, flat, one list per sample."""
         for node, runs in self._steps():
             if node.op == "output":
                 found = [run.fetch_args_kwargs_from_env(node)[0][0] for run in runs]
@@ -101,7 +101,7 @@ class GraphStream:
         return []
 
     def _steps(self) -> Iterator[tuple[Node, list[Any]]]:
-        """Yields each node with the interpreters, which forget what no later node reads."""
+        """Yield each node with the interpreters, which forget what no later node reads."""
         torch = require_torch("running an fx graph")
         runs = []
         for arguments in self.arguments:
@@ -130,7 +130,7 @@ class FxStream(GraphStream):
     """Interprets an ExportedProgram."""
 
     def __init__(self, program: torch.export.ExportedProgram, sets: Sequence[InputSet]) -> None:
-        """Keeps the program; nothing runs yet."""
+        """Keep the program; nothing runs yet."""
         self.program = program
         super().__init__(program.graph_module, [self._arguments(each) for each in sets])
 
@@ -138,7 +138,7 @@ class FxStream(GraphStream):
         return lambda: self._placeholders(inputs)
 
     def _placeholders(self, inputs: InputSet) -> Iterator[Any]:
-        """Yields a value for each placeholder: weights by name, then the flat inputs."""
+        """Yield a value for each placeholder: weights by name, then the flat inputs."""
         leaves = iter(_tensors(self._ordered(inputs)))
         held: Mapping[str, Any] = {**self.program.state_dict, **self.program.constants}
         for spec in self.program.graph_signature.input_specs:
@@ -156,7 +156,7 @@ class FxStream(GraphStream):
                 raise InputError(f"the program's input {spec.arg.name} ({kind}) has no value")
 
     def _ordered(self, inputs: InputSet) -> InputSet:
-        """Puts keyword arguments in the order of the placeholders, which are named after them."""
+        """Put keyword arguments in the order of the placeholders, which are named after them."""
         names = [spec.arg.name for spec in self.program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
 
         def place(key: str) -> int:
@@ -170,12 +170,12 @@ _MISSING = object()
 
 
 def copies(values: Sequence[Any]) -> Arguments:
-    """Gives values to a nested graph, which may write to them."""
+    """Give values to a nested graph, which may write to them."""
     return lambda: [value.detach().clone() if is_tensor(value) else value for value in values]
 
 
 def _regions() -> dict[Any, tuple[int, Callable[..., AbstractContextManager[Any]]]]:
-    """Returns the operators that run a graph in some mode, with the position of the graph and what sets the mode."""
+    """Return the operators that run a graph in some mode, with the position of the graph and what sets the mode."""
     torch = require_torch("running an fx graph")
     operators = torch.ops.higher_order
     return {
@@ -185,7 +185,7 @@ def _regions() -> dict[Any, tuple[int, Callable[..., AbstractContextManager[Any]
 
 
 def regions(module: GraphModule) -> dict[str, GraphModule]:
-    """Returns the graphs that a graph runs in another mode, by the name of the node."""
+    """Return the graphs that a graph runs in another mode, by the name of the node."""
     places = _regions()
     return {
         node.name: getattr(module, node.args[places[node.target][0]].target)
@@ -195,7 +195,7 @@ def regions(module: GraphModule) -> dict[str, GraphModule]:
 
 
 def tensor_names(module: GraphModule) -> set[str]:
-    """Returns the names of the nodes of a graph and of its regions whose result is one tensor."""
+    """Return the names of the nodes of a graph and of its regions whose result is one tensor."""
     names = {node.name for node in module.graph.nodes if _is_tensor_node(node)}
     for region, inner in regions(module).items():
         names |= {f"{region}/{name}" for name in tensor_names(inner)}
@@ -203,7 +203,7 @@ def tensor_names(module: GraphModule) -> set[str]:
 
 
 def onnx_form(array: Any) -> Any:
-    """Returns an array as an exporter writes it: complex numbers as pairs in a last dimension."""
+    """Return an array as an exporter writes it: complex numbers as pairs in a last dimension."""
     return np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else array
 
 

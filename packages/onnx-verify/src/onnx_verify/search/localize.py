@@ -66,7 +66,7 @@ class Localizer:
     progress: Callable[[int, int], None] | None = None
 
     def run(self) -> LocalResult:
-        """Runs once through both models.
+        """Run once through both models.
 
         Raises:
             ModelRunError: if a piece of either cannot be run.
@@ -91,7 +91,7 @@ class Localizer:
         return len(self._result.mismatches) >= self.max_mismatches
 
     def _window(self, start: int) -> int:
-        """Pulls the reference values for as many nodes as fit, and returns where they end."""
+        """Pull the reference values for as many nodes as fit, and return where they end."""
         graph, used = self.candidate, 0
         end = min(len(graph.nodes), start + _MAX_WINDOW)
         for index in range(start, end):
@@ -172,7 +172,7 @@ class Localizer:
         )
 
     def _outputs(self, start: int, stop: int) -> list[str]:
-        """Returns what a window has to give: paired values, and unpaired ones that later windows read."""
+        """Return what a window has to give: paired values, and unpaired ones that later windows read."""
         graph = self.candidate
         return [
             name
@@ -182,7 +182,7 @@ class Localizer:
         ]
 
     def _feeds(self, nodes: Sequence[int]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        """Returns right values for all that some nodes read, and the names under which they read them."""
+        """Return right values for all that some nodes read, and the names under which they read them."""
         graph = self.candidate
         inside = {name for index in nodes for name in graph.nodes[index].output}
         given: dict[str, str] = {}
@@ -202,7 +202,7 @@ class Localizer:
         return feeds, given
 
     def _report(self, name: str, actual: Values, expected: Values) -> list[OutputReport]:
-        """Compares one value on every sample."""
+        """Compare one value on every sample."""
         return [
             compare_value(name, right, value, self.tolerance) for right, value in zip(expected, actual, strict=True)
         ]
@@ -260,7 +260,7 @@ class Localizer:
         )
 
     def _segment(self, index: int, whole: bool = False) -> list[int]:
-        """Returns a node and the nodes before it that lead to it through unpaired values only.
+        """Return a node and the nodes before it that lead to it through unpaired values only.
 
         What earlier windows made is given to the piece as a value; ``whole`` goes through it all the same.
         """
@@ -268,7 +268,7 @@ class Localizer:
         return self.candidate.behind([index], held)
 
     def _release(self, stop: int) -> None:
-        """Drops what no later node needs."""
+        """Drop what no later node needs."""
         self._store = {name: v for name, v in self._store.items() if self._pending.get(name, -1) >= stop}
         readers = self.candidate.readers
         self._own = {n: v for n, v in self._own.items() if any(r >= stop for r in readers.get(n, ()))}
@@ -279,7 +279,7 @@ def _by_score(scores: Sequence[float]) -> list[int]:
 
 
 def _last_uses(candidate: Graph, pairs: Mapping[str, str]) -> dict[str, int]:
-    """Returns the last candidate node that reads or makes the counterpart of each reference value."""
+    """Return the last candidate node that reads or makes the counterpart of each reference value."""
     last: dict[str, int] = {}
     for name, other in pairs.items():
         uses = [candidate.producer[name], *candidate.readers.get(name, ())]
@@ -288,7 +288,7 @@ def _last_uses(candidate: Graph, pairs: Mapping[str, str]) -> dict[str, int]:
 
 
 def compare_value(name: str, reference: Any, candidate: Any, tolerance: ToleranceLike = None) -> OutputReport:
-    """Compares one intermediate value, or the first part of a sequence that differs."""
+    """Compare one intermediate value, or the first part of a sequence that differs."""
     if isinstance(reference, list) or isinstance(candidate, list):
         return _compare_sequences(name, reference, candidate, tolerance)
     return compare_arrays(name, reference, candidate, local_tolerance(reference, candidate, tolerance))
@@ -309,8 +309,7 @@ def _compare_sequences(name: str, reference: Any, candidate: Any, tolerance: Tol
 
 
 def local_tolerance(reference: Array, candidate: Array, tolerance: ToleranceLike) -> Tolerance:
-    """Returns what one node may err: the tolerance of its dtype, its absolute part scaled by the value's
-    size.
+    """Return what one node may err: the tolerance of its dtype, its absolute part scaled by the value's size.
 
     An operator that adds large numbers up makes an error in proportion to them, also where the sum is small.
     """
@@ -324,7 +323,7 @@ def local_tolerance(reference: Array, candidate: Array, tolerance: ToleranceLike
 
 
 def _rms(values: Array) -> float:
-    """Returns the root mean square of the finite elements."""
+    """Return the root mean square of the finite elements."""
     total, count = 0.0, 0
     flat = values.reshape(-1)
     for chunk in _chunks(flat):

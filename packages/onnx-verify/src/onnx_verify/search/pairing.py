@@ -44,20 +44,20 @@ def pair_values(reference: Graph, candidate: Graph, match: str = "auto") -> dict
 
 
 def _kind(graph: Graph, name: str) -> tuple[str, str]:
-    """Returns the operator that makes a value."""
+    """Return the operator that makes a value."""
     node = graph.nodes[graph.producer[name]]
     return node.domain, node.op_type
 
 
 def _same_origin(reference: Graph, candidate: Graph, name: str) -> bool:
-    """Tells whether the metadata of two values of one name, where both have some, names the same fx node."""
+    """Tell whether the metadata of two values of one name, where both have some, names the same fx node."""
     labels = [NodeLabel.of(graph.nodes[graph.producer[name]]) for graph in (reference, candidate)]
     first, second = (fx_name(label.fx_node) for label in labels)
     return first is None or second is None or first == second
 
 
 def fx_name(text: str | None) -> str | None:
-    """Returns the name of an fx node in its own graph.
+    """Return the name of an fx node in its own graph.
 
     torch.onnx gives it with the whole line, ``%name : [...] = ...``; this project's exporters put the operators whose
     nested graph it is in before it, ``cond/name``.

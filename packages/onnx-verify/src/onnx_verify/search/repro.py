@@ -143,7 +143,7 @@ def _flat(values: Mapping[str, Any]) -> list[Array]:
 
 
 def _storable(value: Array) -> Array:
-    """Returns the value in a dtype that ``.npz`` holds without pickling."""
+    """Return the value in a dtype that ``.npz`` holds without pickling."""
     if value.dtype.kind in "OT":
         return np.asarray([element_text(item) for item in value.reshape(-1)], dtype=str).reshape(value.shape)
     if value.dtype.kind in "biufcSU" and value.dtype.name in np.sctypeDict:
@@ -154,7 +154,7 @@ def _storable(value: Array) -> Array:
 def _plain_model(
     piece: LoadedModel, feeds: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> tuple[LoadedModel, dict[str, Array]]:
-    """Gives a piece inputs and outputs of dtypes that numpy has, and no sequences as inputs."""
+    """Give a piece inputs and outputs of dtypes that numpy has, and no sequences as inputs."""
     proto = onnx.ModelProto()
     proto.CopyFrom(piece.proto)
     graph = proto.graph

@@ -35,19 +35,19 @@ class Side(Protocol):
         """The names of the values that the graph returns."""
 
     def stream(self) -> ValueStream:
-        """Returns the values in order, from the start."""
+        """Return the values in order, from the start."""
 
     def pairs(self, candidate: Graph, match: str) -> dict[str, str]:
-        """Returns this side's name for each value of the candidate that has a counterpart here."""
+        """Return this side's name for each value of the candidate that has a counterpart here."""
 
     def only(self, sample: int) -> Side:
-        """Returns the same graph on one sample."""
+        """Return the same graph on one sample."""
 
     def results(self) -> list[Any]:
-        """Returns what the graph returns on the first sample."""
+        """Return what the graph returns on the first sample."""
 
     def executions(self, value: str, call: BodyNode) -> Iterator[Execution]:
-        """Yields the executions of the bodies of a control-flow node on the first sample.
+        """Yield the executions of the bodies of a control-flow node on the first sample.
 
         Args:
             value: a value of this side that the counterpart of the node makes.
@@ -73,7 +73,7 @@ class OnnxSide:
         return self.graph.outputs
 
     def stream(self) -> ValueStream:
-        """Runs the graph window by window."""
+        """Run the graph window by window."""
         return OnnxStream(self.graph, self.samples, self.backend, self.memory_limit)
 
     def pairs(self, candidate: Graph, match: str) -> dict[str, str]:
@@ -82,15 +82,15 @@ class OnnxSide:
         return pairs | paired_outputs(candidate, self.output_names, set(self.graph.producer), pairs)
 
     def only(self, sample: int) -> OnnxSide:
-        """Returns the graph on one sample."""
+        """Return the graph on one sample."""
         return OnnxSide(self.graph, [self.samples[sample]], self.backend, self.memory_limit)
 
     def results(self) -> list[Any]:
-        """Runs the graph as a whole."""
+        """Run the graph as a whole."""
         return self.backend.load(self.graph.model).run_values(self.samples[0])
 
     def executions(self, value: str, call: BodyNode) -> Iterator[Execution]:
-        """Executes the bodies of the node that makes the value, if it is of the same kind."""
+        """Execute the bodies of the node that makes the value, if it is of the same kind."""
         made = self.graph.producer.get(value)
         if made is None or self.graph.nodes[made].op_type != call.node.op_type:
             return
@@ -100,7 +100,7 @@ class OnnxSide:
             yield Execution(run.label, body, run.candidate, run.candidate_feeds)
 
     def _read_by(self, index: int) -> dict[str, Any]:
-        """Returns what a node reads, on the first sample."""
+        """Return what a node reads, on the first sample."""
         reads = self.graph.uses[index]
         made = self.only(0).stream().values(reads & self.graph.producer.keys())
         values = {name: each[0] for name, each in made}

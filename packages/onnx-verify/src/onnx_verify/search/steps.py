@@ -83,7 +83,7 @@ class Search:
     labels: list[str] = field(default_factory=list)
 
     def localize(self, side: Side, pairs: Mapping[str, str], count: int = 0) -> LocalResult:
-        """Checks every node on its own, until ``count`` are wrong (as many as the settings ask for if 0)."""
+        """Check every node on its own, until ``count`` are wrong (as many as the settings ask for if 0)."""
         result = Localizer(
             self.candidate,
             self.samples,
@@ -120,7 +120,7 @@ class Search:
             self.report.mismatches.append(found)
 
     def confirmation(self, right: Runtime) -> Confirmation:
-        """Returns the test of findings whose values may not correspond."""
+        """Return the test of findings whose values may not correspond."""
         settings = self.settings
         return Confirmation(
             right,

@@ -44,7 +44,7 @@ _ONNX = {dtype: code for code, dtype in _NUMPY.items()}
 
 
 def numpy_dtype(code: int) -> np.dtype[np.generic]:
-    """Returns the numpy dtype of an ONNX element type.
+    """Return the numpy dtype of an ONNX element type.
 
     Raises:
         KeyError: if the code is none of the tensor element types known here.
@@ -53,7 +53,7 @@ def numpy_dtype(code: int) -> np.dtype[np.generic]:
 
 
 def onnx_dtype(dtype: np.dtype[np.generic]) -> int:
-    """Returns the ONNX element type of a numpy dtype; every text dtype is STRING.
+    """Return the ONNX element type of a numpy dtype; every text dtype is STRING.
 
     Raises:
         KeyError: if ONNX has no such element type.
@@ -64,13 +64,13 @@ def onnx_dtype(dtype: np.dtype[np.generic]) -> int:
 
 
 def is_known(code: int) -> bool:
-    """Tells whether an ONNX element type has a numpy dtype here."""
+    """Tell whether an ONNX element type has a numpy dtype here."""
     return code in _NUMPY
 
 
 @cache
 def is_float(dtype: np.dtype[np.generic]) -> bool:
-    """Tells whether a dtype is a real floating type, the ml_dtypes ones included."""
+    """Tell whether a dtype is a real floating type, the ml_dtypes ones included."""
     if dtype.kind == "f":
         return True
     try:
@@ -81,5 +81,5 @@ def is_float(dtype: np.dtype[np.generic]) -> bool:
 
 
 def is_int(dtype: np.dtype[np.generic]) -> bool:
-    """Tells whether a dtype is an integer type (bool is not), the 4-bit ones included."""
+    """Tell whether a dtype is an integer type (bool is not), the 4-bit ones included."""
     return dtype.kind in "iu" or dtype in (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))

@@ -87,7 +87,7 @@ class _Sums:
     worst: float = -math.inf
 
     def add(self, reference: Array, candidate: Array, tolerance: Tolerance, start: int) -> None:
-        """Takes in one flat chunk that begins at element ``start``."""
+        """Take in one flat chunk that begins at element ``start``."""
         wide_reference, wide_candidate = _widen(reference), _widen(candidate)
         equal = wide_reference == wide_candidate
         nan_reference, nan_candidate = np.isnan(wide_reference), np.isnan(wide_candidate)
@@ -147,7 +147,7 @@ class _Sums:
             self.metrics.worst_candidate = _scalar(candidate[position])
 
     def finish(self) -> TensorMetrics:
-        """Turns the sums into the ratios."""
+        """Turn the sums into the ratios."""
         metrics = self.metrics
         if self.finite:
             metrics.mean_abs = self.error / self.finite
@@ -162,24 +162,24 @@ class _Sums:
 
 
 def _widen(values: Array) -> Array:
-    """Returns float64 or complex128 values."""
+    """Return float64 or complex128 values."""
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def _inexact(reference: Array, candidate: Array) -> bool:
-    """Tells whether float64 may merge two different integers of these dtypes."""
+    """Tell whether float64 may merge two different integers of these dtypes."""
     return max(reference.dtype.itemsize, candidate.dtype.itemsize) > 4
 
 
 def _scalar(value: Any) -> Any:
-    """Returns a plain Python number for one numpy element."""
+    """Return a plain Python number for one numpy element."""
     if isinstance(value, np.generic) and value.dtype.kind in "biufc":
         return value.item()
     return float(value)
 
 
 def _ulp_distance(reference: Array, candidate: Array) -> int:
-    """Returns the largest number of representable values between two finite arrays of one float dtype."""
+    """Return the largest number of representable values between two finite arrays of one float dtype."""
     if not reference.size:
         return 0
     first, second = _ordered(reference), _ordered(candidate)
@@ -189,7 +189,7 @@ def _ulp_distance(reference: Array, candidate: Array) -> int:
 
 
 def _ordered(values: Array) -> npt.NDArray[np.int64]:
-    """Maps floats to integers that keep their order and count steps; both zeros map to 0."""
+    """Map floats to integers that keep their order and count steps; both zeros map to 0."""
     size = values.dtype.itemsize
     bits = np.ascontiguousarray(values).view(np.dtype(f"i{size}")).astype(np.int64)
     if values.dtype.name.startswith("float4"):
@@ -200,7 +200,7 @@ def _ordered(values: Array) -> npt.NDArray[np.int64]:
 
 
 def _count_decades(histogram: dict[str, int], difference: Array) -> None:
-    """Adds absolute errors to a histogram by decades."""
+    """Add absolute errors to a histogram by decades."""
     zeros = int(np.count_nonzero(difference == 0))
     if zeros:
         histogram["0"] = histogram.get("0", 0) + zeros
@@ -226,5 +226,5 @@ def _measure_text(reference: Array, candidate: Array) -> TensorMetrics:
 
 
 def element_text(value: Any) -> str:
-    """Returns the text of one element of a string tensor (bytes are UTF-8)."""
+    """Return the text of one element of a string tensor (bytes are UTF-8)."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

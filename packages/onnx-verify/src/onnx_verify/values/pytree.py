@@ -18,7 +18,7 @@ from onnx_verify.values.torch_tensors import loaded_torch
 
 
 def flatten(tree: Any) -> list[Any]:
-    """Returns the leaves of a nested structure in order; None is no leaf."""
+    """Return the leaves of a nested structure in order; None is no leaf."""
     if loaded_torch() is not None:
         pytree = importlib.import_module("torch.utils._pytree")
         leaves = [leaf for leaf in pytree.tree_leaves(tree) if leaf is not None]
@@ -27,7 +27,7 @@ def flatten(tree: Any) -> list[Any]:
 
 
 def _open_dataclass(leaf: Any) -> list[Any]:
-    """Opens a dataclass instance that nobody registered; a leaf of any other kind stays."""
+    """Open a dataclass instance that nobody registered; a leaf of any other kind stays."""
     if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
         return flatten([getattr(leaf, item.name) for item in dataclasses.fields(leaf)])
     return [leaf]

@@ -56,8 +56,7 @@ _DEFAULTS: dict[np.dtype[np.generic], Tolerance] = {
 
 
 def default_tolerance(dtype: np.dtype[np.generic]) -> Tolerance:
-    """Returns the tolerance for a dtype: exact for integers, bool and strings, one step for 8 and 4-bit
-    floats."""
+    """Return the tolerance for a dtype: exact for integers, bool and strings, one step for 8 and 4-bit floats."""
     if dtype in _DEFAULTS:
         return _DEFAULTS[dtype]
     if is_float(dtype):
@@ -67,12 +66,12 @@ def default_tolerance(dtype: np.dtype[np.generic]) -> Tolerance:
 
 
 def coarser(first: Tolerance, second: Tolerance) -> Tolerance:
-    """Returns the tolerance that lets more pass, of two defaults."""
+    """Return the tolerance that lets more pass, of two defaults."""
     return first if (first.rtol, first.atol) >= (second.rtol, second.atol) else second
 
 
 def resolve_tolerance(tolerance: ToleranceLike, name: str, index: int, *dtypes: np.dtype[np.generic]) -> Tolerance:
-    """Picks the tolerance of one output: by name, then by index, then the default of the coarsest dtype."""
+    """Pick the tolerance of one output: by name, then by index, then the default of the coarsest dtype."""
     if isinstance(tolerance, Tolerance):
         return tolerance
     if tolerance is not None:

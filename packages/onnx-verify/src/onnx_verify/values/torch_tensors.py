@@ -23,12 +23,12 @@ _BITS = {"bfloat16": 16, "float8": 8}
 
 
 def loaded_torch() -> ModuleType | None:
-    """Returns torch if the program has imported it; an object of torch cannot exist otherwise."""
+    """Return torch if the program has imported it; an object of torch cannot exist otherwise."""
     return sys.modules.get("torch")
 
 
 def require_torch(purpose: str) -> ModuleType:
-    """Imports torch.
+    """Import torch.
 
     Raises:
         MissingDependencyError: if it is not installed.
@@ -43,31 +43,31 @@ def require_torch(purpose: str) -> ModuleType:
 
 
 def is_tensor(value: object) -> TypeGuard[torch.Tensor]:
-    """Tells whether the value is a torch tensor."""
+    """Tell whether the value is a torch tensor."""
     torch = loaded_torch()
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_module(value: object) -> TypeGuard[torch.nn.Module]:
-    """Tells whether the value is a torch module (script modules included)."""
+    """Tell whether the value is a torch module (script modules included)."""
     torch = loaded_torch()
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def is_exported_program(value: object) -> TypeGuard[torch.export.ExportedProgram]:
-    """Tells whether the value is a torch ExportedProgram."""
+    """Tell whether the value is a torch ExportedProgram."""
     export = sys.modules.get("torch.export")
     return export is not None and isinstance(value, export.ExportedProgram)
 
 
 def is_torch_callable(value: object) -> bool:
-    """Tells whether the value is a function made by torch that wants tensors."""
+    """Tell whether the value is a function made by torch that wants tensors."""
     torch = loaded_torch()
     return torch is not None and isinstance(value, (torch.jit.ScriptFunction, torch.nn.Module))
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:
-    """Copies a tensor of any device and dtype to an array.
+    """Copy a tensor of any device and dtype to an array.
 
     Raises:
         InputError: if it is sparse, or of a dtype that ONNX does not have.
@@ -98,7 +98,7 @@ def _ml_dtype(name: str) -> np.dtype[np.generic]:
 
 
 def to_tensor(array: Array) -> torch.Tensor:
-    """Copies an array to a CPU tensor.
+    """Copy an array to a CPU tensor.
 
     Raises:
         InputError: if torch has no such dtype.
@@ -135,7 +135,7 @@ def unchanged(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _owner(module: torch.nn.Module, path: str) -> tuple[torch.nn.Module, str]:
-    """Returns the submodule that holds a buffer, and the buffer's name in it."""
+    """Return the submodule that holds a buffer, and the buffer's name in it."""
     *parents, name = path.split(".")
     for parent in parents:
         module = getattr(module, parent)

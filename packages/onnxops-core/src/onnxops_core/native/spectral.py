@@ -20,7 +20,7 @@ _LEAST_COMPOSITE = torch.float32
 
 
 def _to_complex(x: torch.Tensor, least: torch.dtype) -> torch.Tensor:
-    """Reads ``(..., 1)`` or ``(..., 2)`` as complex numbers ``(...)`` of a least precision."""
+    """Read ``(..., 1)`` or ``(..., 2)`` as complex numbers ``(...)`` of a least precision."""
     wide = x.to(torch.promote_types(x.dtype, least))
     if x.shape[-1] == 1:
         return torch.complex(wide.squeeze(-1), torch.zeros_like(wide.squeeze(-1)))

@@ -130,8 +130,10 @@ def _axis_of(op: OpBuilder, axis: ir.Value, data: ir.Value, op_type: str, lowest
 def _scan(
     op: OpBuilder, data: ir.Value, axis: int, combine: str, neutral: int, exclusive: int, reverse: int
 ) -> ir.Value:
-    """Combine every element with all before it, in steps that double their reach; lengths that only the runtime
-    knows take a loop."""
+    """Combine every element with all before it, in steps that double their reach.
+
+    Lengths that only the runtime knows take a loop.
+    """
     size = op.size(data, axis)
     if not isinstance(size, int):
         return _scan_loop(op, data, axis, combine, neutral, exclusive, reverse)

@@ -166,7 +166,7 @@ def stft(
 
 
 def _window(*coefficients: float) -> Adapter:
-    """A sum of cosines whose signs alternate."""
+    """Return a sum of cosines whose signs alternate."""
 
     def window(op: OpBuilder, size: ir.Value, *, periodic: int = 1, output_datatype: int = 1) -> ir.Value:
         newest = op.newest

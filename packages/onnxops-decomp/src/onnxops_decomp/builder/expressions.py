@@ -171,7 +171,7 @@ def _relation(op_type: str, *, negate: bool = False) -> Callable[[NodeWriter, sy
 
 
 def _function(op_type: str) -> Callable[[NodeWriter, sympy.Basic], ir.Value]:
-    """A function of reals."""
+    """Return a function of reals."""
 
     def emit(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
         result: ir.Value = op.emit(op_type, op.cast(emit_expression(op, expression.args[0]), _DOUBLE))

@@ -73,7 +73,6 @@ def without_kernel(
             :attr:`.Runtime.no_kernel` lists.
         operand: Index of the input whose dtype counts.
     """
-
     without = None if dtypes is None else frozenset(dtypes)
 
     def register(function: Adapter) -> Adapter:

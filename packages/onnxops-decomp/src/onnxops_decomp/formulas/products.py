@@ -67,6 +67,7 @@ Labels = list[str]
 
 
 def einsum(op: OpBuilder, *inputs: ir.Value, equation: str) -> ir.Value:
+    """Return ``Einsum`` of the inputs, composed of products, sums and transpositions, an operand at a time."""
     newest = op.newest
     terms, output = _parsed(op, inputs, equation)
     operands = [_without_repeats(newest, x, labels) for x, labels in zip(inputs, terms, strict=True)]

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 def _bilinear(
     input1: torch.Tensor, input2: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The products of matrices that ``aten::_trilinear`` makes; it adds them up in the dtype of the first operand."""
+    """Return the matrix products of ``aten::_trilinear``, which adds them up in the dtype of the first operand."""
     joined = torch.einsum("...i,oij->...oj", input1, weight)
     result = torch.einsum("...oj,...j->...o", joined, input2).to(input1.dtype)
     return result if bias is None else (result + bias).to(input1.dtype)
@@ -32,7 +32,7 @@ def _lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """The layers of an LSTM one by one, as torch calls its kernel for CPUs, whatever the sizes are."""
+    """Return the layers of an LSTM one by one, as torch calls its kernel for CPUs, whatever the sizes are."""
     directions = 2 if bidirectional else 1
     count = len(params) // (num_layers * directions)
     if count in (3, 5):  # Projections, which the kernel does not know.
@@ -62,7 +62,7 @@ _MKLDNN_LSTM = 2
 
 
 def _linear_maps(input: torch.Tensor, hx: torch.Tensor, weights: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """The linear maps of the input and the state of a cell, given its weights and then its biases."""
+    """Return the linear maps of the input and the state of a cell, given its weights and then its biases."""
     w_ih, w_hh, b_ih, b_hh = [*weights, None, None][:4]
     return [aten.linear(input, w_ih, b_ih), aten.linear(hx, w_hh, b_hh)]
 

@@ -120,7 +120,7 @@ def linear_cross_entropy(
     label_smoothing: float,
     *options: Any,
 ) -> tuple[torch.Tensor, ...]:
-    """The operator of ``torch.nn.functional.linear_cross_entropy`` that goes through the batch in chunks.
+    """Return the operator of ``torch.nn.functional.linear_cross_entropy`` that goes through the batch in chunks.
 
     It computes the gradients beside the loss, which a model for inference has none of.
     """
@@ -142,7 +142,7 @@ def linear_cross_entropy_of_each(
     ignore_index: int,
     *options: Any,
 ) -> torch.Tensor:
-    """The same without a reduction."""
+    """Return the same without a reduction."""
     logits = torch.nn.functional.linear(input, linear_weight, linear_bias)
     return torch.nn.functional.cross_entropy(logits, target, weight, ignore_index=ignore_index, reduction="none")
 
@@ -154,7 +154,7 @@ def _dim_arange(like: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _conv_tbc(self: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int = 0) -> torch.Tensor:
-    """A convolution of (time, batch, channels) by (width, in, out); see ``torch.conv_tbc``."""
+    """Return a convolution of (time, batch, channels) by (width, in, out); see ``torch.conv_tbc``."""
     wide = torch.nn.functional.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
     return wide.permute(2, 0, 1)
 

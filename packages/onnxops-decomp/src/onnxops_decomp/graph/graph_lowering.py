@@ -359,7 +359,7 @@ def _meta_value(node: torch.fx.Node) -> Any:
 
 
 def _binary(op_type: str) -> Callable[..., Any]:
-    """A Python operator on numbers that the model computes."""
+    """Return a Python operator on numbers that the model computes."""
 
     def emit(lowering: GraphLowering, a: Any, b: Any) -> Any:
         left, right = promote(lowering.op, a, b)
@@ -411,7 +411,7 @@ def _not(lowering: GraphLowering, a: Any) -> Any:
 
 
 def _ignore(lowering: GraphLowering, *args: Any) -> None:
-    """An assertion or a switch of the autograd mode: the graph computes nothing for it."""
+    """Return an assertion or a switch of the autograd mode: the graph computes nothing for it."""
 
 
 _SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {

@@ -42,7 +42,7 @@ def _recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """The output follows the input, the states keep their shapes."""
+    """Return the output follows the input, the states keep their shapes."""
     states = tuple(hx) if isinstance(hx, list | tuple) else (hx,)
     # With a projection the first state has its size, and so has the output.
     width = states[0].shape[-1] * (2 if bidirectional else 1)
@@ -184,7 +184,7 @@ def _always(args: Args, kwargs: Kwargs) -> bool:
 
 
 def _padded(args: Args, kwargs: Kwargs) -> bool:
-    """The overload for packed sequences has the batch sizes, a tensor, in second place and a list in third."""
+    """Return the overload for packed sequences has the batch sizes, a tensor, in second place and a list in third."""
     return not kwargs and len(args) == 9 and isinstance(args[3], bool)
 
 

@@ -68,6 +68,11 @@ class Root:
         self.depth = 0
 
     def opset(self, domain: str, function: ir.Function | None) -> int:
+        """Return the version of a domain that a function or else the model imports.
+
+        Raises:
+            ModelImportError: If neither does.
+        """
         imports = function.opset_imports if function is not None else self.model.opset_imports
         version = imports.get(domain, self.model.opset_imports.get(domain))
         if version is None:
@@ -124,6 +129,7 @@ class GraphImport:
         return known
 
     def initializer(self, value: ir.Value) -> Known:
+        """Return what an initializer holds; the module gets it when a node reads it."""
         tensor = value.const_value
         if tensor is None:
             raise ModelImportError(f"The initializer {value.name!r} has no data.")
@@ -186,6 +192,7 @@ class GraphImport:
     # Graphs
 
     def inputs(self, values: Iterable[ir.Value]) -> None:
+        """Add a placeholder for each input that is no weight."""
         for value in values:
             if value.is_initializer():
                 continue
@@ -194,6 +201,11 @@ class GraphImport:
             self.values[value] = Known(_declared(value), node, name=value.name or "")
 
     def nodes(self, nodes: Iterable[ir.Node]) -> None:
+        """Convert nodes in order.
+
+        Raises:
+            ModelImportError: If one of them cannot be converted; the message names it.
+        """
         for node in nodes:
             try:
                 self.node(node)
@@ -203,6 +215,7 @@ class GraphImport:
                 raise _located(ModelImportError(f"{type(error).__name__}: {error}"), node) from error
 
     def outputs(self, values: Sequence[ir.Value]) -> list[fx.Node]:
+        """Return what the graph gives for its outputs."""
         return [self.any(self.find(value)) for value in values]
 
     # Nodes
@@ -308,6 +321,7 @@ class GraphImport:
         return self.graph.call_function(number, (known.node if known.is_numbers else self.tensor(known),))
 
     def are_numbers(self, known: Known) -> bool:
+        """Tell whether a value is there as Python numbers."""
         return known.is_numbers or known.literal is not None
 
     def any(self, known: Known) -> Any:
@@ -373,6 +387,7 @@ class GraphImport:
                 self.enter(node, output, Known(dtypes[index], item))
 
     def enter(self, node: ir.Node, output: ir.Value, known: Known) -> None:
+        """Note what an output of a node is, and where it comes from."""
         assert known.node is not None
         known.name = output.name or ""
         known.node.meta[_NODE_KEY] = _origin(node) | {"output": output.name}
@@ -406,6 +421,7 @@ class GraphImport:
         return True
 
     def plain(self, given: Any) -> Any:
+        """Return an argument of a call whose values are all constant: a number, numbers or a tensor."""
         if isinstance(given, Given):
             known = self.find(given.value)
             if given.kind == Kind.NUMBER:
@@ -466,6 +482,7 @@ class GraphImport:
         return self.graph.create_node("get_attr", name), read, kinds, steady
 
     def argument_of(self, value: ir.Value) -> Any:
+        """Return the node of a value: Python numbers as they are, anything else as a tensor."""
         known = self.find(value)
         return known.node if known.is_numbers else self.tensor(known)
 

@@ -26,7 +26,7 @@ def _swiglu_kernel(a, b, out, count, alpha, BLOCK: tl.constexpr):
 
 
 def swiglu(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Computes ``a * sigmoid(alpha * a) * b`` of contiguous tensors."""
+    """Compute ``a * sigmoid(alpha * a) * b`` of contiguous tensors."""
     out = torch.empty_like(a)
     if a.numel():
         _swiglu_kernel[lambda meta: (triton.cdiv(a.numel(), meta["BLOCK"]),)](a, b, out, a.numel(), alpha)

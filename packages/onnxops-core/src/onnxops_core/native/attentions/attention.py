@@ -37,7 +37,7 @@ Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _on_split(implementation: Callable[[SplitAttention], Result]) -> Callable[[AttentionCall], Result]:
-    """Makes an implementation of the operator of one that takes split heads."""
+    """Make an implementation of the operator of one that takes split heads."""
 
     def run(call: AttentionCall) -> Result:
         return implementation(split_heads(call))
@@ -93,7 +93,7 @@ _ATTENTION_25 = _declare_version(25)
 
 
 def _at_once(call: AttentionCall) -> Three | None:
-    """Computes Y and the present of a checked 4-D call by one call of fused attention, if that says the same.
+    """Compute Y and the present of a checked 4-D call by one call of fused attention, if that says the same.
 
     Only what matters in a decoding step and in a plain prompt is recognised; the kernel knows more.
     """
@@ -131,7 +131,7 @@ def _at_once(call: AttentionCall) -> Three | None:
 
 
 def _quick(call: AttentionCall) -> Three | None:
-    """Computes the common call without the dispatcher and the general kernel; None for any other call.
+    """Compute the common call without the dispatcher and the general kernel; None for any other call.
 
     At one token the overhead of either is as much as the computation. After a larger computation, every Python
     function has left the processor's caches and costs several times what it does in a loop.
@@ -151,7 +151,7 @@ def _quick(call: AttentionCall) -> Three | None:
 
 
 def _check_kinds(call: AttentionCall) -> None:
-    """Checks the attributes that are looked at before an operator is chosen, which checks them all."""
+    """Check the attributes that are looked at before an operator is chosen, which checks them all."""
     kinds = (type(call.softcap), type(call.left_window_size), type(call.right_window_size), type(call.num_outputs))
     if kinds != (float, int, int, int):
         values = _ATTENTION_25.parameters.values(call)
@@ -159,7 +159,7 @@ def _check_kinds(call: AttentionCall) -> None:
 
 
 def _version(call: AttentionCall) -> NativeOp:
-    """Returns the oldest version of the operator that has what a call uses."""
+    """Return the oldest version of the operator that has what a call uses."""
     if call.left_window_size != -1 or call.right_window_size != -1:
         return _ATTENTION_25
     return _ATTENTION_23 if call.nonpad_kv_seqlen is None else _ATTENTION_24

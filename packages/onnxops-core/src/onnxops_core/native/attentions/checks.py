@@ -15,7 +15,7 @@ _PRECISIONS = (1, 10, 11, 16)
 
 
 def _check_ranks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int:
-    """Returns the rank of all three."""
+    """Return the rank of all three."""
     rank = q.dim()
     if rank not in (3, 4):
         raise invalid("Attention", "Q", q, "rank 4 (batch, heads, sequence, head_size) or rank 3")
@@ -32,7 +32,7 @@ def _check_ranks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int:
 
 
 def _heads(call: AttentionCall, strict: bool) -> tuple[int, int]:
-    """Returns the numbers of query and key heads, after comparing them with the tensors."""
+    """Return the numbers of query and key heads, after comparing them with the tensors."""
     q, k, v, q_num_heads, kv_num_heads = call.Q, call.K, call.V, call.q_num_heads, call.kv_num_heads
     if q_num_heads < 0 or kv_num_heads < 0:
         raise invalid("Attention", "q_num_heads, kv_num_heads", (q_num_heads, kv_num_heads), "no negative number")
@@ -54,7 +54,7 @@ def _heads(call: AttentionCall, strict: bool) -> tuple[int, int]:
 
 
 def _check_redundant_heads(counts: tuple[tuple[str, int, int], ...], strict: bool) -> None:
-    """Compares numbers of heads with those that 4-D inputs have themselves."""
+    """Compare numbers of heads with those that 4-D inputs have themselves."""
     for name, given, found in counts:
         if given and (strict or given != found):
             expected = "to be left out for 4-D inputs" if strict else f"{found}, as the 4-D inputs have"
@@ -69,14 +69,14 @@ def _check_mask(mask: torch.Tensor, dtype: torch.dtype, shape: tuple[int, int, i
 
 
 def mask_shape_is_valid(mask: torch.Tensor, shape: tuple[int, int, int, int]) -> bool:
-    """Whether a mask broadcasts to the scores; its last dimension may be shorter."""
+    """Tell whether a mask broadcasts to the scores; its last dimension may be shorter."""
     if not 1 <= mask.dim() <= 4 or mask.shape[-1] > shape[3]:
         return False
     return all(size in (1, full) for size, full in zip(mask.shape[-2::-1], shape[2::-1], strict=False))
 
 
 def _check_past(call: AttentionCall, heads: int) -> int:
-    """Returns the length of the past."""
+    """Return the length of the past."""
     k, v, past_key, past_value = call.K, call.V, call.past_key, call.past_value
     if past_key is None and past_value is None:
         return 0
@@ -111,7 +111,7 @@ def _check_attributes(call: AttentionCall) -> None:
 
 
 def check_attention(call: AttentionCall, *, strict_heads: bool) -> None:
-    """Raises ValueError for what the specification forbids; see :func:`onnxops_core.attention`."""
+    """Raise ValueError for what the specification forbids; see :func:`onnxops_core.attention`."""
     q, k, v, attn_mask, nonpad_kv_seqlen = call.Q, call.K, call.V, call.attn_mask, call.nonpad_kv_seqlen
     rank = _check_ranks(q, k, v)
     heads, kv_heads = _heads(call, strict_heads)

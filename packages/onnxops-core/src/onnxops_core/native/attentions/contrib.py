@@ -16,7 +16,7 @@ Attend = Callable[[SplitAttention], Outputs]
 
 
 def new_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, num_outputs: int) -> SplitAttention:
-    """Returns a call without mask, bounds or soft cap; a scale of 0 stands for the default."""
+    """Return a call without mask, bounds or soft cap; a scale of 0 stands for the default."""
     return SplitAttention(
         q=q,
         k=k,
@@ -43,7 +43,7 @@ def split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def broadcasts(bias: torch.Tensor, shape: tuple[int, int, int, int]) -> bool:
-    """Whether a bias has the scores' shape, up to ones for batch and heads."""
+    """Tell whether a bias has the scores' shape, up to ones for batch and heads."""
     return (
         bias.dim() == 4
         and bias.shape[0] in (1, shape[0])

@@ -43,8 +43,7 @@ def fused_attention_refuses(call: SplitAttention) -> str | None:
 
 
 def fused_attention(call: SplitAttention) -> Outputs:
-    """Computes a call with torch's fused attention, which picks among flash, cuDNN and memory-efficient
-    kernels."""
+    """Compute a call with torch's fused attention, which picks among flash, cuDNN and memory-efficient kernels."""
     mask = call.mask
     y = torch.nn.functional.scaled_dot_product_attention(
         call.q, call.k, call.v, mask, 0.0, call.causal, scale=call.scale, enable_gqa=call.group != 1
@@ -72,7 +71,7 @@ def triton_attention_refuses(call: SplitAttention) -> str | None:
 
 
 def triton_attention(call: SplitAttention) -> Outputs:
-    """Computes a call tile by tile with an online softmax."""
+    """Compute a call tile by tile with an online softmax."""
     from onnxops_core.native.attentions import triton
 
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
@@ -93,7 +92,7 @@ def triton_attention(call: SplitAttention) -> Outputs:
 
 
 def attention_on_gpu(call: SplitAttention) -> Outputs | None:
-    """Computes a CUDA call by the first implementation that takes it; None if none does."""
+    """Compute a CUDA call by the first implementation that takes it; None if none does."""
     if fused_attention_refuses(call) is None:
         return fused_attention(call)
     if triton_attention_refuses(call) is not None:

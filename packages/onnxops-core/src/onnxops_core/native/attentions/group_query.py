@@ -120,7 +120,7 @@ class GroupQueryAttentionCall(Call[Any]):
 
 
 def _gqa_shapes(call: GroupQueryAttentionCall) -> tuple[int, int, int]:
-    """Returns batch, sequence length and head size."""
+    """Return batch, sequence length and head size."""
     query, key, value, heads, kv_heads = call.query, call.key, call.value, call.num_heads, call.kv_num_heads
     if heads <= 0 or kv_heads <= 0 or heads % kv_heads:
         raise invalid(_GQA, "num_heads", heads, f"a positive multiple of kv_num_heads, {kv_heads}")
@@ -250,7 +250,7 @@ def _rotate(
 
 
 def _cache(past: torch.Tensor | None, new: torch.Tensor, start: torch.Tensor, length: int) -> torch.Tensor:
-    """Writes new rows behind the valid part of the past, in a cache of a given length."""
+    """Write new rows behind the valid part of the past, in a cache of a given length."""
     if past is None:
         cache = new.new_zeros((*new.shape[:2], length, new.shape[3]))
     else:
@@ -266,7 +266,7 @@ def _cache_length(call: GroupQueryAttentionCall) -> int:
 
 
 def _projected(call: GroupQueryAttentionCall) -> Three:
-    """Returns queries, keys and values ``(batch, heads, sequence, size)``, heads normalized where that is asked for."""
+    """Return queries, keys and values ``(batch, heads, sequence, size)``, heads normalized where that is asked for."""
     query, key, value, kv_heads = call.query, call.key, call.value, call.kv_num_heads
     if key is None or value is None:
         size = query.shape[2] // (call.num_heads + 2 * kv_heads)

@@ -30,8 +30,7 @@ _TILE_ELEMENTS = 1 << 19
 
 
 def attention_kernel(call: SplitAttention) -> Outputs:
-    """Computes the outputs that are wanted; the reference does so where the whole score matrix is one of
-    them."""
+    """Compute the outputs that are wanted; the reference does so where the whole score matrix is one of them."""
     if not call.q.is_cpu:
         # Tiles by Python loops, and lengths read back one by one, are for the CPU.
         return attention_on_gpu(call) or contiguous(attention_reference(call))
@@ -82,7 +81,7 @@ def _one_length(call: SplitAttention) -> torch.Tensor:
 
 
 def _drop_idle_bounds(call: SplitAttention) -> SplitAttention:
-    """Removes causal and window bounds that forbid nothing, as in a decoding step."""
+    """Remove causal and window bounds that forbid nothing, as in a decoding step."""
     q_length, total = call.q.shape[2], call.k.shape[2]
     last = call.past_length + q_length - 1
     causal = call.causal and call.past_length < total - 1
@@ -117,7 +116,7 @@ def _tiled(call: SplitAttention) -> torch.Tensor:
 
 
 def _visible(call: SplitAttention, start: int, stop: int, total: int) -> tuple[int, int]:
-    """Returns the range of keys that the queries ``start .. stop - 1`` can see together."""
+    """Return the range of keys that the queries ``start .. stop - 1`` can see together."""
     first, last = start + call.past_length, stop - 1 + call.past_length
     high = total
     if call.causal:
@@ -162,7 +161,7 @@ def _dead_rows(forbidden: torch.Tensor | None, mask: torch.Tensor | None) -> tor
 
 
 def _forbidden(call: SplitAttention, start: int, low: int, rows: int, columns: int) -> torch.Tensor | None:
-    """Returns which keys of a tile each query may not attend by position; None if none is forbidden."""
+    """Return which keys of a tile each query may not attend by position; None if none is forbidden."""
     if not call.causal and call.left < 0 and call.right < 0:
         return None
     position = torch.arange(start, start + rows, device=call.q.device).unsqueeze(1) + call.past_length

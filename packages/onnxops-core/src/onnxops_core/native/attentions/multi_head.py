@@ -86,7 +86,7 @@ class MultiHeadAttentionCall(Call[Any]):
 
 
 def _split(call: MultiHeadAttentionCall) -> SplitAttention:
-    """Splits the heads of queries, keys and values, in whatever form they were given, and adds their bias."""
+    """Split the heads of queries, keys and values, in whatever form they were given, and add their bias."""
     query, key, value, bias, heads = call.query, call.key, call.value, call.bias, call.num_heads
     if key is None:
         q, k, v = (part.transpose(1, 2) for part in query.unbind(3))
@@ -107,8 +107,7 @@ def _split(call: MultiHeadAttentionCall) -> SplitAttention:
 
 
 def _mha_shapes(call: MultiHeadAttentionCall) -> tuple[int, int, int, int, int]:
-    """Returns batch, query length, key length, head size and value head size after checking the three
-    inputs."""
+    """Return batch, query length, key length, head size and value head size after checking the three inputs."""
     query, key, value, heads = call.query, call.key, call.value, call.num_heads
     if heads <= 0:
         raise invalid(_MHA, "num_heads", heads, "a positive number")
@@ -183,7 +182,7 @@ def _mha_check(call: MultiHeadAttentionCall) -> None:
 
 
 def _padding_bias(mask: torch.Tensor, total: int, filled: float, dtype: torch.dtype) -> torch.Tensor:
-    """Returns the padding mask as a bias that broadcasts to the scores."""
+    """Return the padding mask as a bias that broadcasts to the scores."""
     columns = torch.arange(total, device=mask.device)
     keep = columns < mask.unsqueeze(1) if mask.dim() == 1 else mask != 0
     keep = keep.unsqueeze(1) if keep.dim() == 3 else keep[:, None, None]
@@ -192,7 +191,7 @@ def _padding_bias(mask: torch.Tensor, total: int, filled: float, dtype: torch.dt
 
 
 def _widened(call: MultiHeadAttentionCall) -> MultiHeadAttentionCall:
-    """Sums with the bias are not rounded: a call with one is computed in a wide dtype as a whole."""
+    """Sum with the bias are not rounded: a call with one is computed in a wide dtype as a whole."""
     if call.bias is None:
         return call
     wide = torch.promote_types(call.query.dtype, torch.float32)

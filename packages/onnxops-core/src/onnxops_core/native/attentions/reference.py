@@ -112,13 +112,13 @@ def split_heads(call: AttentionCall) -> SplitAttention:
 
 
 def contiguous(outputs: Outputs) -> Outputs:
-    """Returns the outputs laid out without gaps, as the fakes describe them."""
+    """Return the outputs laid out without gaps, as the fakes describe them."""
     y, key, value, qk = outputs
     return y.contiguous(), key.contiguous(), value.contiguous(), qk.contiguous()
 
 
 def finish_outputs(call: SplitAttention, y: torch.Tensor, qk: torch.Tensor | None, copy_present: bool) -> Outputs:
-    """Merges heads again where the inputs were 3-D, and leaves out what was not asked for."""
+    """Merge heads again where the inputs were 3-D, and leave out what was not asked for."""
     if call.flat:
         y = y.transpose(1, 2).flatten(2)
     key = call.k if call.num_outputs > 1 else call.k.new_empty(0)
@@ -130,8 +130,7 @@ def finish_outputs(call: SplitAttention, y: torch.Tensor, qk: torch.Tensor | Non
 
 
 def allowed_keys(call: SplitAttention) -> torch.Tensor | None:
-    """Returns which keys each query may attend by position alone, broadcastable to the scores; None for
-    all."""
+    """Return which keys each query may attend by position alone, broadcastable to the scores; None for all."""
     bounded = call.causal or call.left >= 0 or call.right >= 0
     if not bounded and call.nonpad is None:
         return None
@@ -172,8 +171,7 @@ def _bias(call: SplitAttention, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def attention_reference(call: SplitAttention) -> Outputs:
-    """Computes all outputs through the whole score matrix; float16 and bfloat16 are accumulated in
-    float32."""
+    """Compute all outputs through the whole score matrix; float16 and bfloat16 are accumulated in float32."""
     dtype = torch.promote_types(call.q.dtype, torch.float32)
     root = math.sqrt(call.scale)
     k = call.k.repeat_interleave(call.group, 1) if call.group != 1 else call.k
@@ -209,8 +207,7 @@ def _softmax(call: SplitAttention, scores: torch.Tensor, bias: torch.Tensor | No
 
 
 def sdpa_expresses(call: SplitAttention) -> bool:
-    """Whether one call of scaled_dot_product_attention computes Y, and Y and the present are all that is
-    wanted."""
+    """Tell whether scaled_dot_product_attention computes Y, and Y and the present are all that is wanted."""
     if call.softcap or call.num_outputs > 3 or call.nonpad is not None or call.left >= 0 or call.right >= 0:
         return False
     if call.precision not in (None, 1) or (call.precision == 1 and call.q.dtype == torch.float64):
@@ -224,7 +221,7 @@ def sdpa_expresses(call: SplitAttention) -> bool:
 
 
 def attention_composite(call: SplitAttention) -> Outputs:
-    """The reference, or scaled_dot_product_attention where that says the same."""
+    """Return the reference, or scaled_dot_product_attention where that says the same."""
     # Fused attention has neither a forward-mode derivative nor, on the CPU, a batching rule.
     if not sdpa_expresses(call) or forward_mode_is_active() or any(map(is_mapped, (call.q, call.k, call.v))):
         return attention_reference(call)

@@ -1,7 +1,6 @@
 # Triton has no types, and a kernel's parameters are pointers and numbers of its own.
 # mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
-"""Attention with an online softmax, for what torch's fused kernels cannot express: soft caps, windows, valid
-lengths."""
+"""Attention with an online softmax, for what torch's fused kernels lack: soft caps, windows, valid lengths."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _SETTINGS: list[Settings] = [
 
 
 def _fits(config: triton.Config, arguments: dict[str, Any]) -> bool:
-    """Whether tiles fit into a block's shared memory, and do not take minutes to compile for nothing."""
+    """Tell whether tiles fit into a block's shared memory, and do not take minutes to compile for nothing."""
     width = max(arguments["BLOCK_SIZE"], arguments["BLOCK_V"])
     rows = 2 * config.kwargs["BLOCK_Q"] + 2 * config.num_stages * config.kwargs["BLOCK_K"]
     return bool(rows * width * arguments["q"].element_size() <= _SHARED_MEMORY)
@@ -181,7 +180,7 @@ def attend(
     scale: float,
     softcap: float,
 ) -> torch.Tensor:
-    """Computes ``(batch, heads, q_length, v_size)`` without a score matrix.
+    """Compute ``(batch, heads, q_length, v_size)`` without a score matrix.
 
     Args:
         q: ``(batch, heads, q_length, size)``, features dense.

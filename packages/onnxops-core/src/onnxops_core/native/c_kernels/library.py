@@ -98,7 +98,7 @@ def build_cpu_kernels(compiler: str | None = None) -> Path:
 
 @functools.cache
 def cpu_kernels() -> Any:
-    """Returns the library of kernels, or None where it has not been built."""
+    """Return the library of kernels, or None where it has not been built."""
     try:
         library = ctypes.CDLL(str(_library_path()))
     except (OSError, RuntimeError):  # not built, or no home directory
@@ -112,7 +112,7 @@ def cpu_kernels() -> Any:
 
 
 def refuses(largest: torch.Tensor, *others: torch.Tensor) -> str | None:
-    """Returns why no kernel takes some tensors, of which the largest comes first; None if they may."""
+    """Return why no kernel takes some tensors, of which the largest comes first; None if they may."""
     if cpu_kernels() is None:
         return "the CPU kernels are not built (see build_cpu_kernels)"
     for tensor in (largest, *others):
@@ -178,7 +178,7 @@ def attend_one_query(
 def write_cache(
     cache: torch.Tensor, update: torch.Tensor, write_indices: torch.Tensor | None, place: int, circular: bool
 ) -> bool:
-    """Writes an update into a cache in place; False, and nothing written, where the kernel cannot.
+    """Write an update into a cache in place; False, and nothing written, where the kernel cannot.
 
     That is also so where an update does not fit. The arguments are those of TensorScatter.
     """

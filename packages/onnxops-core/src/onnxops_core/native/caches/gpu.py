@@ -25,7 +25,7 @@ def _scatter_refuses(call: TensorScatterCall) -> str | None:
 def write_cache(
     cache: torch.Tensor, update: torch.Tensor, starts: torch.Tensor | None, axis: int, mode: str
 ) -> torch.Tensor:
-    """Writes an update into a contiguous CUDA cache in place."""
+    """Write an update into a contiguous CUDA cache in place."""
     from onnxops_core.native.caches import triton
 
     with torch.cuda.device_of(cache):

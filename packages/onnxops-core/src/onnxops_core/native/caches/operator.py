@@ -117,7 +117,7 @@ def tensor_scatter_(
     axis: int = -2,
     mode: str = "linear",
 ) -> torch.Tensor:
-    """Writes an update into a cache in place; otherwise as :func:`tensor_scatter`.
+    """Write an update into a cache in place; otherwise as :func:`tensor_scatter`.
 
     Captured graphs hold the functional operator followed by a copy into the cache, which exporters turn into
     a state output.

@@ -58,8 +58,7 @@ def _write_kernel(
 def write_update(
     cache: torch.Tensor, update: torch.Tensor, starts: torch.Tensor | None, axis: int, circular: bool
 ) -> None:
-    """Writes a contiguous update into a contiguous cache ``(batch, ..., size, ...)`` of the same dtype, in
-    place."""
+    """Write a contiguous update into a contiguous cache ``(batch, ..., size, ...)`` of the same dtype, in place."""
     if update.numel() == 0:
         return
     carrier = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[cache.dtype.itemsize]

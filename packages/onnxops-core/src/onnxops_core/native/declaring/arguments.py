@@ -47,7 +47,7 @@ class ArgumentKinds:
         self._passed: set[tuple[object, ...]] = set()
 
     def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the values with booleans for ONNX's 0 and 1, and numbers for tensors; the same tuple if they are."""
+        """Return the values with booleans for ONNX's 0 and 1, and numbers for tensors; the same tuple if they are."""
         for place, name, convert in self._conversions:
             given = values[place]
             if given is None or given is True or given is False:
@@ -58,7 +58,7 @@ class ArgumentKinds:
         return values
 
     def check(self, values: tuple[Any, ...]) -> None:
-        """Raises ValueError for an argument of another kind."""
+        """Raise ValueError for an argument of another kind."""
         types = tuple(map(type, values))
         if types in self._passed:
             return
@@ -69,7 +69,7 @@ class ArgumentKinds:
             self._passed.add(types)
 
     def check_placement(self, values: tuple[Any, ...]) -> None:
-        """Raises ValueError for a tensor that is not dense, or on another device than the first one."""
+        """Raise ValueError for a tensor that is not dense, or on another device than the first one."""
         first: tuple[str, torch.device] | None = None
         for name, value in zip(self._kinds, values, strict=True):
             if not isinstance(value, torch.Tensor):
@@ -106,7 +106,7 @@ class CheckedCalls:
         self._passed: set[tuple[object, ...]] = set()
 
     def checked(self, call: Any, values: tuple[Any, ...]) -> Any:
-        """Returns a call with these values in the kinds of the schema; raises ValueError for one that ONNX forbids."""
+        """Return a call with these values in the kinds of the schema; raise ValueError for one that ONNX forbids."""
         parts: list[object] = []
         for value in values:
             if value is None:
@@ -135,7 +135,7 @@ class CheckedCalls:
 
 
 def _conversion(kind: str, is_attribute: bool) -> Callable[[str, str, Any], Any] | None:
-    """Returns what brings an argument of a kind to it, None where nothing else is taken."""
+    """Return what brings an argument of a kind to it, None where nothing else is taken."""
     if kind in ("bool", "List[int]"):
         return flag if kind == "bool" else integers
     plain = kind.removeprefix("Optional[").removesuffix("]")
@@ -143,7 +143,7 @@ def _conversion(kind: str, is_attribute: bool) -> Callable[[str, str, Any], Any]
 
 
 def flag(op: str, argument: str, value: object) -> bool:
-    """Returns a boolean attribute, which may be given as ONNX's 0 or 1."""
+    """Return a boolean attribute, which may be given as ONNX's 0 or 1."""
     if value is True or value is False:
         return value
     if isinstance(value, numbers.Integral) and value in (0, 1):
@@ -152,7 +152,7 @@ def flag(op: str, argument: str, value: object) -> bool:
 
 
 def integer(op: str, argument: str, value: int | torch.SymInt | torch.Tensor) -> int:
-    """Returns a whole number that is given as such or as an integer tensor of one element."""
+    """Return a whole number that is given as such or as an integer tensor of one element."""
     if isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
             _refuse(op, argument, value, "an integer, or an integer tensor of one element")
@@ -163,7 +163,7 @@ def integer(op: str, argument: str, value: int | torch.SymInt | torch.Tensor) ->
 
 
 def integers(op: str, argument: str, values: Sequence[int | torch.SymInt] | torch.Tensor) -> list[int]:
-    """Returns whole numbers that are given as such or as a 1-d integer tensor."""
+    """Return whole numbers that are given as such or as a 1-d integer tensor."""
     if isinstance(values, torch.Tensor):
         if values.dim() != 1 or values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
             _refuse(op, argument, values, "a list of integers, or an integer tensor of rank 1")
@@ -174,7 +174,7 @@ def integers(op: str, argument: str, values: Sequence[int | torch.SymInt] | torc
 
 
 def number(op: str, argument: str, value: float | torch.SymFloat | torch.Tensor) -> float:
-    """Returns a number that is given as such or as a tensor of one element."""
+    """Return a number that is given as such or as a tensor of one element."""
     if isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.is_complex() or value.dtype == torch.bool:
             _refuse(op, argument, value, "a number, or a tensor of one element")

@@ -37,7 +37,7 @@ class Backend:
 def dispatching(
     backends: tuple[Backend, ...], kernel: Callable[[Any], Any], first: Callable[[Any], torch.Tensor]
 ) -> Callable[[Any], Any]:
-    """Returns a function that sends a call to the first backend that takes it, or to the kernel.
+    """Return a function that sends a call to the first backend that takes it, or to the kernel.
 
     Args:
         backends: those of all devices, in order of preference.
@@ -70,8 +70,7 @@ def _triton_is_installed() -> bool:
 
 
 def triton_refuses(tensors: Iterable[torch.Tensor | None]) -> str | None:
-    """Returns why Triton kernels, which compute in float32 on NVIDIA GPUs, cannot take some tensors; None if
-    they can."""
+    """Return why Triton kernels, which compute in float32 on NVIDIA GPUs, cannot take some tensors, or None."""
     for tensor in tensors:
         if tensor is None:
             continue

@@ -46,7 +46,7 @@ class Call(Generic[Result]):
 
 @dataclass_transform(frozen_default=True, kw_only_default=False)
 def operator_call(cls: type[Class]) -> type[Class]:
-    """Makes a class the calls of an operator: a dataclass that type checkers know as frozen.
+    """Make a class the calls of an operator: a dataclass that type checkers know as frozen.
 
     At run time nothing keeps a field from being assigned: an object that did would take eight times as long to make,
     4 us with 17 fields, which is as much as a small operator.
@@ -131,11 +131,11 @@ class Parameters:
         self.values = getter if len(self.names) > 1 else lambda call: (getter(call),)
 
     def traced_values(self, call: Any) -> tuple[Any, ...]:
-        """Returns what ``values`` does in a way that Dynamo can trace."""
+        """Return what ``values`` does in a way that Dynamo can trace."""
         return tuple([getattr(call, name) for name in self.names])
 
     def schema(self) -> str:
-        """Returns the arguments of the torch schema, in parentheses."""
+        """Return the arguments of the torch schema, in parentheses."""
         parts = []
         for place, parameter in enumerate(self._parameters):
             if place == self.inputs:
@@ -146,16 +146,16 @@ class Parameters:
         return f"({', '.join(parts)})"
 
     def arguments(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the positional and the keyword arguments of a call with these values."""
+        """Return the positional and the keyword arguments of a call with these values."""
         return values[: self.inputs], dict(zip(self.names[self.inputs :], values[self.inputs :], strict=True))
 
     def made_of(self, values: tuple[Any, ...]) -> Any:
-        """Returns a call with these values."""
+        """Return a call with these values."""
         args, kwargs = self.arguments(values)
         return self.call(*args, **kwargs)
 
     def taking(self, function: Callable[[Any], Any]) -> Callable[..., Any]:
-        """Gives a function of a call the parameters of the operator."""
+        """Give a function of a call the parameters of the operator."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             return function(self.call(*args, **kwargs))
@@ -169,14 +169,14 @@ def _of(call: Any) -> Parameters:
 
 
 def inputs_of(call: Call[Any]) -> tuple[Any, ...]:
-    """Returns the inputs of a call in order, None for those left out."""
+    """Return the inputs of a call in order, None for those left out."""
     cls: Any = type(call)
     parameters = _of(cls)
     return parameters.values(call)[: parameters.inputs]
 
 
 def public(name: str, call: Callable[P, Call[Result]], op: Callable[..., Any]) -> Callable[P, Result]:
-    """Returns the public function of an operator, with the parameters and the docstring of the class of its calls.
+    """Return the public function of an operator, with the parameters and the docstring of the class of its calls.
 
     An operator that says with ``num_outputs`` how many outputs are wanted returns so many, and one by itself.
     """

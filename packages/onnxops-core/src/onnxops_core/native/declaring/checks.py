@@ -22,12 +22,12 @@ FLOATS = frozenset({torch.float16, torch.float32, torch.float64, torch.bfloat16}
 
 
 def describe(tensor: torch.Tensor) -> str:
-    """Returns ``"of shape (2, 3) and dtype torch.float32"``."""
+    """Return ``"of shape (2, 3) and dtype torch.float32"``."""
     return f"of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
 
 
 def invalid(op: str, argument: str, got: object, expected: str) -> ValueError:
-    """Returns the error for an argument that the ONNX specification forbids."""
+    """Return the error for an argument that the ONNX specification forbids."""
     what = f"is a tensor {describe(got)}" if isinstance(got, torch.Tensor) else f"is {got!r}"
     return ValueError(f"{op}: {argument} {what}; expected {expected}")
 

@@ -3,17 +3,15 @@
 :func:`declare` turns the class of an operator's calls and a few functions that take such a call into an operator
 ``torch.ops.onnxops.<OpType>.opset<N>`` with all that torch expects of one, and records how a call maps to an ONNX node:
 
-``check``      raises :class:`ValueError` for shapes, dtypes and attributes that the ONNX specification
-forbids; it looks
-               at metadata alone and runs in eager and fake mode.
-``check_values``  the same for what needs the elements (positions out of range); it runs on CPU tensors only.
-``reference``  the operator as the specification states it, in plain ATen operators; tests compare everything
-with it.
-``composite``  what is used where the operator has to be seen through: reverse- and forward-mode derivatives,
-vmap, and
-               export below the operator's opset. It is the reference unless a faster composition exists.
-``kernel``     the fast implementation for plain tensors; the composite unless given.
-``fake``       output metadata; derived by running the composite on fake tensors unless given.
+- ``check`` raises :class:`ValueError` for shapes, dtypes and attributes that the ONNX specification forbids; it looks
+  at metadata alone and runs in eager and fake mode.
+- ``check_values`` does the same for what needs the elements (positions out of range); it runs on CPU tensors only.
+- ``reference`` is the operator as the specification states it, in plain ATen operators; tests compare everything
+  with it.
+- ``composite`` is used where the operator has to be seen through: reverse- and forward-mode derivatives, vmap, and
+  export below the operator's opset. It is the reference unless a faster composition exists.
+- ``kernel`` is the fast implementation for plain tensors; the composite unless given.
+- ``fake`` gives the outputs' metadata; by default the composite does, on fake tensors.
 
 Outputs are contiguous and never alias an input.
 """
@@ -114,10 +112,11 @@ class NativeOp:
     calls: CheckedCalls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs for arguments as the schema has them."""
         return self.compute(self.parameters.call(*args, **kwargs))
 
     def compute(self, call: Any) -> Any:
-        """Computes a call: directly on plain tensors, through torch's dispatcher otherwise."""
+        """Compute a call: directly on plain tensors, through torch's dispatcher otherwise."""
         if torch.compiler.is_compiling():
             return self._dispatched(self.kinds.converted(self.parameters.traced_values(call)))
         values = self.parameters.values(call)
@@ -135,24 +134,24 @@ class NativeOp:
         return self.overload(*args, **kwargs)
 
     def check_all(self, call: Any) -> None:
-        """Checks a call, its tensors' elements included where they may be looked at."""
+        """Check a call, its tensors' elements included where they may be looked at."""
         self.check(call)
         if self.check_values is not None and _values_are_visible(inputs_of(call)):
             self.check_values(call)
 
     def explain(self, *args: Any, **kwargs: Any) -> dict[str, str | None]:
-        """Returns for each backend why it would not compute a call with these arguments, None if it would."""
+        """Return for each backend why it would not compute a call with these arguments, None if it would."""
         call = self.parameters.call(*args, **kwargs)
         return {backend.name: backend.refuses(call) for backend in self.backends}
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns all arguments of a call by name, defaults filled in."""
+        """Return all arguments of a call by name, defaults filled in."""
         call = self.parameters.call(*args, **kwargs)
         values = (list(value) if isinstance(value, tuple) else value for value in self.parameters.values(call))
         return dict(zip(self.parameters.names, values, strict=True))
 
     def onnx_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OnnxCall:
-        """Returns the ONNX node that a call stands for.
+        """Return the ONNX node that a call stands for.
 
         Args:
             args: the positional arguments of the overload, as they stand in a graph or as tensors.
@@ -237,14 +236,20 @@ def declare(
     extensions: tuple[torch.dtype, ...] = (),
     dispatch: bool = True,
 ) -> NativeOp:
-    """Defines a native operator; the module's docstring explains the parts.
+    """Define a native operator; the module's docstring explains the parts.
 
     Args:
         op_type: the ONNX operator.
         since_version: the opset at which ONNX has the operator with this signature.
         call: the class of the operator's calls, whose fields are its parameters.
+        reference: computes the outputs of a call as ONNX's text says; every other way is compared with it.
         returns: the names of the outputs, where there is more than one.
         left_out: parameters that this version of the operator does not have; their defaults say what it does.
+        check: raises ValueError for a call whose dtypes, shapes or attributes ONNX forbids.
+        check_values: the same for elements of tensors, where they may be looked at.
+        composite: the outputs in operators of torch, for autograd and decompositions; by default the reference.
+        kernel: computes the outputs where nothing is recorded; by default the composite.
+        fake: computes shapes, dtypes and strides alone; by default the composite does, on tensors without data.
         domain: the ONNX domain.
         scalar_inputs: positional arguments that are numbers in torch and tensors in ONNX, with their ONNX
             dtype.
@@ -294,7 +299,7 @@ def declare(
 
 
 def _register(op: NativeOp, name: str, derived: Callable[[Any], Any], fake: Callable[[Any], Any] | None) -> None:
-    """Registers the kernels of an operator with torch."""
+    """Register the kernels of an operator with torch."""
 
     def run(call: Any) -> Any:
         op.check_all(call)
@@ -331,7 +336,7 @@ def like_first_input(call: Call[Any]) -> torch.Tensor:
 
 
 def find_native_op(overload: object) -> NativeOp | None:
-    """Returns the native operator behind a graph node's target, or None if it is no native operator.
+    """Return the native operator behind a graph node's target, or None if it is no native operator.
 
     The operators of ``torch.onnx.ops`` are found too: they have the same signatures.
     """
@@ -344,5 +349,5 @@ def find_native_op(overload: object) -> NativeOp | None:
 
 
 def native_ops() -> Mapping[torch._ops.OpOverload, NativeOp]:
-    """Returns all native operators by overload."""
+    """Return all native operators by overload."""
     return {overload: op for overload, op in _REGISTRY.items() if overload is not None}

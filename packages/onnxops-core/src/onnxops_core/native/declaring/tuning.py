@@ -21,7 +21,7 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 def autotuned(
     settings: Sequence[Settings], key: list[str], fits: Callable[..., bool] | None = None
 ) -> Callable[[Any], Any]:
-    """Returns a decorator that measures which settings are the fastest, once for each value of the key arguments.
+    """Return a decorator that measures which settings are the fastest, once for each value of the key arguments.
 
     In Triton's interpreter, where there is nothing to measure, the first settings are taken.
 
@@ -41,7 +41,7 @@ def autotuned(
 
 
 def size_class(size: int, largest: int) -> int:
-    """Returns the next power of two, up to a limit: sizes of a class share what was measured.
+    """Return the next power of two, up to a limit: sizes of a class share what was measured.
 
     A length that grows with every decoding step must not be measured anew with every step.
     """

@@ -85,8 +85,7 @@ class LayerNormalizationCall(Call[Three]):
 
 @operator_call
 class GroupNormalizationCall(Call[torch.Tensor]):
-    """ONNX GroupNormalization: zero mean and unit variance per sample and group of channels, then scale and
-    bias.
+    """ONNX GroupNormalization: zero mean and unit variance per sample and group of channels, then scale and bias.
 
     Args:
         X: ``(batch, channels, ...)``; float16, bfloat16, float32 or float64.

@@ -30,7 +30,7 @@ _STASH_TYPES = (1, 10, 11, 16)
 
 
 def _stash_dtype(x: torch.Tensor, stash_type: int) -> torch.dtype:
-    """The dtype of stage one: never less than float32 or X's own, so that there is one final rounding."""
+    """Return the dtype of stage one: never less than float32 or X's own, so that there is one final rounding."""
     return torch.promote_types(torch.promote_types(torch_dtype(stash_type), x.dtype), torch.float32)
 
 
@@ -160,7 +160,7 @@ def _layer_kernel(call: LayerNormalizationCall) -> Three:
 
 
 def _is_plain_layer(call: LayerNormalizationCall) -> bool:
-    """Whether scale and bias have a value for each normalized element, as torch's layer norm wants."""
+    """Tell whether scale and bias have a value for each normalized element, as torch's layer norm wants."""
     shape = _normalized_shape(call.X, call.axis)
     return list(call.Scale.shape) == shape and (call.B is None or list(call.B.shape) == shape)
 

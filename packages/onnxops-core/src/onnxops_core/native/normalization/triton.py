@@ -22,7 +22,7 @@ _SETTINGS: list[Settings] = [({"ROWS": rows}, warps, 1) for rows in (1, 2, 4, 8,
 
 
 def _fits(config: triton.Config, arguments: dict[str, Any]) -> bool:
-    """Whether a thread holds as many elements as registers allow."""
+    """Tell whether a thread holds as many elements as registers allow."""
     return bool(config.kwargs["ROWS"] * arguments["COLUMNS"] <= 32 * 32 * config.num_warps)
 
 
@@ -90,7 +90,7 @@ def normalize(
     total: bool = False,
     statistics: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Normalizes rows of ``columns`` elements of a contiguous tensor.
+    """Normalize rows of ``columns`` elements of a contiguous tensor.
 
     Returns:
         The result in scale's dtype; the sum with residual and bias in x's dtype, the mean and the inverse

@@ -66,7 +66,7 @@ def _check_granularity(
 
 
 def _same_shape(zero_point: torch.Tensor, scale: torch.Tensor) -> bool:
-    """Whether the shapes match; a scalar and a vector of one element count as the same."""
+    """Tell whether the shapes match; a scalar and a vector of one element count as the same."""
     if zero_point.dim() <= 1 and scale.dim() <= 1:
         return zero_point.numel() == scale.numel()
     return zero_point.shape == scale.shape
@@ -165,7 +165,7 @@ def _to_float8(value: torch.Tensor, dtype: torch.dtype, saturate: bool) -> torch
 
 
 def _to_minifloat(value: torch.Tensor, mantissa: int, least: int, largest: float) -> torch.Tensor:
-    """Rounds float32 to the nearest value of a small float format, ties to the even one."""
+    """Round float32 to the nearest value of a small float format, ties to the even one."""
     value = value.clamp(-largest, largest)
     exponent = torch.frexp(value).exponent.sub(1).clamp(min=least)
     unit = torch.ldexp(torch.ones_like(value), exponent - mantissa)
@@ -195,7 +195,7 @@ def _quantize_fake(call: QuantizeLinearCall) -> torch.Tensor:
 
 
 def _dtype_of(value: object) -> torch.dtype | None:
-    """The dtype of a tensor or of a graph node that carries one."""
+    """Return the dtype of a tensor or of a graph node that carries one."""
     found = getattr(value, "dtype", None)
     if found is None:
         meta = getattr(value, "meta", None)

@@ -53,7 +53,7 @@ def _nbits_check(call: MatMulNBitsCall) -> None:
 
 
 def _unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """Splits bytes ``(..., n)`` into ``(..., n * 8 / bits)`` numbers, the low bits first."""
+    """Split bytes ``(..., n)`` into ``(..., n * 8 / bits)`` numbers, the low bits first."""
     if bits == 8:
         return packed
     parts = [(packed >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
@@ -63,7 +63,7 @@ def _unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
 def _weights(
     b: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor | None, bits: int, k: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Returns the dequantized rows ``(rows, K)``."""
+    """Return the dequantized rows ``(rows, K)``."""
     rows, blocks = b.shape[:2]
     values = _unpack(b, bits).to(dtype)
     if zero_points is None:

@@ -1,5 +1,4 @@
-"""LinearAttention in chunks: what happens inside a chunk is a few matrix products, only the state goes from one
-chunk to the next.
+"""LinearAttention in chunks: a few matrix products inside each, and only the state goes from one to the next.
 
 Written out, a state ``S_t = exp(g_t) S_(t-1) + k_t (x) u_t`` that starts a chunk as ``S`` gives at its step ``t``::
 
@@ -32,7 +31,7 @@ def run_chunks(
     rate: torch.Tensor | None,
     chunk_size: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Runs the recurrence over all steps; at least one.
+    """Run the recurrence over all steps; at least one.
 
     Args:
         q: ``(batch, heads, group, sequence, size)``, scaled.
@@ -91,8 +90,9 @@ def _run_chunk(
 
 
 def _decays(decay: torch.Tensor | None, length: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Returns what is kept at step t of what step j wrote, ``(batch, heads, t, j, size or 1)``, and of the state
-    at the start, ``(batch, heads, t, size or 1)``.
+    """Return what is kept at step t of what step j wrote, and of the state at the start.
+
+    Their shapes are ``(batch, heads, t, j, size or 1)`` and ``(batch, heads, t, size or 1)``.
 
     The sums of logarithms between two steps are added up one by one: a difference of sums from the start would
     lose digits, and be no number after a decay to nothing.
@@ -106,7 +106,7 @@ def _decays(decay: torch.Tensor | None, length: int) -> tuple[torch.Tensor | Non
 
 
 def _products(left: torch.Tensor, right: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
-    """Returns the inner products of all rows, ``(..., t, j)``, each feature weighed by what is kept of it."""
+    """Return the inner products of all rows, ``(..., t, j)``, each feature weighed by what is kept of it."""
     if kept is None:
         return left @ right.transpose(-2, -1)
     if kept.shape[-1] == 1:

@@ -1,5 +1,4 @@
-"""LinearAttention and CausalConvWithState (opset 27), the parts of recurrent language models, as torch
-operators."""
+"""LinearAttention and CausalConvWithState (opset 27), the parts of recurrent language models, as torch operators."""
 
 from __future__ import annotations
 
@@ -134,7 +133,7 @@ def _steps(
     rate: torch.Tensor | None,
     chunk_size: int,
 ) -> Two:
-    """Runs the recurrence step by step; arguments and results are those of :func:`run_chunks`."""
+    """Run the recurrence step by step; arguments and results are those of :func:`run_chunks`."""
     outputs = []
     for step in range(k.shape[2]):
         if decay is not None:
@@ -154,7 +153,7 @@ def _steps_or_chunks(q: torch.Tensor, k: torch.Tensor, *args: Any) -> Two:
 
 
 def _linear(run: Callable[..., Two]) -> Callable[[LinearAttentionCall], Two]:
-    """Makes an implementation of the operator of a way to run the recurrence."""
+    """Make an implementation of the operator of a way to run the recurrence."""
 
     def attend(call: LinearAttentionCall) -> Two:
         query, kv_num_heads = call.query, call.kv_num_heads
@@ -209,8 +208,7 @@ linear_attention = public("linear_attention", LinearAttentionCall, _LINEAR_ATTEN
 
 @operator_call
 class CausalConvWithStateCall(Call[Two]):
-    """ONNX CausalConvWithState: a depthwise convolution over the past, with what it needs of the past as a
-    state.
+    """ONNX CausalConvWithState: a depthwise convolution over the past, with what it needs of the past as a state.
 
     Args:
         input: ``(batch, channels, length)``; float16, bfloat16 or float32, and beyond ONNX float64.
@@ -256,7 +254,7 @@ def _conv_check(call: CausalConvWithStateCall) -> None:
 
 
 def _without_steps(input: torch.Tensor, past: torch.Tensor | None, kept: int) -> Two:
-    """Returns no output, and the past as it was: a sequence of length zero is shorter than any kernel."""
+    """Return no output, and the past as it was: a sequence of length zero is shorter than any kernel."""
     state = input.new_zeros((*input.shape[:2], kept)) if past is None else past.clone()
     return input.clone(), state.contiguous()
 

@@ -1,7 +1,6 @@
 # Triton has no types, and a kernel's parameters are pointers and numbers of its own.
 # mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def"
-"""RotaryEmbedding in one pass: both layouts, with or without positions, features that are not rotated
-included."""
+"""RotaryEmbedding in one pass: both layouts, with or without positions, features that are not rotated included."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ def rotary(
     interleaved: bool,
     width: int,
 ) -> torch.Tensor:
-    """Rotates ``(batch, heads, sequence, size)``, of any strides but for dense features, into a contiguous
-    tensor."""
+    """Rotates ``(batch, heads, sequence, size)``, of any strides but for dense features, into a contiguous tensor."""
     batch, heads, length, size = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     launch(x, cos, sin, positions, out, (batch, heads, length, size), interleaved, width)
@@ -104,7 +102,7 @@ def launch(
     interleaved: bool,
     width: int,
 ) -> None:
-    """Runs the kernel on views ``(batch, heads, sequence, size)`` of input and output."""
+    """Run the kernel on views ``(batch, heads, sequence, size)`` of input and output."""
     batch, heads, length, size = shape
     if out.numel() == 0:
         return

@@ -108,7 +108,7 @@ def _axis_samples(
 
 
 def _largest(counts: torch.Tensor, sampling_ratio: int) -> int:
-    """Returns how many samples the region with most of them has along a dimension; 1 for no region."""
+    """Return how many samples the region with most of them has along a dimension; 1 for no region."""
     if sampling_ratio > 0 or counts.shape[0] == 0:
         return max(sampling_ratio, 1)
     largest = cast(int, counts.to(torch.int64).amax().clamp(min=1).item())
@@ -146,7 +146,7 @@ def _pool(
 
 
 def _largest_term(terms: list[torch.Tensor], counts: list[torch.Tensor], samples: list[int]) -> torch.Tensor:
-    """The largest weighted corner of a region's samples; a sample outside of the image contributes zero."""
+    """Return the largest weighted corner of a region's samples; a sample outside of the image contributes zero."""
     device = terms[0].device
     rows = torch.arange(samples[0], device=device) < counts[0].unsqueeze(1)
     columns = torch.arange(samples[1], device=device) < counts[1].unsqueeze(1)
@@ -241,7 +241,7 @@ def _nms_check(call: NonMaxSuppressionCall) -> None:
 
 
 def _corners(boxes: torch.Tensor, center_point_box: bool) -> torch.Tensor:
-    """Returns ``(..., 4)`` boxes as smallest x and y, largest x and y."""
+    """Return ``(..., 4)`` boxes as smallest x and y, largest x and y."""
     if center_point_box:
         centre, half = boxes[..., :2], boxes[..., 2:] / 2
         return torch.cat((centre - half, centre + half), -1)
@@ -291,7 +291,7 @@ _UNROLLED_BOXES = 1024
 
 
 def _nms_composite(call: NonMaxSuppressionCall) -> torch.Tensor:
-    """Keeps one box after the other, for all batches and classes at once, without a look at the data."""
+    """Keep one box after the other, for all batches and classes at once, without a look at the data."""
     batch, classes, count = call.scores.shape
     most = call.max_output_boxes_per_class
     most = min(most, count) if isinstance(count, int) else most

@@ -100,7 +100,7 @@ def _pad_position(position: torch.Tensor, size: int, padding_mode: str, align_co
 
 
 def _gather(x: torch.Tensor, indices: Sequence[torch.Tensor], valid: torch.Tensor | None) -> torch.Tensor:
-    """Picks ``x[n, :, i1, i2, ...]`` for index tensors ``(batch, points)``; invalid points give zero."""
+    """Pick ``x[n, :, i1, i2, ...]`` for index tensors ``(batch, points)``; invalid points give zero."""
     flat = indices[0]
     for size, index in zip(x.shape[3:], indices[1:], strict=True):
         flat = flat * size + index
@@ -127,7 +127,7 @@ def _cubic_weights(fraction: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _taps(position: torch.Tensor, mode: str) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-    """Returns the sampled positions along one dimension, with their weights."""
+    """Return the sampled positions along one dimension, with their weights."""
     if mode == "nearest":
         return [(torch.round(position), None)]
     base = torch.floor(position)
@@ -140,8 +140,7 @@ def _taps(position: torch.Tensor, mode: str) -> list[tuple[torch.Tensor, torch.T
 def _interpolate(
     x: torch.Tensor, positions: Sequence[torch.Tensor], mode: str, padding_mode: str, align_corners: bool
 ) -> torch.Tensor:
-    """Samples ``x`` ``(batch, channels, D1, ...)`` at positions ``(batch, points)`` per dimension, in
-    pixels."""
+    """Sample ``x`` ``(batch, channels, D1, ...)`` at positions ``(batch, points)`` per dimension, in pixels."""
     sizes = x.shape[2:]
     total = None
     for corner in itertools.product(*(_taps(position, mode) for position in positions)):
@@ -182,7 +181,7 @@ def _grid_reference(call: GridSampleCall) -> torch.Tensor:
 
 
 def _float_of(dtype: torch.dtype) -> torch.dtype:
-    """The float dtype in which values of a dtype are interpolated."""
+    """Return the float dtype in which values of a dtype are interpolated."""
     if dtype.is_floating_point:
         return dtype
     return torch.float64 if dtype.itemsize >= 4 else torch.float32

@@ -52,7 +52,7 @@ class Saving:
 
     @property
     def folds_weights(self) -> bool:
-        """Whether a weight may hold something else than the torch weight of its name: only if nobody else gives it."""
+        """Tell whether a weight may differ from the torch weight of its name: only if nobody else gives it."""
         return self.include_initializers and not self.keep_initializers_as_inputs
 
     def with_given(self, **given: bool | None) -> Saving:

@@ -89,12 +89,12 @@ for _name in ("aten::requires_grad_", "aten::cpu", "aten::cuda", "aten::alias_co
 
 @lowering(*ASSERTIONS)
 def assertion(op: OpBuilder, *args: object, **kwargs: object) -> None:
-    """An assertion: the exporter checks it at the boundary, the graph computes nothing for it."""
+    """Return an assertion: the exporter checks it at the boundary, the graph computes nothing for it."""
 
 
 @lowering(aten._functional_assert_async.msg, aten._functional_assert_scalar.default)
 def functional_assertion(op: OpBuilder, self: object, assert_msg: str, dep_token: ir.Value) -> ir.Value:
-    """An assertion that later ones depend on by a tensor that it returns."""
+    """Return an assertion that later ones depend on by a tensor that it returns."""
     return dep_token
 
 

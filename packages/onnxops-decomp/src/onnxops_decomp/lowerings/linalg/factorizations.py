@@ -52,13 +52,13 @@ aten = torch.ops.aten
 
 @dataclasses.dataclass(frozen=True)
 class Lu:
-    """An LU factorization with partial pivoting of matrices of shape (\\*, m, n), k = min(m, n).
+    """An LU factorization with partial pivoting of matrices of shape (..., m, n), k = min(m, n).
 
     Attributes:
-        packed: U on and above the diagonal, L without its ones below, shape (\\*, m, n).
-        order: Rows of the matrix in the order of the rows of L, INT64 (\\*, m).
-        pivots: Row that each step exchanged its own with, 0-based INT64 (\\*, k).
-        diagonal: Diagonal of U, (\\*, k).
+        packed: U on and above the diagonal, L without its ones below, shape (..., m, n).
+        order: Rows of the matrix in the order of the rows of L, INT64 (..., m).
+        pivots: Row that each step exchanged its own with, 0-based INT64 (..., k).
+        diagonal: Diagonal of U, (..., k).
     """
 
     packed: ir.Value
@@ -68,10 +68,10 @@ class Lu:
 
 
 def exchange(op: OpBuilder, grid: Grid, matrix: ir.Value, column: ir.Value, j: ir.Value) -> tuple[ir.Value, ...]:
-    """Swap row ``j`` with the row from ``j`` on where ``column`` (\\*, m) is largest.
+    """Swap row ``j`` with the row from ``j`` on where ``column`` (..., m) is largest.
 
     Returns:
-        The new matrix, the order of its rows (\\*, m) and the row that was chosen (\\*, 1).
+        The new matrix, the order of its rows (..., m) and the row that was chosen (..., 1).
     """
     magnitude = op.Where(op.Less(grid.row_vector, j), -1.0, grid.magnitude(op, column))
     pivot = op.ArgMax(magnitude, axis=grid.rank - 2, keepdims=1)
@@ -110,7 +110,7 @@ def lu_factor(op: OpBuilder, matrix: ir.Value) -> Lu:
 
 
 def row_order(op: OpBuilder, pivots: ir.Value, rows: Size) -> ir.Value:
-    """Turn 0-based pivots (\\*, k) into the order of the rows (\\*, m)."""
+    """Turn 0-based pivots (..., k) into the order of the rows (..., m)."""
     rank = op.rank(pivots)
     row_vector = op.Range(0, rows, 1)
 
@@ -123,7 +123,7 @@ def row_order(op: OpBuilder, pivots: ir.Value, rows: Size) -> ir.Value:
 
 
 def first_zero(op: OpBuilder, diagonal: ir.Value) -> ir.Value:
-    """Return LAPACK's info: the 1-based position of the first zero of ``diagonal`` (\\*, k), 0 if there is none."""
+    """Return LAPACK's info: the 1-based position of the first zero of ``diagonal`` (..., k), 0 if there is none."""
     return first_true(op, Numbers(diagonal).is_zero(op, diagonal))
 
 
@@ -221,7 +221,7 @@ def _reflection(
     """Compute the reflector of column ``j`` as LAPACK's larfg does.
 
     Returns:
-        v (\\*, m, 1) with v[j] = 1 and zeros above, tau (\\*, 1, 1), what the diagonal element becomes, which is
+        v (..., m, 1) with v[j] = 1 and zeros above, tau (..., 1, 1), what the diagonal element becomes, which is
         real, and the column.
     """
     at = op.Unsqueeze(j, [0])
@@ -250,7 +250,7 @@ def _reflected(op: OpBuilder, numbers: Numbers, v: ir.Value, tau: ir.Value, matr
 
 
 def householder_qr(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return R with the reflectors packed below it (\\*, m, n), and tau (\\*, k)."""
+    """Return R with the reflectors packed below it (..., m, n), and tau (..., k)."""
     grid = Grid(op, matrix)
 
     def step(body: OpBuilder, j: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:

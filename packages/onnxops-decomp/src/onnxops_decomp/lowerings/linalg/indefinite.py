@@ -41,7 +41,7 @@ _ALPHA = (1 + math.sqrt(17)) / 8
 
 @dataclasses.dataclass(frozen=True)
 class _Pivot:
-    """What column ``j`` is eliminated with; each part has one element for each matrix, (\\*, 1, 1).
+    """What column ``j`` is eliminated with; each part has one element for each matrix, (..., 1, 1).
 
     Attributes:
         row: Row and column that change places with ``target``.
@@ -57,7 +57,7 @@ class _Pivot:
 
 
 def _element(op: OpBuilder, grid: Grid, matrix: ir.Value, row: ir.Value, column: ir.Value) -> ir.Value:
-    """Return the element at a place that is the same in all matrices, (\\*, 1, 1)."""
+    """Return the element at a place that is the same in all matrices, (..., 1, 1)."""
     return op.Gather(op.Gather(matrix, row, axis=grid.row_axis), column, axis=grid.column_axis)
 
 
@@ -194,7 +194,7 @@ def _substituted(
 
 
 def _blocks(op: OpBuilder, grid: Grid, numbers: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Tell which columns are the first and the second of a block of two, each (\\*, m, 1)."""
+    """Tell which columns are the first and the second of a block of two, each (..., m, 1)."""
     negative = op.Less(numbers, 0)
 
     def step(body: OpBuilder, j: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:

@@ -1,6 +1,6 @@
 """Batches of real or complex matrices in the precision that the loops of linear algebra compute in.
 
-A complex matrix has a trailing dimension of 2 behind its shape (\\*, m, n), so that axes counted from the front, and
+A complex matrix has a trailing dimension of 2 behind its shape (..., m, n), so that axes counted from the front, and
 positions shaped as :class:`Grid` shapes them, are those of the matrix in both cases. What else differs is in
 :class:`Numbers`; the algorithms are written once.
 """
@@ -58,12 +58,15 @@ class Numbers:
         self.tail: list[Size] = [2] if self.complex else []
 
     def marked(self, value: ir.Value) -> ir.Value:
+        """Return a value that is noted to be complex where the numbers are."""
         return mark_complex(value) if self.complex else value
 
     def rank_of(self, op: OpBuilder, value: ir.Value) -> int:
+        """Return how many dimensions the numbers have."""
         return op.rank(value) - len(self.tail)
 
     def narrow(self, op: OpBuilder, value: ir.Value, like: ir.Value) -> ir.Value:
+        """Return numbers in the precision of ``like``."""
         return self.marked(op.cast(value, op.dtype(like)))
 
     def flagged(self, op: OpBuilder, real: ir.Value) -> ir.Value:
@@ -71,11 +74,13 @@ class Numbers:
         return op.Unsqueeze(real, [op.rank(real)]) if self.complex else real
 
     def of_real(self, op: OpBuilder, real: ir.Value) -> ir.Value:
+        """Return real numbers as numbers of this kind."""
         if not self.complex:
             return real
         return mark_complex(op.Mul(self.flagged(op, real), op.constant([1.0, 0.0], op.dtype(real))))
 
     def one(self, op: OpBuilder) -> ir.Value:
+        """Return the number 1."""
         return op.constant([1.0, 0.0] if self.complex else 1.0, DOUBLE)
 
     def nothing(self, op: OpBuilder, like: ir.Value) -> ir.Value:
@@ -83,6 +88,7 @@ class Numbers:
         return self.marked(op.filled_with_zeros([0, *self.tail], op.dtype(like)))
 
     def real(self, op: OpBuilder, z: ir.Value) -> ir.Value:
+        """Return the real parts."""
         return parts(op, z)[0] if self.complex else z
 
     def length(self, op: OpBuilder, z: ir.Value) -> ir.Value:
@@ -94,6 +100,7 @@ class Numbers:
         return op.ReduceSum(op.Abs(z), [op.rank(z) - 1], keepdims=0) if self.complex else op.Abs(z)
 
     def is_zero(self, op: OpBuilder, z: ir.Value) -> ir.Value:
+        """Tell which numbers are 0."""
         return op.Equal(self.magnitude(op, z), 0.0)
 
     def unit(self, op: OpBuilder, z: ir.Value) -> ir.Value:
@@ -104,9 +111,11 @@ class Numbers:
         return mark_complex(op.Div(z, op.Where(op.Equal(length, 0.0), 1.0, length)))
 
     def conj(self, op: OpBuilder, z: ir.Value) -> ir.Value:
+        """Return the conjugates."""
         return mark_complex(op.Mul(z, op.constant([1.0, -1.0], op.dtype(z)))) if self.complex else z
 
     def mul(self, op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Return the products, element by element."""
         return multiplied(op, a, b) if self.complex else op.Mul(a, b)
 
     def scaled(self, op: OpBuilder, z: ir.Value, factor: ir.Value) -> ir.Value:
@@ -114,9 +123,11 @@ class Numbers:
         return self.marked(op.Mul(z, self.flagged(op, factor)))
 
     def div(self, op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Return the quotients, element by element."""
         return multiplied(op, a, reciprocal(op, b)) if self.complex else op.Div(a, b)
 
     def matmul(self, op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Return the matrix products ``(..., m, k) x (..., k, n)``."""
         if not self.complex:
             return op.MatMul(a, b)
         (x, y), (u, v) = parts(op, a), parts(op, b)
@@ -130,11 +141,13 @@ class Numbers:
         return op.ReduceProd(z, [op.rank(z) - 1], keepdims=0)
 
     def transposed(self, op: OpBuilder, z: ir.Value) -> ir.Value:
+        """Return matrices with their last two axes exchanged."""
         rank = self.rank_of(op, z)
         axes = [*range(rank - 2), rank - 1, rank - 2]
         return self.marked(op.Transpose(z, perm=[*axes, rank] if self.complex else axes))
 
     def adjoint(self, op: OpBuilder, z: ir.Value) -> ir.Value:
+        """Return the conjugate transposed matrices."""
         return self.transposed(op, self.conj(op, z))
 
     def triangle(self, op: OpBuilder, z: ir.Value, edge: int, *, upper: bool) -> ir.Value:
@@ -153,7 +166,7 @@ class Numbers:
 
 
 class Grid(Numbers):
-    """Positions in the matrices of a batch of shape (\\*, m, n), as ranges that broadcast against it.
+    """Positions in the matrices of a batch of shape (..., m, n), as ranges that broadcast against it.
 
     Attributes:
         rank: Rank of the batch.
@@ -180,7 +193,7 @@ def identity_like(op: OpBuilder, batch: Sequence[Size], m: Size, n: Size) -> ir.
 
 
 def swapped_rows(op: OpBuilder, rows: ir.Value, j: ir.Value, pivot: ir.Value) -> ir.Value:
-    """Return the row numbers with ``j`` and ``pivot`` (\\*, 1) exchanged."""
+    """Return the row numbers with ``j`` and ``pivot`` (..., 1) exchanged."""
     return op.Where(op.Equal(rows, j), pivot, op.Where(op.Equal(rows, pivot), j, rows))
 
 
@@ -192,7 +205,7 @@ def steps_last(op: OpBuilder, stacked: ir.Value, rank: int | None = None) -> ir.
 
 
 def first_true(op: OpBuilder, flags: ir.Value) -> ir.Value:
-    """Return LAPACK's info: the 1-based position of the first true one of ``flags`` (\\*, k), 0 if there is none."""
+    """Return LAPACK's info: the 1-based position of the first true one of ``flags`` (..., k), 0 if there is none."""
     axis = op.rank(flags) - 1
     if op.size(flags, axis) == 0:
         return op.expand(op.constant(0, INT32), op.sizes(flags)[:-1])

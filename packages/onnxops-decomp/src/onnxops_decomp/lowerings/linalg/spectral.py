@@ -94,7 +94,7 @@ def _is_empty(sizes: Sequence[Size]) -> bool:
 
 
 def _sorted_columns(op: OpBuilder, numbers: Numbers, matrix: ir.Value, order: ir.Value) -> ir.Value:
-    """Put the columns of (\\*, m, n) in the order of (\\*, n)."""
+    """Put the columns of (..., m, n) in the order of (..., n)."""
     rank = numbers.rank_of(op, matrix)
     index = op.expand(numbers.flagged(op, op.Unsqueeze(order, [rank - 2])), op.sizes(matrix))
     return numbers.marked(op.GatherElements(matrix, index, axis=rank - 1))
@@ -104,7 +104,7 @@ def _sorted_columns(op: OpBuilder, numbers: Numbers, matrix: ir.Value, order: ir
 
 
 def symmetric_eigen(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return the eigenvalues (\\*, n) in ascending order and the eigenvectors (\\*, n, n) of DOUBLE matrices."""
+    """Return the eigenvalues (..., n) in ascending order and the eigenvectors (..., n, n) of DOUBLE matrices."""
     grid = Grid(op, matrix)
     if _is_empty(grid.sizes):
         return op.expand(op.constant(0.0, DOUBLE), [*grid.batch, grid.n]), matrix
@@ -142,10 +142,10 @@ def linalg_eigh(op: OpBuilder, A: ir.Value, UPLO: str = "L", compute_v: bool = T
 
 
 def orthogonalized(op: OpBuilder, matrix: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Rotate the columns of DOUBLE matrices (\\*, m, n) until they are orthogonal (one-sided Jacobi).
+    """Rotate the columns of DOUBLE matrices (..., m, n) until they are orthogonal (one-sided Jacobi).
 
     Returns:
-        The rotated matrix, the rotation V (\\*, n, n) and the lengths of the columns (\\*, n), in descending order.
+        The rotated matrix, the rotation V (..., n, n) and the lengths of the columns (..., n), in descending order.
     """
     grid = Grid(op, matrix)
     whole = grid.of_real(op, identity_like(op, grid.batch, grid.n, grid.n))
@@ -177,7 +177,7 @@ def _coupling(op: OpBuilder, gram: ir.Value, own: ir.Value) -> ir.Value:
 
     Args:
         op: Builder.
-        gram: Sizes of the products of all columns with each other (\\*, n, n).
+        gram: Sizes of the products of all columns with each other (..., n, n).
         own: Flags of the diagonal.
     """
     rank = op.rank(gram)
@@ -193,7 +193,7 @@ def _coupling(op: OpBuilder, gram: ir.Value, own: ir.Value) -> ir.Value:
 def linalg_svd(
     op: OpBuilder, A: ir.Value, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[ir.Value, ...]:
-    """The left vectors are the unitary factor of the rotated matrix, which also completes them where asked for."""
+    """Take the left vectors from the unitary factor of the rotated matrix, which also completes them on request."""
     grid = Grid(op, A)
     small = op.size_min(grid.m, grid.n)
     rotated, v, lengths = orthogonalized(op, wide(op, A))
@@ -210,7 +210,7 @@ def linalg_svd(
 
 
 def _signs(op: OpBuilder, packed: ir.Value, columns: Size) -> ir.Value:
-    """Return 1.0 or -1.0 for each column (\\*, 1, columns): the sign of R's diagonal, which a length does not have."""
+    """Return 1.0 or -1.0 for each column (..., 1, columns): the sign of R's diagonal, which a length does not have."""
     grid = Grid(op, packed)
     own = op.Equal(op.Unsqueeze(grid.row_vector, [1]), op.Range(0, grid.n, 1))
     diagonal = op.ReduceSum(op.Where(own, grid.real(op, packed), 0.0), [grid.row_axis], keepdims=1)
@@ -239,7 +239,7 @@ def linalg_pinv(
 def significant(
     op: OpBuilder, lengths: ir.Value, atol: ir.Value | None, rtol: ir.Value | None, size: Size, eps: float
 ) -> ir.Value:
-    """Tell which singular values (\\*, k) lie above the tolerance.
+    """Tell which singular values (..., k) lie above the tolerance.
 
     Args:
         op: Builder.
@@ -272,7 +272,7 @@ def inverse_of(op: OpBuilder, rotated: ir.Value, v: ir.Value, lengths: ir.Value,
 def _least_singular_value(
     op: OpBuilder, lengths: ir.Value, atol: ir.Value | None, rtol: ir.Value | None, default: ir.Value
 ) -> ir.Value:
-    """Return ``max(atol, rtol * largest)`` (\\*, 1); rtol is ``default`` where no atol above 0 is given."""
+    """Return ``max(atol, rtol * largest)`` (..., 1); rtol is ``default`` where no atol above 0 is given."""
     axis = op.rank(lengths) - 1
     largest = op.ReduceMax(lengths, [axis], keepdims=1)
     absolute = op.constant([0.0], DOUBLE) if atol is None else op.Unsqueeze(wide(op, atol), [op.rank(atol)])

@@ -23,7 +23,7 @@ def _gates(op: OpBuilder, value: ir.Value, states: ir.Value, count: int) -> tupl
 
 
 def gru_step(op: OpBuilder, gates: ir.Value, hidden: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
-    """Return the next hidden state from the gates of the input and of the hidden state, (\\*, 3 H) each."""
+    """Return the next hidden state from the gates of the input and of the hidden state, (..., 3 H) each."""
     (state,) = states
     reset, update, new = _gates(op, gates, state, 3)
     hidden_reset, hidden_update, hidden_new = _gates(op, hidden, state, 3)
@@ -33,7 +33,7 @@ def gru_step(op: OpBuilder, gates: ir.Value, hidden: ir.Value, states: Sequence[
 
 
 def lstm_step(op: OpBuilder, gates: ir.Value, hidden: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
-    """Return the next hidden and cell state from the gates of the input and of the hidden state, (\\*, 4 H) each."""
+    """Return the next hidden and cell state from the gates of the input and of the hidden state, (..., 4 H) each."""
     cell = states[1]
     ingate, forget, new, outgate = _gates(op, op.Add(gates, hidden), cell, 4)
     cell = op.Add(op.Mul(op.Sigmoid(forget), cell), op.Mul(op.Sigmoid(ingate), op.Tanh(new)))

@@ -148,7 +148,7 @@ def _beyond(op: OpBuilder, value: ir.Value) -> int:
 
 @lowering(aten.randperm.default, aten.randperm.generator)
 def randperm(op: OpBuilder, n: Size, *, dtype: torch.dtype | None = None) -> ir.Value:
-    """The order of random numbers is a random permutation."""
+    """Return the order of random numbers is a random permutation."""
     if isinstance(n, int) and n == 0:
         return op.constant([], _integer_dtype(dtype))
     keys = uniform_numbers(op, [n], _DOUBLE)
@@ -236,7 +236,7 @@ def cauchy(op: OpBuilder, self: ir.Value, median: float = 0.0, sigma: float = 1.
 
 @lowering(aten.geometric.default)
 def geometric(op: OpBuilder, self: ir.Value, p: float) -> ir.Value:
-    """The number of trials up to the first success; ``ceil(log(u) / log(1 - p))``."""
+    """Return the number of trials up to the first success; ``ceil(log(u) / log(1 - p))``."""
     uniform = op.cast(_above_zero(op, self), _DOUBLE)
     trials = op.Ceil(op.Div(op.Log(uniform), op.Log(op.constant(1 - p, _DOUBLE))))
     return op.cast(op.Max(trials, op.constant(1.0, _DOUBLE)), op.dtype(self))

@@ -103,7 +103,7 @@ class FuseSkipNormalization(ir.passes.InPlacePass):
 
 
 class ReturnOperatorCaches(ir.passes.InPlacePass):
-    """Returns the keys and values that an operator has joined in the place of those that the model joins once more."""
+    """Return the keys and values that an operator has joined in the place of those that the model joins once more."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on the main graph."""
