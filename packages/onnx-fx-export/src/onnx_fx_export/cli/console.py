@@ -17,13 +17,14 @@ __all__ = ["Progress", "failed", "without_graphs_of_torch"]
 
 
 class Progress:
-    """Tells of the stages as they begin and, with their times, as they end."""
+    """Reports the stages as they begin and, with their times, as they end."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._stage, self._start = console, "", 0.0
         self._status = console.status("") if console.is_terminal else None
 
     def __call__(self, stage: str) -> None:
+        """Begin a stage, which ends the one before."""
         self.end()
         self._stage, self._start = stage, time.perf_counter()
         if self._status is not None:
@@ -31,7 +32,7 @@ class Progress:
             self._status.start()
 
     def end(self) -> None:
-        """Tell of the stage that ended."""
+        """Report the stage that ended."""
         if self._status is not None:
             self._status.stop()
         if self._stage:
