@@ -81,21 +81,29 @@ def _swiglu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return functional.silu(a) * b
 
 
+def _rotary_rows(x: torch.Tensor) -> list[Row]:
+    cos, sin = (torch.randn(16, x.shape[2], 64, device=x.device, dtype=x.dtype) for _ in range(2))
+    size = 2 * x.numel() * x.dtype.itemsize
+    return [
+        Row("rotary_embedding", lambda: native.rotary_embedding(x, cos, sin), _rotary, (x, cos, sin), size),
+        Row(
+            "rotary_embedding interleaved",
+            lambda: native.rotary_embedding(x, cos, sin, interleaved=True),
+            _interleaved,
+            (x, cos, sin),
+            size,
+        ),
+    ]
+
+
 def rows(dtype: torch.dtype, device: str = "cuda", length: int = 4096) -> list[Row]:
     """Returns the memory-bound operators, by default at sizes far beyond the caches."""
     x = torch.randn(16, 32, length, 128, device=device, dtype=dtype)
-    cos, sin = (torch.randn(16, length, 64, device=device, dtype=dtype) for _ in range(2))
     tokens, skip = (torch.randn(16 * length, 4096, device=device, dtype=dtype) for _ in range(2))
     scale = torch.randn(4096, device=device, dtype=dtype)
     size = tokens.numel() * dtype.itemsize
     return [
-        Row(
-            "rotary_embedding",
-            lambda: native.rotary_embedding(x, cos, sin),
-            _rotary,
-            (x, cos, sin),
-            2 * x.numel() * dtype.itemsize,
-        ),
+        *_rotary_rows(x),
         Row(
             "rms_normalization",
             lambda: native.rms_normalization(tokens, scale),
@@ -111,13 +119,6 @@ def rows(dtype: torch.dtype, device: str = "cuda", length: int = 4096) -> list[R
             4 * size,
         ),
         Row("swiglu", lambda: native.swiglu(tokens, skip), _swiglu, (tokens, skip), 3 * size),
-        Row(
-            "rotary_embedding interleaved",
-            lambda: native.rotary_embedding(x, cos, sin, interleaved=True),
-            _interleaved,
-            (x, cos, sin),
-            2 * x.numel() * dtype.itemsize,
-        ),
         Row(
             "layer_normalization",
             lambda: native.layer_normalization(tokens, scale, scale)[0],

@@ -141,16 +141,14 @@ def _activations() -> _Calls:
     }
 
 
-def _language() -> _Calls:
-    tokens = _numbers(1000, 2, 128)
-    mask = torch.ones(2, 128, dtype=torch.bool)
+def _layers() -> _Calls:
     return {
         "linear": (nn.Linear(256, 512), (_tokens(),)),
         "linear without bias": (nn.Linear(256, 512, bias=False), (_tokens(),)),
         "matmul": (torch.matmul, (_heads(), torch.randn(2, 8, 32, 128))),
         "bmm": (torch.bmm, (torch.randn(16, 64, 64), torch.randn(16, 64, 64))),
         "einsum": (lambda x, y: torch.einsum("bhid,bhjd->bhij", x, y), (_heads(), _heads())),
-        "embedding": (nn.Embedding(1000, 256), (tokens,)),
+        "embedding": (nn.Embedding(1000, 256), (_numbers(1000, 2, 128),)),
         "layer_norm": (nn.LayerNorm(256), (_tokens(),)),
         "rms_norm": (nn.RMSNorm(256), (_tokens(),)),
         "rms norm by hand": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6), (_tokens(),)),
@@ -163,6 +161,13 @@ def _language() -> _Calls:
             lambda x, y: x * y.cos() + torch.cat([-x[..., 16:], x[..., :16]], -1) * y.sin(),
             (_heads(), torch.randn(2, 8, 128, 32)),
         ),
+    }
+
+
+def _tokens_and_heads() -> _Calls:
+    tokens = _numbers(1000, 2, 128)
+    mask = torch.ones(2, 128, dtype=torch.bool)
+    return {
         "split heads": (lambda x: x.view(*x.shape[:2], 8, 32).transpose(1, 2), (_tokens(),)),
         "merge heads": (lambda x: x.transpose(1, 2).reshape(x.shape[0], 128, 256), (_heads(),)),
         "qkv chunks": (lambda x: x.chunk(3, -1), (_tokens(2, 128, 768),)),
@@ -258,5 +263,14 @@ def _made(entry: tuple[Callable[..., Any] | nn.Module, tuple[Tensor, ...]]) -> C
 def calls() -> dict[str, Call]:
     """Return all calls by name; weights and inputs are the same each time."""
     torch.manual_seed(0)
-    tables = (_vision(), _images(), _activations(), _language(), _detection(), _arithmetic(), _audio())
+    tables = (
+        _vision(),
+        _images(),
+        _activations(),
+        _layers(),
+        _tokens_and_heads(),
+        _detection(),
+        _arithmetic(),
+        _audio(),
+    )
     return {name: _made(entry) for table in tables for name, entry in table.items()}

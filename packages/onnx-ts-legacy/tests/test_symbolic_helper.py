@@ -55,7 +55,7 @@ def test_shape_helpers_write_the_form_of_the_opset(opset: int) -> None:
     agree(program, lambda x: (x.topk(3, dim=1)[0] + x[:, :2].sum(1, keepdim=True)) * x.size(0), (X,))
 
 
-def test_questions_about_inputs_are_answered() -> None:
+def test_kinds_of_inputs_are_told() -> None:
     seen: dict[str, Any] = {}
 
     def symbolic(g, x, others, sizes, flag):
@@ -70,14 +70,7 @@ def test_questions_about_inputs_are_answered() -> None:
             floating=(helper._is_fp(one), helper._is_fp(integers)),
             boolean=(helper._is_bool(flag), helper._is_bool(x)),
             group=helper._is_in_type_group(integers, [JitScalarType.INT64, JitScalarType.INT]),
-            promoted=helper._type_promote_from_values(one, integers),
-            dim=(helper._get_tensor_dim_size(x, 1), helper._get_dim_for_cross(x, -1), helper._get_dim_for_cross(x, 2)),
-            scalar=helper._maybe_get_scalar(constant).item(),
-            not_scalar=helper._maybe_get_scalar(x) is x,
-            number=helper._if_scalar_type_as(3, integers).dtype,
-            inputs=(sizes.node().inputsSize(), x.isCompleteTensor()),
             tuple=helper._is_tuple_construct(x),
-            name=JitScalarType.from_value(x).torch_name(),
         )
         return x
 
@@ -92,13 +85,36 @@ def test_questions_about_inputs_are_answered() -> None:
         "floating": (True, False),
         "boolean": (True, False),
         "group": True,
+        "tuple": False,
+    }
+
+
+def test_sizes_and_dtypes_of_inputs_are_told() -> None:
+    seen: dict[str, Any] = {}
+
+    def symbolic(g, x, others, sizes, flag):
+        one, integers = helper._unpack_list(others)
+        constant = g.op("Constant", value_t=torch.tensor(2.0))
+        seen.update(
+            promoted=helper._type_promote_from_values(one, integers),
+            dim=(helper._get_tensor_dim_size(x, 1), helper._get_dim_for_cross(x, -1), helper._get_dim_for_cross(x, 2)),
+            scalar=helper._maybe_get_scalar(constant).item(),
+            not_scalar=helper._maybe_get_scalar(x) is x,
+            number=helper._if_scalar_type_as(3, integers).dtype,
+            inputs=(sizes.node().inputsSize(), x.isCompleteTensor()),
+            name=JitScalarType.from_value(x).torch_name(),
+        )
+        return x
+
+    converted(symbolic)
+
+    assert seen == {
         "promoted": JitScalarType.FLOAT,
         "dim": (3, 1, 2),
         "scalar": 2.0,
         "not_scalar": True,
         "number": torch.int64,
         "inputs": (2, True),
-        "tuple": False,
         "name": "float",
     }
 

@@ -46,26 +46,29 @@ class StandIn:
                 constants[out] = node.output().toIValue()
             elif kind == "prim::ListConstruct":
                 lists[out] = args
-            elif kind in ("aten::add", "aten::sub"):
-                assert constants[args[2].debugName()] == 1
-                op = self.plain.get(kind, "Add" if kind == "aten::add" else "Sub")
-                nodes.append(helper.make_node(op, [read(a) for a in args[:2]], [out]))
-            elif kind == "aten::linear":
-                alpha = 0.9 if self.plain.get(kind) == "scaled" else 1.0
-                nodes.append(helper.make_node("Gemm", [read(a) for a in args], [out], transB=1, alpha=alpha))
-            elif kind == "aten::size":
-                axis = constants[args[1].debugName()]
-                nodes.append(helper.make_node("Shape", [read(args[0])], [f"{out}_1d"], start=axis, end=axis + 1))
-                nodes.append(helper.make_node("Squeeze", [f"{out}_1d"], [out]))
-            elif kind in ("prim::NumToTensor", "aten::Int"):
-                nodes.append(helper.make_node("Identity", [read(args[0])], [out]))
             elif kind in ("aten::reshape", "aten::view"):
                 nodes.append(self._reshape(out, args, lists, constants, initializers, nodes))
-            elif kind in self.plain:
-                nodes.append(helper.make_node(self.plain[kind], [read(a) for a in args], [out]))
             else:
-                raise NotImplementedError(kind)
+                nodes += self._nodes(kind, out, args, constants, read)
         return self._model(graph, infos, nodes, initializers, opset_version)
+
+    def _nodes(self, kind, out, args, constants, read):
+        if kind in ("aten::add", "aten::sub"):
+            assert constants[args[2].debugName()] == 1
+            op = self.plain.get(kind, "Add" if kind == "aten::add" else "Sub")
+            return [helper.make_node(op, [read(a) for a in args[:2]], [out])]
+        if kind == "aten::linear":
+            alpha = 0.9 if self.plain.get(kind) == "scaled" else 1.0
+            return [helper.make_node("Gemm", [read(a) for a in args], [out], transB=1, alpha=alpha)]
+        if kind == "aten::size":
+            axis = constants[args[1].debugName()]
+            sizes = helper.make_node("Shape", [read(args[0])], [f"{out}_1d"], start=axis, end=axis + 1)
+            return [sizes, helper.make_node("Squeeze", [f"{out}_1d"], [out])]
+        if kind in ("prim::NumToTensor", "aten::Int"):
+            return [helper.make_node("Identity", [read(args[0])], [out])]
+        if kind in self.plain:
+            return [helper.make_node(self.plain[kind], [read(a) for a in args], [out])]
+        raise NotImplementedError(kind)
 
     @staticmethod
     def _model(graph, infos, nodes, initializers, opset_version):

@@ -278,14 +278,18 @@ class _Converter:
         if not values and not state:
             raise InvalidArgumentError("The model returns no tensor and no number, so that there is nothing to export.")
         warn_of_left_out(left_out)
-        # The state comes last, in the order in which it comes in.
+        final = self._with_state(values, state)
+        self.number_outputs = {str(final[index].name) for index in numbers}
+        leaves = [Output(str(final[entry.index].name)) if isinstance(entry, _Named) else entry for entry in user]
+        return final, leaves
+
+    def _with_state(self, values: list[tuple[ir.Value, str]], state: Mapping[str, ir.Value]) -> list[ir.Value]:
+        """Return all outputs under their names: the state comes last, in the order in which it comes in."""
         order = [*self.model_inputs, *self.initial_state]
         sources = sorted(state, key=order.index)
         final = self._named([*values, *((state[source], f"{source}.next") for source in sources)])
         self.state = {source: str(final[len(values) + index].name) for index, source in enumerate(sources)}
-        self.number_outputs = {str(final[index].name) for index in numbers}
-        leaves = [Output(str(final[entry.index].name)) if isinstance(entry, _Named) else entry for entry in user]
-        return final, leaves
+        return final
 
     def _number(self, number: bool | int | float) -> ir.Value:
         """Return a number that the model returns whatever its inputs are, in the precision of Python."""

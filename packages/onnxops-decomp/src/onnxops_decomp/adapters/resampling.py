@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import onnx_ir as ir
 
@@ -109,6 +109,14 @@ def resize_of_doubles(
     return _composed(op, X, scales, sizes, axes, antialias=bool(antialias), **attributes)
 
 
+_COMPOSED = ("half_pixel", "align_corners", "asymmetric")
+
+
+def _refuse(op: OpBuilder, modes: str, since: int) -> NoReturn:
+    lowest = since if op.opset < since else None
+    raise UnsupportedOpsetError("Resize", op.opset, lowest=lowest, reason=f"{modes} is not composed")
+
+
 def _composed(
     op: OpBuilder,
     X: ir.Value,
@@ -125,15 +133,8 @@ def _composed(
     extrapolation_value: float = 0.0,
 ) -> ir.Value:
     newest = op.newest
-    known = ("half_pixel", "align_corners", "asymmetric")
-    if coordinate_transformation_mode not in known or bool(exclude_outside) != antialias:
-        lowest = 18 if antialias else 11
-        raise UnsupportedOpsetError(
-            "Resize",
-            op.opset,
-            lowest=lowest if op.opset < lowest else None,
-            reason=f"{mode}, {coordinate_transformation_mode}, {nearest_mode} is not composed",
-        )
+    if coordinate_transformation_mode not in _COMPOSED or bool(exclude_outside) != antialias:
+        _refuse(op, f"{mode}, {coordinate_transformation_mode}, {nearest_mode}", 18 if antialias else 11)
     targets = list(range(op.rank(X))) if axes is None else list(axes)
     numbers = None if scales is None else op.static(scales)
     if sizes is None and numbers is None:

@@ -204,25 +204,9 @@ def attend(
     full = full if mask is None or full.stride(3) == 1 else full.contiguous()
     kind = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
     strides = [stride for x in (q, k, v, full) for stride in x.stride()[:3]]
-    arguments = (
-        q,
-        k,
-        v,
-        full.view(torch.uint8) if kind == 1 else full,
-        q if lengths is None else lengths,
-        out,
-        q_length,
-        total,
-        heads,
-        heads // k.shape[1],
-        past,
-        *strides,
-        scale,
-        softcap,
-        left,
-        right,
-        size_class(q_length, 256),
-    )
+    tensors = (q, k, v, full.view(torch.uint8) if kind == 1 else full, q if lengths is None else lengths, out)
+    sizes = (q_length, total, heads, heads // k.shape[1], past, *strides)
+    arguments = (*tensors, *sizes, scale, softcap, left, right, size_class(q_length, 256))
     options = {
         "SIZE": size,
         "V_SIZE": v_size,
