@@ -326,6 +326,14 @@ def release(session: nox.Session) -> None:
 
 
 @nox.session
+def rehearse(session: nox.Session) -> None:
+    """Try a release in a clone, beside the others as released: `nox -s rehearse -- onnxops-decomp patch`."""
+    session.install(*group("release"))
+    constraint = f"--constraint={TORCH[DEFAULT_TORCH]}"
+    session.run("python", "-m", "tools.release", "rehearse", constraint, *session.posargs)
+
+
+@nox.session
 def publish(session: nox.Session) -> None:
     """Upload the newest release of a package to the index in $TWINE_REPOSITORY_URL."""
     session.install(*group("release"))

@@ -86,6 +86,38 @@ def test_the_published_dependent_takes_part_not_the_one_being_worked_on(sample: 
     assert "sample-beta==0.1.0" in done.rehearsed
 
 
+def test_a_rehearsed_release_leaves_the_repository_as_it_was(sample: Workspace) -> None:
+    git.git(sample.root, "tag", "sample-beta-v0.1.0")
+    before = state(sample)
+
+    status = main(["rehearse", "sample-alpha", "patch"], root=sample.root)
+
+    assert status == 0
+    assert state(sample) == before
+
+
+def test_a_release_is_rehearsed_beside_what_another_revision_held(
+    sample: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = git.git(sample.root, "rev-parse", "HEAD")
+    alpha, beta = sample["sample-alpha"], sample["sample-beta"]
+    (beta.path / "src/sample_beta/__init__.py").write_text(
+        "import sample_alpha\n\nfrom sample_beta._version import __version__\n\nsample_alpha.newer\n"
+    )
+    (alpha.path / "src/sample_alpha/__init__.py").write_text(
+        "from sample_alpha._version import __version__\n\nnewer = True\n"
+    )
+    (beta.path / "src/sample_beta/_version.py").write_text('__version__ = "0.1.1"\n')
+    git.commit_all(sample.root, [sample.root / "packages"], "Work on both", epoch=1_700_000_000)
+
+    done = pipeline.rehearse(sample.root, "sample-alpha", "patch", beside=old)
+    assert done.rehearsed == ["sample-alpha==0.1.1", "sample-beta==0.1.0", "sample-gamma==0.1.0"]
+
+    # The other way round, the newer one needs what the older one does not have.
+    assert main(["rehearse", "sample-beta", "0.1.2", "--beside", old], root=sample.root) == 1
+    assert "newer" in capsys.readouterr().err
+
+
 def test_a_release_without_a_changelog_entry_is_refused(sample: Workspace, tmp_path: Path) -> None:
     [fragment] = sample["sample-alpha"].fragments
     fragment.unlink()

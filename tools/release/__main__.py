@@ -37,6 +37,13 @@ def parser() -> argparse.ArgumentParser:
     release.add_argument("--target", type=Path, default=Path("dist"), help="where the built files go")
     release.set_defaults(command=run_release)
 
+    rehearse = commands.add_parser("rehearse", help="try a release in a clone, and leave nothing behind")
+    rehearse.add_argument("name", help="the distribution")
+    rehearse.add_argument("part", help="as for a release")
+    rehearse.add_argument("--beside", help="the revision that counts as the release of all others; default: their tags")
+    rehearse.add_argument("--constraint", action="append", default=[], help="such as torch==2.13.0")
+    rehearse.set_defaults(command=run_rehearse)
+
     build = commands.add_parser("build", help="build the files of a tag from a clean checkout")
     build.add_argument("name", metavar="tag", help="<distribution>-v<version>")
     build.add_argument("--target", type=Path, default=Path("dist"), help="where the built files go")
@@ -60,6 +67,11 @@ def run_release(root: Path, options: argparse.Namespace) -> None:
     print(f"released {done.tag}: {', '.join(file.name for file in done.files)}")
     print(f"rehearsed with {', '.join(done.rehearsed)}")
     print(f"next: git push --follow-tags, or nox -s publish -- {options.name}")
+
+
+def run_rehearse(root: Path, options: argparse.Namespace) -> None:
+    done = pipeline.rehearse(root, options.name, options.part, constraints=options.constraint, beside=options.beside)
+    print(f"{options.name} {done.version} can be released; rehearsed with {', '.join(done.rehearsed)}")
 
 
 def run_build(root: Path, options: argparse.Namespace) -> None:

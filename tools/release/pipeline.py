@@ -72,6 +72,31 @@ def release(
     return Release(version, tag, files, rehearsed)
 
 
+def rehearse(
+    root: Path, name: str, part: str, *, constraints: Sequence[str] = (), beside: str | None = None
+) -> Release:
+    """Release a distribution in a clone of the last commit, which is thrown away; the repository stays as it is.
+
+    Args:
+        root: The repository.
+        name: The distribution.
+        part: What :func:`release` takes.
+        constraints: What pip must keep to, such as one torch release.
+        beside: The revision at which the other distributions count as released; by default their newest tags.
+
+    Raises:
+        ToolError: The release would fail, for instance because a dependent in its released version does.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        clone = git.clone_at(root, "HEAD", Path(scratch) / "clone")
+        if beside is not None:
+            old = Workspace(git.clone_at(root, beside, Path(scratch) / "beside"))
+            revision = git.git(old.root, "rev-parse", "HEAD")
+            for other in (each for each in old if each.name != name):
+                git.git(clone, "tag", "--force", git.tag_of(other, other.version), revision)
+        return release(clone, name, part, target=Path(scratch) / "dist", constraints=constraints)
+
+
 def day(epoch: int) -> str:
     return datetime.fromtimestamp(epoch, UTC).date().isoformat()
 
