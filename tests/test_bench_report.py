@@ -124,7 +124,7 @@ def test_a_folder_without_figures_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_another_form_is_refused_by_name(folder: Path) -> None:
     (folder / "old.json").write_text("[1, 2]")
 
-    with pytest.raises(ToolError, match=r"old\.json is no figure"):
+    with pytest.raises(ToolError, match=r"old\.json is not a figure"):
         bench_report.report(folder, "a machine")
 
 

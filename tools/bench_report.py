@@ -68,7 +68,7 @@ def read_figures(folder: Path) -> dict[str, Figure]:
     """Return the figures in a folder by the name of their file, that of the README first, the others by name.
 
     Raises:
-        ToolError: There is none of the exporters, or a file is no figure.
+        ToolError: There is none of the exporters, or a file is not a figure.
     """
     names = sorted((path.stem for path in folder.glob("*.json")), key=lambda name: (name != FIRST, name))
     if FIRST not in names:
@@ -76,7 +76,7 @@ def read_figures(folder: Path) -> dict[str, Figure]:
     figures = {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names}
     for name, figure in figures.items():
         if not isinstance(figure, dict) or not {"title", "caption", "columns", "rows"} <= set(figure):
-            raise ToolError(f"{folder / name}.json is no figure of benchmarks/figures.py")
+            raise ToolError(f"{folder / name}.json is not a figure of benchmarks/figures.py")
     return figures
 
 
@@ -84,7 +84,7 @@ def report(folder: Path, described: str) -> tuple[str, str]:
     """Return the short comparison for the README, and the whole report; the plots go to the folder.
 
     Raises:
-        ToolError: The folder has no figures of the exporters, or a file is no figure.
+        ToolError: The folder has no figures of the exporters, or a file is not a figure.
     """
     figures = read_figures(folder)
     measured = f"Measured by `{COMMAND}` on {described}."

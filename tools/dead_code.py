@@ -1,6 +1,6 @@
 """Functions, methods and classes that nothing uses; `python -m tools.dead_code` prints them.
 
-A test counts as a use, and so does a name in `__all__`. What a decorator enters in a table is no finding, nor what a
+A test counts as a use, and so does a name in `__all__`. What a decorator enters in a table is not a finding, nor what a
 framework calls by name, nor parameters: their names are given by PyTorch's and ONNX's signatures.
 """
 

@@ -75,7 +75,7 @@ def test_verbose_prints_stages_and_times(capsys: pytest.CaptureFixture[str], tmp
 
 
 class Branching(torch.nn.Module):
-    """Everything a page tells of: functions, conditions on sizes, state, warnings."""
+    """Everything that a page shows: functions, conditions on sizes, state, warnings."""
 
     def __init__(self) -> None:
         super().__init__()

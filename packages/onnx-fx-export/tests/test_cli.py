@@ -229,8 +229,8 @@ def test_a_wrong_command_exits_with_2(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["models:constant"], "models:constant is no function, but int"),
-    (["models:misspelt"], "models:misspelt states 'opset', which is no argument"),
+    (["models:constant"], "models:constant is not a function, but int"),
+    (["models:misspelt"], "models:misspelt states 'opset', not an argument"),
     (["models:raising"], "models:raising failed: KeyError: 'weights' (at "),
     (["models.py:nothing"], "AttributeError: module 'models' has no attribute 'nothing'"),
     (["models:plain", "--opset", "99"], "opset_version is a whole number, 7 to 28, not 99"),

@@ -420,7 +420,7 @@ def test_they_belong_to_fx_graphs(key: Any, translation: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        (3, FORMS["builder"], "the key 3, which is no operator"),
+        (3, FORMS["builder"], "the key 3, which is not an operator"),
         (torch.nn.functional.relu, FORMS["builder"], r"the key relu \(.*no operator"),
         (torch.cond, FORMS["builder"], "no operator"),
         ("relu", FORMS["builder"], "namespace::name"),

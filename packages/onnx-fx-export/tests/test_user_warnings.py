@@ -19,7 +19,7 @@ OPTIONS: dict[str, Any] = {"state": "ignore", "input_names": ["y", "x"]}
 
 
 class Careless(nn.Module):
-    """Changes a buffer and an input, draws at random, and returns what is no tensor."""
+    """Changes a buffer and an input, draws at random, and returns what is not a tensor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -138,7 +138,7 @@ def test_dynamic_axes_of_nothing_are_refused(axes: dict, text: str) -> None:
     [
         ((torch.randn(2, 3), torch.randn(2, 4), torch.randn(1)), ArgumentsError),
         ((), ArgumentsError),
-        # A dict whose keys are no parameters is an argument itself.
+        # A dict whose keys are not parameters is an argument itself.
         ((torch.randn(2, 3), {"nothing": 1}), OnnxExporterError),
     ],
 )

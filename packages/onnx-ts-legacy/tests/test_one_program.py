@@ -217,7 +217,7 @@ def test_containers_go_in_and_come_out(path: str, export: Callable[..., Any]) ->
     x = torch.randn(2, 3)
     table = collections.OrderedDict(a=x + 1, z=x)
     args = Point(x, -x), Pair(x, x + 2), table
-    # Another dictionary at the end says that the last argument is no dictionary of keyword arguments.
+    # Another dictionary at the end says that the last argument is not a dictionary of keyword arguments.
     program = export(Containers(), (*args, {}) if path == "traced" else args)
     expected = pytree.tree_leaves(Containers()(*args))
 

@@ -1,4 +1,4 @@
-"""The helpers that write more than one node, and the functions of the opset modules that are no ATen operators."""
+"""The helpers that write more than one node, and the functions of the opset modules that are not ATen operators."""
 
 from __future__ import annotations
 

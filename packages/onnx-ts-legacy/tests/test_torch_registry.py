@@ -21,7 +21,7 @@ from onnxops_decomp.exporting import functional_overload, is_composite
 
 PACKAGE = "torch.onnx._internal.torchscript_exporter"
 
-# Functions of torch's modules that its registry lists, and that are no operators.
+# Functions of torch's modules that its registry lists, and that are not operators.
 NO_OPERATORS = {"aten::_floor_divide", "aten::get_pool_ceil_padding", "aten::tanhshrink"}
 
 

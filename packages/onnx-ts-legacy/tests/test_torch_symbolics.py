@@ -127,7 +127,7 @@ def test_the_symbolics_of_torch_work_with_other_imports(name: str) -> None:
 
 # ---- names
 
-# Functions of torch's modules that convert the nodes of its own graph, by way of passes of TorchScript's ONNX dialect.
+# Functions of torch's modules that convert the nodes of its own graph, using passes of TorchScript's ONNX dialect.
 OF_TORCH_GRAPHS = {
     *("prim_constant", "prim_device", "prim_if", "prim_list_construct", "prim_loop", "prim_tuple_construct"),
     *("prim_type", "prim_uninitialized", "onnx_placeholder"),

@@ -1,4 +1,4 @@
-"""What other threads compute for a model that is traced is no part of the trace: it is reported, or refused."""
+"""What other threads compute for a model that is traced is not part of the trace: it is reported, or refused."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_dtype_unknown_to_onnx_is_refused_by_name(dtype):
         dtypes.onnx_dtype(dtype)
 
 
-@pytest.mark.parametrize(("number", "message"), [(8, "STRING"), (0, "UNDEFINED"), (99, "99 is no ONNX dtype")])
+@pytest.mark.parametrize(("number", "message"), [(8, "STRING"), (0, "UNDEFINED"), (99, "99 is not an ONNX dtype")])
 def test_number_without_torch_dtype_is_refused(number, message):
     with pytest.raises(ValueError, match=message):
         dtypes.torch_dtype(number)

@@ -217,7 +217,7 @@ def check_other_sizes(
             outcome.fixed.update(dict.fromkeys(chosen, broken))
         elif not is_few or [tensor.ndim for tensor in expected] == rank:
             error = _error(lambda: compare(run(tensors), expected))
-            # That a runtime refuses an empty tensor is no wrong result.
+            # That a runtime refuses an empty tensor is not a wrong result.
             if error is None and not is_few:
                 outcome.varied.update(chosen)
             elif isinstance(error, AssertionError) or (error is not None and 0 not in chosen.values()):

@@ -168,7 +168,7 @@ def test_every_entry_is_called() -> None:
 
 # ---- other sizes
 
-# No size of these calls can vary, for the reason that stands beside them.
+# No size of these calls can vary, for the reason given with each.
 FIXED = {
     **dict.fromkeys(
         [name for name in CALLED if name.startswith("aten::") and "_window" in name], "a length is a number for torch"
@@ -207,7 +207,7 @@ FIXED = {
     "aten::linalg_lstsq": "torch records it through torch.linalg.lstsq alone: test_whole_calls",
     "aten::_weight_int4pack_mm_for_cpu": "a packed weight is constant",
 }
-# Sizes of which other values are no valid call, which torch does not tell: labels, offsets and indices out of range.
+# Sizes for which other values make no valid call, which torch does not say: labels, offsets and indices out of range.
 KEPT: dict[str, tuple[int, ...]] = {
     "torchvision::deform_conv2d": (3, 6, 8, 9, 10, 12, 18),
     "aten::_grouped_mm": (2, 6),

@@ -166,7 +166,7 @@ ELSEWHERE: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], tuple[t
     "a step that sees the first key alone": (lambda *x: step(*x, is_causal=True), STEP, OTHER_STEP, "Softmax"),
     "a step in front of the cache": (joined_in_front, STEP, OTHER_STEP, "MultiHeadAttention"),
     "a cache of three parts": (joined_of_three, STEP, OTHER_STEP, "MultiHeadAttention"),
-    "values that are no cache": (a_value_without_a_cache, STEP, OTHER_STEP, "MultiHeadAttention"),
+    "values that are not a cache": (a_value_without_a_cache, STEP, OTHER_STEP, "MultiHeadAttention"),
     "two queries and a cache": (
         step, (*qkv(2, 4, 4), *caches(2, 11)), (*qkv(3, 5, 5), *caches(3, 9)), "MultiHeadAttention"),
     "a mask of numbers": (

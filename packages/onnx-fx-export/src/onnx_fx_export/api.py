@@ -148,7 +148,7 @@ def export(
         training: The mode that the model is in during the export; by default the one it is in.
         operator_export_type: For the TorchScript exporter; with this one it can only be ``ONNX``.
         do_constant_folding: Whether batch normalization and transposes may go into weights, unless files are to have
-            them as inputs. Constants that are no weights are folded in any case.
+            them as inputs. Constants that are not weights are folded in any case.
         custom_opsets: Versions of the domains of custom operators, as far as the model uses them.
         autograd_inlining: For the TorchScript exporter; with this one it can only be True.
         unknown: Nothing: any other argument is refused.

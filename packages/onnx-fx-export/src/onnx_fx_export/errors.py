@@ -75,7 +75,7 @@ class DynamicShapeError(OnnxExporterError):
 
 
 class MutationError(OnnxExporterError):
-    """The model changes something in place in a way that the export does not, or cannot, tell of."""
+    """The model changes something in place that the export does not, or cannot, represent."""
 
 
 class FallbackError(OnnxExporterError):

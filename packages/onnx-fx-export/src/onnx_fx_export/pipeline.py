@@ -253,7 +253,7 @@ def _call_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
 
 
 def _warn_of_one_tensor(program: torch.export.ExportedProgram) -> None:
-    """Tell of inputs for which one tensor was passed at the capture: torch.export reads all of them from one."""
+    """Warn of inputs for which one tensor was passed at the capture: torch.export reads all of them from one."""
     names: dict[int, list[str]] = {}
     leaves = pytree.tree_leaves(program.example_inputs)
     for leaf, name in zip(leaves, program.graph_signature.user_inputs, strict=False):
@@ -268,7 +268,7 @@ def _warn_of_one_tensor(program: torch.export.ExportedProgram) -> None:
 
 
 def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
-    """Tell of dropout that is on: the results of the model are random then."""
+    """Warn of dropout that is on: the results of the model are random then."""
     count = sum(
         node.target in _DROPOUTS and True in node.args[1:]
         for module in program.graph_module.modules()

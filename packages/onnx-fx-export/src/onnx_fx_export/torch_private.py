@@ -111,7 +111,7 @@ def _is_about_layout(place: Any) -> bool:
 
 
 def is_decided_by_data(expression: Any) -> bool:
-    """Tell whether an expression has a symbol in it that is no size of an input (``free_unbacked_symbols``)."""
+    """Tell whether an expression has a symbol in it that is not a size of an input (``free_unbacked_symbols``)."""
     return bool(free_unbacked_symbols(expression))
 
 

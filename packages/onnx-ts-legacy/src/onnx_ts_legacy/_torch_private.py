@@ -182,7 +182,7 @@ def python_kernels() -> contextlib.AbstractContextManager[Any]:
 
 
 def quiet_fake_tensors() -> contextlib.AbstractContextManager[None]:
-    """Keep torch from printing what it cannot tell of symbols; the caller deals with it."""
+    """Keep torch from printing what it cannot say about symbols; the caller deals with it."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     return replaced([(logger, "handle", lambda record: None)])
 

@@ -118,7 +118,7 @@ def export(
         operator_export_type: What becomes of operators that cannot be converted.
         opset_version: Opset to write, 7 to 26; 17 if left out.
         do_constant_folding: Whether batch normalization goes into the weights before it, unless in training mode or
-            where weights are inputs. Constants that are no weights are folded in any case.
+            where weights are inputs. Constants that are not weights are folded in any case.
         dynamic_axes: For inputs by name, the axes whose size may change, with or without names for them. One name is
             one size. Declared axes of an output get the name in its shape.
         keep_initializers_as_inputs: Whether files list weights as inputs too, so that they can be overridden.

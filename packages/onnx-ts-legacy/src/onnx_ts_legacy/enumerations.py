@@ -130,7 +130,7 @@ class JitScalarType(enum.IntEnum):
         for kind in cls:
             if kind is not cls.UNDEFINED and name in (kind.scalar_name(), kind.torch_name()):
                 return kind
-        raise ArgumentsError(f"{name!r} is no name of a scalar type.")
+        raise ArgumentsError(f"{name!r} is not the name of a scalar type.")
 
     _from_name = from_name
 

@@ -13,7 +13,7 @@ __all__ = ["GraphContext", "add_op_with_blocks", "is_aten", "is_onnx", "is_prim"
 def add_op_with_blocks(
     graph_context: GraphContext, opname: str, *inputs: Any, outputs: int = 1, n_blocks: int = 1, **attributes: Any
 ) -> tuple[Any, tuple[GraphContext, ...], Any]:
-    """Write an If or Loop, whose blocks are filled by way of the contexts that are returned.
+    """Write an If or Loop, whose blocks are filled through the contexts that are returned.
 
     Args:
         graph_context: Context of the call.

@@ -299,7 +299,7 @@ class _Conversion:
         return others | needed_state(outputs, pairs, tensors - self._captured.places)
 
     def _needed_others(self, changed: Mapping[str, Any]) -> set[str]:
-        """Return what a later call depends on of the attributes that are no tensors at first."""
+        """Return what a later call depends on of the attributes that are not tensors at first."""
         captured, context = self._captured, self.context
         read = {
             name
@@ -324,7 +324,7 @@ class _Conversion:
         names = [given.get(index, leaf.name) for index, leaf in enumerate(leaves) if leaf.is_input]
         unknown = set(self._options.dynamic_axes) - set(names) - set(self._options.output_names)
         if unknown:
-            raise ArgumentsError(f"dynamic_axes names {min(unknown)!r}, which is no input ({names}) or output.")
+            raise ArgumentsError(f"dynamic_axes names {min(unknown)!r}, which is not an input ({names}) or output.")
         return names
 
     def _nested(self, value: Any, is_constant: bool) -> Any:
@@ -359,7 +359,7 @@ class _Conversion:
         return variable
 
     def check_inputs(self) -> None:
-        """Warn of arguments that the program changes in place, which is no part of the model without state="io".
+        """Warn of arguments that the program changes in place, which is not part of the model without state="io".
 
         Raises:
             StateError: If its results are wrong then, because the example shares memory.

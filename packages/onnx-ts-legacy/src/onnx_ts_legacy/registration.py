@@ -91,11 +91,11 @@ def qualified(name: str) -> str:
     """Return ``namespace::name``; names without a namespace are ATen's.
 
     Raises:
-        ArgumentsError: If it is no operator name.
+        ArgumentsError: If it is not an operator name.
     """
     full = f"aten{name}" if name.startswith("::") else name
     if not _NAME.match(full):
-        raise ArgumentsError(f"{name!r} is no operator name; write 'namespace::operator', such as 'aten::relu'.")
+        raise ArgumentsError(f"{name!r} is not an operator name; write 'namespace::operator', such as 'aten::relu'.")
     return full
 
 

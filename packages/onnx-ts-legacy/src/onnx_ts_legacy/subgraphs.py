@@ -25,7 +25,7 @@ def export_graph(graph: Any, example_inputs: Sequence[Any], opset_version: int =
 
     Args:
         graph: A ``torch._C.Graph``, which stays as it is.
-        example_inputs: A value for each of its inputs; what is no tensor becomes part of the model.
+        example_inputs: A value for each of its inputs; what is not a tensor becomes part of the model.
         opset_version: Opset to write.
 
     Returns:

@@ -149,7 +149,7 @@ def split(graph: Graph, inputs: Sequence[Any], pivot: int) -> tuple[_Part, _Part
 
 
 def _closure(nodes: Sequence[Any], start: Iterable[int], owner: dict[str, int], outputs: Iterable[Any]) -> set[int]:
-    """Add to some nodes those before them whose result is no tensor, for that cannot cross the border."""
+    """Add to some nodes those before them whose result is not a tensor, for that cannot cross the border."""
     found = set(start)
     pending = [value for i in found for value in _reads(nodes[i])]
     pending += [value for value in outputs if not _crosses(value)]

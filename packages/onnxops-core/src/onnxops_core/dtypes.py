@@ -118,13 +118,13 @@ def torch_dtype(number: int) -> torch.dtype:
     """Return the torch dtype that an ONNX ``TensorProto.DataType`` integer stands for.
 
     Raises:
-        ValueError: the integer is no ONNX dtype, or one without a torch counterpart (STRING, the FLOAT6
+        ValueError: the integer is not an ONNX dtype, or one without a torch counterpart (STRING, the FLOAT6
             types).
     """
     dtype = ONNX_TO_TORCH.get(number)
     if dtype is None:
         known = _NAMES.get(number)
-        what = f"ONNX dtype {number} ({known}) has no torch counterpart" if known else f"{number} is no ONNX dtype"
+        what = f"ONNX dtype {number} ({known}) has no torch counterpart" if known else f"{number} is not an ONNX dtype"
         raise ValueError(f"{what}; expected one of {sorted(ONNX_TO_TORCH)}")
     return dtype
 
@@ -138,7 +138,7 @@ def onnx_dtype_name(dtype: torch.dtype | int) -> str:
     number = dtype if isinstance(dtype, int) else onnx_dtype(dtype)
     name = _NAMES.get(number)
     if name is None:
-        raise ValueError(f"{number} is no ONNX dtype")
+        raise ValueError(f"{number} is not an ONNX dtype")
     return name
 
 

@@ -232,7 +232,7 @@ def decode_symbolic_call(op: object, args: Sequence[Any], kwargs: Mapping[str, A
         ValueError: ``op`` is not a symbolic operator.
     """
     if not is_symbolic_overload(op):
-        raise ValueError(f"{op} is no symbolic ONNX operator; expected an overload of torch.ops.onnxops_symbolic")
+        raise ValueError(f"{op} is not a symbolic ONNX operator; expected an overload of torch.ops.onnxops_symbolic")
     assert isinstance(op, torch._ops.OpOverload)
     schema = op._schema
     call: dict[str, Any] = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}

@@ -92,7 +92,7 @@ def mark_quantized(value: ir.Value, affine: Affine) -> ir.Value:
 
 
 def affine_of(value: object) -> Affine | None:
-    """Return what the integers of a quantized tensor stand for; None if ``value`` is no quantized tensor."""
+    """Return what the integers of a quantized tensor stand for; None if ``value`` is not a quantized tensor."""
     return value.meta.get(_AFFINE_KEY) if isinstance(value, ir.Value) else None
 
 

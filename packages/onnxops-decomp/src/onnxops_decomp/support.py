@@ -138,7 +138,7 @@ def _unknown(operator: Operator, name: str, opset: int, table: LoweringTable) ->
         overload = _overload(operator)
     except (AttributeError, ValueError):
         near = difflib.get_close_matches(name, table, n=3)
-        return f"{name} is no operator that torch knows{f'; did you mean {_listed(near)}?' if near else '.'}"
+        return f"{name} is not an operator that torch knows{f'; did you mean {_listed(near)}?' if near else '.'}"
     functional = functional_overload(overload)
     if functional is not overload:
         return why_not(functional, opset, table=table)

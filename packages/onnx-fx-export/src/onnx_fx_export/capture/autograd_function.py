@@ -68,7 +68,7 @@ class SymbolicFunctionCall:
         self.single = isinstance(result, torch.Tensor)
         results = [result] if self.single else list(result)
         if not all(isinstance(part, torch.Tensor) for part in results):
-            raise TypeError(f"{self.function.__qualname__}.forward returns something that is no tensor.")
+            raise TypeError(f"{self.function.__qualname__}.forward returns something that is not a tensor.")
         self.changed = {
             index: next((place for place, part in enumerate(results) if part is operand), None)
             for index, operand in enumerate(operands)

@@ -21,7 +21,7 @@ def cond_for(file: str, line: int) -> str:
 
     Returns:
         Code with one ``torch.cond``; empty if there is no ``if`` at the line, or its branches do more than compute one
-        result, or something that is no tensor.
+        result, or something that is not a tensor.
     """
     functions = [node for node in _nodes(file) if isinstance(node, ast.FunctionDef | ast.Lambda)]
     # The innermost one comes last.

@@ -101,7 +101,7 @@ class CapturedState:
         """Return what is known of the state of a captured program.
 
         Raises:
-            MutationError: If a later call depends on what is no tensor, and ``state`` is not ``"ignore"``.
+            MutationError: If a later call depends on what is not a tensor, and ``state`` is not ``"ignore"``.
         """
         leaves, structure = pytree.tree_flatten(example)
 

@@ -33,7 +33,7 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         try:
             program = torch.export.load(source)
         except Exception as error:  # whatever reading a file of another kind raises
-            raise InvalidArgumentError(f"{source} is no program that torch.export saved: {error}.") from error
+            raise InvalidArgumentError(f"{source} is not a program that torch.export saved: {error}.") from error
         args, kwargs = program.example_inputs or ((), {})
         return program, tuple(args), {"kwargs": kwargs}
     made = _made(source)
@@ -44,7 +44,7 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         )
     options = dict(made[2]) if len(made) > 2 else {}
     if unknown := options.keys() - OPTIONS.keys():
-        raise InvalidArgumentError(f"{source} states {min(unknown)!r}, which is no argument of onnx_fx_export.export.")
+        raise InvalidArgumentError(f"{source} states {min(unknown)!r}, not an argument of onnx_fx_export.export.")
     return made[0], tuple(made[1]), options
 
 
@@ -84,7 +84,7 @@ def _made(source: str) -> Any:
     except Exception as error:  # whatever the code of a user raises
         raise InvalidArgumentError(f"{source} cannot be loaded: {_told(error)}.") from error
     if not callable(factory):
-        raise InvalidArgumentError(f"{source} is no function, but {type(factory).__name__}.")
+        raise InvalidArgumentError(f"{source} is not a function, but {type(factory).__name__}.")
     try:
         return factory()
     except Exception as error:  # whatever the code of a user raises
@@ -101,7 +101,7 @@ def _module(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    # What stands beside the file is found by it, as when Python runs it.
+    # The file finds what lies in its folder, as when Python runs it.
     sys.path.insert(0, str(path.parent.resolve()))
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -159,7 +159,7 @@ def _rounded(model: Any, precision: str, stages: _Stages) -> Iterator[Quantizati
 
 
 class _Stages:
-    """Tells of the stages as they begin, and measures them."""
+    """Reports the stages as they begin, and measures them."""
 
     def __init__(self, progress: Callable[[str], None] | None) -> None:
         self.seconds: dict[str, float] = {}

@@ -98,7 +98,7 @@ def _varying(values: Sequence[Any]) -> Any:
         return None
     if type(first) in (bool, int, float) and all(type(value) is type(first) for value in values):
         return Dim.DYNAMIC
-    raise InvalidArgumentError(f"The examples differ in an argument that is no tensor and no number: {values}.")
+    raise InvalidArgumentError(f"The examples differ in an argument that is neither a tensor nor a number: {values}.")
 
 
 def separated(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Example:
@@ -199,7 +199,7 @@ def unmarked(example: Example) -> Iterator[None]:
 
 @contextlib.contextmanager
 def variable_numbers(model: torch.nn.Module, example: Example, specs: Sequence[Mapping[int, Any]]) -> Iterator[Example]:
-    """Let floats and bools that are declared dynamic reach the model's forward by way of tensors.
+    """Let floats and bools that are declared dynamic reach the model's forward through tensors.
 
     torch.export takes such numbers for constants, whatever is declared. Integers it can leave variable.
 

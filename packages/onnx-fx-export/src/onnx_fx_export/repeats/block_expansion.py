@@ -36,7 +36,7 @@ def expand(program: torch.export.ExportedProgram) -> None:
         program: Captured while :class:`~onnx_fx_export.repeats.blocks.RepeatedBlocks` was active.
 
     Raises:
-        NotRepeatableError: If a repeated block uses or gives tensors that are no arguments, parameters or results.
+        NotRepeatableError: If a repeated block uses or gives tensors that are not arguments, parameters or results.
     """
     begin, end, repeat = marker_operators()
     blocks: dict[int, _Block] = {}
@@ -77,11 +77,11 @@ def _check(program: torch.export.ExportedProgram, block: _Block) -> None:
         for used in node.all_input_nodes:
             known = used in inside or used in operands or used.name in constants or used.op == "get_attr"
             if not known and not isinstance(used.meta.get("val"), torch.SymInt):
-                raise NotRepeatableError(f"{node} uses {used}, which is no argument")
+                raise NotRepeatableError(f"{node} uses {used}, which is not an argument")
         for user in node.users:
             given = node in results or isinstance(node.meta.get("val"), torch.SymInt)
             if user not in inside and not given and user.target not in marker_operators():
-                raise NotRepeatableError(f"{user} uses {node}, which is no result")
+                raise NotRepeatableError(f"{user} uses {node}, which is not a result")
 
 
 def _copy(stand_in: torch.fx.Node, block: _Block, operands: list[torch.fx.Node], call: int) -> None:

@@ -72,7 +72,7 @@ def qualified_name(kind: Any) -> str:
 def _stack(node: torch.fx.Node) -> list[tuple[str, str, str]]:
     """Return key, path and class name of each module that was running, the outermost first."""
     entries = (node.meta.get("nn_module_stack") or {}).items()
-    # Passes of torch.export give the nodes that they insert an entry that is no module.
+    # Passes of torch.export give the nodes that they insert an entry that is not a module.
     entries = [(key, value) for key, value in entries if not key.startswith("_empty_nn_module_stack")]
     return [(key, path, qualified_name(kind)) for key, (path, kind) in entries]
 

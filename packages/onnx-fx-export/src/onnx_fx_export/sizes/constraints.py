@@ -88,7 +88,7 @@ def _normal(text: str) -> str | None:
 
 
 def _warn_of_unread(texts: Sequence[str]) -> None:
-    """Tell of conditions that cannot be written as such of the model, instead of dropping them without a word."""
+    """Report conditions that cannot be written in terms of the model, instead of dropping them silently."""
     if texts:
         listed = "\n".join(f"  {text}" for text in texts)
         warn_user(f"The model is right where these conditions hold, and its program cannot check them:\n{listed}")
@@ -194,7 +194,7 @@ def _follows(key: sympy.Expr, ranges: Mapping[sympy.Expr, Any]) -> bool:
 
 
 def _translated(text: str, inputs: Mapping[str, Dims], leaves: Sequence[str]) -> str | None:
-    """Write a guard over sizes of arguments in the names of dimensions; None if an argument is no input."""
+    """Write a guard over sizes of arguments in the names of dimensions; None if an argument is not an input."""
     unknown = False
 
     def replaced(match: re.Match[str]) -> str:

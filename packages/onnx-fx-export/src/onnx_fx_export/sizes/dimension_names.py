@@ -69,7 +69,7 @@ def name_other_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, Any]]) -> 
 
 
 def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torch.SymInt, str]]) -> None:
-    """Tell of names that stand nowhere in the model, because the code wants their dimension to equal another one."""
+    """Warn of names that appear nowhere in the model, because the code wants their dimension to equal another one."""
     lost: dict[tuple[str, str], list[str]] = {}
     for place, size, text in declared:
         used = symbols.renamed(size.node.expr)

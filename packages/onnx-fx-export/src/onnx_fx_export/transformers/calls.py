@@ -87,7 +87,9 @@ class FlatCall:
                 dims[name] = leaf_specs(self.tensors[name], spec)[0]
             else:
                 known = ", ".join({**self.arguments, **self.tensors})
-                raise InvalidArgumentError(f"dynamic_shapes names {name!r}, which is no argument or input ({known}).")
+                raise InvalidArgumentError(
+                    f"dynamic_shapes names {name!r}, neither an argument nor an input ({known})."
+                )
         return {name: dims.get(name, {}) for name in self.tensors} if dims else None
 
     def _named_result(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

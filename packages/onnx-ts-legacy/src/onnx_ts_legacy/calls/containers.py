@@ -80,7 +80,7 @@ def _get_item(context: ConversionContext, target: Any, index: Any) -> Any:
 
 @contextmanager
 def _existing(index: Any, items: Any) -> Iterator[None]:
-    """Tell of an index that a list or tuple does not have."""
+    """Raise the error for an index that a list or tuple does not have."""
     try:
         yield
     except IndexError:

@@ -28,7 +28,7 @@ def are_numbers(items: Sequence[Any]) -> bool:
 
 
 def kind_of_numbers(state: Any) -> torch.dtype | None:
-    """Return the dtype of a vector for the contents of a list, or None if they are no numbers."""
+    """Return the dtype of a vector for the contents of a list, or None if they are not numbers."""
     if isinstance(state, VectorState):
         return state.dtype
     if not isinstance(state, tuple) or not are_numbers(state):

@@ -175,7 +175,7 @@ def sequence_insert(context: ConversionContext, target: ListRef, index: Any, ite
     """Insert an item into a list of tensors, at its end if the index is None.
 
     Raises:
-        ScriptValueError: If the item is no tensor.
+        ScriptValueError: If the item is not a tensor.
     """
     if not isinstance(item, Tensor):
         raise ScriptValueError("Only lists of tensors can change their length at run time in ONNX.")

@@ -58,7 +58,7 @@ def axes_and_bounds(
     bounds: dict[str, None] = {}
     for index, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
         if DYNAMIC_NUMBER in spec:
-            raise ArgumentsError(f"{leaf.name} is no tensor: only dimensions of tensors are dynamic in TorchScript.")
+            raise ArgumentsError(f"{leaf.name} is not a tensor: only dimensions of tensors are dynamic in TorchScript.")
         name = named.get(index, leaf.name)
         dynamic = {axis: dim for axis, dim in spec.items() if dim not in (Dim.STATIC, Dim.AUTO)}
         if dynamic:

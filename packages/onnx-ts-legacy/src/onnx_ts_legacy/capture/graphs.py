@@ -152,7 +152,7 @@ def capture(
         model: A ScriptModule or ScriptFunction, which is taken as it is; a module or function, which is traced.
         args: Example arguments, a tuple or a single one; a dict at the end holds keyword arguments.
         kwargs: Further keyword arguments.
-        state: What becomes of changes that are no tensors: ``"ignore"`` warns of them, else they are refused.
+        state: What becomes of changes that are not tensors: ``"ignore"`` warns of them, else they are refused.
         dynamic_axes: Given the leaves of the call, returns the dynamic axes of each tensor. If it is given, a trace
             in which the data or a dynamic size decides a Python value is refused, and not only warned of.
 

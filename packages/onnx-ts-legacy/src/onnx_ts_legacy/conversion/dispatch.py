@@ -197,7 +197,7 @@ def _find_container(context: ConversionContext, node: Any, args: Sequence[Any]) 
 
 
 def _is_container_call(kind: str, args: Sequence[Any]) -> bool:
-    """Tell of calls whose container is not the first argument, or that are meant for all kinds of them."""
+    """Tell whether a call is one whose container is not the first argument, or that takes all kinds of them."""
     if kind in ("aten::len", "aten::dict"):
         return True
     return (kind == "aten::format" and isinstance(args[0], str)) or (

@@ -22,7 +22,7 @@ def number_value(context: ConversionContext, number: Any, dtype: ir.DataType | N
     """Return a 0-d value that holds a number.
 
     Raises:
-        ScriptValueError: If it is no number.
+        ScriptValueError: If it is not a number.
     """
     op = context.op
     if isinstance(number, RuntimeFloat):

@@ -185,7 +185,7 @@ class Stale:
 
 
 class Storage(Mutable):
-    """Memory of a tensor that is no view of another one; ``state`` is a :class:`Content`, or :class:`Stale`.
+    """Memory of a tensor that is not a view of another one; ``state`` is a :class:`Content`, or :class:`Stale`.
 
     Attributes:
         fake: Form of it; None while that is not settled.

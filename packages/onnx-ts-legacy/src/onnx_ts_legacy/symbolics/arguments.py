@@ -92,7 +92,7 @@ def _converted(constant: Any, descriptor: str, name: str) -> Any:
         constant = constant.tolist()
     kinds: dict[str, Callable[[Any], Any]] = {"i": int, "f": float, "s": str, "b": bool, "is": int, "fs": float}
     if descriptor not in kinds:
-        raise ScriptValueError(f"{descriptor!r} is no descriptor of a symbolic's input.")
+        raise ScriptValueError(f"{descriptor!r} is not a descriptor of a symbolic's input.")
     if descriptor in ("is", "fs"):
         items = constant if isinstance(constant, list | tuple) else [constant]
         return [kinds[descriptor](item) for item in items]

@@ -99,7 +99,7 @@ class GraphContext:
         """Add an input to the block; see :meth:`BlockNode.add_input`.
 
         Raises:
-            ScriptValueError: If this is no context of a block, or the block has all its inputs.
+            ScriptValueError: If this is not a context of a block, or the block has all its inputs.
         """
         return self._owning_node().add_input(self)
 
@@ -107,7 +107,7 @@ class GraphContext:
         """Add an output to the block; see :meth:`BlockNode.add_output`.
 
         Raises:
-            ScriptValueError: If this is no context of a block, or the block has all its outputs.
+            ScriptValueError: If this is not a context of a block, or the block has all its outputs.
         """
         return self._owning_node().add_output(self, value)
 
@@ -247,7 +247,7 @@ class GraphContext:
         ]
 
     def _list_value(self, items: ListRef) -> ir.Value:
-        """Return a list of numbers as a vector; lists of tensors are no single value."""
+        """Return a list of numbers as a vector; lists of tensors are not a single value."""
         if any(isinstance(item, Tensor) for item in items.items):
             raise ScriptValueError(
                 "A list of tensors is given as an input; unpack it with symbolic_helper._unpack_list."

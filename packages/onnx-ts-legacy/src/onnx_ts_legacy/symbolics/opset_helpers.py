@@ -1,4 +1,4 @@
-"""Functions of the modules ``symbolic_opset7`` and so on that are no ATen operators but that symbolics call."""
+"""Functions of the modules ``symbolic_opset7`` and so on that are not ATen operators but that symbolics call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _QUANTIZED = "quantized_"
 
 
 def opset_helper(name: str, opset: int) -> Callable[..., Any] | None:
-    """Return a function of the module of an opset that is no ATen operator, or None."""
+    """Return a function of the module of an opset that is not an ATen operator, or None."""
     if name == "_prepare_onnx_paddings":
         return _paddings_as_value if opset >= _PADS_ARE_AN_INPUT else _paddings_as_list
     if name.startswith(_QUANTIZED) and not hasattr(torch.ops.aten, name):

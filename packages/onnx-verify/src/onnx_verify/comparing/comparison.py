@@ -158,7 +158,7 @@ def compare_outputs(
         )
     unknown = _unknown_keys(tolerance, reference, candidate)
     if unknown:
-        raise InputError(f"tolerances are given for {unknown}, which are no outputs")
+        raise InputError(f"tolerances are given for {unknown}, which are not outputs")
     for index, ((_, expected), (name, actual)) in enumerate(zip(reference, candidate, strict=False)):
         allowed = resolve_tolerance(tolerance, name, index, expected.dtype, actual.dtype)
         case.outputs.append(

@@ -58,7 +58,7 @@ def generate_inputs(model: ModelLike | LoadedModel, spec: RandomInputs | None = 
         dimensions gets one set and the edge cases that do not change sizes.
 
     Raises:
-        InputError: if an input is no tensor, or a range or size is given for something that does not exist.
+        InputError: if an input is not a tensor, or a range or size is given for something that does not exist.
     """
     loaded = load_model(model)
     maker = _Maker(loaded, spec or RandomInputs())
@@ -77,10 +77,10 @@ class _Maker:
         if isinstance(spec.sizes, Mapping):
             unknown += sorted(spec.sizes.keys() - set(self.dims))
         if unknown:
-            raise InputError(f"{', '.join(unknown)} is no input or dynamic dimension of {model.source}")
+            raise InputError(f"{', '.join(unknown)} is not an input or dynamic dimension of {model.source}")
         for value in self.inputs:
             if value.code is None:
-                raise InputError(f"input {value.name!r} is no tensor; inputs can only be generated for tensors")
+                raise InputError(f"input {value.name!r} is not a tensor; inputs can only be generated for tensors")
 
     def sets(self) -> Iterator[InputSet]:
         """Yield the sets."""

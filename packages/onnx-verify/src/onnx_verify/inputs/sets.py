@@ -27,7 +27,7 @@ class InputSet:
     Attributes:
         args: positional arguments, nested as the model takes them; tensors, arrays and Python scalars.
         kwargs: arguments by name. An ONNX model takes those whose name is one of its inputs by that name.
-        feeds: the ONNX model's inputs by name, where they are no plain flattening of the arguments.
+        feeds: the ONNX model's inputs by name, where they are not a plain flattening of the arguments.
         label: how reports call this set.
     """
 
@@ -58,7 +58,7 @@ def as_array(value: Any, where: str) -> Array:
         return value
     if isinstance(value, (np.generic, bool, int, float, complex, str)):
         return np.asarray(value)
-    raise InputError(f"{where} is a {type(value).__name__}, which is no tensor")
+    raise InputError(f"{where} is a {type(value).__name__}, which is not a tensor")
 
 
 def bind_feeds(inputs: InputSet, specs: Sequence[ValueSpec], by_name_only: bool = False) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def bind_feeds(inputs: InputSet, specs: Sequence[ValueSpec], by_name_only: bool 
     Args:
         inputs: what the caller gave.
         specs: the model's inputs.
-        by_name_only: whether a keyword that is no input's name is an error.
+        by_name_only: whether a keyword that is not an input's name is an error.
 
     Raises:
         InputError: if the number of inputs, a name, dtype or fixed dimension does not fit.

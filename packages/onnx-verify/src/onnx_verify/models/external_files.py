@@ -24,11 +24,11 @@ def resolve_external(base: Path, location: str, tensor: str) -> Path:
 
     Raises:
         UnsafeModelError: if the location is absolute, climbs out of the folder or passes a link.
-        ModelLoadError: if the file does not exist or is no regular file.
+        ModelLoadError: if the file does not exist or is not a regular file.
     """
     where = f"tensor {tensor!r} has its data in {location!r}"
     if not location or "\x00" in location:
-        raise UnsafeModelError(f"{where}, which is no file name")
+        raise UnsafeModelError(f"{where}, which is not a file name")
     windows = PureWindowsPath(location)
     if PurePosixPath(location).is_absolute() or windows.is_absolute() or windows.drive:
         raise UnsafeModelError(f"{where}, an absolute path; external data must lie in the model's folder")
@@ -45,7 +45,7 @@ def resolve_external(base: Path, location: str, tensor: str) -> Path:
         if stat.S_ISLNK(mode):
             raise UnsafeModelError(f"{where}, behind the link {path}; put the data itself beside the model")
     if not stat.S_ISREG(os.lstat(path).st_mode):
-        raise ModelLoadError(f"{where}, but {path} is no regular file")
+        raise ModelLoadError(f"{where}, but {path} is not a regular file")
     return path
 
 
@@ -53,8 +53,8 @@ def parse_offset(text: str, key: str, tensor: str) -> int:
     """Read the decimal ``offset`` or ``length`` of an external tensor.
 
     Raises:
-        ModelLoadError: if it is no number that a file could have.
+        ModelLoadError: if it is not a number that a file could have.
     """
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise ModelLoadError(f"tensor {tensor!r} has the external data {key} {text[:40]!r}, which is no size")
+        raise ModelLoadError(f"tensor {tensor!r} has the external data {key} {text[:40]!r}, which is not a size")
     return int(text)

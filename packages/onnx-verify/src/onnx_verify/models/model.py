@@ -135,9 +135,9 @@ def load_model(source: ModelLike | LoadedModel) -> LoadedModel:
         loaded = _read(source)
         _check_text(loaded.proto)
     except UnicodeDecodeError as error:
-        raise ModelLoadError(f"the model holds a name that is no UTF-8 text: {error}") from error
+        raise ModelLoadError(f"the model holds a name that is not UTF-8 text: {error}") from error
     if not loaded.graph.output:
-        raise ModelLoadError(f"{loaded.source} has no graph outputs; it is no complete ONNX model")
+        raise ModelLoadError(f"{loaded.source} has no graph outputs; it is not a complete ONNX model")
     check_graph(loaded.graph, set(), loaded.source)
     _check_functions(loaded.proto, loaded.source)
     return loaded
@@ -184,15 +184,15 @@ def parse_model(data: bytes, source: str) -> onnx.ModelProto:
     """Parse the bytes of a model file.
 
     Raises:
-        ModelLoadError: if they are no ModelProto with a graph.
+        ModelLoadError: if they are not a ModelProto with a graph.
     """
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
     except (DecodeError, ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{source} is no ONNX model, or is cut off: {error}") from error
+        raise ModelLoadError(f"{source} is not an ONNX model, or is cut off: {error}") from error
     if not proto.HasField("graph"):
-        raise ModelLoadError(f"{source} holds no graph; it is no ONNX model")
+        raise ModelLoadError(f"{source} holds no graph; it is not an ONNX model")
     return proto
 
 

@@ -421,7 +421,7 @@ class CallableRuntime:
         """Make each run return what these buffers of the module hold after it, behind the other outputs.
 
         Returns:
-            What they hold now; empty, with nothing watched, if the callable is no module that has all of them.
+            What they hold now; empty, with nothing watched, if the callable is not a module that has all of them.
         """
         held = dict(self._module.named_buffers()) if self._module is not None else {}
         if not all(name in held for name in names):

@@ -44,7 +44,7 @@ class ProgramState:
         return bind_feeds(InputSet(feeds={**feeds, **held}), specs)
 
     def without(self, specs: tuple[ValueSpec, ...]) -> tuple[ValueSpec, ...]:
-        """Return the inputs that are no state."""
+        """Return the inputs that are not state."""
         return tuple(spec for spec in specs if spec.name not in self.outputs)
 
 

@@ -26,7 +26,7 @@ class TensorMetrics:
 
     The maxima and means are over the elements that are finite on both sides. ``max_rel`` is relative to the
     reference and ignores elements where it is zero. ``max_ulp`` counts representable numbers between the two
-    values; it is None where the dtypes differ or are no floats. ``cosine`` and ``snr_db`` (10 log10 of signal
+    values; it is None where the dtypes differ or are not floats. ``cosine`` and ``snr_db`` (10 log10 of signal
     power over error power; infinite without an error) are None where they are undefined.
 
     ``worst_index`` is the index of the element whose error is the largest multiple of its tolerance, with

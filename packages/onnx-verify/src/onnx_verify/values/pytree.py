@@ -18,7 +18,7 @@ from onnx_verify.values.torch_tensors import loaded_torch
 
 
 def flatten(tree: Any) -> list[Any]:
-    """Return the leaves of a nested structure in order; None is no leaf."""
+    """Return the leaves of a nested structure in order; None is not a leaf."""
     if loaded_torch() is not None:
         pytree = importlib.import_module("torch.utils._pytree")
         leaves = [leaf for leaf in pytree.tree_leaves(tree) if leaf is not None]

@@ -19,7 +19,7 @@ _FUNCTIONS_IR_VERSION = 8
 
 
 def ir_version_for(opset: int) -> int:
-    """Return the lowest IR version whose runtimes know ``opset``, and in which weights are no inputs."""
+    """Return the lowest IR version whose runtimes know ``opset``, and in which weights are not inputs."""
     known = [row[1] for row in onnx.helper.VERSION_TABLE if row[2] >= opset]
     return max(min(known), _LOWEST_IR_VERSION)
 

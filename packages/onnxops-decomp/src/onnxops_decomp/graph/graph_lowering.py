@@ -70,7 +70,7 @@ class GraphLowering:
         table: Lowerings to use.
         symbols: Names of the symbolic dimensions.
         decomposer: Source of decompositions; pass one along to share its results between graphs.
-        handlers: What to do with call targets that are no ATen overloads, such as higher-order operators.
+        handlers: What to do with call targets that are not ATen overloads, such as higher-order operators.
         origin: Called with a node and the metadata of the node whose nested graph it is in (empty in the outermost),
             returns the metadata to stamp its ONNX nodes with.
 

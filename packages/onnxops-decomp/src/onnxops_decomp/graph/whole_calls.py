@@ -318,7 +318,7 @@ class WholeCalls(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         args = _with_boolean_masks(func, args)
         if func == _READS_DATA:
-            # What `data` gives is no call for torch.export, which keeps it as a constant without contents.
+            # What `data` gives is not a call for torch.export, which keeps it as a constant without contents.
             return args[0].detach()
         if func is torch.as_tensor:
             return _tensor_of(*args, **kwargs)

@@ -192,7 +192,7 @@ class GraphImport:
     # Graphs
 
     def inputs(self, values: Iterable[ir.Value]) -> None:
-        """Add a placeholder for each input that is no weight."""
+        """Add a placeholder for each input that is not a weight."""
         for value in values:
             if value.is_initializer():
                 continue

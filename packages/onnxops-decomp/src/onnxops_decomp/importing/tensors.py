@@ -55,14 +55,14 @@ def _inside(tensor: ir.ExternalTensor) -> Path:
     base = Path(tensor.base_dir)
     parts = Path(location.replace("\\", "/")).parts
     if not parts or "\x00" in location or ".." in parts or Path(location).is_absolute() or ":" in parts[0]:
-        raise ModelImportError(f"{where}, which is no file in the model's folder.")
+        raise ModelImportError(f"{where}, which is not a file in the model's folder.")
     path = base
     for part in parts:
         path = path / part
         if path.is_symlink():
             raise ModelImportError(f"{where}, behind the link {str(path)!r}; put the data itself beside the model.")
     if not path.is_file():
-        raise ModelImportError(f"{where}, which is no regular file.")
+        raise ModelImportError(f"{where}, which is not a regular file.")
     return path
 
 

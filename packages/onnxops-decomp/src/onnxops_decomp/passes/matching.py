@@ -49,7 +49,7 @@ def sole_user(value: ir.Value) -> ir.Node | None:
 
 
 def constant(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """Return the contents of a small initializer that is no weight, else None."""
+    """Return the contents of a small initializer that is not a weight, else None."""
     if value is None or not value.is_initializer() or value.const_value is None or value.const_value.size > 64:
         return None
     if isinstance(value.const_value, ir.tensor_adapters.TorchTensor):

@@ -34,7 +34,7 @@ NEWER_OPERATORS = Path(__file__).with_name("newer_operators.json")
 
 
 def check_opset(opset: int) -> None:
-    """Refuse a number that is no opset of a model.
+    """Refuse a number that is not an opset of a model.
 
     Raises:
         UnsupportedOpsetError: If it is none.

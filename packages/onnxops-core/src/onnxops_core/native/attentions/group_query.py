@@ -62,7 +62,7 @@ class GroupQueryAttentionCall(Call[Any]):
         do_rotary: whether queries and keys are rotated first.
         local_window_size: how many keys a query attends, its own included; -1 for all.
         qk_norm_epsilon: added to the mean squares of the normalizations.
-        qk_output: must be 0: the scores are no output.
+        qk_output: must be 0: the scores are not an output.
         rotary_interleaved: whether rotated pairs are neighbours.
         scale: factor of the scores; 0 stands for ``1 / sqrt(head_size)``.
         sliding_window_cache: must be False: the cache holds the whole sequence.

@@ -336,7 +336,7 @@ def like_first_input(call: Call[Any]) -> torch.Tensor:
 
 
 def find_native_op(overload: object) -> NativeOp | None:
-    """Return the native operator behind a graph node's target, or None if it is no native operator.
+    """Return the native operator behind a graph node's target, or None if it is not a native operator.
 
     The operators of ``torch.onnx.ops`` are found too: they have the same signatures.
     """

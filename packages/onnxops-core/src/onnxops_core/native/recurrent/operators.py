@@ -162,7 +162,7 @@ def _linear(run: Callable[..., Two]) -> Callable[[LinearAttentionCall], Two]:
         v = _heads(call.value, kv_num_heads, dtype)
         size, v_size = k.shape[3], v.shape[3]
         q = _heads(query, call.q_num_heads, dtype) * (call.scale or size**-0.5)
-        # The query heads that share a state stand beside each other: (batch, kv_heads, group, sequence, size).
+        # The query heads that share a state are adjacent: (batch, kv_heads, group, sequence, size).
         q = q.unflatten(1, (kv_num_heads, call.q_num_heads // kv_num_heads))
         logarithms = None if call.decay is None else _heads(call.decay, kv_num_heads, dtype)
         rate = None if call.beta is None else call.beta.to(dtype).transpose(1, 2).unsqueeze(-1)

@@ -460,6 +460,6 @@ def _class_at(path: str) -> type:
     """Return a class of transformers; a file may name no other."""
     module, name = path.split(":")
     if module.split(".")[0] != "transformers":
-        raise InvalidArgumentError(f"{path} is no class of transformers.")
+        raise InvalidArgumentError(f"{path} is not a class of transformers.")
     found: type = getattr(importlib.import_module(module), name)
     return found

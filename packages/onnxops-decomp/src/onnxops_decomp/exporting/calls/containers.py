@@ -28,7 +28,7 @@ def register_containers(values: Iterable[Any], *, results: bool = False) -> None
         results: Whether it returns them.
 
     Raises:
-        InvalidArgumentError: If a container keeps something that is no tensor, as some caches do.
+        InvalidArgumentError: If a container keeps something that is not a tensor, as some caches do.
     """
     pending = list(values)
     while pending:

@@ -75,7 +75,7 @@ def without_keywords(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call whose last positional one may be a dict of keyword arguments, as in torch.onnx.
 
-    It is an argument itself if the model takes it as one and its keys are no parameters.
+    It is an argument itself if the model takes it as one and its keys are not parameters.
     """
     named = dict(kwargs or {})
     last = args[-1] if args else None
@@ -200,7 +200,7 @@ def check_names(
         error: What to raise.
 
     Raises:
-        OnnxExporterError: If a name is given twice, is that of a weight, or is no name.
+        OnnxExporterError: If a name is given twice, is that of a weight, or is not a name.
     """
     found: set[str] = set()
     for argument, names in (("input_names", input_names), ("output_names", output_names)):
@@ -208,7 +208,7 @@ def check_names(
             raise error(f"{argument} is a list of names, not {names!r}.")
         for name in names:
             if not name.strip() or not name.isprintable():
-                raise error(f"{argument} gives {name!r}, which is no name for a value of an ONNX model.")
+                raise error(f"{argument} gives {name!r}, which is not a name for a value of an ONNX model.")
             if name in found or name in weights:
                 owner = "a weight" if name in weights else "another input or output"
                 raise error(f"{argument} gives the name {name!r}, which is that of {owner}.")
@@ -233,7 +233,7 @@ def warn_of_numbers(constants: Mapping[str, Any], alternative: str) -> None:
     """Warn of numbers of the example that are part of the model.
 
     Args:
-        constants: The arguments that are no inputs, by name.
+        constants: The arguments that are not inputs, by name.
         alternative: How to make inputs of them.
 
     Warns:
@@ -256,7 +256,7 @@ def without_absent(given: Sequence[str], absent: Collection[str]) -> Sequence[st
     """
     for name in given:
         if name in absent:
-            warn_user(f"input_names has {name!r}, which the example leaves at None: it is no input.")
+            warn_user(f"input_names has {name!r}, which the example leaves at None: it is not an input.")
     return given if isinstance(given, str) else [name for name in given if name not in absent]
 
 
@@ -302,7 +302,7 @@ def warn_of_names(given: Sequence[str], named: Mapping[int, str], leaves: Sequen
     for name in given:
         if name not in named.values():
             absent = ", ".join(leaf.name for leaf in leaves if leaf.value is None and not leaf.is_input)
-            text = f"input_names has {name!r} for an argument that is None in the example ({absent}): it is no input."
+            text = f"input_names has {name!r} for an argument that is None in the example ({absent}), not an input."
             warn_user(f"{text} The inputs are, in order: {inputs}.")
     for index, name in named.items():
         if name != leaves[index].name and name in own:

@@ -93,7 +93,7 @@ class CallableProgram:
             args: What the torch model takes. Unless :attr:`answer` is ``"structure"``, the inputs of the model in
                 order will do as well, those of the state included.
             kwargs: What the torch model takes by keyword. Each parameter may be given by position or by keyword, as
-                in torch, whichever way the example gave it. What is no parameter may be an input of the model by its
+                in torch, whichever way the example gave it. What is not a parameter may be an input of the model by its
                 name: state, or all inputs.
 
         Returns:

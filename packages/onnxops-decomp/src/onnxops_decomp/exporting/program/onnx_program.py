@@ -132,7 +132,7 @@ class ONNXProgram(CallableProgram):
             rename_mapping: New name of each dimension. A dimension that is an expression is renamed inside.
 
         Raises:
-            InvalidArgumentError: If a name is no dimension of the model, or a new one is no identifier.
+            InvalidArgumentError: If a name is not a dimension of the model, or a new one is not an identifier.
         """
         names = {str(old.value if isinstance(old, ir.SymbolicDim) else old): new for old, new in rename_mapping.items()}
         rename_dimensions(self.model, names)

@@ -12,7 +12,7 @@ _REFUSAL = re.compile(r"Could not find an implementation for (\S+)\((\d+)\) node
 
 
 def refused_node(model: ir.Model, message: str) -> str | None:
-    """Return what to tell of a node that the runtime has no kernel for; None if it complains of something else."""
+    """Return what to say about a node that the runtime has no kernel for; None if its complaint is another."""
     found = _REFUSAL.search(message)
     if found is None:
         return None

@@ -88,7 +88,7 @@ def save_model(model: ir.Model, destination: str | os.PathLike[str] | IO[bytes],
             else:
                 with beside.open("wb") as file:
                     write_model(model, file)
-            # The data goes first: a model file never stands beside data that is not its own.
+            # The data goes first: a model file never lies next to data that is not its own.
             _move(Path(folder), path.parent, [name for name in (data, path.name) if (Path(folder) / name).exists()])
     except OSError as error:
         raise SaveError(f"The model cannot be written to {path}: {error.strerror or error}.") from error
@@ -115,11 +115,12 @@ def _write_to(model: ir.Model, file: IO[bytes], how: Saving) -> None:
     """Write a model to an open file, in one piece; a file that can be cut is as it was if that fails.
 
     Raises:
-        SaveError: If the file takes no bytes, or not so many, or weights are to stand beside it.
+        SaveError: If the file takes no bytes, or not so many, or weights are to be stored next to it.
     """
     if how.external_data:
         raise SaveError(
-            "External data needs a path to stand beside; an open file has none. Give a path, or external_data=False."
+            "External data is stored next to the model, but an open file has no path. Give a path, or "
+            "external_data=False."
         )
     if isinstance(file, io.TextIOBase) or not hasattr(file, "write"):
         raise SaveError(f"The model needs a path or a file opened for writing bytes, not {type(file).__name__}.")

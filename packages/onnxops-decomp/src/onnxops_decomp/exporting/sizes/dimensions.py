@@ -21,7 +21,7 @@ def rename_dimensions(model: ir.Model, names: Mapping[str, str]) -> None:
     """Rename symbolic dimensions in all shapes of a model.
 
     Raises:
-        InvalidArgumentError: If a name is no dimension of an input or output, or a new one is no identifier.
+        InvalidArgumentError: If a name is not a dimension of an input or output, or a new one is not an identifier.
     """
     ends = [*model.graph.inputs, *model.graph.outputs]
     known = {dim.value for value in ends for dim in value.shape or () if not isinstance(dim, int)}
@@ -29,7 +29,7 @@ def rename_dimensions(model: ir.Model, names: Mapping[str, str]) -> None:
         if old not in known:
             raise InvalidArgumentError(f"The model has no dimension {old!r}; it has {sorted(filter(None, known))}.")
         if not new.isidentifier():
-            raise InvalidArgumentError(f"{new!r} is no name for a dimension.")
+            raise InvalidArgumentError(f"{new!r} is not a name for a dimension.")
     graphs = [model.graph, *(function.graph for function in model.functions.values())]
     values = [value for graph in graphs for value in graph.inputs]
     values += [output for graph in graphs for node in graph.all_nodes() for output in node.outputs]

@@ -206,7 +206,7 @@ def normalized_shapes(
         place = next(((p, i) for p, names in leaves.items() for i, name in enumerate(names) if key in name), None)
         if place is None:
             known = ", ".join([*arguments, *(input_names or ())])
-            raise InvalidArgumentError(f"dynamic_shapes names {key!r}, which is no input of the model ({known}).")
+            raise InvalidArgumentError(f"dynamic_shapes names {key!r}, which is not an input of the model ({known}).")
         parameter, index = place
         if result[parameter] is None:
             result[parameter] = FlatSpecs([None] * len(leaves[parameter]))
@@ -288,7 +288,7 @@ def _axes(spec: Any, rank: int) -> dict[int, Any]:
     """Return what is declared for the axes of a tensor, counted from the front.
 
     Raises:
-        InvalidArgumentError: If an entry names no axis of the tensor, or is no dimension.
+        InvalidArgumentError: If an entry names no axis of the tensor, or is not a dimension.
     """
     if not isinstance(spec, Mapping | list | tuple):
         raise InvalidArgumentError(

@@ -371,7 +371,7 @@ class Attributes(_Named):
 
 
 class Class(_Named):
-    """The attributes of a class that are no methods, properties or the like."""
+    """The attributes of a class that are not methods, properties or the like."""
 
     __slots__ = ()
 

@@ -14,7 +14,7 @@ def needed_state(
 ) -> set[str]:
     """Return the names of what a later call depends on.
 
-    What is written before it is read, or comes back as it went in, is no state.
+    What is written before it is read, or comes back as it went in, is not state.
 
     Args:
         outputs: The outputs of the model that are not its state.

@@ -122,7 +122,7 @@ def _targets(key: Any, functions: Sequence[Function]) -> list[_Target]:
     packet = getattr(torch.ops.aten, key.__name__, None) if isinstance(key, _BUILTINS) else None
     if packet is None:
         raise InvalidArgumentError(
-            f"custom_translation_table has the key {_shown(key)}, which is no operator: give an overload such as "
+            f"custom_translation_table has the key {_shown(key)}, which is not an operator: give an overload such as "
             "torch.ops.aten.relu.default, or its name."
         )
     return _fitting_overloads(packet, functions)
@@ -229,7 +229,7 @@ def _parameters(function: Function) -> list[inspect.Parameter]:
         return list(inspect.signature(_plain(function)).parameters.values())
     except (TypeError, ValueError):
         raise InvalidArgumentError(
-            f"custom_translation_table gives {_shown(function)}, which is no function with a signature. {_TWO_WAYS}"
+            f"custom_translation_table gives {_shown(function)}, which is not a function with a signature. {_TWO_WAYS}"
         ) from None
 
 

@@ -20,7 +20,7 @@ def _recording() -> bool:
 
 
 def _own(values: Any) -> tuple[Any, ...]:
-    """Return values that are no inputs and show no memory of any, as torch's operators of higher order ask."""
+    """Return values that are not inputs and show no memory of any, as torch's operators of higher order ask."""
     return tuple(value.clone() if isinstance(value, Tensor) else value for value in values)
 
 

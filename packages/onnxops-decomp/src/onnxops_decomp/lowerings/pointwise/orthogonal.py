@@ -66,7 +66,7 @@ def _evaluated(op: OpBuilder, x: ir.Value, degree: ir.Value, recurrence: Recurre
     argument, wanted = op.Add(x, zero), op.Add(degree, zero)
     first = op.Add(op.Mul(argument, b), a)
     largest = op.ReduceMax(op.Where(op.IsNaN(wanted), 0, wanted), keepdims=0)
-    # Of no elements the maximum is -inf, which is no number of steps.
+    # Of no elements the maximum is -inf, which is not a number of steps.
     steps = op.cast(op.Max(op.Sub(largest, 1), 0), INT64)
     body = op.subgraph()
     index, going = body.input("index", INT64, ()), body.input("going", BOOL, ())

@@ -332,7 +332,7 @@ def _gamma(op: OpBuilder, alpha: ir.Value) -> ir.Value:
     def is_over(body: OpBuilder, state: list[ir.Value]) -> ir.Value:
         return body.Equal(body.ReduceSum(body.cast(state[1], ir.DataType.INT32), keepdims=0), 0)
 
-    # Nothing is drawn for what is no shape of a distribution.
+    # Nothing is drawn for what is not a shape of a distribution.
     valid = op.And(op.Greater(alpha, 0.0), op.Less(alpha, math.inf))
     start = op.Where(op.GreaterOrEqual(alpha, 0.0), alpha, math.nan)
     (drawn, _, stream), _ = repeat(op, INT64_MAX, [start, valid, _streams(op, alpha)], step, unless=is_over)

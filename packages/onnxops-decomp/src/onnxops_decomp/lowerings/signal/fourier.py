@@ -51,7 +51,7 @@ def _scaled(op: OpBuilder, value: ir.Value, points: Size, exponent: float) -> ir
 def precise_dtype(op: OpBuilder, value: ir.Value, length: Size) -> ir.DataType:
     """Return the dtype to transform ``value`` in.
 
-    ONNX Runtime transforms lengths that are no powers of two by a convolution (Bluestein) that leaves FLOAT some 4
+    ONNX Runtime transforms lengths that are not powers of two by a convolution (Bluestein) that leaves FLOAT some 4
     digits; in DOUBLE the same gives all that FLOAT can hold.
     """
     if isinstance(length, int) and length > 0 and length & (length - 1) == 0:
