@@ -17,6 +17,7 @@ from torch import nn
 import onnx_fx_export
 import onnx_ts_legacy
 from onnx_fx_export import OnnxExporterError
+from onnx_fx_export.compat.arguments import TorchArguments
 from onnxops_decomp.exporting import OPTIONS, ExportPath
 
 # A call inside of replace_torch_onnx is one of the others.
@@ -34,7 +35,8 @@ BY_VALUE = ("opset_version", "dynamic_shapes", "optimize")
 
 def parameters(export: Any) -> set[str]:
     found = inspect.signature(export).parameters.values()
-    return {parameter.name for parameter in found if parameter.kind is not parameter.VAR_KEYWORD}
+    further = TorchArguments.__annotations__ if export is onnx_fx_export.export else {}
+    return {parameter.name for parameter in found if parameter.kind is not parameter.VAR_KEYWORD} | further.keys()
 
 
 def test_every_argument_of_an_export_has_a_row_and_a_probe() -> None:
