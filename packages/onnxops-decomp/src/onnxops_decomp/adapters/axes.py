@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnxops_decomp.builder.forms import Adapter, adapter
 from onnxops_decomp.formulas.operands import static_ints
+from onnxops_decomp.spec.traits import Trait, operators_with
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -49,19 +50,9 @@ def _with_axes_attribute(op_type: str, below: int) -> Adapter:
     return reduce
 
 
-adapter("ReduceSum", below=13)(_with_axes_attribute("ReduceSum", 13))
-for _name in (
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSum",
-    "ReduceLogSumExp",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSumSquare",
-):
-    adapter(_name, below=18)(_with_axes_attribute(_name, 18))
+for _name in operators_with(Trait.REDUCES):
+    _since = 13 if _name == "ReduceSum" else 18
+    adapter(_name, below=_since)(_with_axes_attribute(_name, _since))
 
 
 @adapter("ReduceMax", below=12)

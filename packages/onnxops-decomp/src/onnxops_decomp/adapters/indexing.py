@@ -12,16 +12,13 @@ from onnxops_decomp.builder.forms import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.formulas.operands import arange, dim_sizes, halves, rank_of, repeat, static_ints
 from onnxops_decomp.spec.inference import dims_of, is_nonnegative
+from onnxops_decomp.spec.traits import Trait, has_trait
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.builder.sizes import Size
 
 _BOOL, _INT64, _DOUBLE = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.DOUBLE
-_NEVER_NEGATIVE = frozenset(("ArgMax", "ArgMin", "NonZero", "Shape"))
-_KEEPS_SIGN = frozenset(
-    ("Cast", "Expand", "Gather", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
-)
 
 
 # ---- indices that count from the end
@@ -38,9 +35,9 @@ def _is_positive(op: OpBuilder, value: ir.Value | None) -> bool:
         node = None if value is None else value.producer()
         if node is None:
             return False
-        if node.op_type in _NEVER_NEGATIVE or (node.op_type == "TopK" and value is node.outputs[1]):
+        if has_trait(node.op_type, Trait.COUNTS) or (node.op_type == "TopK" and value is node.outputs[1]):
             return True
-        if node.op_type not in _KEEPS_SIGN:
+        if node.op_type != "Cast" and not has_trait(node.op_type, Trait.MOVES):
             return False
         value = node.inputs[0]
     return False

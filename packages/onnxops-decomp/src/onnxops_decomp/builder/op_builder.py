@@ -26,20 +26,10 @@ from onnxops_decomp.builder.sizes import SizeOperations
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.spec import inference
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OpSpec, first_opset, op_spec
+from onnxops_decomp.spec.traits import Trait, has_trait
 
 __all__ = ["OpBuilder"]
 
-_NEVER_MERGED = frozenset(
-    (
-        "Bernoulli",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    )
-)
 _MERGED_SIZE_LIMIT = 4096
 
 
@@ -289,7 +279,7 @@ class OpBuilder(SizeOperations):
             return self._widened(plan, values, attributes, count)
         target = plan.target
         key = None
-        if op_type not in _NEVER_MERGED:
+        if not has_trait(op_type, Trait.RANDOM):
             key = binding.merge_key(target, values, attributes, count)
             found = self.scope.find(key) if key is not None else None
             if found is not None:

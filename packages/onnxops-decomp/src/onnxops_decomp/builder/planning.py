@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxops_decomp.builder.runtime import Runtime
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET, Formal, OpSpec, first_opset, op_spec
+from onnxops_decomp.spec.traits import Trait, has_trait
 
 __all__ = ["NEGATIVE_AXES_OPSET", "Dtypes", "Plan", "dtypes_of", "make_plan", "open_dtype", "with_positive_axes"]
 
@@ -19,7 +20,6 @@ Dtypes = tuple[ir.DataType | None, ...]
 
 # Opset 11 let axes count from the end, everywhere but in the few operators that always did.
 NEGATIVE_AXES_OPSET = 11
-_ALWAYS_NEGATIVE = frozenset(("Gather", "LpNormalization", "OneHot", "TopK"))
 
 _T = ir.DataType
 _FLOAT8 = (_T.FLOAT8E4M3FN, _T.FLOAT8E4M3FNUZ, _T.FLOAT8E5M2, _T.FLOAT8E5M2FNUZ)
@@ -38,28 +38,7 @@ _WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
     _T.UINT32: (_T.INT64,),
     **dict.fromkeys(_FLOAT8, (_T.FLOAT16, _T.FLOAT)),
 }
-# Operators that move or compare values: there an integer may also pass through a float that holds all of its range.
-_ORDER_ONLY = frozenset(
-    (
-        "ArgMax",
-        "ArgMin",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Max",
-        "MaxPool",
-        "Min",
-        "NonZero",
-        "Pad",
-        "ReduceMax",
-        "ReduceMin",
-        "Relu",
-        "TopK",
-        "Unique",
-    )
-)
+# Where values are only moved or compared, an integer may also pass through a float that holds all of its range.
 _HELD_BY_FLOAT: dict[ir.DataType, tuple[ir.DataType, ...]] = {
     **dict.fromkeys((_T.BOOL, _T.UINT8, _T.INT8, _T.INT16, _T.UINT16), (_T.FLOAT, _T.DOUBLE)),
     **dict.fromkeys((_T.INT32, _T.UINT32), (_T.DOUBLE,)),
@@ -169,7 +148,7 @@ def _specified(target: OpSpec, formal: Formal, index: int, dtype: ir.DataType, o
     if dtype not in formal.dtypes:
         # A value that a loop carries has a type of its own, which a cast for all of them would not keep.
         stand_ins = () if op_type == "Cast" or not formal.homogeneous else _WIDER.get(dtype, ())
-        if op_type in _ORDER_ONLY:
+        if has_trait(op_type, Trait.ORDERS):
             stand_ins += _HELD_BY_FLOAT.get(dtype, ())
         found = next((wide for wide in stand_ins if wide in formal.dtypes), None)
         if found is None:
@@ -238,7 +217,7 @@ def with_positive_axes(
     Raises:
         UnsupportedOpsetError: If an axis counts from the end of a tensor of unknown rank.
     """
-    if op_type in _ALWAYS_NEGATIVE:
+    if has_trait(op_type, Trait.NEGATIVE_AXES):
         return attributes
     axis, axes = attributes.get("axis", 0), attributes.get("axes", ())
     if axis >= 0 and all(a >= 0 for a in axes):

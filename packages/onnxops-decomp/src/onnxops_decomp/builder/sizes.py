@@ -18,6 +18,7 @@ from onnxops_decomp.builder.expressions import at_sizes, emit_expression, is_com
 from onnxops_decomp.builder.scope import NodeWriter
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dim, dims_of, same_dim
+from onnxops_decomp.spec.traits import Trait, has_trait
 
 __all__ = ["INT64_MAX", "Size", "SizeOperations", "is_one", "is_zero"]
 
@@ -25,7 +26,6 @@ Size = int | ir.Value
 INT64_MAX = np.iinfo(np.int64).max
 
 DIM_KEY = "onnxops_decomp.dim"
-_KEEPS_ORDER = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 
 
 @functools.cache
@@ -269,7 +269,7 @@ def _has_dims(value: ir.Value, wanted: Sequence[Dim]) -> bool:
 def _reshaped_from(value: ir.Value) -> Iterator[ir.Value]:
     """Yield the values that hold the same elements in the same order as ``value``, the nearest first."""
     node = value.producer()
-    while node is not None and node.op_type in _KEEPS_ORDER and not node.domain:
+    while node is not None and has_trait(node.op_type, Trait.RESHAPES, node.domain):
         source = node.inputs[0]
         assert source is not None
         yield source

@@ -20,6 +20,7 @@ from onnxops_decomp.importing.registry import Implementation, Kind, implementati
 from onnxops_decomp.importing.tensors import FileMaps, to_value
 from onnxops_decomp.importing.values import carrier, number, numbers, to_tensor
 from onnxops_decomp.spec.schemas import OpSpec, op_spec
+from onnxops_decomp.spec.traits import Trait, has_trait
 
 __all__ = ["GraphImport", "Root"]
 
@@ -27,7 +28,6 @@ _FOLDED = 1024
 """Constants of more elements are computed when the module runs."""
 _NUMBER_TYPES = {torch.int64, torch.int32, torch.bool}
 _NEVER_FOLDED = {"If", "Loop", "Scan", "SequenceMap", "FlexAttention"}
-_RANDOM = re.compile("Random|Bernoulli|Multinomial|Dropout")
 _NODE_KEY = "onnx"
 
 
@@ -401,7 +401,7 @@ class GraphImport:
         """Compute a call of small constants; tell whether it was one."""
         given = [each for each in (*bound.args, *bound.kwargs.values()) if isinstance(each, Given)]
         constants = [self.find(each.value).constant for each in given]
-        if not constants or node.op_type in _NEVER_FOLDED or _RANDOM.search(node.op_type):
+        if not constants or node.op_type in _NEVER_FOLDED or has_trait(node.op_type, Trait.RANDOM):
             return False
         if any(not isinstance(each, torch.Tensor) or each.numel() > _FOLDED for each in constants):
             return False

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from onnxops_decomp.spec.traits import Trait, operators_with
+
 __all__ = [
     "FIRST_ALONE",
     "SAME_SHAPES",
@@ -422,50 +424,8 @@ _RULES: dict[str, ShapeRule] = {
         ],
         _first,
     ),
-    **dict.fromkeys(
-        [
-            "Add",
-            "And",
-            "BitShift",
-            "BitwiseAnd",
-            "BitwiseOr",
-            "BitwiseXor",
-            "Div",
-            "Equal",
-            "Greater",
-            "GreaterOrEqual",
-            "Less",
-            "LessOrEqual",
-            "Max",
-            "Mean",
-            "Min",
-            "Mod",
-            "Mul",
-            "Or",
-            "Pow",
-            "PRelu",
-            "Sub",
-            "Sum",
-            "Where",
-            "Xor",
-        ],
-        _broadcast,
-    ),
-    **dict.fromkeys(
-        [
-            "ReduceL1",
-            "ReduceL2",
-            "ReduceLogSum",
-            "ReduceLogSumExp",
-            "ReduceMax",
-            "ReduceMean",
-            "ReduceMin",
-            "ReduceProd",
-            "ReduceSum",
-            "ReduceSumSquare",
-        ],
-        _reduce,
-    ),
+    **dict.fromkeys(operators_with(Trait.BROADCASTS), _broadcast),
+    **dict.fromkeys(operators_with(Trait.REDUCES), _reduce),
     "Attention": _attention,
     "AveragePool": _pool,
     "Conv": _conv,

@@ -9,16 +9,10 @@ import onnx_ir as ir
 
 from onnxops_decomp.builder.sizes import DIM_KEY
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, value_of_size
+from onnxops_decomp.spec.traits import Trait, has_trait
 
 __all__ = ["assumed_conditions"]
 
-# Operators whose result has the elements of their first operand, or copies of them.
-_KEEP_ELEMENTS = frozenset(
-    ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
-)
-_BROADCAST = frozenset(
-    ("Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mul", "Sub", "Where")
-)
 
 
 def assumed_conditions(model: ir.Model, *, divisions: bool = False) -> list[str]:
@@ -64,7 +58,7 @@ def _end(value: ir.Value) -> str | None:
     node = value.producer()
     if node is None or node.domain:
         return None
-    if node.op_type in _KEEP_ELEMENTS and node.inputs[0] is not None:
+    if node.inputs[0] is not None and (node.op_type == "Cast" or has_trait(node.op_type, Trait.REARRANGES)):
         return _end(node.inputs[0])
     if node.op_type == "Range":
         _, limit, step = node.inputs
@@ -92,7 +86,7 @@ def _text(dim: object) -> str | None:
 
 
 def _of_broadcast(node: ir.Node) -> Iterator[str]:
-    if node.op_type not in _BROADCAST or node.domain:
+    if not has_trait(node.op_type, Trait.BROADCASTS, node.domain):
         return
     shapes = [value.shape for value in node.inputs if value is not None]
     present = [shape for shape in shapes if shape is not None]

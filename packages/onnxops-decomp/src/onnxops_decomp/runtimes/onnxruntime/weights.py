@@ -18,6 +18,7 @@ from onnxops_decomp.passes.derived import DerivedTensor
 from onnxops_decomp.passes.matching import dims, operand, producer, replace_outputs, sweep
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
 from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import refusal
+from onnxops_decomp.spec.traits import Trait, has_trait
 
 __all__ = ["FuseQuantizedProducts"]
 
@@ -28,7 +29,6 @@ _SIGNED = frozenset((ir.DataType.INT4, ir.DataType.INT8))
 _UNSIGNED = frozenset((ir.DataType.UINT4, ir.DataType.UINT8))
 # Where the bias stands among the operands.
 _BIAS = 5
-_LAYOUT_ONLY = ("Reshape", "Unsqueeze", "Squeeze", "Identity")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,9 +175,9 @@ def _spelt_out(weight: ir.Value) -> _Parts | None:
 
 def _stored(value: ir.Value | None, *, casts: bool = False) -> ir.Value | None:
     """Return the weight whose elements a value has, in their order; from integers to floats where ``casts`` allows."""
-    passed = (*_LAYOUT_ONLY, "Cast") if casts else _LAYOUT_ONLY
     while value is not None and (node := value.producer()) is not None:
-        if node.domain or node.op_type not in passed:
+        is_cast = casts and node.op_type == "Cast" and not node.domain
+        if not is_cast and not has_trait(node.op_type, Trait.RESHAPES, node.domain):
             return None
         value = operand(node, 0)
     if value is None or not value.is_initializer() or value.is_graph_input() or value.const_value is None:

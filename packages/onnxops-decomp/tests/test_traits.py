@@ -1,0 +1,71 @@
+"""What the table of traits says of an operator is what ONNX's schemas and ONNX's own evaluator say."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from onnxops_decomp.spec.traits import Trait, has_trait, operators_with
+
+NEWEST = {schema.name: schema for schema in onnx.defs.get_all_schemas() if not schema.domain}
+# What an operator needs besides its first operand, of shape (2, 3).
+FURTHER: dict[str, list[np.ndarray]] = {
+    "Expand": [np.array([2, 2, 3])],
+    "Gather": [np.array([1, 0])],
+    "Reshape": [np.array([3, 2])],
+    "Slice": [np.array([1]), np.array([3]), np.array([1])],
+    "Tile": [np.array([2, 1])],
+    "Unsqueeze": [np.array([0])],
+}
+
+
+@pytest.mark.parametrize("op_type", {name for trait in Trait for name in operators_with(trait)})
+def test_a_row_is_that_of_an_operator(op_type: str) -> None:
+    assert op_type in NEWEST
+
+
+def moved(op_type: str) -> tuple[np.ndarray, np.ndarray]:
+    """The operand and the result of an operator on six different numbers."""
+    x, further = np.arange(6, dtype=np.float32).reshape(2, 3), FURTHER.get(op_type, [])
+    names = ["x", *(f"further_{index}" for index in range(len(further)))]
+    constants = [onnx.numpy_helper.from_array(value, name) for name, value in zip(names[1:], further, strict=True)]
+    graph = helper.make_graph(
+        [helper.make_node(op_type, names, ["y"])],
+        op_type,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    [y] = ReferenceEvaluator(model).run(None, {"x": x})
+    return x, y
+
+
+@pytest.mark.parametrize("op_type", operators_with(Trait.MOVES))
+def test_elements_are_moved_as_the_table_says(op_type: str) -> None:
+    x, y = moved(op_type)
+
+    assert set(y.ravel()) <= set(x.ravel())
+    if has_trait(op_type, Trait.REARRANGES):
+        assert set(y.ravel()) == set(x.ravel())
+    if has_trait(op_type, Trait.RESHAPES):
+        assert y.ravel().tolist() == x.ravel().tolist()
+
+
+@pytest.mark.parametrize("op_type", operators_with(Trait.REDUCES))
+def test_the_axes_of_a_reduction_are_an_input(op_type: str) -> None:
+    assert [formal.name for formal in NEWEST[op_type].inputs] == ["data", "axes"]
+
+
+@pytest.mark.skipif(not hasattr(onnx.defs.OpSchema, "NodeDeterminism"), reason="this onnx does not say it of operators")
+def test_random_operators_are_those_that_onnx_calls_so() -> None:
+    deterministic = onnx.defs.OpSchema.NodeDeterminism.Deterministic
+    random = {name for name in operators_with(Trait.RANDOM) if NEWEST[name].node_determinism != deterministic}
+    assert random == set(operators_with(Trait.RANDOM))
+
+
+def test_operators_of_other_domains_have_no_traits() -> None:
+    assert not has_trait("Reshape", Trait.RESHAPES, "com.microsoft")
