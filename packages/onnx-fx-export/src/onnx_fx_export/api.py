@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NoReturn
+from typing import IO, Any, Literal, Unpack
 
 import torch
 
 from onnx_fx_export._version import __version__
+from onnx_fx_export.compat.arguments import TorchArguments, with_defaults
 from onnx_fx_export.errors import ConversionError, InvalidArgumentError
 from onnx_fx_export.inputs.arguments import example_call, with_own_description
 from onnx_fx_export.lower.convert import ConversionOptions
@@ -73,12 +74,7 @@ def export(
     artifacts_dir: str | os.PathLike[str] = ".",
     progress: Callable[[str], None] | None = None,
     metadata: Metadata = "source",
-    training: torch.onnx.TrainingMode | None = None,
-    operator_export_type: torch.onnx.OperatorExportTypes | None = None,
-    do_constant_folding: bool = True,
-    custom_opsets: Mapping[str, int] | None = None,
-    autograd_inlining: bool = True,
-    **unknown: NoReturn,
+    **torch_arguments: Unpack[TorchArguments],
 ) -> ONNXProgram:
     """Export a PyTorch model to ONNX.
 
@@ -145,13 +141,8 @@ def export(
         progress: Called with the name of each stage as it begins.
         metadata: What nodes and values say of where they come from: ``"source"`` is module and line; ``"full"`` has the
             keys of torch's exporter too, such as ``namespace``, which make the file larger; ``"none"`` is nothing.
-        training: The mode that the model is in during the export; by default the one it is in.
-        operator_export_type: For the TorchScript exporter; with this one it can only be ``ONNX``.
-        do_constant_folding: Whether batch normalization and transposes may go into weights, unless files are to have
-            them as inputs. Constants that are not weights are folded in any case.
-        custom_opsets: Versions of the domains of custom operators, as far as the model uses them.
-        autograd_inlining: For the TorchScript exporter; with this one it can only be True.
-        unknown: Nothing: any other argument is refused.
+        torch_arguments: Further arguments of ``torch.onnx.export``, see
+            :class:`~onnx_fx_export.compat.arguments.TorchArguments`; any other is refused.
 
     Returns:
         The program; it runs itself in ONNX Runtime when called like the model.
@@ -165,30 +156,32 @@ def export(
         torch.Size([4, 2])
     """
     model = plain_model(model, InvalidArgumentError)
-    given = {name: value for name, value in locals().items() if name != "unknown"}
+    own = {name: value for name, value in locals().items() if name != "torch_arguments"}
+    of_torch, unknown = with_defaults(torch_arguments)
+    given = {**own, **of_torch}
     given["opset_version"] = opset = DEFAULT_OPSET if opset_version is None else opset_version
     by_torchscript = not dynamo or isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction)
     check_options(ExportPath.TORCHSCRIPT if by_torchscript else ExportPath.FX, given, unknown, InvalidArgumentError)
     table = translation_table(custom_translation_table)
-    args, own = with_own_description(model, args, {
+    args, described = with_own_description(model, args, {
         "kwargs": kwargs, "dynamic_shapes": dynamic_shapes, "input_names": input_names, "output_names": output_names,
     })  # fmt: skip
-    positional, kwargs, dynamic_shapes = example_call(model, args, own["kwargs"], own["dynamic_shapes"])
+    positional, kwargs, dynamic_shapes = example_call(model, args, described["kwargs"], described["dynamic_shapes"])
     saving = Saving(export_params, bool(keep_initializers_as_inputs), external_data)
     conversion = ConversionOptions(
         opset, table, state, bool(optimize), export_modules_as_functions, widen_bfloat16, target,
-        do_constant_folding and saving.folds_weights, nan,
+        of_torch["do_constant_folding"] and saving.folds_weights, nan,
     )  # fmt: skip
     request = ExportRequest(
-        model, positional, kwargs, dynamic_shapes, own["input_names"] or (), own["output_names"] or (), given,
-        conversion, saving,
+        model, positional, kwargs, dynamic_shapes, described["input_names"] or (), described["output_names"] or (),
+        given, conversion, saving,
     )  # fmt: skip
     if by_torchscript:
         return request.through_torchscript()
     name = f"onnx-fx-export {__version__}"
     record = ExportRecord(name, progress, verbose=bool(verbose), profile=profile, calls=captured_calls)
     writing = recorded(record, Path(artifacts_dir), page=report, captured=dump_exported_program)
-    with exclusive_export(), writing, in_mode(model, training):
+    with exclusive_export(), writing, in_mode(model, of_torch["training"]):
         result = request.run_or_fall_back(record) if fallback else request.run(record)
         result.timings, record.verified = dict(record.seconds), result.verified
     return result

@@ -252,7 +252,7 @@ class _MeasuredCall:
             self._returned = self._kernel(*args, **kwargs)
             results = pytree.tree_leaves(self._returned)
             if not all(isinstance(leaf, torch.Tensor) for leaf in results):
-                raise _NotMeasuredError("a result is no tensor")
+                raise _NotMeasuredError("a result is not a tensor")
             shapes.append([(leaf.dtype, tuple(leaf.shape)) for leaf in results])
         if any(other != shapes[0] for other in shapes):
             raise _NotMeasuredError("the data decides it")

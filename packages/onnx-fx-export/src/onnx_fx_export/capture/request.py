@@ -60,7 +60,7 @@ class CaptureRequest:
         arguments: Both, by parameter name.
         dynamic_shapes: Declared dynamic dimensions by parameter name, or None.
         output_axes: What ``dynamic_axes`` says of outputs.
-        state: What becomes of changes that are no tensors: ``"ignore"`` warns of them, else they are refused.
+        state: What becomes of changes that are not tensors: ``"ignore"`` warns of them, else they are refused.
         repeated_blocks: Classes of modules of which equal ones are captured once; True for the members of lists.
         trial_runs: Whether the model and what is captured of it are compared at other sizes.
         strategy: The name of the only strategy that may be taken; None tries them in order.

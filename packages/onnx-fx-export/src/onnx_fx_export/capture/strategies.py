@@ -89,7 +89,7 @@ def _never(attempts: Attempts) -> str:
 
 
 def _not_measured(attempts: Attempts) -> str:
-    """What is measured has to be compared with the model, and helps where a kernel of torch fails."""
+    """Require that a kernel of torch failed, and that what is measured can be compared with the model."""
     failure = attempts.failures.get(NON_STRICT.name)
     if not any(attempts.request.specs):
         return "no dimension is dynamic"

@@ -352,6 +352,17 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
     raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has tensors, and numbers as such, only.")
 
 
+def _example_leaves(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[list[Leaf], pytree.TreeSpec]:
+    """Return the named leaves of an example call, and its structure."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
+    named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(path_name, paths), leaves, strict=True)]
+    warn_of_numbers({leaf.name: leaf.value for leaf in named}, "Give a tensor, or script the model,")
+    return named, structure
+
+
 def _traced(
     model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: str, dynamic_axes: DynamicAxes | None
 ) -> Captured:
@@ -359,10 +370,8 @@ def _traced(
     kwargs = in_order(signature.parameters, kwargs)
     _check_arguments(model, signature, args, kwargs)
     register_containers([*args, *kwargs.values()])
-    leaves, structure = pytree.tree_flatten((args, kwargs))
-    paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
-    named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(path_name, paths), leaves, strict=True)]
-    warn_of_numbers({leaf.name: leaf.value for leaf in named}, "Give a tensor, or script the model,")
+    named, structure = _example_leaves(signature, args, kwargs)
+    leaves = [leaf.value for leaf in named]
     names = [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     root, weights = None, list[tuple[str, torch.Tensor]]()

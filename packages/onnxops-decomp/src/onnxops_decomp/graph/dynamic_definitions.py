@@ -38,7 +38,7 @@ def _take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int | None 
 
 
 def _multi_dot(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The product of matrices from left to right; see ``torch.linalg.multi_dot``, which takes the cheapest order."""
+    """Multiply matrices from left to right; see ``torch.linalg.multi_dot``, which takes the cheapest order."""
     return functools.reduce(torch.matmul, tensors)
 
 
@@ -59,7 +59,7 @@ def _bilinear(
 def _of_half(
     function: Callable[..., torch.Tensor], input: torch.Tensor, n: int | None = None, dim: int = -1, norm: Any = None
 ) -> torch.Tensor:
-    """A transform of the first half of a spectrum to ``n`` values, which uses ``n // 2 + 1`` of them."""
+    """Transform the first half of a spectrum to ``n`` values, which uses ``n // 2 + 1`` of them."""
     if isinstance(n, int) and isinstance(input.shape[dim], torch.SymInt):
         axis, needed = dim % input.dim(), n // 2 + 1
         zeros = input.new_zeros([*input.shape[:axis], needed, *input.shape[axis + 1 :]])

@@ -190,7 +190,7 @@ def block_diag(op: OpBuilder, tensors: Sequence[ir.Value]) -> ir.Value:
 
 @lowering(aten.combinations.default)
 def combinations(op: OpBuilder, self: ir.Value, r: int = 2, with_replacement: bool = False) -> ir.Value:
-    """The positions of combinations are a constant where the size is static, else those of a mask over all tuples."""
+    """Combine elements by constant positions where the size is static, else by those of a mask over all tuples."""
     size = op.size(self, 0)
     if r < 2 and not isinstance(size, int):
         return op.Unsqueeze(self, [1]) if r == 1 else op.Slice(self, [0], [0], [0])
