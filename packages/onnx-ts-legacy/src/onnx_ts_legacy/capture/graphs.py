@@ -371,8 +371,7 @@ def _traced(
     _check_arguments(model, signature, args, kwargs)
     register_containers([*args, *kwargs.values()])
     named, structure = _example_leaves(signature, args, kwargs)
-    leaves = [leaf.value for leaf in named]
-    names = [leaf.name for leaf in named if leaf.is_input]
+    leaves, names = [leaf.value for leaf in named], [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     root, weights = None, list[tuple[str, torch.Tensor]]()
     rebound, autocast = dict[str, str](), TracedAutocast()
