@@ -1,4 +1,4 @@
-"""What is told of a language model's source, on the command line and by export_folder."""
+"""What is said about a language model's source, on the command line and by export_folder."""
 
 from __future__ import annotations
 

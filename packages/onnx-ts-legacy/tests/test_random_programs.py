@@ -1,4 +1,4 @@
-"""Random programs, scripted and traced: the model agrees with torch, or what differs is told of with its line."""
+"""Random programs, scripted and traced: the model agrees with torch, or what differs is reported with its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace or a model's nodes need of dynamic sizes is a condition: listed, recorded, told of and checked."""
+"""What a trace or a model's nodes need of dynamic sizes is a condition: listed, recorded, reported and checked."""
 
 from __future__ import annotations
 

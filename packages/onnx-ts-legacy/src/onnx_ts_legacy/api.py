@@ -216,7 +216,7 @@ def _finish(program: TSProgram, given: Mapping[str, Any], bounds: Sequence[str])
 
 
 def _options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:
-    """Return what the conversion is told of the arguments of an export, and the bounds of dynamic dimensions."""
+    """Return what the conversion needs of the arguments of an export, and the bounds of dynamic dimensions."""
     opset: int = given["opset_version"]
     if given["export_modules_as_functions"]:
         check_opset(opset)

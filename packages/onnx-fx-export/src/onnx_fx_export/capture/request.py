@@ -34,7 +34,7 @@ Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 
 @dataclasses.dataclass(frozen=True)
 class CapturedProgram:
-    """A captured program, and what is known of it beside what it says itself.
+    """A captured program, and what is known of it besides what it says itself.
 
     Attributes:
         program: The program.

@@ -67,7 +67,7 @@ def operand_key(op: OpBuilder, operand: Any) -> Hashable:
 
 
 def marks_of(value: ir.Value) -> dict[str, Any]:
-    """Return what lowerings have noted of a value beside its type and shape: complex, a number, a named size."""
+    """Return what lowerings have noted of a value besides its type and shape: complex, a number, a named size."""
     return {key: mark for key, mark in value.meta.items() if key.startswith("onnxops_decomp.")}
 
 

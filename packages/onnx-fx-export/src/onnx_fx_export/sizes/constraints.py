@@ -55,7 +55,7 @@ def size_constraints(
 
     Args:
         program: The program.
-        facts: What is known of its sizes beside the guards that torch noted in it.
+        facts: What is known of its sizes besides the guards that torch noted in it.
         symbols: Names of its symbols.
         inputs: For each input by its structural name, what its dimensions are called.
         assumptions: Further facts, as SymPy relations in the model's symbols.

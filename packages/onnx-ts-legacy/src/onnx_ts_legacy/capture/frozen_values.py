@@ -1,4 +1,4 @@
-"""Python values that tracing freezes: each is told of with the line of the user's program.
+"""Python values that tracing freezes: each is reported with the line of the user's program.
 
 torch warns of most of them, of some with a line of its own; of others it says nothing: integers that ``range()`` and
 lists take, functions of tensors that give Python values, sizes as keys, and attributes that ``forward`` sets.

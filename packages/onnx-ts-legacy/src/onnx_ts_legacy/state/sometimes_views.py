@@ -1,7 +1,7 @@
 """Copies that are views at some sizes: ``y.t().reshape(-1)`` is one of ``y`` where a size of it is 1.
 
 The model copies at all sizes. That differs from torch where one of the two is written to and the other one read later;
-such programs are told of, or refused if they differ at the sizes of the example already.
+such programs are reported, or refused if they differ at the sizes of the example already.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onnxops_core.exporting import warn_user
 
 __all__ = ["Copy", "SometimesViews", "may_give_views"]
 
-# Sizes that are tried beside those of the example and the numbers in sizes and strides.
+# Sizes that are tried besides those of the example and the numbers in sizes and strides.
 _SIZES = (1, 2, 3)
 _MOST_TRIALS = 1000
 

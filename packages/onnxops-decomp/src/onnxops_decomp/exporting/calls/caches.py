@@ -1,7 +1,7 @@
 """The caches of transformers, taken apart into their tensors and put together again.
 
 A cache is a list of layers, and a layer is whatever its class keeps: keys and values, states of linear
-attention, keys of an indexer. All tensors of a layer become leaves; what it keeps beside them belongs to the structure.
+attention, keys of an indexer. All tensors of a layer become leaves; what it keeps besides is in the structure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Place = tuple[str, int | None]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerForm:
-    """What a layer of a cache keeps beside its tensors.
+    """What a layer of a cache keeps besides its tensors.
 
     Attributes:
         kind: Its class.
@@ -63,7 +63,7 @@ class LayerForm:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CacheForm:
-    """What a cache keeps beside the tensors of its layers; two are equal if one captured model takes both.
+    """What a cache keeps besides the tensors of its layers; two are equal if one captured model takes both.
 
     Attributes:
         layers: Its layers.
@@ -114,7 +114,7 @@ def tensor_places(cache: Any) -> list[tuple[int, str]]:
 
 
 def cache_form(cache: Any) -> CacheForm:
-    """Return what a cache keeps beside its tensors."""
+    """Return what a cache keeps besides its tensors."""
     state = {name: value for name, value in vars(cache).items() if name != "layers"}
     return CacheForm(tuple(_layer_form(layer) for layer in cache.layers), state)
 
@@ -302,7 +302,7 @@ def _without_window(kind: type) -> type | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """What an encoder-decoder cache keeps beside its two caches."""
+    """What an encoder-decoder cache keeps besides its two caches."""
 
     is_updated: tuple[tuple[int, bool], ...]
     keys_of_children: tuple[str, str] = _PARTS

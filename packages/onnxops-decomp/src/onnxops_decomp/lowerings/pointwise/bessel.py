@@ -1,7 +1,7 @@
 """Bessel functions of order 0 and 1 and the Airy function.
 
 Near 0 each function, freed of its singular part, is tabulated as it is; far from 0 what is tabulated is the slowly
-varying factor that its asymptotic expansion has beside exponentials or waves (DLMF 10.17, 10.40).
+varying factor that its asymptotic expansion has besides exponentials or waves (DLMF 10.17, 10.40).
 """
 
 from __future__ import annotations
