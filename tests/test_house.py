@@ -48,6 +48,24 @@ def test_public_parts_and_mere_mentions_are_not(line: str) -> None:
     assert list(house.forbidden_names("a.py", line)) == []
 
 
+@pytest.mark.parametrize(
+    "decision",
+    [
+        '"overlap" in str(error)',
+        're.search("overlap", str(error))',
+        'str(error).startswith("x")',
+        '"x" in error.args[0]',
+    ],
+)
+def test_a_decision_by_the_text_of_an_error_is_reported(decision: str) -> None:
+    code = f"try:\n    f()\nexcept ValueError as error:\n    if {decision}:\n        raise\n"
+    [fault] = house.error_text_faults("packages/a/src/a/b.py", code)
+    assert fault.startswith("packages/a/src/a/b.py:4: an error's text decides")
+    assert list(house.error_text_faults("packages/a/src/a/torch_private.py", code)) == []
+    shown = code.replace(decision, "print(str(error))")
+    assert list(house.error_text_faults("packages/a/src/a/b.py", shown)) == []
+
+
 @pytest.mark.parametrize("line", ["from onnxops_decomp.builder.scope import Scope", "import onnxops_decomp.dtypes"])
 @pytest.mark.parametrize("name", ["packages/onnx-fx-export/src/onnx_fx_export/a.py", "benchmarks/a.py"])
 def test_an_import_from_the_inside_of_another_distribution_is_reported(name: str, line: str) -> None:

@@ -101,6 +101,25 @@ def torch_faults(name: str, text: str) -> Iterator[str]:
             yield f"{name}:{node.lineno}: torch is changed here; use onnxops_core.exporting.replaced"
 
 
+def error_text_faults(name: str, text: str) -> Iterator[str]:
+    """Report decisions by the English text of an error, outside of the modules that speak to torch."""
+    if TORCH_PRIVATE.search(name):
+        return
+    for handler in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ExceptHandler) and node.name):
+        told = f"str({handler.name})"
+        for node in ast.walk(handler):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+                read = ast.unparse(node.comparators[0])
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
+                read = " ".join(map(ast.unparse, node.args))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                read = ast.unparse(node.func) if node.func.attr in ("startswith", "endswith") else ""
+            else:
+                continue
+            if told in read or f"{handler.name}.args" in read:
+                yield f"{name}:{node.lineno}: an error's text decides; use its type or its fields, or check first"
+
+
 def face_faults(name: str, text: str) -> Iterator[str]:
     """Report imports from a package's inside by a file of another distribution, its tests and tools included."""
     for node in ast.walk(ast.parse(text)):
@@ -132,6 +151,7 @@ def faults(texts: Mapping[str, str]) -> list[str]:
         if "/src/" in name:
             found += forbidden_names(name, text)
             found += torch_faults(name, text)
+            found += error_text_faults(name, text)
     return sorted(set(found))
 
 
