@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxops_decomp.formulas.operands import arange
+
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.builder.sizes import Size
 
 __all__ = [
-    "arange",
     "batched",
     "gathered_windows",
     "has_window_operators",
@@ -39,11 +40,6 @@ def batched(op: OpBuilder, x: ir.Value, spatial: int) -> tuple[ir.Value, bool]:
     if op.rank(x) == spatial + 1:
         return op.Unsqueeze(x, [0]), True
     return x, False
-
-
-def arange(op: OpBuilder, count: Size) -> ir.Value:
-    """Return 0, 1, ... ``count - 1`` as INT64."""
-    return op.Range(op.constant(0), op.constant(count) if isinstance(count, int) else count, op.constant(1))
 
 
 def pooled_size(

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.formulas.operands import arange
 from onnxops_decomp.lowerings.indexing.searching import positions
 from onnxops_decomp.lowerings.registry import lowering
 
@@ -229,7 +230,7 @@ def segment_reduce(
     ends, counts = _bounds(op, lengths, offsets, axis)
     reduction, neutral = _SEGMENTS[reduce]
     # Each element belongs to the segment that as many ends come before; what follows the last end to none.
-    place = op.Range(op.constant(0), _scalar(op, op.size(data, axis)), op.constant(1))
+    place = arange(op, op.size(data, axis))
     before = op.LessOrEqual(op.Unsqueeze(ends, [axis + 1]), place)
     segment = op.ReduceSum(op.cast(before, INT64), [axis], keepdims=0)
     trailing = list(range(axis + 1, op.rank(data)))
@@ -245,7 +246,3 @@ def segment_reduce(
     if initial is not None:
         number = op.Max(number, 1)
     return op.Div(result, number)
-
-
-def _scalar(op: OpBuilder, size: Size) -> ir.Value:
-    return op.constant(size) if isinstance(size, int) else size

@@ -9,7 +9,8 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.builder.sizes import is_one
-from onnxops_decomp.formulas.sliding_windows import arange, batched, has_window_operators, max_of_windows, per_axis
+from onnxops_decomp.formulas.operands import arange
+from onnxops_decomp.formulas.sliding_windows import batched, has_window_operators, max_of_windows, per_axis
 from onnxops_decomp.lowerings.nn.pooling import max_pool_lowering
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.inference import same_dim

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.formulas.sliding_windows import arange
+from onnxops_decomp.formulas.operands import arange
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.inference import mark_nonnegative
 

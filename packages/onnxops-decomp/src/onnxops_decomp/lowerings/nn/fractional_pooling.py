@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.formulas.sliding_windows import arange, batched, per_axis
+from onnxops_decomp.formulas.operands import arange
+from onnxops_decomp.formulas.sliding_windows import batched, per_axis
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.formulas.sliding_windows import arange
+from onnxops_decomp.formulas.operands import arange
 from onnxops_decomp.lowerings.nn.recurrent_cells import gru_step, lstm_step, relu_step, tanh_step
 from onnxops_decomp.lowerings.nn.stepped_layer import CellStep, stepped_layer
 from onnxops_decomp.lowerings.registry import lowering

@@ -9,8 +9,8 @@ import torch
 
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.formulas.operands import arange
 from onnxops_decomp.formulas.products import written_product
-from onnxops_decomp.formulas.sliding_windows import arange
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
