@@ -22,7 +22,7 @@ FURTHER: dict[str, list[np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("op_type", {name for trait in Trait for name in operators_with(trait)})
+@pytest.mark.parametrize("op_type", sorted({name for trait in Trait for name in operators_with(trait)}))
 def test_a_row_is_that_of_an_operator(op_type: str) -> None:
     assert op_type in NEWEST
 
