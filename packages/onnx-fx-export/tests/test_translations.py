@@ -427,7 +427,7 @@ def test_they_belong_to_fx_graphs(key: Any, translation: Any) -> None:
         ("aten::relu.none", FORMS["builder"], "has the overloads default"),
         ("mine::unknown", lambda x: x, "import the library"),
         (aten.relu_.default, FORMS["builder"], "give that as the key"),
-        (aten.relu.default, 3, "no function with a signature"),
+        (aten.relu.default, 3, "not a function with a signature"),
         (aten.relu.default, [], "empty list"),
         (aten.relu.default, lambda *args: args[0], "with a builder and without one"),
         (aten.relu.default, lambda a, b, c: a, "does not fit"),

@@ -56,7 +56,7 @@ def test_what_is_no_dimension_of_a_tensor_is_refused() -> None:
         onnx_ts_legacy.export(lambda x, factor: x * factor, (X, 2), dynamic_shapes=({0: "n"}, Dim.DYNAMIC))
     with pytest.raises(ArgumentsError, match="onnx_fx_export"):
         onnx_ts_legacy.export(nn.ReLU(), (X,), dynamic_shapes="auto")
-    with pytest.raises(OnnxExporterError, match="no input"):
+    with pytest.raises(OnnxExporterError, match="not an input"):
         onnx_ts_legacy.export(nn.ReLU(), (X,), dynamic_shapes={"nothing": {0: "n"}})
 
 

@@ -191,7 +191,7 @@ def test_tolerances_are_per_output_by_name_or_index():
         False,
     ]
     assert compare(lambda x: (x, x), model, (x,), loose)
-    with pytest.raises(onnx_verify.InputError, match="no outputs"):
+    with pytest.raises(onnx_verify.InputError, match="not outputs"):
         compare(lambda x: (x, x), model, (x,), {"typo": loose})
 
 

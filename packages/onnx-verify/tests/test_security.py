@@ -86,7 +86,7 @@ def test_links_are_refused(folder):
 def test_what_is_no_regular_file_is_refused_without_waiting(folder):
     os.mkfifo(folder / "pipe")
     for location in ("pipe", "sub"):
-        with pytest.raises(ModelLoadError, match="no regular file"):
+        with pytest.raises(ModelLoadError, match="not a regular file"):
             load_model(save(external(location), folder))
 
 

@@ -192,7 +192,7 @@ def test_metadata_that_is_no_text_is_refused():
 
 
 def test_other_operators_cannot_be_decoded():
-    with pytest.raises(ValueError, match="no symbolic ONNX operator"):
+    with pytest.raises(ValueError, match="not a symbolic ONNX operator"):
         decode_symbolic_call(torch.ops.aten.relu.default, ())
 
 
