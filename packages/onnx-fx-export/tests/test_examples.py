@@ -59,7 +59,7 @@ def test_numbers_that_differ_are_inputs() -> None:
         ([(torch.ones(2),), (torch.ones(2), torch.ones(2))], "structure"),
         ([(torch.ones(2),), (torch.ones(2, 2),)], "rank"),
         ([(torch.ones(2),), (torch.ones(2).int(),)], "dtype"),
-        ([(torch.ones(2), "a"), (torch.ones(2), "b")], "no tensor and no number"),
+        ([(torch.ones(2), "a"), (torch.ones(2), "b")], "neither a tensor nor a number"),
     ],
 )
 def test_examples_that_cannot_be_compared_are_refused(args, reason: str) -> None:

@@ -145,7 +145,7 @@ def test_a_name_for_a_number_says_that_it_is_a_constant(exporter: str) -> None:
         ({"input_names": ["weight"]}, "a weight"),
         ({"output_names": ["input1"]}, "an input"),
         ({"input_names": [""]}, "list of names"),
-        ({"output_names": ["a\nb"]}, "no name"),
+        ({"output_names": ["a\nb"]}, "not a name"),
     ],
 )
 @exporters

@@ -94,9 +94,9 @@ def test_what_is_no_regular_file_is_refused_without_waiting(folder):
     "entries, message",
     [
         ({"offset": 16384}, "which has 16384"),
-        ({"offset": -4}, "no size"),
-        ({"offset": "0x10"}, "no size"),
-        ({"offset": "9" * 30}, "no size"),
+        ({"offset": -4}, "not a size"),
+        ({"offset": "0x10"}, "not a size"),
+        ({"offset": "9" * 30}, "not a size"),
         ({"length": 3}, "its entry says 3"),
         ({"length": 2**40}, "its entry says"),
     ],
