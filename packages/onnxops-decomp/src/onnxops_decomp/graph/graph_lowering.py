@@ -369,7 +369,7 @@ def _binary(op_type: str) -> Callable[..., Any]:
 
 
 def _of_bits(op_type: str, logical: str) -> Callable[..., Any]:
-    """A Python operator that takes numbers bit by bit, and truth values as they are."""
+    """Return a Python operator that takes numbers bit by bit, and truth values as they are."""
 
     def emit(lowering: GraphLowering, a: Any, b: Any) -> Any:
         left, right = promote(lowering.op, a, b)
