@@ -14,7 +14,6 @@ from onnxops_decomp.spec.traits import Trait, has_trait
 __all__ = ["assumed_conditions"]
 
 
-
 def assumed_conditions(model: ir.Model, *, divisions: bool = False) -> list[str]:
     """Return the conditions on named dimensions of a model's inputs without which a node of it fails.
 
