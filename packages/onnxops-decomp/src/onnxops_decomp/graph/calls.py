@@ -130,7 +130,9 @@ _MODES = frozenset(("compute_mode", "interpolation_mode", "mode", "normalization
 
 @functools.cache
 def choice_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
-    """Return position and name of the arguments that choose what an operator computes, flags and modes."""
+    """Return position and name of the arguments that choose which tensors an operator gives, flags and modes."""
+    if not any("Tensor" in str(returned.type) for returned in overload._schema.returns):
+        return ()
     arguments = [argument for argument in overload._schema.arguments if not argument.is_out]
     kinds = [str(argument.type).removeprefix("Optional[").removesuffix("]") for argument in arguments]
     return tuple(
