@@ -341,6 +341,13 @@ def _largest(left: Element, right: Element) -> Element:
     raise Unreadable("the larger of two numbers")
 
 
+def _clip(reader: _Reader, node: ir.Node) -> Read:
+    source, (least,) = reader.read(node.inputs[0]), reader.numbers(operand(node, 1))
+    if operand(node, 2) is not None:
+        raise Unreadable("the smaller of two numbers")
+    return Read(source.sizes, lambda index: _largest(source.at(index), least))
+
+
 def _all_of(left: Element, right: Element) -> Element:
     if not isinstance(left, frozenset) or not isinstance(right, frozenset):
         raise Unreadable("no conditions")
@@ -366,6 +373,7 @@ _RULES: dict[str, Callable[[_Reader, ir.Node], Read]] = {
     "Sub": _together(_difference),
     "Mul": _together(_product),
     "Max": _together(_largest),
+    "Clip": _clip,
     "And": _together(_all_of),
     "LessOrEqual": _together(lambda left, right: _at_least(right, left, 0)),
     "Less": _together(lambda left, right: _at_least(right, left, 1)),
