@@ -421,8 +421,8 @@ def test_they_belong_to_fx_graphs(key: Any, translation: Any) -> None:
     ("key", "value", "message"),
     [
         (3, FORMS["builder"], "the key 3, which is not an operator"),
-        (torch.nn.functional.relu, FORMS["builder"], r"the key relu \(.*no operator"),
-        (torch.cond, FORMS["builder"], "no operator"),
+        (torch.nn.functional.relu, FORMS["builder"], r"the key relu \(.*not an operator"),
+        (torch.cond, FORMS["builder"], "not an operator"),
         ("relu", FORMS["builder"], "namespace::name"),
         ("aten::relu.none", FORMS["builder"], "has the overloads default"),
         ("mine::unknown", lambda x: x, "import the library"),

@@ -269,7 +269,8 @@ def _has_dims(value: ir.Value, wanted: Sequence[Dim]) -> bool:
 def _reshaped_from(value: ir.Value) -> Iterator[ir.Value]:
     """Yield the values that hold the same elements in the same order as ``value``, the nearest first."""
     node = value.producer()
-    while node is not None and has_trait(node.op_type, Trait.RESHAPES, node.domain):
+    # An Identity stands where the same elements mean something else: the parts of complex numbers, or real ones.
+    while node is not None and node.op_type != "Identity" and has_trait(node.op_type, Trait.RESHAPES, node.domain):
         source = node.inputs[0]
         assert source is not None
         yield source
