@@ -10,7 +10,7 @@ import torch
 from torch.export import Dim
 
 import onnx_fx_export
-from onnx_fx_export import export
+from onnx_fx_export import DynamicShapeError, OnnxExporterError, export
 
 
 class Scorer(torch.nn.Module):
@@ -140,6 +140,25 @@ def test_a_fixed_dimension_fails_with_its_name() -> None:
 
     with pytest.raises(onnx_fx_export.DynamicShapeError, match="fixed by the model"):
         export(Fixed(), (torch.randn(3, 2),), dynamic_shapes={"x": {0: Dim("rows")}})
+
+
+class Halving(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (2.0 if x.shape[0] % 2 else 1.0)
+
+
+@pytest.mark.parametrize("size, other", [(4, 5), (5, 4)])
+def test_a_condition_on_a_dim_names_the_declaration_that_takes_it(size: int, other: int) -> None:
+    x = torch.randn(size, 3)
+    with pytest.raises(DynamicShapeError, match=r"(?is)not take all sizes.*declare the dimension") as error:
+        export(Halving(), (x,), dynamic_shapes=({0: torch.export.Dim("n")},))
+    assert "declare it static" not in str(error.value).lower()
+
+    with pytest.warns(UserWarning, match="part of the declared sizes"):
+        program = export(Halving(), (x,), dynamic_shapes=({0: "n"},))
+    torch.testing.assert_close(program(torch.ones(size + 2, 3)), Halving()(torch.ones(size + 2, 3)))
+    with pytest.raises(OnnxExporterError):
+        program(torch.ones(other, 3))
 
 
 def test_an_unknown_input_is_refused() -> None:

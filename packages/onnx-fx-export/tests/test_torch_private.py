@@ -67,8 +67,9 @@ def refusal(function, x, declared=None) -> Exception:
 )
 def test_dimensions_that_the_model_fixes_are_told_with_what_torch_found(declared, fact: str) -> None:
     error = refusal(lambda x: x + torch.ones(4), torch.ones(4), declared)
-    facts, _ = dimension_facts(error)
+    facts, _, is_condition = dimension_facts(error)
     assert is_dimension_error(error)
+    assert not is_condition
     assert len(facts) == 1
     assert facts[0].startswith(fact)
 
@@ -82,7 +83,7 @@ def test_a_range_that_the_model_does_not_have_is_told_too() -> None:
 def test_declarations_that_torch_suggests_are_code() -> None:
     error = refusal(lambda x: x + 1 if x.shape[0] < 8 else x, torch.ones(4), torch.export.Dim("n"))
     assert is_dimension_error(error)
-    assert dimension_facts(error)[1] == ["n = Dim('n', max=7)"]
+    assert dimension_facts(error)[1:] == (["n = Dim('n', max=7)"], True)
 
 
 def test_a_condition_on_data_is_an_expression() -> None:

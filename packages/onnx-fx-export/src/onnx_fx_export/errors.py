@@ -35,11 +35,15 @@ class CaptureError(OnnxExporterError):
 _BECOMES_SPECIAL = re.compile(r"\(Eq\(.*[-/].*, [01]\)\)$")
 
 
+_BY_NAME = "declare the dimension by a name, as in {0: 'batch'}, and the program refuses other sizes when it is called"
+
+
 class DynamicShapeError(OnnxExporterError):
     """A dimension that was declared dynamic is not dynamic in the model."""
 
     facts: Sequence[str] = ()
     declarations: Sequence[str] = ()
+    is_condition = False
 
     @property
     def is_of_small_part(self) -> bool:
@@ -47,16 +51,22 @@ class DynamicShapeError(OnnxExporterError):
         return any(_BECOMES_SPECIAL.search(fact) for fact in self.facts)
 
     @classmethod
-    def fixed(cls, facts: Sequence[str], declarations: Sequence[str] = ()) -> DynamicShapeError:
+    def fixed(
+        cls, facts: Sequence[str], declarations: Sequence[str] = (), *, is_condition: bool = False
+    ) -> DynamicShapeError:
         """Return the error for dimensions of which the model's code takes some sizes or only one.
 
         Args:
             facts: What it takes, each in one line.
             declarations: Dimensions that it would take, as code.
+            is_condition: Whether it takes more sizes than one, so that a declaration that states no bounds will do.
         """
-        if declarations:
+        if declarations or is_condition:
             title = "The model does not take all sizes that a dimension is declared for."
-            advice = f"Declare {'; '.join(declarations)}, or change the code that needs these sizes."
+            ways = [f"Declare {'; '.join(declarations)}"] if declarations else []
+            if is_condition:
+                ways.append(_BY_NAME if ways else _BY_NAME.capitalize())
+            advice = f"{', or '.join(ways)}, or change the code that needs these sizes."
         else:
             title = "A dimension declared dynamic is fixed by the model."
             advice = "Declare it static, or change the code that needs the fixed size."
@@ -66,12 +76,13 @@ class DynamicShapeError(OnnxExporterError):
                     "torch.export takes for a constant."
                 )
         error = cls("\n  ".join([title, *facts]) + f"\n{advice}")
-        error.facts, error.declarations = facts, declarations
+        error.facts, error.declarations, error.is_condition = facts, declarations, is_condition
         return error
 
     def at(self, places: Sequence[str]) -> DynamicShapeError:
         """Return the same error with the lines of code that fix the dimensions."""
-        return self.fixed([*self.facts, *(f"fixed by {place}" for place in dict.fromkeys(places))], self.declarations)
+        told = [f"fixed by {place}" for place in dict.fromkeys(places)]
+        return self.fixed([*self.facts, *told], self.declarations, is_condition=self.is_condition)
 
 
 class MutationError(OnnxExporterError):

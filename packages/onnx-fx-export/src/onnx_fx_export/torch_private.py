@@ -146,16 +146,17 @@ def is_dimension_error(error: Exception) -> bool:
     )
 
 
-def dimension_facts(error: Exception) -> tuple[list[str], list[str]]:
-    """Return what torch found of dimensions, and the declarations that it suggests, as code.
+def dimension_facts(error: Exception) -> tuple[list[str], list[str], bool]:
+    """Return what torch found of dimensions, the declarations that it suggests, and whether all are conditions.
 
-    torch offers both as text only: an item of a list for each finding, whose first sentence is the fact, and
-    assignments of ``Dim(...)``.
+    torch offers them as text only: an item of a list for each finding, whose first sentence is the fact and starts
+    with "Not all values" where a size is not fixed, and assignments of ``Dim(...)``.
     """
     text = str(error)
     items = re.findall(r"^\s*- (.*)$", text, re.MULTILINE) or text.splitlines()[:1]
     suggested = re.findall(r"^\s*(\w+ = .*\bDim\(.*?)\s*$", text, re.MULTILINE)
-    return list(dict.fromkeys(re.split(r"(?<=\.)\s", item)[0] for item in items)), suggested
+    facts = list(dict.fromkeys(re.split(r"(?<=\.)\s", item)[0] for item in items))
+    return facts, suggested, all(fact.startswith("Not all values of ") for fact in facts)
 
 
 def undecided_condition(error: BaseException) -> sympy.Basic | None:

@@ -23,8 +23,8 @@ def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicSh
         place: ``file:line`` of the code concerned; if empty, that of the innermost frame that is not torch's.
     """
     if is_dimension_error(error):
-        facts, suggested = dimension_facts(error)
-        return DynamicShapeError.fixed(facts[:8], suggested)
+        facts, suggested, is_condition = dimension_facts(error)
+        return DynamicShapeError.fixed(facts[:8], suggested, is_condition=is_condition)
     text = str(error)
     place = place or _user_line(error)
     where = f" at {place}" if place else ""
