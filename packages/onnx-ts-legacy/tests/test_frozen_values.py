@@ -165,13 +165,34 @@ def test_what_is_recorded_is_not_warned_about(
     assert [str(warning.message) for warning in recwarn] == []
 
 
+def many_bytes(x: Tensor) -> Tensor:
+    return x + 1 if x.nbytes > 24 else x
+
+
+def test_bytes_follow_the_sizes_or_are_a_condition() -> None:
+    axes = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}}
+    program = onnx_ts_legacy.export(lambda x: x * x.nbytes, (X,), **axes)
+    larger = torch.cat([X, X, X])
+    torch.testing.assert_close(program(larger)[0], larger * larger.nbytes)
+
+    with pytest.warns(UserWarning, match="part of the declared sizes"):
+        program = onnx_ts_legacy.export(many_bytes, (X,), **axes)
+    with pytest.raises(OnnxExporterError, match="n"):
+        program(larger)
+
+
+def test_the_place_of_a_part_in_memory_is_warned_of() -> None:
+    with pytest.warns(torch.jit.TracerWarning, match="storage_offset"):
+        onnx_ts_legacy.export(lambda x: x * x[1:].storage_offset(), (X,))
+
+
 def test_functions_of_torch_are_its_own_again_after_a_trace() -> None:
-    before = [torch.equal, torch.Tensor.stride, torch.Tensor.__hash__]
+    before = [torch.equal, torch.Tensor.stride, torch.Tensor.nbytes, torch.Tensor.__hash__]
 
     with pytest.warns(torch.jit.TracerWarning):
         onnx_ts_legacy.export(same, (X,))
 
-    assert before == [torch.equal, torch.Tensor.stride, torch.Tensor.__hash__]
+    assert before == [torch.equal, torch.Tensor.stride, torch.Tensor.nbytes, torch.Tensor.__hash__]
     assert "__index__" not in vars(torch.Tensor)
 
 

@@ -39,6 +39,7 @@ _INDEX = f"A tensor or size is used as a Python integer here, by range(), a list
 # torch warns of these with every number, but numbers that are made of tensors are seen when they are.
 _OF_CONSTANTS = ("torch.tensor results", "torch.as_tensor results")
 _THREAD = "A thread of the model's calls torch here, which a trace does not record. Call it in forward itself."
+_OFFSET = f"storage_offset() of a part of a tensor is a Python value. {_CONSTANT}"
 _TEXT = f"A tensor is written as text here. {_CONSTANT}"
 # What torch's own modules check of what they are given, and torchvision's of images and of the number of boxes, which
 # changes no result.
@@ -192,6 +193,17 @@ class FrozenValues:
                 self._decide(tensor.detach(), tensor.stride(), place, of_strides=True)
         return usual()
 
+    def offset(self, tensor: torch.Tensor, usual: Callable[[], int]) -> int:
+        """Return where a tensor starts in its memory, a Python value that sizes and indices decide."""
+        answer = usual()
+        if answer and not self._is_muted and not _in_a_check():
+            self.tell(_OFFSET, _place())
+        return answer
+
+    def bytes(self, tensor: torch.Tensor, usual: Callable[[], int]) -> Any:
+        """Return the bytes of a tensor's elements, a number that the trace records as following from its sizes."""
+        return usual() if self._is_muted else tensor.numel() * tensor.element_size()
+
     def without_notes(self, usual: Callable[[], Any]) -> Any:
         """Return what is noted where Python makes something of it, or makes no difference to the model."""
         with self._state(_is_muted=True):
@@ -338,6 +350,8 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
         (tensor, "__hash__", _watched(original(tensor, "__hash__"), FrozenValues.key)),
         (tensor, "__repr__", _watched(original(tensor, "__repr__"), FrozenValues.text)),
         (tensor, "stride", _watched(original(tensor, "stride"), FrozenValues.strides)),
+        (tensor, "storage_offset", _watched(original(tensor, "storage_offset"), FrozenValues.offset)),
+        (tensor, "nbytes", property(_watched(original(tensor, "nbytes").__get__, FrozenValues.bytes))),
         (builtins, "print", _asking(original(builtins, "print"), FrozenValues.without_notes)),
         (tensor, "__index__", _watched(original(tensor, "__index__"), _read_integer)),
         (
