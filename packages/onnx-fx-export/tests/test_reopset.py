@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 import onnx_fx_export
-from onnx_fx_export import UnsupportedOpsetError, VerificationError, reopset
+from onnx_fx_export import InvalidArgumentError, UnsupportedOpsetError, VerificationError, reopset
 from onnx_fx_export.cli import reopset_app as app
 
 FLOAT = TensorProto.FLOAT
@@ -77,6 +77,12 @@ def test_what_the_opset_cannot_express_is_named_and_no_file_is_left(tmp_path) ->
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("opset", [6, 29, "13", None])
+def test_what_is_no_opset_is_refused_before_the_model_is_read(tmp_path, opset) -> None:
+    with pytest.raises(InvalidArgumentError, match="a whole number, 7 to 28"):
+        reopset(tmp_path / "missing.onnx", opset_version=opset)
+
+
 def test_a_result_that_differs_is_not_written(tmp_path, monkeypatch) -> None:
     wrong = onnx_fx_export.reopset.__globals__
     monkeypatch.setitem(wrong, "convert_opset", lambda *args, **kwargs: onnx_ir_of(simple("Neg", 13)))
@@ -131,7 +137,9 @@ def test_the_command_writes_and_prints_json(exported, tmp_path) -> None:
 
 def test_the_command_ends_with_1_where_it_fails_and_2_where_it_is_wrong(exported, tmp_path) -> None:
     out = str(tmp_path / "out.onnx")
-    assert CliRunner().invoke(app, [str(exported), "-o", out, "--opset", "3"]).exit_code == 1
+    missing = str(tmp_path / "missing.onnx")
+    assert CliRunner().invoke(app, [missing, "-o", out, "--opset", "13"]).exit_code == 1
+    assert CliRunner().invoke(app, [str(exported), "-o", out, "--opset", "3"]).exit_code == 2
     assert CliRunner().invoke(app, [str(exported), "-o", out, "--opset", "13", "--size", "batch"]).exit_code == 2
 
 

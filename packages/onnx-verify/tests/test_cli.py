@@ -50,6 +50,12 @@ def test_compare_exits_with_0_1_or_2(sound, broken, tmp_path):
     assert "cannot be read" in result.output
 
 
+def test_a_table_that_is_piped_has_no_lines(sound):
+    result = run("compare", sound, sound)
+    assert "state" in result.stdout
+    assert result.stdout.isascii()
+
+
 def test_an_output_that_is_wrong_in_every_run_is_explained_once(sound, tmp_path):
     model = clone(mlp())
     node_named(model, "add2").op_type = "Sub"

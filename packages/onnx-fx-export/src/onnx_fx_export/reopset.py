@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
-from onnx_fx_export.errors import OnnxExporterError, VerificationError
+from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError, VerificationError
 from onnxops_decomp import convert_opset
-from onnxops_decomp.exporting import Saving, save_model
+from onnxops_decomp.exporting import NEWEST_OPSET, OLDEST_OPSET, Saving, save_model
 
 if TYPE_CHECKING:
     from onnx_verify import InputSet, LoadedModel, Verdict
@@ -83,11 +83,16 @@ def reopset(
         progress: Called with the name of each stage as it begins.
 
     Raises:
+        InvalidArgumentError: If the opset is none.
         ModelImportError: If the model cannot be read.
         UnsupportedOpsetError: If the wanted opset cannot express a node, which the message names.
         VerificationError: If the results differ, or nothing runs the original.
         SaveError: If the file cannot be written.
     """
+    if type(opset_version) is not int or not OLDEST_OPSET <= opset_version <= NEWEST_OPSET:
+        raise InvalidArgumentError(
+            f"opset_version is a whole number, {OLDEST_OPSET} to {NEWEST_OPSET}; not {opset_version!r}."
+        )
     tell = progress or (lambda stage: None)
     tell("convert")
     converted = _converted(model, opset_version)

@@ -57,6 +57,9 @@ def show(content: Any, as_json: bool) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)  # a file or pipe has no width of its own to wrap at
+        for part in getattr(content, "renderables", [content]):
+            if isinstance(part, Table):
+                part.box = None
     console.print(content, soft_wrap=not console.is_terminal)
 
 
