@@ -181,6 +181,15 @@ def test_bytes_follow_the_sizes_or_are_a_condition() -> None:
         program(larger)
 
 
+def test_bytes_follow_the_data_that_decides_a_size() -> None:
+    def found(x: Tensor) -> Tensor:
+        return x * x[x > 2].nbytes
+
+    program = onnx_ts_legacy.export(found, (X,), frozen_values="error")
+    for other in (X + 2, X - 9, -X):
+        torch.testing.assert_close(program(other)[0], found(other))
+
+
 def test_the_place_of_a_part_in_memory_is_warned_of() -> None:
     with pytest.warns(torch.jit.TracerWarning, match="storage_offset"):
         onnx_ts_legacy.export(lambda x: x * x[1:].storage_offset(), (X,))
