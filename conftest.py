@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib import metadata
 
 import pytest
+
+pytest_plugins = ["round_trips"]
 
 # The releases by which the packages' tables are measured. With these, nothing is left out.
 MEASURED_ONNX, MEASURED_RUNTIME = (1, 23), (1, 31)
@@ -47,11 +49,20 @@ def _too_old(error: BaseException) -> str:
     return ""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def _left_out_where_too_old() -> Generator[None, object, object]:
     try:
         return (yield)
     except Exception as error:
         if reason := _too_old(error):
             pytest.skip(reason)
         raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _left_out_where_too_old())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _left_out_where_too_old())

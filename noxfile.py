@@ -182,6 +182,14 @@ def wide(session: nox.Session, package: str) -> None:
 
 
 @nox.session(venv_backend="none")
+@nox.parametrize("package", ["onnx-fx-export", "onnx-ts-legacy"])
+def round_trips(session: nox.Session, package: str) -> None:
+    """Import every model that the tests of an exporter run, and compare it in PyTorch with ONNX Runtime."""
+    arguments = (f"packages/{package}/tests", "-m", "not wide", "--round-trips", "all", *session.posargs)
+    pytest(session, torch_env(session), *arguments, parallel=True)
+
+
+@nox.session(venv_backend="none")
 @nox.parametrize("package", PACKAGES)
 def stability(session: nox.Session, package: str) -> None:
     """Run the default tests of a package in random orders and with other hashes until there are ten rounds of them.
@@ -370,6 +378,7 @@ def tables(session: nox.Session) -> None:
     calls = ("packages/onnxops-decomp/tests", "-k", f"not wide or {sweeps}")
     pytest(session, python, "-p", "tools.operator_results", *calls, *session.posargs)
     session.run(python, "-m", "tools.operator_tables", external=True)
+    session.run(python, "-m", "tools.importer_table", external=True)
 
 
 @nox.session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from tools import rooms
 from tools.commands import run
 from tools.duplicates import repeated
+from tools.syntax import nodes
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 40
@@ -38,7 +40,7 @@ def file_faults(name: str, text: str) -> Iterator[str]:
 
 
 def function_faults(name: str, text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_kernel(node):
             continue
         length = (node.end_lineno or node.lineno) - node.body[0].lineno + 1 - docstring_lines(node)
@@ -61,7 +63,7 @@ def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def forbidden_names(name: str, text: str) -> Iterator[str]:
     """Report uses, in code, of private parts of other projects that this one must not rest on."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Attribute | ast.ImportFrom | ast.Import):
             found = FORBIDDEN.search(ast.unparse(node).replace("from ", "").replace("import ", ""))
             if found:
@@ -70,7 +72,7 @@ def forbidden_names(name: str, text: str) -> Iterator[str]:
 
 def private_torch_names(text: str) -> Iterator[tuple[int, str]]:
     """Return the names of torch with an underscore in front that a file uses: line and dotted name."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -90,7 +92,7 @@ def torch_faults(name: str, text: str) -> Iterator[str]:
         for line, used in private_torch_names(text):
             if not USED_EVERYWHERE.fullmatch(used):
                 yield f"{name}:{line}: {used} is private to torch; it belongs into the package's torch_private module"
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Assign | ast.Delete):
             changed = [ast.unparse(target) for target in node.targets if isinstance(target, ast.Attribute)]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
@@ -105,7 +107,7 @@ def error_text_faults(name: str, text: str) -> Iterator[str]:
     """Report decisions by the English text of an error, outside of the modules that speak to torch."""
     if TORCH_PRIVATE.search(name):
         return
-    for handler in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ExceptHandler) and node.name):
+    for handler in (node for node in nodes(text) if isinstance(node, ast.ExceptHandler) and node.name):
         told = f"str({handler.name})"
         for node in ast.walk(handler):
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
@@ -122,7 +124,7 @@ def error_text_faults(name: str, text: str) -> Iterator[str]:
 
 def face_faults(name: str, text: str) -> Iterator[str]:
     """Report imports from a package's inside by a file of another distribution, its tests and tools included."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.ImportFrom) and not node.level:
             modules = [node.module or ""]
         elif isinstance(node, ast.Import):
@@ -156,6 +158,7 @@ def faults(texts: Mapping[str, str]) -> list[str]:
 
 
 def main(root: Path) -> int:
+    gc.disable()  # Syntax trees are many objects and no circles: looking for circles takes as long as the parsing.
     texts = {name: (root / name).read_text(encoding="utf-8") for name in python_files(root)}
     found = faults(texts)
     print(rooms.plan(texts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 __all__ = ["PAGE", "text"]
 
@@ -34,7 +35,18 @@ def text() -> str:
         about = f" {option.about}" if option.about else ""
         lines.append(f"| `{name}` | {option.kind.text}.{about} | {' | '.join(cells)} |".replace("..", "."))
     reasons = [f"{number}. {reason}" for reason, number in notes.items()]
-    return HEAD + "\n".join(lines) + "\n\n" + "\n".join(reasons) + "\n"
+    return HEAD + "\n".join(lines) + f"\n\n{_counted(options)}\n\n" + "\n".join(reasons) + "\n"
+
+
+def _counted(options: Any) -> str:
+    """Return how many pairs of an option and a way there are of each kind."""
+    pairs = [(option, path) for option in options.OPTIONS.values() for path in options.ExportPath]
+    refused = [option.asks is bool for option, path in pairs if option.refused.get(path)]
+    honoured, in_part = len(pairs) - len(refused), len(refused) - sum(refused)
+    return (
+        f"Of {len(pairs)} pairs of an option and a way, {honoured} are honoured, {in_part} honoured in part and "
+        f"{sum(refused)} refused; none is dropped."
+    )
 
 
 if __name__ == "__main__":

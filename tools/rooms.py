@@ -6,7 +6,10 @@ import ast
 import graphlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import PurePosixPath
+
+from tools.syntax import nodes
 
 MAX_MODULES = 22
 
@@ -20,15 +23,22 @@ def modules(names: Mapping[str, str]) -> dict[str, str]:
 
 def imported(text: str, known: Mapping[str, str]) -> Iterator[str]:
     """Return the modules among `known` that a file imports, in functions and for types alone too."""
-    for node in ast.walk(ast.parse(text)):
+    for module, name in imports(text):
+        found = name if name in known else module
+        if found in known:
+            yield found
+
+
+@cache
+def imports(text: str) -> tuple[tuple[str, str], ...]:
+    """Return what a file imports, relative imports left out: each module, and the dotted name taken from it."""
+    found = []
+    for node in nodes(text):
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            found += [(alias.name, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            inside = [f"{node.module}.{alias.name}" for alias in node.names]
-            found = [name if name in known else node.module for name in inside]
-        else:
-            continue
-        yield from (name for name in found if name in known)
+            found += [(node.module, f"{node.module}.{alias.name}") for alias in node.names]
+    return tuple(found)
 
 
 def circle(texts: Mapping[str, str], package: str) -> list[str]:

@@ -2,8 +2,9 @@
 
     python -m tools.architectures [--library transformers timm torchvision] [--only NAME] [--minutes 30] [--beside 8]
 
-What is known already is not run again, but for what did not end: the results, one JSON line for each class, are kept
-beside this file. Classes come in an order of chance that is always the same, so that a part of them is a fair sample.
+What is known already is not run again, but for the verdicts that `--again` names: the results, one JSON line for each
+class, are kept beside this file. Classes come in an order of chance that is always the same, so that a part of them is
+a fair sample.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import hashlib
 import json
 import logging
 import multiprocessing
+import resource
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -32,24 +35,29 @@ def _chance(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def _work(library: str, name: str, beside: bool, channel: Any) -> None:
+def _work(library: str, name: str, beside: bool, limit: int, channel: Any) -> None:
     logging.disable(logging.CRITICAL)
-    channel.send(dataclasses.asdict(judged(library, name, beside=beside)))
+    # Time of the processor: what else runs on the machine decides nothing.
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
+    channel.send(dataclasses.asdict(judged(library, name, timed=beside, beside=beside)))
 
 
-def _in_a_process(library: str, name: str, beside: bool, limit: float) -> dict[str, Any]:
+def _in_a_process(library: str, name: str, beside: bool, limit: int) -> dict[str, Any]:
     """Judge a class in a process that may crash, or not end."""
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe(duplex=False)
-    process = fork.Process(target=_work, args=(library, name, beside, theirs))
+    process = fork.Process(target=_work, args=(library, name, beside, limit, theirs))
     process.start()
     theirs.close()
-    failure = Verdict(library, name, "no end", f"not in {limit:.0f} s")
+    failure = Verdict(library, name, "no end", f"not in {limit} s")
     try:
-        if ours.poll(limit):
+        # One that waits, and does not compute, is ended as well.
+        if ours.poll(10 * limit):
             return dict(ours.recv())
     except EOFError:
-        failure.verdict, failure.reason = "refused", "the process crashed"
+        process.join()
+        if process.exitcode not in (-signal.SIGXCPU, -signal.SIGKILL):
+            failure.verdict, failure.reason = "refused", "the process crashed"
     finally:
         process.kill()
         process.join()
@@ -66,9 +74,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", nargs="+", default=["transformers", "timm", "torchvision"])
     parser.add_argument("--only", nargs="+", help="classes to judge, again if they are known")
+    parser.add_argument(
+        "--again", nargs="*", default=["no end"], help="verdicts that are no reason to leave out a class"
+    )
     parser.add_argument("--minutes", type=float, default=600, help="when to stop")
-    parser.add_argument("--limit", type=float, default=120, help="seconds for one class")
-    parser.add_argument("--beside", type=int, default=8, help="judge torch.onnx as well for one class in so many")
+    parser.add_argument("--limit", type=int, default=120, help="seconds of the processor for one class")
+    help_beside = "time torch.export alone, and judge torch.onnx, for one class in so many"
+    parser.add_argument("--beside", type=int, default=8, help=help_beside)
     options = parser.parse_args()
     torch.set_num_threads(1)
     # What is loaded on first use is no part of the time of a class.
@@ -81,7 +93,7 @@ def main() -> None:
             if time.monotonic() > end:
                 break
             before = results.get((library, name))
-            if before is not None and before["verdict"] != "no end" and not options.only:
+            if before is not None and before["verdict"] not in options.again and not options.only:
                 continue
             beside = bool(options.beside) and index % options.beside == 0
             row = _in_a_process(library, name, beside, options.limit)

@@ -14,12 +14,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 import onnx_fx_export
-from tools.architectures.small import NotBuiltError, inputs_of, small_model
+from tools.architectures.inputs import FORMS, NotBuiltError, inputs_of
+from tools.architectures.small import small_model
 
 __all__ = ["Verdict", "judged"]
 
 # Of the example, and of the two calls that are compared: a batch and a length each.
-_EXAMPLE, _OTHERS = (2, 12), ((3, 17), (1, 9))
+_EXAMPLE, _OTHERS = (2, 12), ((3, 15), (1, 9))
 _OPSET = 20
 Inputs = Mapping[str, torch.Tensor]
 
@@ -63,9 +64,10 @@ def judged(library: str, name: str, *, timed: bool = True, beside: bool = False)
     """
     result = Verdict(library, name)
     try:
-        model = small_model(library, name)
-        example, dims = inputs_of(library, model, *_EXAMPLE)
-        expected = [(inputs, _tensors(model, inputs)) for inputs in _calls(library, model, example)]
+        model = small_model(library, name, lambda model: _form(library, model))
+        form = _form(library, model)
+        example, dims = inputs_of(library, model, *_EXAMPLE, form)
+        expected = [(inputs, _tensors(model, inputs)) for inputs in _calls(library, model, example, form)]
     except NotBuiltError as error:
         result.verdict, result.reason = "not built", str(error)
         return result
@@ -82,11 +84,29 @@ def judged(library: str, name: str, *, timed: bool = True, beside: bool = False)
     return result
 
 
-def _calls(library: str, model: torch.nn.Module, example: Inputs) -> Iterator[Inputs]:
+def _form(library: str, model: torch.nn.Module) -> int:
+    """Return the first layout of the inputs that a model runs on.
+
+    Raises:
+        Exception: What it does with the usual layout, if it runs on none.
+    """
+    first: Exception | None = None
+    for form in range(FORMS):
+        try:
+            _tensors(model, inputs_of(library, model, *_EXAMPLE, form)[0])
+        except Exception as error:
+            first = first or error
+        else:
+            return form
+    assert first is not None
+    raise first
+
+
+def _calls(library: str, model: torch.nn.Module, example: Inputs, form: int) -> Iterator[Inputs]:
     """Yield the inputs of the comparisons: the example, and those of other sizes."""
     yield example
     for batch, length in _OTHERS:
-        yield inputs_of(library, model, batch, length)[0]
+        yield inputs_of(library, model, batch, length, form)[0]
 
 
 def _judge(

@@ -24,7 +24,7 @@ with eager PyTorch at the sizes of the example and at two others, with masks tha
 | static | only an export with static sizes is possible, and agrees |
 | refused | no export, or the program refuses a size; the reason is given |
 | wrong | a value differs |
-| no end | not judged within the time limit, on the machine where it was tried; it is tried again |
+| no end | not judged within the limit of processor time; it is tried again |
 
 Classes of which no small configuration could be built, or that eager PyTorch does not run on plain inputs, are counted
 and not listed. "Over torch.export" is the time of the export over that of `torch.export.export` alone, in one run.

@@ -1,16 +1,19 @@
-"""Small random models of published classes, and inputs for them."""
+"""Small random models of published classes."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
-import inspect
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-__all__ = ["NotBuiltError", "class_names", "inputs_of", "small_model"]
+from tools.architectures.inputs import NotBuiltError
+
+__all__ = ["class_names", "small_model"]
 
 # What attributes of configurations become, by what their names contain; the first one counts.
 _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
@@ -28,14 +31,26 @@ _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
     (("image_size", "input_size"), 32),
     (("patch_size",), 8),
     (("sliding_window",), 64),
+    (("num_queries", "num_object_queries", "num_proposals"), 8),
 )
+# Rows of the table that set the width of a model, and those that its attention divides the width by.
+_WIDTHS, _HEADS, _IMAGES = (3, 5, 7, 8, 9), (0, 1, 5), (11, 12)
 # Names that contain one of the above and mean something else.
 _KEPT = ("_id", "dropout", "layer_norm", "rate", "type", "_prob", "std", "eps", "scale", "factor", "ratio", "theta")
-_TEXT_LENGTH, _AUDIO_LENGTH = 12, 4000
+# What some configurations leave open, though their models do not.
+_OPEN = {"prediction_length": 6, "context_length": 12, "rope_theta": 10000.0, "head_dim": 8}
+_SECONDS = 40
+_MOST_PARAMETERS = 130_000_000
 
 
-class NotBuiltError(Exception):
-    """No small model of a class, or no inputs for it."""
+@dataclasses.dataclass(frozen=True)
+class _Change:
+    """A new value of an attribute: of which configuration, and by which row of the table."""
+
+    path: tuple[str, ...]
+    key: str
+    value: int
+    row: int
 
 
 def class_names(library: str) -> list[str]:
@@ -54,34 +69,71 @@ def class_names(library: str) -> list[str]:
     return [str(name) for name in models.list_models(module=models)]
 
 
-def small_model(library: str, name: str) -> torch.nn.Module:
+def small_model(library: str, name: str, runs: Callable[[torch.nn.Module], object] = lambda model: None) -> Any:
     """Build a model with random weights.
+
+    A configuration of transformers whose sizes are all made small often contradicts itself. Then fewer of them are:
+    the first choice counts with which the model can be built, and runs.
+
+    Args:
+        library: Where the class is from.
+        name: Its name.
+        runs: A trial of a model, which raises what the model does.
 
     Raises:
         NotBuiltError: If its class does not take a small configuration.
     """
-    torch.manual_seed(0)
     try:
         if library == "transformers":
-            return _of_transformers(name)
+            return _of_transformers(name, runs)
+        torch.manual_seed(0)
         if library == "timm":
             made: torch.nn.Module = importlib.import_module("timm").create_model(name, pretrained=False, num_classes=8)
         else:
             made = importlib.import_module("torchvision.models").get_model(name, weights=None)
-        return made.eval()
+        runs(made.eval())
+        return made
+    except NotBuiltError:
+        raise
     except Exception as error:
         raise NotBuiltError(_first_line(error)) from error
 
 
-def _of_transformers(name: str) -> torch.nn.Module:
+def _of_transformers(name: str, runs: Callable[[torch.nn.Module], object]) -> torch.nn.Module:
     import transformers
 
     kind: Any = getattr(transformers, name)
+    everything = [*_changes(kind.config_class())]
+    first: Exception | None = None
+    end = time.monotonic() + _SECONDS
+    for chosen in _choices(everything):
+        if time.monotonic() > end:
+            break
+        try:
+            model = _built(kind, chosen)
+            runs(model)
+        except Exception as error:
+            # The first choice is the one that is meant to be right.
+            first = first or error
+        else:
+            return model
+    raise first or NotBuiltError(f"not in {_SECONDS} s")
+
+
+def _built(kind: Any, chosen: list[_Change]) -> torch.nn.Module:
+    torch.manual_seed(0)
     config = kind.config_class()
-    _shrink(config)
+    for change in chosen:
+        part = config
+        for key in change.path:
+            part = getattr(part, key)
+        setattr(part, change.key, change.value)
+    _complete(config)
+    with torch.device("meta"):
+        size = sum(parameter.numel() for parameter in kind(config).parameters())
+    if size > _MOST_PARAMETERS:
+        raise NotBuiltError(f"{size // 1_000_000} million parameters")
     model: torch.nn.Module = kind(config).eval()
-    if sum(parameter.numel() for parameter in model.parameters()) > 60_000_000:
-        raise NotBuiltError("more than 60 million parameters")
     with torch.no_grad():
         for parameter in model.parameters():
             # Initial weights that are nearly zero hide every error.
@@ -90,99 +142,69 @@ def _of_transformers(name: str) -> torch.nn.Module:
     return model
 
 
-def _shrink(config: Any) -> None:
-    """Make a configuration of transformers small, and those inside of it, in place."""
+def _choices(everything: list[_Change]) -> Iterator[list[_Change]]:
+    """Yield which changes are made, the most first."""
+    yield everything
+    rows = sorted({change.row for change in everything})
+    yield from _without(everything, [lambda change, row=row: change.row == row for row in rows])  # type: ignore[misc]
+    groups = [_IMAGES, _HEADS, _WIDTHS, (*_WIDTHS, *_HEADS), (*_WIDTHS, *_HEADS, *_IMAGES)]
+    yield from _without(everything, [lambda change, group=group: change.row in group for group in groups])  # type: ignore[misc]
+    parts = sorted({change.path for change in everything if change.path})
+    yield from _without(everything, [lambda change, part=part: change.path == part for part in parts])  # type: ignore[misc]
+
+
+def _without(everything: list[_Change], leave: list[Callable[[_Change], bool]]) -> Iterator[list[_Change]]:
+    for left in leave:
+        rest = [change for change in everything if not left(change)]
+        if len(rest) < len(everything):
+            yield rest
+
+
+def _changes(config: Any, path: tuple[str, ...] = ()) -> Iterator[_Change]:
+    """Yield what makes a configuration of transformers small, and those inside of it."""
     for key, value in list(vars(config).items()):
         if key.startswith("_"):
             continue
-        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
-            _shrink(value)
-        elif isinstance(value, bool) or any(part in key for part in _KEPT):
-            continue
-        elif isinstance(value, int):
-            for parts, size in _SIZES:
-                if any(part in key for part in parts):
-                    setattr(config, key, min(value, size))
-                    break
+        if _is_config(value):
+            yield from _changes(value, (*path, key))
+        elif isinstance(value, int) and not isinstance(value, bool) and not any(part in key for part in _KEPT):
+            row = next(
+                (row for row, (parts, _) in enumerate(_SIZES) if any(_is_part(part, key) for part in parts)), None
+            )
+            if row is not None and value > _SIZES[row][1]:
+                yield _Change(path, key, _SIZES[row][1], row)
+
+
+def _is_part(part: str, key: str) -> bool:
+    """Return whether a name is made of words of which these are some, in one number or the other."""
+    return f"_{part}_" in f"_{key}_" or f"_{part}s_" in f"_{key}_"
+
+
+def _is_config(value: object) -> bool:
+    return hasattr(value, "to_dict") and hasattr(value, "model_type")
+
+
+def _complete(config: Any) -> None:
+    """Make the rest of a configuration fit to its sizes, in place."""
+    for key, value in list(vars(config).items()):
+        if _is_config(value) and not key.startswith("_"):
+            _complete(value)
+        elif value is None and key in _OPEN:
+            setattr(config, key, _OPEN[key])
     layers = getattr(config, "num_hidden_layers", None)
-    kinds = getattr(config, "layer_types", None)
-    if isinstance(kinds, list) and isinstance(layers, int):
+    for name, kinds in list(vars(config).items()):
         # One layer of each kind, unless the configuration computes them.
-        with contextlib.suppress(AttributeError):
-            config.layer_types = [*dict.fromkeys(kinds), *kinds][:layers]
+        if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) > layers and _is_by_layer(name):
+            with contextlib.suppress(AttributeError):
+                setattr(config, name, [*dict.fromkeys(kinds), *kinds][:layers])
     for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
         if isinstance(getattr(config, key, None), int) and getattr(config, key) >= 100:
             setattr(config, key, 1)
     config.use_cache = False
 
 
-def inputs_of(
-    library: str, model: torch.nn.Module, batch: int, length: int = _TEXT_LENGTH
-) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, str]]]:
-    """Return inputs of a model, and their dynamic dimensions.
-
-    Masks leave out what stands at the end of the last row.
-
-    Raises:
-        NotBuiltError: If it is not known what the model takes.
-    """
-    generator = torch.Generator().manual_seed(batch * 1000 + length)
-    if library != "transformers":
-        size = int(getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))[-1])
-        name = next(iter(inspect.signature(model.forward).parameters))
-        return {name: torch.randn(batch, 3, size, size, generator=generator)}, {name: {0: "batch"}}
-    inputs = dict(_of_signature(model, batch, length, generator))
-    if not inputs:
-        raise NotBuiltError(f"inputs {getattr(model, 'main_input_name', '?')} are not known")
-    return inputs, {name: _dims(name, value) for name, value in inputs.items()}
-
-
-def _of_signature(
-    model: Any, batch: int, length: int, generator: torch.Generator
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the inputs that a class of transformers takes first of all."""
-    takes = inspect.signature(model.forward).parameters
-    config, main = model.config, model.main_input_name
-    if main == "pixel_values":
-        part = getattr(config, "vision_config", config)
-        size = _number(part, ("image_size", "input_size"), 32)
-        yield (
-            main,
-            torch.randn(batch, _number(part, ("num_channels", "in_channels"), 3), size, size, generator=generator),
-        )
-    elif main == "input_values":
-        yield main, torch.randn(batch, _AUDIO_LENGTH + 400 * length, generator=generator)
-    elif main == "input_features":
-        bins = _number(config, ("num_mel_bins", "input_feat_per_channel", "feature_size"), 80)
-        # Encoders like that of Whisper take one number of frames.
-        frames = 2 * _number(config, ("max_source_positions",), 0)
-        yield main, torch.randn(*((batch, bins, frames) if frames else (batch, 40, bins)), generator=generator)
-    elif main == "input_ids":
-        text = getattr(config, "text_config", config)
-        vocabulary = _number(text, ("vocab_size",), 128)
-        yield main, torch.randint(3, min(vocabulary, 100), (batch, length), generator=generator)
-        if "attention_mask" in takes:
-            mask = torch.ones(batch, length, dtype=torch.int64)
-            mask[-1, -length // 3 :] = 0
-            yield "attention_mask", mask
-        if "pixel_values" in takes and not hasattr(config, "image_token_id"):
-            size = _number(getattr(config, "vision_config", config), ("image_size",), 32)
-            yield "pixel_values", torch.randn(batch, 3, size, size, generator=generator)
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
-        vocabulary = _number(config, ("vocab_size",), 128)
-        yield "decoder_input_ids", torch.randint(3, min(vocabulary, 100), (batch, length - 3), generator=generator)
-
-
-def _number(config: Any, names: tuple[str, ...], default: int) -> int:
-    found = (getattr(config, name, None) for name in names)
-    value = next((value for value in found if value is not None), default)
-    return int(value[0] if isinstance(value, list | tuple) else value)
-
-
-def _dims(name: str, value: torch.Tensor) -> dict[int, str]:
-    if name in ("pixel_values", "input_features"):
-        return {0: "batch"}
-    return {0: "batch", 1: "decoder_length" if name.startswith("decoder_") else "length"}
+def _is_by_layer(name: str) -> bool:
+    return name.startswith("layer") or name.endswith(("layer_types", "_per_layer", "_layers_type", "_pattern"))
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
 
 _IDS = {"vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -12,6 +14,7 @@ _PLAIN = {**_IDS, **_HEADS, "initializer_range": 0.3}
 _LIMITED = {**_PLAIN, "intermediate_size": 64, "max_position_embeddings": 256}
 _GROUPED = {**_LIMITED, "num_key_value_heads": 2}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LAYERS = {"layer_types": ["sliding_attention", "full_attention"]}
 _WINDOW = {"sliding_window": 16, "head_dim": 8}
 
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -21,10 +24,7 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {**_GROUPED, "sliding_window": 16}),
     "phi3": ("Phi3Config", _GROUPED),
     "gemma2": ("Gemma2Config", {**_GROUPED, **_WINDOW}),
-    "gemma3": (
-        "Gemma3TextConfig",
-        {**_GROUPED, **_WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
-    ),
+    "gemma3": ("Gemma3TextConfig", {**_GROUPED, **_WINDOW, **_LAYERS}),
     "gpt2": ("GPT2Config", {**_IDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256,
                             "initializer_range": 0.3}),
     "gpt_neox": ("GPTNeoXConfig", _LIMITED),
@@ -39,17 +39,94 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeConfig", {**_GROUPED, **_EXPERTS, "head_dim": 8}),
 }  # fmt: skip
 
+_ENCODER_DECODER = {
+    **_IDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "init_std": 0.3,
+    "decoder_start_token_id": 1,
+}  # fmt: skip
+_TRANSLATOR = {**_ENCODER_DECODER, "max_position_embeddings": 256}
+_UNTIED = {**_TRANSLATOR, "tie_word_embeddings": False}
+
+ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "t5": ("T5Config", {**_IDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
+                        "initializer_factor": 3.0, "decoder_start_token_id": 0}),
+    "bart": ("BartConfig", _UNTIED),
+    "marian": ("MarianConfig", _UNTIED),
+    "pegasus": ("PegasusConfig", _TRANSLATOR),
+    "mbart": ("MBartConfig", _TRANSLATOR),
+    "m2m_100": ("M2M100Config", _UNTIED),
+    "whisper": ("WhisperConfig", {**_ENCODER_DECODER, "num_mel_bins": 8, "max_source_positions": 20,
+                                  "max_target_positions": 256}),
+}  # fmt: skip
+_MAMBA = {**_IDS, "hidden_size": 32, "state_size": 8, "num_hidden_layers": 2, "initializer_range": 0.3}
+_HYBRID = {**_GROUPED, "mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 16}
+_DELTA = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+_TYPES = {"layer_types": ["linear_attention", "full_attention"]}
+
+# Models whose layers keep states of one size.
+STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("MambaConfig", _MAMBA),
+    "mamba2": ("Mamba2Config", {**_MAMBA, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 16}),
+    "falcon_mamba": ("FalconMambaConfig", _MAMBA),
+    "jamba": ("JambaConfig", {**_GROUPED, "num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
+                              "mamba_d_state": 8}),
+    "bamba": ("BambaConfig", {**_HYBRID, "attn_layer_indices": [1]}),
+    "falcon_h1": ("FalconH1Config", {**_HYBRID, "mamba_d_ssm": 64}),
+    "granitemoehybrid": ("GraniteMoeHybridConfig", {**_HYBRID, "layer_types": ["mamba", "attention"],
+                                                    "num_local_experts": 2, "shared_intermediate_size": 32}),
+    "qwen3_next": ("Qwen3NextConfig", {**_GROUPED, **_EXPERTS, **_DELTA, **_TYPES, "head_dim": 8,
+                                       "shared_expert_intermediate_size": 32}),
+    "lfm2": ("Lfm2Config", {**_GROUPED, "block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention"]}),
+}  # fmt: skip
+
+_EYES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+         "image_size": 16, "patch_size": 4, "projection_dim": 16}  # fmt: skip
+_IMAGE_TOKEN = {"image_token_id": 63, "image_token_index": 63}
+
+# Models that read images among the tokens of a text.
+VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
+    "llava": ("LlavaConfig", {**_IDS, **_IMAGE_TOKEN, "text_config": {**_GROUPED, "model_type": "llama"},
+                              "vision_config": {**_EYES, "model_type": "clip_vision_model"}}),
+    "gemma3_vision": ("Gemma3Config", {**_IDS, **_IMAGE_TOKEN, "mm_tokens_per_image": 4,
+                                       "text_config": {**_GROUPED, **_WINDOW, **_LAYERS},
+                                       "vision_config": {**_EYES, "model_type": "siglip_vision_model"}}),
+}  # fmt: skip
+
+# So large weights are that the tokens vary.
+_SPREAD = {"t5": 0.7, "pegasus": 0.7, "mbart": 0.7, "whisper": 0.7}
+
 
 def language_model(name: str, **settings: Any) -> Any:
     """Return a model in evaluation mode.
 
     Args:
-        name: A key of ``CONFIGURATIONS``.
+        name: A key of ``CONFIGURATIONS``, ``ENCODER_DECODERS`` or ``STATE_SPACES``.
         settings: What its configuration has otherwise.
     """
     import transformers
 
-    kind, given = CONFIGURATIONS[name]
+    kind, given = (CONFIGURATIONS | ENCODER_DECODERS | STATE_SPACES | VISION_LANGUAGE)[name]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**{**given, **settings})
-    return transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = getattr(transformers, f"AutoModelFor{_head(name)}").from_config(config).eval()
+    if name in ENCODER_DECODERS:
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.data.normal_(std=_SPREAD.get(name, 0.2))
+    return model
+
+
+def _head(name: str) -> str:
+    """Return what transformers calls models of such a task."""
+    if name in VISION_LANGUAGE:
+        return "ImageTextToText"
+    return "CausalLM" if name not in ENCODER_DECODERS else "SpeechSeq2Seq" if name == "whisper" else "Seq2SeqLM"
+
+
+def input_shapes(file: Path) -> dict[str, list[str | int]]:
+    """Return the inputs of a model file, each with the names and sizes of its dimensions."""
+    graph = onnx.load(file, load_external_data=False).graph
+    return {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in graph.input
+    }

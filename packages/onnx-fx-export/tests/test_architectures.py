@@ -11,6 +11,7 @@ from architectures import ARCHITECTURES, Case
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export import export
+from onnxops_decomp import to_torch
 
 
 @functools.cache
@@ -52,3 +53,33 @@ def test_architecture_equals_eager_at_other_sizes(name: str, opset: int) -> None
     onnx.checker.check_model(program.model_proto)
     assert_equals_eager(program, model, inputs)
     assert_equals_eager(program, model, resized(inputs, dims))
+
+
+def imported(name: str) -> tuple[torch.fx.GraphModule, list[str]]:
+    """Return an exported model as a module again, and the names of its inputs."""
+    module = to_torch(export(architecture(name)[1], opset_version=20).model_proto)
+    return module, module.meta["onnx"]["inputs"]
+
+
+def assert_takes(program, names: list[str], model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> None:
+    assert_equals_eager(lambda **given: program(*(given[name] for name in names)), model, inputs)
+
+
+@pytest.mark.parametrize("name", list(ARCHITECTURES))
+def test_an_exported_architecture_comes_back_as_a_module(name: str) -> None:
+    (model, inputs, dims), _ = architecture(name)
+    module, names = imported(name)
+    assert_takes(module, names, model, inputs)
+    assert_takes(module, names, model, resized(inputs, dims))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("gru", "resnet") else pytest.param(name, marks=pytest.mark.wide) for name in ARCHITECTURES],
+)
+def test_what_came_back_goes_out_again_with_its_dynamic_sizes(name: str) -> None:
+    (model, inputs, dims), _ = architecture(name)
+    module, names = imported(name)
+    program = export(module, tuple(inputs[key] for key in names), dynamic_shapes=tuple(dims[key] for key in names))
+    assert_takes(program, names, model, inputs)
+    assert_takes(program, names, model, resized(inputs, dims))

@@ -98,7 +98,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def run_here(*arguments: str) -> Result:
     """Run the command in this process, which is faster."""
-    return CliRunner().invoke(app, arguments)
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
 
 
 @pytest.fixture
@@ -229,16 +229,15 @@ def test_a_wrong_command_exits_with_2(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["models:constant"], "models:constant is not a function, but int"),
-    (["models:misspelt"], "models:misspelt states 'opset', not an argument"),
-    (["models:raising"], "models:raising failed: KeyError: 'weights' (at "),
-    (["models.py:nothing"], "AttributeError: module 'models' has no attribute 'nothing'"),
-    (["models:plain", "--opset", "99"], "opset_version is a whole number, 7 to 28, not 99"),
+    (["factories:constant"], "factories:constant is not a function, but int"),
+    (["factories:misspelt"], "factories:misspelt states 'opset', not an argument"),
+    (["factories:raising"], "factories:raising failed: KeyError: 'weights' (at "),
+    (["factories.py:nothing"], "AttributeError: module 'factories' has no attribute 'nothing'"),
+    (["factories:plain", "--opset", "99"], "opset_version is a whole number, 7 to 28, not 99"),
 ])  # fmt: skip
-def test_commands_that_cannot_work_are_told_of_at_once(arguments: list[str], message: str, tmp_path: Path) -> None:
-    (tmp_path / "models.py").write_text(FACTORY)
-    result = run(*arguments, "-o", "model.onnx", folder=tmp_path)
-    assert result.returncode == 2
+def test_commands_that_cannot_work_are_told_of_at_once(arguments: list[str], message: str, folder: Path) -> None:
+    result = run_here(*arguments, "-o", "model.onnx")
+    assert result.exit_code == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 

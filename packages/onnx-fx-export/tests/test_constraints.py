@@ -212,3 +212,14 @@ def test_a_condition_that_cannot_be_read_is_told_of(monkeypatch: pytest.MonkeyPa
     with pytest.warns(UserWarning, match=r"cannot check them:\n  something_new"):
         program = export(torch.nn.ReLU(), (torch.ones(3, 2),), dynamic_shapes=[{0: "batch"}])
     assert program.constraints.conditions == ("batch != 7",)
+
+
+def test_what_a_decomposition_assumes_of_named_dimensions_is_checked() -> None:
+    def longest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.pad_sequence.default([x, y])
+
+    program = export(longest, (torch.ones(3, 2), torch.ones(5, 2)), dynamic_shapes=[{0: "n"}, {0: "m"}])
+
+    torch.testing.assert_close(program(torch.ones(4, 2), torch.ones(9, 2)), longest(torch.ones(4, 2), torch.ones(9, 2)))
+    with pytest.raises(InvalidArgumentError, match="captured for m > n"):
+        program(torch.ones(9, 2), torch.ones(4, 2))

@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from onnx_fx_export import export
 
 Inputs = Callable[[int, int], tuple[torch.Tensor, ...]]
 BOTH = {0: "n", 1: "m"}
+
+
+IMAGES = ({0: "n", 3: "n", 4: "m"},)
+
+
+def images(n: int, m: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(n, 2, 4, n, m),)
 
 
 def matrix(n: int, m: int) -> tuple[torch.Tensor, ...]:
@@ -49,6 +57,38 @@ CASES: dict[str, tuple[Callable[..., Any], Inputs, Any]] = {
         lambda n, m: (torch.randn(n, m), torch.arange(float(m)) ** 2),
         (BOTH, {0: "m"}),
     ),
+    "resize_as_": (lambda x, y: x.clone().resize_as_(y) + 1, lambda n, m: (torch.randn(n, m),) * 2, (BOTH, BOTH)),
+    "view_copy": (lambda x: torch.view_copy(torch.cat([x] * 6), (3, -1, 2)), matrix, (BOTH,)),
+    "histogram of edges": (
+        lambda x, edges: torch.histogram(x, edges, density=True),
+        lambda n, m: (torch.randn(n), torch.arange(float(m)) - m / 2),
+        ({0: "n"}, {0: "m"}),
+    ),
+    "histogram": (lambda x: torch.histogram(x, 5, weight=x.abs()), matrix, (BOTH,)),
+    "histogramdd": (
+        lambda x: torch.histogramdd(x, [3, 4], density=True),
+        lambda n, m: (torch.randn(n * m, 2),),
+        ({0: "n"},),
+    ),
+    "histogramdd of edges": (
+        lambda x, edges: torch.histogramdd(x, (edges, edges))[0],
+        lambda n, m: (torch.randn(n, 2), torch.arange(float(m)) - m / 2),
+        ({0: "n"}, {0: "m"}),
+    ),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x[1], (2, None)), images, IMAGES),
+    "adaptive_max_pool2d with indices": (
+        lambda x: F.adaptive_max_pool2d(x[0], (None, 3), return_indices=True),
+        images,
+        IMAGES,
+    ),
+    "adaptive_max_pool3d": (torch.nn.AdaptiveMaxPool3d((None, 2, None), True), images, IMAGES),
+    "adaptive_max_pool3d of nothing": (lambda x: F.adaptive_max_pool3d(x, (None,) * 3, True), images, IMAGES),
+    "adaptive_max_pool3d of two": (lambda x: F.adaptive_max_pool3d(x, (2, None, 3), True), images, IMAGES),
+    "fractional_max_pool3d": (
+        lambda x, u: F.fractional_max_pool3d(x, 2, (2, 3, 2), _random_samples=u),
+        lambda n, m: (torch.randn(2, n, 5, n + 2, m + 2), torch.full((2, n, 3), 0.4)),
+        ({1: "n", 3: "h", 4: "m"}, {1: "n"}),
+    ),
     "combinations": (lambda x: torch.combinations(x[:, 0]), matrix, (BOTH,)),
     "combinations of three": (lambda x: torch.combinations(x[:, 0], 3, True), matrix, (BOTH,)),
 }
@@ -62,3 +102,20 @@ def test_sizes_stay_dynamic(name: str) -> None:
     for sizes in ((6, 6), (4, 9), (7, 5)):
         example = inputs(*sizes)
         torch.testing.assert_close(program(*example), function(*example), rtol=1e-4, atol=1e-5)
+
+
+def test_random_windows_have_dynamic_sizes() -> None:
+    pool = torch.nn.FractionalMaxPool3d(2, output_ratio=(0.5, 0.5, 0.5), return_indices=True)
+    program = export(pool, (torch.randn(2, 3, 8, 8, 8),), dynamic_shapes=({0: "n", 1: "c"},))
+    assert [tuple(result.shape) for result in program(torch.randn(5, 4, 8, 8, 8))] == [(5, 4, 4, 4, 4)] * 2
+
+
+@pytest.mark.parametrize(("size", "kernel"), [(3, 3), (4, 3), (3, 2)])
+def test_a_window_of_the_whole_example_leaves_its_size_dynamic(size: int, kernel: int) -> None:
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool1d(x, kernel, 2, ceil_mode=True)
+
+    program = export(pool, (torch.randn(1, 2, size),), dynamic_shapes=({2: "length"},))
+    for length in (kernel, kernel + 1, size, 8, 11):
+        x = torch.randn(1, 2, length)
+        torch.testing.assert_close(program(x), pool(x))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn.utils import rnn
 
 import onnx_fx_export
 from onnx_fx_export import CaptureError, export
@@ -129,44 +128,6 @@ def test_the_advice_for_sizes_works() -> None:
     program = export(chunks_of_a_number, (torch.randn(2, 8, 3),), dynamic_shapes=({0: "batch", 1: "n"},))
     x = torch.randn(3, 20, 3)
     torch.testing.assert_close(program(x), chunks_of_a_tensor(x))
-
-
-class Packed(torch.nn.Module):
-    """A recurrent layer over sequences of several lengths, each of which ends where it ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.LSTM(4, 5, batch_first=True)
-
-    def forward(self, x, lengths):
-        packed = rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
-
-
-class Padded(Packed):
-    """The same by the advice of the error."""
-
-    def forward(self, x, lengths):
-        result = self.layer(x)[0]
-        inside = torch.arange(x.shape[1]) < lengths.unsqueeze(1)
-        return torch.where(inside.unsqueeze(2), result, 0.0)
-
-
-def test_packed_sequences_are_told_of_with_what_to_do_instead() -> None:
-    model, args = Packed().eval(), (torch.randn(2, 6, 4), torch.tensor([6, 3]))
-    with pytest.raises(
-        CaptureError, match=r"packs sequences .*test_errors.py:\d+(.|\n)*torch.where(.|\n)*dynamo=False"
-    ):
-        export(model, args)
-    other = (torch.randn(3, 7, 4), torch.tensor([2, 7, 5]))
-    padded = Padded().eval()
-    padded.load_state_dict(model.state_dict())
-    torch.testing.assert_close(padded(*other), model(*other))
-    shapes = ({0: "batch", 1: "time"}, {0: "batch"})
-    torch.testing.assert_close(export(padded, args, dynamic_shapes=shapes)(*other), model(*other).detach())
-    for options in ({"dynamo": False}, {"fallback": True}):
-        result = export(model, args, dynamic_shapes=shapes, **options)(*other)
-        torch.testing.assert_close(result, model(*other).detach())
 
 
 def test_something_that_is_no_model_is_refused() -> None:

@@ -19,7 +19,7 @@ from onnx_fx_export import (
     VerificationError,
 )
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
-from onnx_fx_export.generation.decoder import cache_layers
+from onnx_fx_export.generation.kinds import kind_of
 from onnx_fx_export.generation.verifying import verify_folder
 from onnxops_decomp.exporting import MissingRuntimeError
 
@@ -64,7 +64,7 @@ def test_genai_runs_the_folder_token_for_token(llama):
     pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
     model, folder = llama
 
-    compared = verify_folder(model, folder.path, "genai", cache_layers(model), str)
+    compared = verify_folder(kind_of(model), folder.path, "genai", str)
 
     assert [batch.prompts for batch in compared] == ALL_BATCHES
 
@@ -140,7 +140,7 @@ def test_a_folder_of_another_model_is_found_out(llama):
     other = language_model("llama", rms_norm_eps=0.1)
 
     with pytest.raises(VerificationError, match=r"After a prompt of 1 tokens, the logits differ"):
-        verify_folder(other, folder.path, "onnxruntime", cache_layers(other), str)
+        verify_folder(kind_of(other), folder.path, "onnxruntime", str)
 
 
 def test_a_wrong_token_leaves_no_folder(tmp_path, monkeypatch):
@@ -159,26 +159,18 @@ def test_a_wrong_token_leaves_no_folder(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def encoder_decoder() -> torch.nn.Module:
+def with_a_list_of_states() -> torch.nn.Module:
     import transformers
 
-    sizes = {"d_model": 16, "d_ff": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "vocab_size": 32}
-    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes))
-
-
-def with_states() -> torch.nn.Module:
-    import transformers
-
-    sizes = {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 1, "vocab_size": 32}
-    return transformers.MambaForCausalLM(transformers.MambaConfig(**sizes))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 32}
+    return transformers.RwkvForCausalLM(transformers.RwkvConfig(**sizes))
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda: torch.nn.Linear(2, 2), "Linear cannot generate"),
-        (encoder_decoder, "T5ForConditionalGeneration is more than a decoder of text"),
-        (with_states, "MambaForCausalLM cannot be written as a folder for generation: its forward has no"),
+        (with_a_list_of_states, "RwkvForCausalLM cannot be written as a folder for generation: its forward has no"),
         (lambda: "nowhere", "nowhere is not a folder of a transformers model"),
     ],
 )

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import Result
 from language_models import language_model
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from onnx_fx_export import InvalidArgumentError
@@ -143,3 +145,35 @@ def test_a_broken_checkpoint_is_an_error_of_the_package(saved, tmp_path):
 
     with pytest.raises(InvalidArgumentError, match="transformers cannot load"):
         export_folder(tmp_path, tmp_path / "out", engine="onnxruntime", tokenizer=False)
+
+
+STREAMED = [
+    ("llama", "bfloat16", "fp32"),
+    ("gpt2", "float32", "int4"),
+    ("mixtral", "float32", "fp16"),
+]
+
+
+@pytest.mark.parametrize(("name", "stored", "precision"), STREAMED)
+def test_weights_that_are_read_while_they_are_written_give_the_same_folder(name, stored, precision, tmp_path):
+    layers = {} if name == "gpt2" else {"num_hidden_layers": 1}
+    language_model(name, **layers).to(getattr(torch, stored)).save_pretrained(tmp_path / "model", max_shard_size="20KB")
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
+    dtype = torch.float16 if precision == "fp16" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=dtype)
+    whole = export_folder(model, tmp_path / "whole", precision, verify=False)
+
+    streamed = export_folder(tmp_path / "model", tmp_path / "streamed", precision, verify=False, tokenizer=False)
+
+    assert streamed.files == whole.files
+    assert all((streamed.path / file).read_bytes() == (whole.path / file).read_bytes() for file in whole.files)
+    if whole.quantization is not None:
+        assert streamed.quantization.layers == whole.quantization.layers
+        assert streamed.quantization.difference is None
+
+
+def test_nothing_that_stood_in_for_a_weight_is_written(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr("onnx_fx_export.generation.streaming.apply_weights", lambda *args, **options: [])
+    with pytest.raises(InvalidArgumentError, match="was not found in the checkpoint"):
+        export_folder(saved, tmp_path / "out", verify=False, tokenizer=False)
+    assert not list(tmp_path.iterdir())

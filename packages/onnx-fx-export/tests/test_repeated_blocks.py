@@ -62,7 +62,7 @@ def test_functions_of_blocks_captured_once_are_shared() -> None:
     program = export(model, (x,), capture_repeated_blocks={Block}, export_modules_as_functions={Block})
     assert CALLS.call_count == 1
     assert [node.op_type for node in program.model.graph] == ["Block", "Tanh"] * 4
-    torch.testing.assert_close(program(x), model(x))
+    torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_the_default_captures_every_block() -> None:

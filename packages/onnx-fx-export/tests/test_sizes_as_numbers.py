@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import numbers
 import operator
 import warnings
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from onnx_fx_export import DynamicShapeError, InvalidArgumentError, OnnxExporterError, export
+from onnx_fx_export import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError, export
 from onnx_fx_export.inputs.arguments import FunctionModule
 
 NUMBERS = [float(n) for n in range(24)]
@@ -79,20 +80,76 @@ FORMS = {
     "offset": lambda x: x * x[x.shape[0] - 1 :].storage_offset(),
     "contiguity": lambda x: x * 2 if x.T.is_contiguous() else x,
     "contiguity of a part": lambda x: x * 2 if x[:, : x.shape[0] - 3].is_contiguous() else x,
+    "contiguity of a column": lambda x: x * 2 if x.T[:, :6].is_contiguous() else x,
+    "contiguity of rows": lambda x: x * 2 if x[:, None, :].expand(-1, 2, -1)[::3].is_contiguous() else x,
+    "order of columns": lambda x: x * 2 if x.T.reshape(3, -1)[:, :6].is_contiguous() else x,
+    "all strides": lambda x: x.sum(1) + sum(x.T.contiguous().stride()),
+    "bytes of the storage": lambda x: x * x.untyped_storage().nbytes(),
+    "storage of a part": lambda x: x * x[1:].untyped_storage().size(),
+    "length of a storage": lambda x: x * len(x.storage()),
     "members": lambda x: torch.stack([row * i for i, row in enumerate(x)]),
+    "key in a try": lambda x: tried(x),
+    "class of a tensor": lambda x: x * 2 if type(x) is torch.Tensor else x,
+}
+
+
+def tried(x):
+    try:
+        return x * {4: 2.0, 6: 3.0}[x.shape[0]]
+    except Exception:
+        return x
+
+
+@functools.singledispatch
+def by_class(n):
+    return 3.0
+
+
+@by_class.register
+def _(n: int):
+    return 2.0
+
+
+def matched(x):
+    match x.shape[0] * 2:
+        case int():
+            return x * 2
+        case _:
+            return x
+
+
+# What each of them asks is so for every size.
+CLASSES = {
+    "isinstance": lambda x: x * 2 if isinstance(x.shape[0], int) else x,
+    "isinstance of several": lambda x: x * 2 if isinstance(x.shape[0] + 1, (str, int)) else x,
+    "abstract class": lambda x: x * 2 if isinstance(x.shape[0], numbers.Integral) else x,
+    "number of elements": lambda x: x * 2 if isinstance(x.numel(), int) else x,
+    "comparison": lambda x: x * 2 if isinstance(x.shape[0] > 0, bool) else x,
+    "quotient": lambda x: x * 2 if isinstance(x.shape[0] / 2, float) else x,
+    "members of a shape": lambda x: x * 2 if all(isinstance(n, int) for n in x.shape) else x,
+    "class attribute": lambda x: x * 2 if x.shape[0].__class__ is int else x,
+    "numpy": lambda x: x * 2 if np.isscalar(x.shape[0]) else x,
+    "generic function": lambda x: x * by_class(x.shape[0]),
+    "match": matched,
+    "type": lambda x: x * 2 if type(x.shape[0]) is int else x,
+    "type among others": lambda x: x * 2 if type(x.shape[0]) in (int, float) else x,
+    "name of the type": lambda x: x * 2 if type(x.shape[0]).__name__ == "int" else x,
+    "subclass": lambda x: x * 2 if issubclass(type(x.shape[0]), int) else x,
+    "types of a shape": lambda x: x * 2 if int in map(type, x.shape) else x,
 }
 
 
 def right_or_refused(program, function):
     """Call a program at sizes of every kind; return how many of them it took."""
     taken = 0
-    for rows in (1, 2, 3, 4, 5, 6, 8, 11):
+    for rows in (0, 1, 2, 3, 4, 5, 6, 8, 11):
         x = torch.randn(rows, 3)
         try:
             result = program(x)
-        except InvalidArgumentError:
+            expected = function(x)
+        except (InvalidArgumentError, ZeroDivisionError):
             continue
-        torch.testing.assert_close(result, function(x), check_dtype=False)
+        torch.testing.assert_close(result, expected, check_dtype=False)
         taken += 1
     return taken
 
@@ -134,6 +191,45 @@ def test_a_size_declared_by_name_is_followed_or_refused(form) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_size_as_a_python_value_is_followed_or_refused_with_dynamo(form, dynamo_alone) -> None:
     exported_or_refused(form, Dim.DYNAMIC)
+
+
+@pytest.mark.parametrize("form", CLASSES)
+def test_a_size_is_of_the_class_that_it_has_in_eager_pytorch(form) -> None:
+    function = CLASSES[form]
+    program = export(FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    assert right_or_refused(program, function) >= 5
+
+
+class Rows(torch.nn.Module):
+    def forward(self, x):
+        return x.new_ones(len(x), len(x[0]) + 1) * len(list(x.shape)) + sum(len(part) for part in x.split(2, 1))
+
+
+def test_the_length_of_a_tensor_is_a_size() -> None:
+    program = export(Rows(), (torch.randn(4, 3),), dynamic_shapes=({0: "rows"},))
+    for rows in (1, 4, 9):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(program(x), Rows()(x))
+    assert "len" not in globals()
+
+
+def test_code_that_knows_symbolic_sizes_finds_them() -> None:
+    def function(x):
+        return x * 2 if isinstance(x.shape[0], torch.SymInt) else x
+
+    x = torch.randn(4, 3)
+    program = export(FunctionModule(function), (x,), dynamic_shapes=({0: Dim.DYNAMIC},))
+    torch.testing.assert_close(program(x), x * 2)
+
+
+@pytest.mark.parametrize("form", ["type", "name of the type", "key in a try"])
+def test_what_a_capture_gets_wrong_is_refused_with_the_line(form) -> None:
+    function = {**CLASSES, **FORMS}[form]
+    line = (tried if form == "key in a try" else function).__code__.co_firstlineno
+    with pytest.raises(CaptureError, match=rf"other values[^$]*{__file__}:{line + 2 * (form == 'key in a try')}"):
+        export(
+            FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},), strategy="non-strict"
+        )
 
 
 @pytest.mark.parametrize("form", ["str", "f-string", "text of a shape", "text as a key"])
@@ -193,12 +289,13 @@ def test_a_text_that_people_read_fixes_nothing(tells) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = export(FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},))
-        assert right_or_refused(program, function) == 8
+        assert right_or_refused(program, function) == 9
 
 
 def test_contiguity_that_makes_no_difference_is_no_condition() -> None:
     def function(x):
         y = x.T
+        # At size 0 the results are empty, and show nothing.
         return (y if y.is_contiguous() else y.contiguous()).reshape(-1) + 1
 
     program = export(FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},))

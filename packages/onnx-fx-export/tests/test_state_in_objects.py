@@ -14,9 +14,10 @@ import queue
 import random
 import re
 import threading
+import time
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -297,3 +298,74 @@ def test_state_in_an_object_is_refused_and_the_object_goes_on_as_before(case: st
     (output,) = program.run({"x": X}).values()
     torch.testing.assert_close([output], expected)
     torch.testing.assert_close([model(X)], expected)
+
+
+class Held:
+    __slots__ = ("number",)
+
+
+class Computed(Held):
+    """Computes what its base holds in a slot, another number each time."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    @property
+    def number(self) -> int:
+        return time.perf_counter_ns()
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+def test_what_a_class_computes_in_place_of_a_slot_is_no_state(export: Any) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.computed = Computed()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (self.computed.reads + 2)
+
+    x = torch.ones(3)
+    (result,) = torch.utils._pytree.tree_leaves(export(Model(), (x,))(x))
+    torch.testing.assert_close(result, x * 2)
+
+
+def sums() -> Generator[Any, Any, None]:
+    total = 1.0
+    while True:
+        total = total + (yield total)
+
+
+class Feeding(torch.nn.Module):
+    """Sends to a generator what is added up in its variables."""
+
+    def __init__(self, value: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.sums, self.value = sums(), value
+        next(self.sums)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.sums.send(self.value(x))
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+@pytest.mark.parametrize("value", [lambda x: 2.0, torch.Tensor.sum], ids=["number", "tensor"])
+def test_a_generator_that_is_fed_is_refused_and_not_run(value: Any, export: Any) -> None:
+    model, x = Feeding(value), torch.ones(3)
+    with pytest.raises(OnnxExporterError, match=r"send\(\) of a generator"):
+        export(model, (x,))
+    torch.testing.assert_close(model(x), x * (1 + value(x)))
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+def test_a_generator_that_forward_makes_may_be_fed(export: Any) -> None:
+    def fed(x: torch.Tensor) -> torch.Tensor:
+        generator = sums()
+        next(generator)
+        return x * generator.send(x.sum())
+
+    x = torch.ones(3)
+    (result,) = torch.utils._pytree.tree_leaves(export(fed, (x,))(x))
+    torch.testing.assert_close(result, x * 4)

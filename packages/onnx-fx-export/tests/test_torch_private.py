@@ -7,6 +7,7 @@ from torch_names import found, private_names
 import onnx_fx_export
 from onnx_fx_export.torch_private import (
     Writes,
+    causal_mask_detection,
     dimension_facts,
     fake_like,
     guard_texts,
@@ -15,6 +16,7 @@ from onnx_fx_export.torch_private import (
     is_dimension_error,
     undecided_condition,
 )
+from onnxops_core.exporting import replaced
 
 
 def test_guards_are_texts_over_input_sizes() -> None:
@@ -106,3 +108,16 @@ def test_the_nodes_that_failed_are_found_inside_out() -> None:
 @pytest.mark.parametrize("name", private_names(onnx_fx_export))
 def test_every_private_name_in_use_is_there(name: str) -> None:
     assert found(name) is not None
+
+
+def test_encoders_ask_whether_a_mask_is_causal() -> None:
+    asked = []
+
+    def note(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        asked.append(mask)
+        return False
+
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(4, 2, 4, batch_first=True), 1).eval()
+    with replaced(causal_mask_detection(note)):
+        encoder(torch.ones(1, 2, 4), mask=torch.zeros(2, 2))
+    assert [mask.shape for mask in asked] == [(2, 2)]

@@ -375,3 +375,42 @@ def test_reading_a_tensor_that_may_have_been_changed_through_another_variable_is
 
     with pytest.raises(OnnxExporterError, match="clone it"):
         onnx_ts_legacy.export(aliased, INPUTS[0])
+
+
+def test_a_loop_may_replace_a_dict_by_another_one() -> None:
+    @torch.jit.script
+    def replaced(x: Tensor) -> Tensor:
+        pair = {"a": x[0], "b": x[0] * 2}
+        for i in range(x.size(0)):
+            pair = {"a": pair["b"] + i, "b": pair["a"] * x[i]}
+        return pair["a"] - pair["b"]
+
+    exported(replaced, *INPUTS, dynamic_axes=X)
+
+
+def test_a_view_that_one_path_leaves_is_known_to_show_the_memory_that_a_later_iteration_writes_to() -> None:
+    @torch.jit.script
+    def written_after(x: Tensor) -> Tensor:
+        total, last = torch.zeros([x.size(1)]), x[0]
+        for i in range(x.size(0)):
+            if bool(x[i].sum() < 0):
+                continue
+            if bool(x[i].max() > 2):
+                total += x[i]
+                break
+            last = total[:1]
+        return torch.cat([total, last])
+
+    with pytest.raises(OnnxExporterError, match="clone it"):
+        onnx_ts_legacy.export(written_after, INPUTS[0], input_names=["x"], dynamic_axes=X)
+
+
+def test_zeros_of_either_sign_are_two_numbers_where_branches_meet() -> None:
+    @torch.jit.script
+    def signed(x: Tensor) -> Tensor:
+        zero = 0.0
+        if bool(x.sum() > 0):
+            zero = -0.0
+        return 1 / torch.full([2], zero)
+
+    exported(signed, *INPUTS, dynamic_axes=X)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from ts_models import scripted_program
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import UnsupportedOperatorsError
@@ -46,19 +46,8 @@ EXPRESSIONS = [*ARITHMETIC, *(f"math.{function}" for function in FUNCTIONS)]
 
 @pytest.fixture
 def scripted(tmp_path: Path) -> Callable[[str], torch.jit.ScriptFunction]:
-    def script(expression: str) -> torch.jit.ScriptFunction:
-        path = tmp_path / "program.py"
-        lines = ["n, k = x.size(0), y.size(0)", "f, g = float(x[1]) + 3.25, float(y[0]) + 1.75", f"return {expression}"]
-        body = "\n    ".join(lines)
-        path.write_text(f"import math\nimport torch\n\ndef program(x, y):\n    {body}\n")
-        spec = importlib.util.spec_from_file_location("program", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return torch.jit.script(module.program)
-
-    return script
+    head = "n, k = x.size(0), y.size(0)\nf, g = float(x[1]) + 3.25, float(y[0]) + 1.75"
+    return lambda expression: scripted_program(tmp_path, "x, y", f"{head}\nreturn {expression}")
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)

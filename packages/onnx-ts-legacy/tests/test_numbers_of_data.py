@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import numbered_calls
 import pytest
 import torch
 from torch.utils import _pytree as pytree
+from ts_models import scripted_program
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import CaptureError, UnsupportedOperatorsError
@@ -68,19 +68,8 @@ CALLS = {
 
 @pytest.fixture
 def scripted(tmp_path: Path) -> Callable[[str], torch.jit.ScriptFunction]:
-    def script(expression: str) -> torch.jit.ScriptFunction:
-        path = tmp_path / "program.py"
-        lines = ["n, f, b = int(t[0]), float(t[1]), bool(t[0] > 1)", f"return {expression}"]
-        body = "\n    ".join(lines)
-        path.write_text(f"import torch\nimport torch.nn.functional as F\n\ndef program(x, t):\n    {body}\n")
-        spec = importlib.util.spec_from_file_location("program", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return torch.jit.script(module.program)
-
-    return script
+    head = "n, f, b = int(t[0]), float(t[1]), bool(t[0] > 1)"
+    return lambda expression: scripted_program(tmp_path, "x, t", f"{head}\nreturn {expression}")
 
 
 @pytest.mark.filterwarnings("ignore")

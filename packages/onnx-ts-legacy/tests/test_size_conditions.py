@@ -6,7 +6,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 import torch
 from torch.utils import _pytree as pytree
+from ts_models import exported
 
 import onnx_ts_legacy
 from onnx_ts_legacy import OnnxExporterError
@@ -56,6 +57,55 @@ BRANCHES: dict[str, tuple[Callable[[T], T], tuple[int, int], str, Any, Any]] = {
     "strides of a part": (lambda x: x[:, ::2] * x[:, ::2].stride(0), (4, 3), "k == 3", (6, 3), (4, 4)),
     "text": (lambda x: x * 2 if str(x.size(0)) == "4" else x, (4, 2), "n == 4", (4, 3), (5, 2)),
 }
+
+
+ORDERS: dict[str, tuple[Callable[[T], T], tuple[int, int], Sequence[tuple[int, int]], Sequence[tuple[int, int]]]] = {
+    "turned": (lambda x: x * 2 if x.t().is_contiguous() else x, (4, 3), [(6, 3), (2, 2)], [(4, 1), (1, 3)]),
+    "nothing": (lambda x: x.sum(1) * 0 + x.t().is_contiguous(), (4, 3), [(6, 2)], [(4, 0)]),
+    "part": (lambda x: x * 2 if x[:, :2].is_contiguous() else x, (4, 3), [(6, 4)], [(4, 2), (1, 4)]),
+    "made by a size": (lambda x: x * 2 if x[:, :2].is_contiguous() else x, (4, 2), [(4, 2)], [(4, 5)]),
+    "always": (lambda x: x * 2 if x.is_contiguous() else x, (4, 2), [(4, 2), (1, 1), (6, 3)], []),
+}
+
+
+@pytest.mark.parametrize("case", ORDERS)
+@pytest.mark.filterwarnings("ignore:The model is right for a part")
+def test_the_order_in_memory_is_a_condition(case: str) -> None:
+    model, example, right, wrong = ORDERS[case]
+    dims = {"x": {0: "n", 1: "k"}}
+    program = onnx_ts_legacy.export(model, (torch.randn(example),), input_names=["x"], dynamic_axes=dims)
+
+    for sizes in right:
+        x = torch.randn(sizes)
+        torch.testing.assert_close(program(x)[0], model(x))
+    for sizes in wrong:
+        with pytest.raises(OnnxExporterError, match="captured for"):
+            program(torch.randn(sizes))
+
+
+def in_order(x: torch.Tensor) -> torch.Tensor:
+    y = x.t()
+    if not y.is_contiguous():
+        y = y.contiguous()
+    return y.view(-1) + 1
+
+
+def test_an_order_that_makes_no_difference_is_no_condition(recwarn: pytest.WarningsRecorder) -> None:
+    others = [(torch.randn(sizes),) for sizes in ((1, 3), (4, 1), (1, 1), (5, 2))]
+    exported(in_order, (torch.randn(4, 3),), *others, dynamic_axes={"x": {0: "n", 1: "k"}})
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_the_size_of_a_storage_is_warned_of_with_its_line() -> None:
+    for read in (
+        lambda x: x * x.untyped_storage().nbytes(),
+        lambda x: x * len(x.untyped_storage()),
+        lambda x: x * x[1:].storage().size(),
+    ):
+        with pytest.warns(torch.jit.TracerWarning, match="storage is a Python value") as caught:
+            onnx_ts_legacy.export(read, (torch.randn(4, 3),))
+        places = [(w.filename, w.lineno) for w in caught if "storage is a Python value" in str(w.message)]
+        assert places == [(__file__, read.__code__.co_firstlineno)]
 
 
 @pytest.mark.parametrize("case", BRANCHES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,10 @@ import onnx_ts_legacy
 from onnx_ts_legacy import TSProgram
 from onnx_ts_legacy.errors import UnsupportedOperatorsError
 
-__all__ = ["OPSETS", "agree", "exported", "n", "over_opsets", "refused_below", "run", "silero_path", "speech"]
+__all__ = [
+    *("OPSETS", "agree", "exported", "n", "over_opsets", "refused_below", "run", "scripted_program", "silero_path"),
+    "speech",
+]
 
 OPSETS = range(7, 27)
 
@@ -32,6 +36,19 @@ def silero_path() -> Path | None:
         return None
     path = Path(spec.origin).parent / "data" / "silero_vad.jit"
     return path if path.exists() else None
+
+
+def scripted_program(folder: Path, parameters: str, body: str) -> torch.jit.ScriptFunction:
+    """The scripted function with this text, which TorchScript reads from a file."""
+    path = folder / "program.py"
+    imports = "import math\nimport torch\nimport torch.nn.functional as F"
+    path.write_text(f"{imports}\n\ndef program({parameters}):\n{textwrap.indent(body, '    ')}\n")
+    spec = importlib.util.spec_from_file_location("program", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return torch.jit.script(module.program)
 
 
 def speech(samples: int, rate: int) -> torch.Tensor:

@@ -350,3 +350,18 @@ def _random_weight(rng, shape):
         return rng.uniform(0.5, 1, shape).astype(np.float32)
     fan = np.prod(shape[1:])
     return (rng.standard_normal(shape) * np.sqrt(2 / fan)).astype(np.float32)
+
+
+def mutated(rng, samples):
+    """One of ``samples`` with some of its bytes changed, taken away or added."""
+    data = bytearray(rng.choice(samples))
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randrange(len(data))
+        kind = rng.random()
+        if kind < 0.6:
+            data[place] = rng.randrange(256)
+        elif kind < 0.8:
+            del data[place : place + rng.randint(1, 4)]
+        else:
+            data[place:place] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 4)))
+    return bytes(data)

@@ -162,3 +162,33 @@ def test_the_commands_print_tables_and_json(tmp_path):
     shown = CliRunner().invoke(app, ["portable", str(path), "--opset", "11", *three, "--json"])
     assert shown.exit_code == 0
     assert len(json.loads(shown.stdout)["places"]) == 6
+
+
+def test_compare_runs_each_model_in_its_own_runtime(others, tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(network(), path)
+    command = ["compare", str(path), str(path), "--json"]
+
+    same = CliRunner().invoke(app, [*command, "--runtime", "ort", "--runtime", "torch"])
+    wrong = CliRunner().invoke(app, [*command, "--runtime", "ort", "--runtime", "wrong_softmax"])
+    both_wrong = CliRunner().invoke(app, [*command, "--runtime", "wrong_softmax"])
+
+    assert (same.exit_code, wrong.exit_code, both_wrong.exit_code) == (0, 1, 0)
+    names = json.loads(wrong.output)
+    assert "ort" in names["reference"]
+    assert "wrong_softmax" in names["candidate"]
+
+
+def test_bisect_takes_the_two_runtimes_in_the_order_of_the_models(others, tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(network(), path)
+    made = CliRunner().invoke(app, ["bisect", str(path), "--runtime", "wrong_softmax", "--runtime", "ort", "--json"])
+    assert made.exit_code == 1
+    assert "softmax" in made.output
+
+
+def test_three_runtimes_are_too_many(tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(network(), path)
+    made = CliRunner().invoke(app, ["compare", str(path), str(path), *(["--runtime", "ort"] * 3)])
+    assert made.exit_code == 2

@@ -51,11 +51,11 @@ def test_the_fault_is_found_and_attributed(fault):
     assert tuple(report.first.path) == fault.path
 
 
-def _renamed(model):
-    """The same model with every value that a node makes called something else."""
+def _renamed(model, name_of=lambda place: f"value.{place}"):
+    """The same model with every value that a node makes called ``name_of`` its place."""
     copy = models.clone(model)
     made = [name for node in copy.graph.node for name in node.output if name]
-    names = {name: f"value.{i}" for i, name in enumerate(made)}
+    names = {name: name_of(place) for place, name in enumerate(made)}
     for node in copy.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
@@ -75,14 +75,7 @@ def test_the_fault_is_found_by_position_when_no_names_are_shared(fault):
 
 def _numbered(model, first):
     """The same model with its values numbered from ``first``, as exporters do: two numberings share most names."""
-    copy = models.clone(model)
-    names = {name: f"val_{i}" for i, name in enumerate((n for node in copy.graph.node for n in node.output), first)}
-    for node in copy.graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-    for value in copy.graph.output:
-        value.name = names[value.name]
-    return copy
+    return _renamed(model, lambda place: f"val_{first + place}")
 
 
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.model == "cnn"], ids=lambda fault: fault.id)

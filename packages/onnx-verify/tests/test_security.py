@@ -291,19 +291,10 @@ samples = [getattr(realistic, name)().SerializeToString() for name in sys.argv[4
 backend = onnx_verify.Backend(timeout=5)
 ran = 0
 for number in range(count):
-    data = bytearray(rng.choice(samples))
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randrange(len(data))
-        kind = rng.random()
-        if kind < 0.6:
-            data[place] = rng.randrange(256)
-        elif kind < 0.8:
-            del data[place : place + rng.randint(1, 4)]
-        else:
-            data[place:place] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 4)))
+    data = realistic.mutated(rng, samples)
     print(number, flush=True)
     try:
-        model = onnx_verify.load_model(parse_model(bytes(data), "fuzzed"))
+        model = onnx_verify.load_model(parse_model(data, "fuzzed"))
         onnx_verify.check_model(model, backend=backend)
         onnx_verify.compare(model, model, onnx_verify.RandomInputs(edge_cases=False), backend=backend)
         ran += 1

@@ -55,6 +55,17 @@ def test_contexts_end_in_any_order(module, order):
     assert module.function is usual
 
 
+def test_a_builtin_that_a_module_does_not_define(module):
+    with replaced([(module, "len", lambda value: 7)]):
+        assert module.len([]) == 7
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(module.len([])))
+        thread.start()
+        thread.join()
+        assert seen == [0]
+    assert not hasattr(module, "len")
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_values_that_are_no_functions_too(module, order):
     contexts = [replaced([(module, "limit", 10 + number)]) for number in range(3)]

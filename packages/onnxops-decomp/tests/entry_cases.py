@@ -212,6 +212,9 @@ def _distances_and_sets() -> Cases:
         "aten::_histogramdd_bin_edges": _of(points, [3, 2], range=[0.0, 1.0, 0.0, 1.0]),
         "aten::_histogramdd_from_bin_cts": _of(points, [3, 2], range=[0.0, 1.0, 0.0, 1.0]),
         "aten::_histogramdd_from_bin_tensors": _of(points, edges),
+        "aten::histogramdd": _of(points, [3, 2], range=[0.0, 1.0, 0.0, 1.0]),
+        "aten::histogramdd.int_bins": _of(points, 3),
+        "aten::histogramdd.TensorList_bins": _of(points, edges),
         "aten::einsum": _of("bij,bjk->bik", [_draw(2, 3, 4), _draw(2, 4, 5)]),
     }
 

@@ -27,7 +27,6 @@ ADDED_ATTRIBUTE_ONLY = {
     ("MaxPool", 8),
     ("QuantizeLinear", 13),
     ("QuantizeLinear", 19),
-    ("QuantizeLinear", 23),
     ("RNN", 14),
 }
 # Operators without which ATen does: strings, images, training, the sequences and options of ONNX.

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from onnxops_decomp.passes import KeepFloatWeights
+from onnxops_decomp.runtimes.onnxruntime.float_weights import KeepFloatWeights
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {

@@ -69,6 +69,21 @@ def test_a_cast_of_nan_to_four_bits_gives_the_largest_value_as_the_specification
     torch.testing.assert_close(made, torch.tensor([6.0, 6.0, -6.0, 1.0]))
 
 
+@pytest.mark.parametrize(
+    "name", ["FLOAT16", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "DOUBLE"]
+)
+@pytest.mark.parametrize("external", [False, True])
+def test_weights_of_every_float_are_read(tmp_path, name: str, external: bool) -> None:
+    number = TensorProto.DataType.Value(name)
+    made = model([helper.make_node("Cast", ["w"], ["y"], to=FLOAT)], [], [("y", FLOAT, [2])])
+    made.graph.initializer.append(helper.make_tensor("w", number, [2], [1.5, -2.0]))
+    raw = numpy_helper.from_array(numpy_helper.to_array(made.graph.initializer[0]), "w")
+    made.graph.initializer[0].CopyFrom(raw)
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path, save_as_external_data=external, size_threshold=0)
+    assert to_torch(path)().tolist() == [1.5, -2]
+
+
 @pytest.mark.parametrize("opset", [21, 23, 25])
 def test_quantization_to_four_bits_takes_the_type_of_the_file_at_every_opset(opset: int) -> None:
     nodes = [
@@ -173,3 +188,23 @@ def test_a_node_that_is_not_understood_is_named(node, message: str) -> None:
     with pytest.raises(ModelImportError, match=message) as caught:
         to_torch(model([node], [("x", FLOAT, [2])], [("y", FLOAT, [2])]))
     assert caught.value.node == "n"
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_sizes_in_a_tensor_of_any_rank(rank: int) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "places"], ["picked"]),
+        helper.make_node("Unsqueeze", ["picked", "front"], ["row"]),
+        helper.make_node("Add", ["row", "one"], ["y"]),
+    ]
+    constants = {"places": np.array([[0, 1], [1, 0]])[(0,) * (2 - rank)], "front": np.array([0]), "one": np.array(1)}
+    module = to_torch(model(nodes, [("x", FLOAT, ["n", 3])], [("y", INT64, None)], constants))
+    want = np.array([[6, 4], [4, 6]])[(0,) * (2 - rank)]
+    assert module(torch.ones(5, 3)).tolist() == want[None].tolist()
+
+
+def test_an_optional_without_a_value_has_a_type() -> None:
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [2]))
+    nodes = [helper.make_node("Optional", [], ["o"], type=kind), helper.make_node("OptionalHasElement", ["o"], ["y"])]
+    assert to_torch(model(nodes, [], [("y", BOOL, [])]))().item() is False

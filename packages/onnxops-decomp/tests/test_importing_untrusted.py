@@ -38,24 +38,10 @@ def taken(data: bytes) -> int:
     return count
 
 
-def mutated(rng: random.Random) -> bytes:
-    data = bytearray(rng.choice(SAMPLES))
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randrange(len(data))
-        kind = rng.random()
-        if kind < 0.6:
-            data[place] = rng.randrange(256)
-        elif kind < 0.8:
-            del data[place : place + rng.randint(1, 4)]
-        else:
-            data[place:place] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 4)))
-    return bytes(data)
-
-
 @pytest.mark.parametrize("seed, count", [(0, 60), pytest.param(1, 1500, marks=pytest.mark.wide)])
 def test_a_mutated_model_is_a_model_or_an_error(seed: int, count: int) -> None:
     rng = random.Random(seed)
-    assert sum(taken(mutated(rng)) for _ in range(count)) > 0
+    assert sum(taken(realistic.mutated(rng, SAMPLES)) for _ in range(count)) > 0
 
 
 @pytest.mark.parametrize("data", SAMPLES, ids=NAMES)
@@ -109,3 +95,127 @@ def test_an_absurd_size_is_not_made_at_the_import() -> None:
     )
     to_torch(model)
     convert_opset(model, 13)
+
+
+def external(**entries: str) -> onnx.TensorProto:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": "data.bin", **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def huge(*dims: int) -> onnx.TensorProto:
+    tensor = external()
+    tensor.dims[:] = dims
+    return tensor
+
+
+TENSORS = {
+    "an offset beyond the file": external(offset="16"),
+    "a negative offset": external(offset="-4"),
+    "an offset that is no number": external(offset="0x10; rm"),
+    "a length beyond the file": external(length="32"),
+    "a length that is not the tensor's": external(length="8"),
+    "more than the file holds": huge(1 << 40),
+    "sizes whose product overflows": huge(1 << 32, 1 << 32, 1 << 32),
+    "a negative size": huge(-4),
+    "a dtype that is none": TensorProto(name="w", data_type=99, dims=[1], raw_data=b"1234"),
+    "too few bytes in the file": TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=b"1234"),
+    "no name for its file": external(location=""),
+    "a folder for its file": external(location="."),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_weights_that_are_not_there_are_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "data.bin").write_bytes(b"\0" * 16)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(with_node(helper.make_node("Add", ["x", "w"], ["y"]), w=TENSORS[name]).SerializeToString())
+    with pytest.raises(OnnxExporterError):
+        to_torch(path)
+
+
+def test_external_data_that_are_cut_off_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(with_node(helper.make_node("Add", ["x", "w"], ["y"]), w=external()).SerializeToString())
+    (tmp_path / "data.bin").write_bytes(b"\0" * 16)
+    to_torch(path)
+    for size in (15, 0):
+        (tmp_path / "data.bin").write_bytes(b"\0" * size)
+        with pytest.raises(OnnxExporterError, match=r"data\.bin"):
+            to_torch(path)
+
+
+def calling(*bodies: tuple[str, str]) -> onnx.ModelProto:
+    """Return a model of functions, each of which calls another."""
+    model = with_node(helper.make_node(bodies[0][0], ["x"], ["y"], domain="own"))
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    model.opset_import.append(opsets[1])
+    for name, called in bodies:
+        body = [helper.make_node(called, ["a"], ["b"], domain="own")]
+        model.functions.append(helper.make_function("own", name, ["a"], ["b"], body, opsets))
+    return model
+
+
+def doubling_functions(count: int) -> onnx.ModelProto:
+    """Return a model of few functions whose nodes are 2 ** count when they are inlined."""
+    model = with_node(helper.make_node("f0", ["x"], ["y"], domain="own"))
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    model.opset_import.append(opsets[1])
+    for place in range(count):
+        domain, op_type = ("own", f"f{place + 1}") if place + 1 < count else ("", "Neg")
+        body = [helper.make_node(op_type, [first], [second], domain=domain) for first, second in ("ab", "bc")]
+        model.functions.append(helper.make_function("own", f"f{place}", ["a"], ["c"], body, opsets))
+    return model
+
+
+def nested(depth: int) -> onnx.ModelProto:
+    """Return a model whose If nodes lie in each other."""
+    graph = None
+    for _ in range(depth):
+        made = helper.make_node("Neg", ["x"], ["made"])
+        if graph is not None:
+            made = helper.make_node("If", ["c"], ["made"], then_branch=graph, else_branch=graph)
+        graph = helper.make_graph([made], "body", [], [helper.make_tensor_value_info("made", TensorProto.FLOAT, [2])])
+    model = with_node(helper.make_node("If", ["c"], ["y"], then_branch=graph, else_branch=graph))
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    return model
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [[("f", "f")], [("f", "g"), ("g", "h"), ("h", "f")], [(f"f{place}", f"f{place + 1}") for place in range(2000)]],
+    ids=["itself", "in a circle", "deep"],
+)
+def test_functions_that_call_themselves_are_an_error(bodies: list[tuple[str, str]]) -> None:
+    with pytest.raises(OnnxExporterError):
+        to_torch(calling(*bodies))
+
+
+def test_functions_that_become_endless_when_they_are_inlined_are_an_error() -> None:
+    with pytest.raises(OnnxExporterError, match="nodes"):
+        to_torch(doubling_functions(40))
+    assert to_torch(doubling_functions(4))(torch.ones(2)).tolist() == [1, 1]
+
+
+def test_bodies_in_bodies_are_read() -> None:
+    assert to_torch(nested(5))(torch.ones(2), torch.tensor(True)).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("Softmax", ["x"], ["y"], axis=1.0),
+        helper.make_node("Softmax", ["x"], ["y"], axis="first"),
+        helper.make_node("Concat", ["x", "x"], ["y"], axis=[0]),
+        helper.make_node("Cast", ["x"], ["y"], to=99),
+        helper.make_node("If", ["x"], ["y"], then_branch=1, else_branch=2),
+        helper.make_node("Transpose", ["x"], ["y"], perm="back"),
+        helper.make_node("Constant", [], ["y"], value=1),
+        helper.make_node("Constant", [], ["y"]),
+    ],
+    ids=lambda node: f"{node.op_type} {[each.name for each in node.attribute]}",
+)
+def test_attributes_of_another_type_are_an_error(node: onnx.NodeProto) -> None:
+    with pytest.raises(OnnxExporterError):
+        to_torch(with_node(node))

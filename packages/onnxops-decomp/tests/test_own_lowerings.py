@@ -149,6 +149,23 @@ def test_a_plain_function_at(opset: int) -> None:
     assert check({operator.default: plus}, lambda x: operator(x, 2), torch.randn(3), opset=opset) == ["Add"]
 
 
+def test_one_function_serves_overloads_whose_arguments_stand_elsewhere() -> None:
+    def variance(op, self, keepdim=False, unbiased=True, dim=None):
+        rank = op.rank(self)
+        axes = list(range(rank)) if dim is None else [axis % rank for axis in dim]
+        deviation = op.Sub(self, op.ReduceMean(self, axes))
+        count = op.size_mul(*(op.size(self, axis) for axis in axes))
+        squares = op.ReduceSum(op.Mul(deviation, deviation), axes, keepdims=int(keepdim))
+        return op.Div(squares, op.cast(op.number(op.size_add(count, -1 if unbiased else 0), self.dtype), self.dtype))
+
+    var = torch.ops.aten.var
+    functions = {var.default: variance, var.dim: variance}
+    x = torch.randn(3, 4)
+
+    for model in (var.default, lambda x: var.default(x, False), lambda x: var.dim(x, [-1], False, True)):
+        check(functions, model, x, opset=18)
+
+
 @pytest.mark.parametrize("opset", [9, 16])
 def test_a_fused_operator_of_a_function_is_composed_where_the_opset_lacks_it(opset: int) -> None:
     layer_norm = torch.ops.aten.layer_norm.default

@@ -8,7 +8,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from onnxops_decomp.passes import DerivedTensor, FoldBatchNormalization, KeepPaddingApart
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.builder.runtime import Runtime, default_runtime
+from onnxops_decomp.builder.scope import ModelContext
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.passes import DerivedTensor, FoldBatchNormalization
+from onnxops_decomp.runtimes.onnxruntime.padding import KeepPaddingApart
 
 CASES = {
     "conv": ("y = Conv(x, w)", (6, 4, 3, 3)),
@@ -159,3 +164,13 @@ def test_other_padding_stays_as_it_is(line: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["": 20]> main (float[n, 2, 6, 7] x) => (float[a, b, c, d] y)
         <int64[8] pads = {{0, 0, 1, 1, 0, 0, 1, 1}}, float low = {{-10.0}}> {{ {line} }}"""
     assert not KeepPaddingApart()(ir.from_proto(onnx.parser.parse_model(text))).modified
+
+
+@pytest.mark.parametrize("runtime", [default_runtime(), None])
+def test_padding_is_kept_apart_for_the_runtime_that_moves_it_alone(runtime: Runtime | None) -> None:
+    op = OpBuilder(20, context=ModelContext(20, runtime=runtime))
+    padded = op.Pad(op.input("x", ir.DataType.FLOAT, ("n", 2, 6, 7)), op.constant([0, 0, 1, 1, 0, 0, 1, 1]))
+    model = build_model(op, [op.MaxPool(padded, kernel_shape=[3, 3])], name="pooled")
+
+    pad = next(node for node in model.graph if node.op_type == "Pad")
+    assert len(pad.inputs) == (4 if runtime is not None else 2)

@@ -96,3 +96,18 @@ def test_a_registration_of_a_class_makes_way_for_another() -> None:
     pytree.register_pytree_node(Box, lambda box: ([box.content] * 2, "new"), lambda items, _: Box(items[0]))
     assert pytree.tree_leaves(Box(1)) == [1, 1]
     assert restore([2], "old").content == 2
+
+
+def test_functions_of_packed_sequences_pass_their_calls_to_modes() -> None:
+    met = []
+
+    class Noting(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            met.append(func)
+            return func(*args, **(kwargs or {}))
+
+    rnn = torch.nn.utils.rnn
+    with Noting():
+        padded = rnn.pad_sequence([torch.ones(2), torch.ones(1)])
+        rnn.pad_packed_sequence(rnn.pack_padded_sequence(padded, torch.tensor([2, 1])))
+    assert {private.PACK_PADDED_SEQUENCE, private.PAD_PACKED_SEQUENCE, private.PAD_SEQUENCE} <= {*met}

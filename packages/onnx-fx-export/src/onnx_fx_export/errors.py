@@ -45,11 +45,6 @@ class DynamicShapeError(OnnxExporterError):
     declarations: Sequence[str] = ()
     is_condition = False
 
-    @property
-    def is_of_small_part(self) -> bool:
-        """Whether a size computed from others was taken for a constant because it is 0 or 1 in the example."""
-        return any(_BECOMES_SPECIAL.search(fact) for fact in self.facts)
-
     @classmethod
     def fixed(
         cls, facts: Sequence[str], declarations: Sequence[str] = (), *, is_condition: bool = False

@@ -23,7 +23,13 @@ from onnx_fx_export.errors import (
 )
 from onnx_fx_export.finish.onnxscript import rewrite_with_onnxscript
 from onnx_fx_export.finish.tool_metadata import apply_metadata
-from onnx_fx_export.inputs.arguments import FunctionModule, arguments_by_name, parameter_defaults, parameter_names
+from onnx_fx_export.inputs.arguments import (
+    FunctionModule,
+    arguments_by_name,
+    check_devices,
+    parameter_defaults,
+    parameter_names,
+)
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
@@ -159,6 +165,7 @@ class ExportRequest:
             _warn_of_one_tensor(self.model)
             return Captured(CapturedProgram(self.model), self.input_names)
         module = self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model)
+        check_devices(module, self.args, self.kwargs or {})
         absent = left_out(inspect.signature(module.forward), self.args, self.kwargs or {})
         input_names = without_absent(self.input_names, absent)
         request = CaptureRequest.of(

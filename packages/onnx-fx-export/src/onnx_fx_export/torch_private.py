@@ -45,6 +45,7 @@ __all__ = [
     "ACCESS",
     "WithoutEmptyBags",
     "Writes",
+    "causal_mask_detection",
     "dimension_facts",
     "dynamic_associative_scan",
     "equating_operators",
@@ -62,6 +63,7 @@ __all__ = [
     "records_modes",
     "replaced_kernels",
     "replacements_of",
+    "scan",
     "sizes_unlike_0_and_1",
     "specializations",
     "undecided_condition",
@@ -364,6 +366,11 @@ def _kernel_of(operator: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
             return operator(*args, **kwargs)
 
     return run
+
+
+def causal_mask_detection(function: Callable[..., bool]) -> list[tuple[Any, str, Any]]:
+    """Return the replacement of what compares masks with the causal one (``_detect_is_causal_mask``)."""
+    return [(torch.nn.modules.transformer, "_detect_is_causal_mask", function)]
 
 
 @contextlib.contextmanager

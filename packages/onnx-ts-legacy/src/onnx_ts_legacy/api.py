@@ -180,7 +180,7 @@ def export(
     record = ExportRecord(f"onnx-ts-legacy {__version__}", progress, profile=profile)
     writing = recorded(record, Path(artifacts_dir), page=report, captured=False)
     with asked, exclusive_export(), writing, select_model_mode_for_export(model, training):
-        reference = Reference.of(model)
+        reference = Reference.of(model, by_definition=True)
         with record.stage("capture"):
             captured = capture(model, args, kwargs, state, options.axes_of if frozen_values == "error" else None)
         options = _named(options, captured, model)

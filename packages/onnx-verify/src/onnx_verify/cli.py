@@ -53,6 +53,14 @@ Atol = Annotated[float | None, typer.Option(help="Absolute tolerance; by dtype o
 Runtime = Annotated[
     str, typer.Option("--runtime", help="ort[:LEVEL], ort-cuda[:LEVEL], reference, torch, or openvino.")
 ]
+Runtimes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--runtime",
+        help="ort[:LEVEL], ort-cuda[:LEVEL], reference, torch, or openvino; given twice, of the first model and of the "
+        "second.",
+    ),
+]
 Timeout = Annotated[float, typer.Option(help="Seconds after which a run is stopped; 0 lets it run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Report = Annotated[Path | None, typer.Option(help="Write an HTML report here.")]
@@ -121,6 +129,18 @@ def _write_report(result: Any, path: Path | None, command: list[str]) -> None:
         write_report(result, path, commands=[shlex.join(command)])
 
 
+def _runtimes(given: list[str] | None) -> tuple[str, str | None]:
+    """Return the runtime of the first model, and that of the second if there is one.
+
+    Raises:
+        InputError: If there are more.
+    """
+    first, *others = given or ["ort"]
+    if len(others) > 1:
+        raise InputError(f"--runtime is given for two models at most, not {1 + len(others)} times")
+    return first, others[0] if others else None
+
+
 @app.command()
 def compare(
     reference: ModelPath,
@@ -130,20 +150,22 @@ def compare(
     size: Size = None,
     rtol: Rtol = None,
     atol: Atol = None,
-    runtime: Runtime = "ort",
+    runtime: Runtimes = None,
     timeout: Timeout = 0,
     as_json: Json = False,
     report: Report = None,
 ) -> None:
     """Compare the outputs of two models, of which the first is right."""
     with _errors(as_json):
+        right, left = _runtimes(runtime)
         with tables.progress("comparing", as_json) as tick:
             verdict = compare_models(
                 reference,
                 candidate,
                 _inputs(inputs, seed, size),
                 _tolerance(rtol, atol),
-                backend=replace(Backend.parse(runtime), timeout=timeout),
+                backend=replace(Backend.parse(left or right), timeout=timeout),
+                reference_backend=replace(Backend.parse(right), timeout=timeout),
                 progress=tick,
             )
         _write_report(verdict, report, ["onnx-verify", "compare", str(reference), str(candidate), "--inputs", inputs])
@@ -199,7 +221,7 @@ def bisect(
     size: Size = None,
     rtol: Rtol = None,
     atol: Atol = None,
-    runtime: Runtime = "ort",
+    runtime: Runtimes = None,
     timeout: Timeout = 0,
     reference_runtime: Annotated[
         str | None, typer.Option(help="What runs the reference: ort without one model for both, reference otherwise.")
@@ -215,11 +237,12 @@ def bisect(
 ) -> None:
     """Find the first node that is wrong."""
     with _errors(as_json):
-        right = reference_runtime or ("reference" if reference is None else "ort")
+        left, second = _runtimes(runtime)
+        right = reference_runtime or second or ("reference" if reference is None else "ort")
         with tables.progress("searching", as_json) as tick:
             options = SearchOptions(
                 tolerance=_tolerance(rtol, atol),
-                backend=replace(Backend.parse(runtime), prepack=False, timeout=timeout),
+                backend=replace(Backend.parse(left), prepack=False, timeout=timeout),
                 reference_backend=replace(Backend.parse(right), prepack=False, timeout=timeout),
                 strategy=strategy,
                 match=match,

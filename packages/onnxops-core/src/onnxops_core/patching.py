@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import inspect
 import threading
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,10 +26,14 @@ class _Place:
         self.owner, self.name = owner, name
         self.own = vars(owner).get(name, _MISSING)
         self.usual = inspect.getattr_static(owner, name, _MISSING) if self.own is _MISSING else self.own
+        if self.usual is _MISSING and isinstance(owner, ModuleType):
+            # What a module does not define it finds among the builtins.
+            self.usual = getattr(builtins, name, _MISSING)
         if self.usual is _MISSING or inspect.isdatadescriptor(inspect.getattr_static(type(owner), name, None)):
             self.usual = getattr(owner, name)
         self.replacements: tuple[tuple[int | None, Any], ...] = ()
         self.installed: Any = _MISSING
+        self.dispatching: Any = _MISSING
 
     def current(self) -> Any:
         """Return what the running thread is to see."""
@@ -42,10 +48,11 @@ class _Place:
             return
         if self.replacements:
             value = self.replacements[-1][1]
-            if not _is_function(value):
-                self.installed = value
-            elif self.installed is _MISSING:
-                self.installed = _dispatching(self, value)
+            if _is_function(value) and any(thread is not None for thread, _ in self.replacements):
+                if self.dispatching is _MISSING:
+                    self.dispatching = _dispatching(self, value)
+                value = self.dispatching
+            self.installed = value
             setattr(self.owner, self.name, self.installed)
         elif self.own is _MISSING and self.name in vars(self.owner):
             delattr(self.owner, self.name)
@@ -77,7 +84,8 @@ def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bo
     Args:
         replacements: What has the attribute, its name, and what takes its place: a function, property or class method,
             or any other value.
-        in_all_threads: Whether other threads see functions too; they see values that are not functions in any case.
+        in_all_threads: Whether other threads see functions too, which then cost no more than those that they replace;
+            they see values that are not functions in any case.
     """
     thread = None if in_all_threads else threading.get_ident()
     entered: list[tuple[_Place, tuple[int | None, Any]]] = []

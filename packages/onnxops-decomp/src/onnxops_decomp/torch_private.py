@@ -11,23 +11,30 @@ from typing import Any
 
 import sympy
 import torch
+from torch._higher_order_ops import scan
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from onnxops_core.exporting import without_collection
 
 __all__ = [
+    "PACK_PADDED_SEQUENCE",
+    "PAD_PACKED_SEQUENCE",
+    "PAD_SEQUENCE",
     "Computations",
     "fake_mode_of",
     "flattened_subclass",
     "grad_mode_switch",
     "has_autocast_kernel",
     "is_composite",
+    "is_unbacked",
     "is_without_data",
     "overload_of_custom_op",
     "recorded_guards",
+    "scan",
     "table_decomposition",
     "taken_over_node",
     "trace_call",
@@ -35,8 +42,18 @@ __all__ = [
     "uncompiled",
 ]
 
+
+def is_unbacked(size: torch.SymInt) -> bool:
+    """Tell whether data decide a size, so that nothing may be asked of it (``has_free_unbacked_symbols``)."""
+    return has_free_unbacked_symbols(size)
+
+
 # Stands in graphs recorded before dispatch wherever the code enters or leaves ``torch.no_grad``.
 grad_mode_switch: Callable[..., Any] = torch._C._set_grad_enabled
+# What the functions of ``torch.nn.utils.rnn`` call.
+PACK_PADDED_SEQUENCE: Callable[..., Any] = torch._VF._pack_padded_sequence
+PAD_PACKED_SEQUENCE: Callable[..., Any] = torch._VF._pad_packed_sequence
+PAD_SEQUENCE: Callable[..., Any] = torch._C._nn.pad_sequence
 
 
 def uncompiled(model: Any) -> Any:

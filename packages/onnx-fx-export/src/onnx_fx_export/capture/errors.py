@@ -6,7 +6,6 @@ import linecache
 import traceback
 
 import sympy
-from torch.nn.utils import rnn
 
 from onnx_fx_export.capture.branches import cond_for, decides
 from onnx_fx_export.errors import CaptureError, DynamicShapeError
@@ -28,31 +27,12 @@ def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicSh
     text = str(error)
     place = place or _user_line(error)
     where = f" at {place}" if place else ""
-    if _packs_sequences(error):
-        return CaptureError(_PACKED.format(where=where))
     condition = undecided_condition(error)
     if condition is not None:
         about = _about_branch(place) if _asks_for_truth(condition, place) else _about_size(place)
         return CaptureError(f"{about}\ntorch.export says: {text.splitlines()[0]}")
     head = "\n".join(text.splitlines()[:12])
     return CaptureError(f"torch.export cannot capture the model{where} ({type(error).__name__}):\n{head}")
-
-
-_PACKED = (
-    "The model packs sequences of several lengths (torch.nn.utils.rnn.pack_padded_sequence){where}, and the sizes of a "
-    "packed sequence are numbers in a tensor, which torch.export cannot capture.\n"
-    "Run the recurrent layer on the padded batch instead. In one direction its result up to each length is the same: "
-    "put zeros behind it with torch.where, and read the last state at lengths - 1 with gather. Else hand the model to "
-    "the TorchScript exporter, which takes it as it is: pass dynamo=False or fallback=True (needs onnx-ts-legacy)."
-)
-
-
-def _packs_sequences(error: Exception) -> bool:
-    """Tell whether code that handles a packed sequence raised an error."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    values = (value for frame in frames for value in frame.f_locals.values())
-    packs = any(frame.f_code.co_filename == rnn.__file__ for frame in frames)
-    return packs or any(isinstance(value, rnn.PackedSequence) for value in values)
 
 
 def _asks_for_truth(condition: sympy.Basic, place: str) -> bool:

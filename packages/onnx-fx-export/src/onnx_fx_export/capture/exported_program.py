@@ -31,8 +31,8 @@ _ENLARGED = (
 def capture(request: CaptureRequest) -> CapturedProgram:
     """Capture a model with torch.export, by the first strategy that serves.
 
-    torch.export takes sizes 0 and 1 for constants; where a dynamic dimension has such a size, or a part of it fails for
-    that reason, the model is captured with an example of other sizes.
+    torch.export takes sizes 0 and 1 for constants, computed ones included; where a dynamic dimension has such a
+    size, or the model seems to fix one, it is captured with an example of other sizes.
 
     Raises:
         DynamicShapeError: If a declared dimension turned out to be fixed by the model.
@@ -59,7 +59,7 @@ def capture(request: CaptureRequest) -> CapturedProgram:
         with specializations() as fixed, contextlib.suppress(OnnxExporterError):
             _captured(request, examples[0])
         located = first.at(fixed)
-        larger = _of_larger_example(request) if located.is_of_small_part and not enlarge else None
+        larger = None if enlarge else _of_larger_example(request)
         if larger is not None:
             return larger
         raise located from first.__cause__

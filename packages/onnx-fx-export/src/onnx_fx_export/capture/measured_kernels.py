@@ -15,11 +15,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
-from onnx_fx_export.errors import CaptureError, DynamicShapeError
+from onnx_fx_export.errors import DynamicShapeError
 from onnx_fx_export.sizes.fitting import SizeFormula, fitted
-from onnx_fx_export.sizes.questions import Sizes
-from onnx_fx_export.sizes.trial_runs import TrialRuns, plain
+from onnx_fx_export.sizes.trial_runs import plain
 from onnx_fx_export.torch_private import (
     equating_operators,
     hint_of,
@@ -35,13 +35,13 @@ _RESHAPES = (
     torch.ops.aten.view.default,
     torch.ops.aten.reshape.default,
     torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.view_copy.default,
 )
+_RESHAPING = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape, torch.view_copy)
 # How far sizes are moved from those of the example.
 _STEPS = (*range(1, 17), 37)
 _FEWER = (-1, -2)
 _FACTORS = (2, 3, 5)
-# Model and program are compared where sizes are so many times as large, and larger by so much.
-_COMPARED = ((1, 1), (1, 3), (2, 0), (3, 0))
 # More sizes than this are not measured.
 _MOST_SIZES = 8
 
@@ -75,7 +75,7 @@ def record_measured(run: Callable[..., Run]) -> Recorded:
             except Exception as error:
                 failure = error
             else:
-                _compare(recorded, run())
+                compare_at_other_sizes(recorded, run())
                 return recorded
         lacking = operator_without_kernel(failure)
         found = {
@@ -105,30 +105,10 @@ class _FlatReshapes(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call a function, with a flat tensor if it only gives it another shape."""
-        flat = func in (torch.Tensor.view, torch.Tensor.reshape, torch.reshape) and not kwargs
+        flat = func in _RESHAPING and not kwargs
         if flat and not isinstance(args[1], torch.dtype) and args[0].dim() > 1 and args[0].is_contiguous():
             args = (args[0].view(-1), *args[1:])
         return func(*args, **(kwargs or {}))
-
-
-def _compare(recorded: Recorded, run: Run) -> None:
-    """Run model and program at other sizes.
-
-    Raises:
-        CaptureError: If they differ, or cannot be compared.
-    """
-    request = run.request
-    trials = TrialRuns(recorded.program, request.model, run.example, request.trial_runs)
-    sizes = Sizes.of(recorded.program, request.specs)
-    guards, compared = sizes.final_guards(), 0
-    for factor, more in _COMPARED:
-        point = sizes.near({symbol: factor * hint + more for symbol, hint in sizes.hints.items()}, guards)
-        expected, right = trials.run(point) if point is not None else (None, False)
-        if expected is not None and not right:
-            raise CaptureError(f"What was captured with measured shapes differs from the model at the sizes {point}.")
-        compared += right
-    if not compared:
-        raise CaptureError("What was captured with measured shapes cannot be compared with the model at other sizes.")
 
 
 # ---- shapes
@@ -202,8 +182,7 @@ class _MeasuredCall:
         moves = [self._moves(base, position, found) for position in range(len(base))]
         for shares in ((0,) * len(base), (1,) * len(base), range(len(base))):
             joint = tuple(move[share % len(move)] for move, share in zip(moves, shares, strict=True))
-            with contextlib.suppress(Exception):
-                found[joint] = self._shapes(joint)
+            self._note(joint, found)
         if any(_kinds(shapes) != _kinds(found[base]) for shapes in found.values()):
             raise _NotMeasuredError("dtypes, ranks, or the number of results depend on sizes")
         return found
@@ -218,14 +197,26 @@ class _MeasuredCall:
         multiples = [size * factor for factor in _FACTORS]
         for other in (*(size + step for step in (*_STEPS, *_FEWER)), *multiples):
             sizes = (*base[:position], other, *base[position + 1 :])
-            if other < 1:
-                continue
-            with contextlib.suppress(Exception):
-                found[sizes] = self._shapes(sizes)
+            if other >= 1 and self._note(sizes, found):
                 taken.append(other)
         if not taken:
             raise _NotMeasuredError(f"the operator does not take another size than {size}")
         return taken
+
+    def _note(self, sizes: tuple[int, ...], found: dict[tuple[int, ...], Shapes]) -> bool:
+        """Note the shapes at some sizes; return whether the operator takes these.
+
+        Raises:
+            _NotMeasuredError: If its shapes depend on data there.
+        """
+        try:
+            found[sizes] = self._shapes(sizes)
+        except _NotMeasuredError:
+            raise
+        except Exception:
+            # Operators refuse sizes by errors of any kind.
+            return False
+        return True
 
     def _shapes(self, sizes: Sequence[int]) -> Shapes:
         """Run the operator at some sizes.

@@ -22,6 +22,7 @@ from onnxops_decomp.exporting import (
     kept_inventory,
     shown_inputs,
     state_refusal,
+    type_tests,
     written_inputs,
 )
 
@@ -96,6 +97,10 @@ class CapturedState:
                 break
         lines = {place.path: place.line for place in self._watch.places}
         raise MutationError(state_refusal(lines))
+
+    def type_tests(self) -> list[str]:
+        """Return the lines of the model's code that ask of what class a number or tensor is."""
+        return type_tests(self._inventory.functions)
 
     def notes(self, program: torch.export.ExportedProgram, example: Any, state: str) -> StateNotes:
         """Return what is known of the state of a captured program.

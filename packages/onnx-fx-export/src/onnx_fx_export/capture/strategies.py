@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
+from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.errors import capture_error
+from onnx_fx_export.capture.loops.strategy import record_loops
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
 from onnx_fx_export.capture.request import CaptureRequest
+from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
 from onnx_fx_export.sizes.fixed import equations_that_fix
 from onnx_fx_export.sizes.trial_runs import TrialRuns
-from onnx_fx_export.torch_private import is_dimension_error
+from onnx_fx_export.torch_private import is_dimension_error, undecided_condition
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import Example, is_without_data
 
@@ -30,6 +34,11 @@ TRIAL_RUNS = "trial runs"
 _OTHER_VALUES = (
     "What Dynamo captured of the model gives other values than the model does: its Python code depends on a size or "
     "number in a way that is lost in the capture, such as a text that it makes of one."
+)
+_OTHER_CLASSES = (
+    "What torch.export captured of the model gives other values than the model does: a dynamic size is no int there, "
+    "and a tensor no torch.Tensor itself. Use isinstance() instead of type(), and no size as a key. The lines that may "
+    "be the reason:"
 )
 
 
@@ -88,17 +97,34 @@ def _never(attempts: Attempts) -> str:
     return ""
 
 
-def _not_measured(attempts: Attempts) -> str:
-    """Require that a kernel of torch failed, and that what is measured can be compared with the model."""
-    failure = attempts.failures.get(NON_STRICT.name)
+def _not_comparable(attempts: Attempts) -> str:
+    """Require that what is captured can be compared with the model at other sizes."""
     if not any(attempts.request.specs):
         return "no dimension is dynamic"
     if not attempts.request.trial_runs or not attempts.has_data:
         return "its result would not be compared with the model, which needs trial runs and weights"
     if attempts.request.has_dynamic_numbers:
         return "a number is dynamic"
-    if isinstance(failure, MutationError):
+    if isinstance(attempts.failures.get(NON_STRICT.name), MutationError):
         return "the state of the model is refused"
+    return ""
+
+
+def _no_scans(attempts: Attempts) -> str:
+    """Require loops over sizes in the code of a model that seems to fix one."""
+    failure = attempts.failures.get(NON_STRICT.name)
+    if reason := _not_comparable(attempts):
+        return reason
+    if failure is not None and not isinstance(failure, DynamicShapeError) and not is_dimension_error(failure):
+        return "no dimension was fixed"
+    return "" if has_loops(attempts.request.model) else "the model has no loop that can be a scan"
+
+
+def _not_measured(attempts: Attempts) -> str:
+    """Require that a kernel of torch failed, and that what is measured can be compared with the model."""
+    failure = attempts.failures.get(NON_STRICT.name)
+    if reason := _not_comparable(attempts):
+        return reason
     if (
         failure is None
         or lacks_kernel(failure)
@@ -107,6 +133,14 @@ def _not_measured(attempts: Attempts) -> str:
     ):
         return ""
     return "it was no kernel of torch that failed"
+
+
+def _no_loops(attempts: Attempts) -> str:
+    """Require that data left something open, and that the result can be compared with the model."""
+    failure = attempts.failures.get(NON_STRICT.name)
+    if not attempts.request.trial_runs or not attempts.has_data or attempts.request.has_dynamic_numbers:
+        return "its result would not be compared with the model, which needs trial runs, weights and no dynamic numbers"
+    return "" if failure is None or undecided_condition(failure) is not None else "no loop was left open by data"
 
 
 def _not_for_dynamo(attempts: Attempts) -> str:
@@ -124,28 +158,51 @@ def _not_for_dynamo(attempts: Attempts) -> str:
 # ---- strategies
 
 
+def _record_non_strict(attempts: Attempts, **how: Any) -> Recorded:
+    recorded = record(attempts.run(**how))
+    if recorded.doubts and not _agrees(attempts, recorded):
+        lines = "\n".join(f"  {line}" for line in recorded.doubts)
+        raise CaptureError(f"{_OTHER_CLASSES}\n{lines}")
+    return recorded
+
+
 def _record_strict(attempts: Attempts) -> Recorded:
     recorded = record(attempts.run(strict=True))
     if attempts.calls:
         raise CaptureError(
             f"The strategy {STRICT.name!r} is refused: the symbolic method of an autograd.Function would be lost."
         )
-    request = attempts.request
-    trials = TrialRuns(recorded.program, request.model, attempts.example, request.trial_runs)
-    if trials.possible and not request.has_dynamic_numbers:
-        # Dynamo computes by itself what Python would.
-        with request.stage(TRIAL_RUNS):
-            if not trials.agree_on_example():
-                raise CaptureError(_OTHER_VALUES)
+    # Dynamo computes by itself what Python would.
+    if not _agrees(attempts, recorded):
+        raise CaptureError(_OTHER_VALUES)
     return recorded
 
 
-BLOCKS = Strategy("repeated-blocks", _no_blocks, lambda attempts: record(attempts.run(blocks=True)))
-NON_STRICT = Strategy("non-strict", _never, lambda attempts: record(attempts.run()))
+def _agrees(attempts: Attempts, recorded: Recorded) -> bool:
+    """Tell whether what was captured gives the same as the model on the example; also where that cannot be tried."""
+    request = attempts.request
+    trials = TrialRuns(recorded.program, request.model, attempts.example, request.trial_runs)
+    if not trials.possible or request.has_dynamic_numbers:
+        return True
+    with request.stage(TRIAL_RUNS):
+        return trials.agree_on_example()
+
+
+def _record_scanned(attempts: Attempts) -> Recorded:
+    run = attempts.run(around=scanned_loops(attempts.request.model))
+    recorded = record(run)
+    compare_at_other_sizes(recorded, run)
+    return recorded
+
+
+BLOCKS = Strategy("repeated-blocks", _no_blocks, partial(_record_non_strict, blocks=True))
+NON_STRICT = Strategy("non-strict", _never, _record_non_strict)
+LOOPS = Strategy("row-loops", _no_loops, lambda attempts: record_loops(attempts.run))
+SCANNED = Strategy("size-loops", _no_scans, _record_scanned)
 MEASURED = Strategy("measured-kernels", _not_measured, lambda attempts: record_measured(attempts.run))
 STRICT = Strategy("strict", _not_for_dynamo, _record_strict)
 
-STRATEGIES: Mapping[str, Strategy] = {one.name: one for one in (BLOCKS, NON_STRICT, MEASURED, STRICT)}
+STRATEGIES: Mapping[str, Strategy] = {one.name: one for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, STRICT)}
 
 
 def captured_by_strategies(request: CaptureRequest, example: Example, declared: Any) -> tuple[Recorded, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,11 +13,14 @@ import torch
 from onnx_fx_export.capture.autocast import autocast_inside
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.capture.request import CaptureRequest
+from onnx_fx_export.capture.stand_ins.all import stand_ins
 from onnx_fx_export.capture.state import StateNotes, watched_state
-from onnx_fx_export.capture.torchvision_boxes import any_number_of_boxes
+from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
 from onnx_fx_export.repeats.block_expansion import expand
 from onnx_fx_export.repeats.blocks import RepeatedBlocks
+from onnx_fx_export.sizes.lengths import lengths_as_sizes
+from onnx_fx_export.sizes.number_classes import classes_of_numbers
 from onnx_fx_export.sizes.questions import SizeQuestion, noted_questions, warn_of_squeezed_data
 from onnx_fx_export.sizes.texts import texts_of_numbers
 from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_0_and_1
@@ -58,11 +62,13 @@ class Recorded:
         program: The program, with stand-ins for some calls.
         state: What is known of its state.
         questions: What the model's code asked of sizes; None if that was not noted.
+        doubts: Lines of the model's code that may do something else when they are captured.
     """
 
     program: torch.export.ExportedProgram
     state: StateNotes
     questions: list[SizeQuestion] | None
+    doubts: Sequence[str] = ()
 
 
 def record(run: Run) -> Recorded:
@@ -73,18 +79,21 @@ def record(run: Run) -> Recorded:
     """
     request, model, strict = run.request, run.request.model, run.strict
     blocks = request.repeated_blocks if run.blocks else False
-    questions = None
+    questions, keys = None, list[str]()
     with onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
-        stack.enter_context(any_number_of_boxes())
+        stack.enter_context(stand_ins())
         if request.has_dynamic_numbers or strict:
             # A number may be 0 or 1, and Dynamo compares sizes for the model: only guards tell what was asked.
             stack.enter_context(sizes_unlike_0_and_1())
         elif any(request.specs):
             questions = stack.enter_context(noted_questions())
         if not strict:
+            keys = stack.enter_context(classes_of_numbers())
+            if any(request.specs):
+                stack.enter_context(refused_storage_sizes())
             for kept in (
                 *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
-                texts_of_numbers(),
+                *(texts_of_numbers(), lengths_as_sizes(model)),
                 *([RepeatedBlocks(model, blocks)] if blocks else ()),
             ):
                 stack.enter_context(kept)
@@ -95,10 +104,11 @@ def record(run: Run) -> Recorded:
         export = partial(torch.export.export, model, args, kwargs, dynamic_shapes=run.declared, strict=strict)
         beside = recorded_calls(run.calls) if strict else contextlib.nullcontext()
         program = state.capture(export, (args, kwargs), strict, beside)
+        doubts = [*dict.fromkeys(keys), *state.type_tests()]
     if blocks:
         expand(program)
     notes = state.notes(program, run.example, request.state)
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = run.calls
     warn_of_squeezed_data(program)
-    return Recorded(program, notes, questions)
+    return Recorded(program, notes, questions, doubts)

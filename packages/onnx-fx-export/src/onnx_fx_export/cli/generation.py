@@ -80,12 +80,13 @@ def _show(folder: GenerationFolder) -> None:
     for compared in folder.compared:
         prompts = ", ".join(map(str, compared.prompts))
         ties = f", {compared.ties} ties" if compared.ties else ""
-        table.add_row(f"prompts of {prompts} tokens", f"{compared.tokens} tokens equal{ties}")
+        table.add_row(f"prompts of {prompts} {compared.unit}", f"{compared.tokens} tokens equal{ties}")
     if (change := folder.quantization) is not None:
         layers = f"{change.layers} layers" + (f", {len(change.left)} left" if change.left else "")
         table.add_row("weights rounded", layers)
-        table.add_row("logits differ by", f"{change.difference:.1%}")
-        table.add_row("most likely token is the same", f"{change.same_tokens:.0%}")
+        if change.difference is not None and change.same_tokens is not None:
+            table.add_row("logits differ by", f"{change.difference:.1%}")
+            table.add_row("most likely token is the same", f"{change.same_tokens:.0%}")
     if not folder.compared:
         table.add_row("verified", "no")
     Console(soft_wrap=True).print(table)

@@ -5,18 +5,40 @@ Described in https://onnxruntime.ai/docs/genai/reference/config.html
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.generation.decoder import LayerCache
+from onnx_fx_export.generation.caches import LayerCache
 
-__all__ = ["CONFIG_FILE", "MODEL_FILE", "context_length", "genai_config", "stop_tokens"]
+__all__ = [
+    "CONFIG_FILE",
+    "CROSS_NAMES",
+    "EMBEDDING_FILE",
+    "MODEL_FILE",
+    "STATE_NAMES",
+    "VISION_FILE",
+    "context_length",
+    "decoder_config",
+    "genai_config",
+    "graph_config",
+    "stop_tokens",
+]
 
 CONFIG_FILE, MODEL_FILE = "genai_config.json", "model.onnx"
+VISION_FILE, EMBEDDING_FILE = "vision.onnx", "embedding.onnx"
 # Where a model tells how many positions it has; those without such a limit take as many as memory holds.
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+_CONTEXT_KEYS = (
+    "max_target_positions",
+    "max_position_embeddings",
+    "n_positions",
+    "max_sequence_length",
+    "seq_length",
+)
+STATE_NAMES = {"past": "past_key_values.%d", "present": "present.%d"}
+CROSS_NAMES = {"key": "cross_key_values.%d.key", "value": "cross_key_values.%d.value"}
 _NO_LIMIT = 32768
 _SETTINGS = {
     "do_sample": False,
@@ -45,12 +67,30 @@ _NAMES = {
 }
 
 
-def genai_config(model: Any, layers: list[LayerCache]) -> dict[str, Any]:
-    """Return what an engine has to know of a model.
+def decoder_config(model: Any, layers: list[LayerCache], file: str) -> dict[str, Any]:
+    """Return what an engine has to know of the graph that goes on from what it has read.
 
     Args:
         model: A model of transformers.
         layers: What its cache holds.
+        file: Where the graph is.
+
+    Raises:
+        InvalidArgumentError: If the layers keep keys or values of different shapes.
+    """
+    config = model.config.get_text_config(decoder=True)
+    return graph_config(model, layers, file, config.hidden_size, config.num_attention_heads) | copy.deepcopy(_NAMES)
+
+
+def graph_config(model: Any, layers: list[LayerCache], file: str, hidden: int, queries: int) -> dict[str, Any]:
+    """Return what an engine has to know of a graph of layers with attention.
+
+    Args:
+        model: A model of transformers.
+        layers: The keys and values of each layer.
+        file: Where the graph is.
+        hidden: The width of what is between layers.
+        queries: How many heads the queries have.
 
     Raises:
         InvalidArgumentError: If the layers keep keys or values of different shapes.
@@ -62,7 +102,27 @@ def genai_config(model: Any, layers: list[LayerCache]) -> dict[str, Any]:
             "engines take only one."
         )
     ((heads, width),) = shapes
-    config, length = model.config.get_text_config(), context_length(model)
+    return {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": file,
+        "head_size": width,
+        "hidden_size": hidden,
+        "num_attention_heads": queries,
+        "num_hidden_layers": len(layers),
+        "num_key_value_heads": heads,
+    }
+
+
+def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[str, Any]) -> dict[str, Any]:
+    """Return what an engine has to know of a model.
+
+    Args:
+        model: A model of transformers.
+        kind: What the engine calls such models.
+        decoder: What it has to know of the graph that goes on from what it has read.
+        graphs: The same of other graphs.
+    """
+    config, length = model.config.get_text_config(decoder=True), context_length(model)
     stop, pad = stop_tokens(model)
     given = model.generation_config
     settings = {
@@ -70,22 +130,14 @@ def genai_config(model: Any, layers: list[LayerCache]) -> dict[str, Any]:
     }
     return {
         "model": {
-            "type": "decoder",
+            "type": kind,
             "bos_token_id": given.bos_token_id,
             "eos_token_id": stop[0] if len(stop) == 1 else stop,
             "pad_token_id": pad,
             "vocab_size": config.vocab_size,
             "context_length": length,
-            "decoder": {
-                "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
-                "filename": MODEL_FILE,
-                "head_size": width,
-                "hidden_size": config.hidden_size,
-                "num_attention_heads": config.num_attention_heads,
-                "num_hidden_layers": len(layers),
-                "num_key_value_heads": heads,
-                **_NAMES,
-            },
+            "decoder": decoder,
+            **graphs,
         },
         "search": {
             **settings,
@@ -99,7 +151,7 @@ def genai_config(model: Any, layers: list[LayerCache]) -> dict[str, Any]:
 
 def context_length(model: Any) -> int:
     """Return the most tokens, prompt included, that a model takes."""
-    config = model.config.get_text_config()
+    config = model.config.get_text_config(decoder=True)
     known = [value for key in _CONTEXT_KEYS if isinstance(value := getattr(config, key, None), int)]
     return known[0] if known else _NO_LIMIT
 

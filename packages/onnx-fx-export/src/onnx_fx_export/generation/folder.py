@@ -16,11 +16,14 @@ import torch
 
 from onnx_fx_export.api import ONNXProgram, export
 from onnx_fx_export.errors import InvalidArgumentError, SaveError
-from onnx_fx_export.generation.config import CONFIG_FILE, MODEL_FILE, context_length, genai_config
-from onnx_fx_export.generation.decoder import DecoderGraph, LayerCache, cache_layers, example, parameter_names
+from onnx_fx_export.generation.config import CONFIG_FILE
+from onnx_fx_export.generation.kinds import Kind, Part, kind_of
 from onnx_fx_export.generation.loading import loaded
-from onnx_fx_export.generation.quantization import BITS, Quantization, logits_of, quantized, quantized_error
+from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
 from onnx_fx_export.generation.requirements import genai, onnxruntime
+from onnx_fx_export.generation.shared_weights import share_weights
+from onnx_fx_export.generation.sizes import check_sizes, own_bounds
+from onnx_fx_export.generation.streaming import StreamedModel, streamed
 from onnx_fx_export.generation.verifying import Compared, counts_padding, verify_folder
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import in_mode, share_caches
@@ -35,7 +38,7 @@ _RIGHT_PADDING = (
 )
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
-_NEEDED = {"input_ids", "attention_mask", "past_key_values", "use_cache"}
+_COMPARED = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,7 @@ class GenerationFolder:
     Attributes:
         path: The folder.
         files: Its files, each with its size in bytes.
-        nodes: How many nodes the graph has.
+        nodes: How many nodes the graphs have.
         seconds: How long each stage took.
         compared: What was compared with the model's own ``generate``; empty without ``verify``.
         quantization: What rounding the weights has changed, if they were rounded.
@@ -74,12 +77,16 @@ def export_folder(
 
     One graph reads prompts and goes on from them: a batch of at least 1, any number of new tokens, a cache of any
     number of earlier ones, none included, and prompts that are padded on the left. Positions follow from the mask.
-    The folder holds the model file, its weights, ``genai_config.json`` with the settings of the model's generation,
-    and the files of the tokenizer.
+    A model with an encoder, for text (T5, BART, Marian) or sounds (Whisper), has a graph for that, too, which computes
+    once what the decoder attends to. One that sees (LLaVA, Gemma 3) has a graph for an image and one for embeddings.
+    One whose layers keep states of one size (Mamba, Jamba, Qwen3-Next) reads a token at each step. The folder holds the
+    model files, their weights, ``genai_config.json`` with the settings of the model's generation, and the files of the
+    tokenizer. What several graphs read, such as an embedding, is stored once.
 
     Args:
         model: A model of transformers that can generate, or the path of a folder that ``save_pretrained`` wrote.
-            It is not changed.
+            It is not changed. Without ``verify`` the weights of a folder are not loaded: each is read, converted and
+            written, a part at a time, so that the model may be larger than memory.
         out: The folder to write; there must be none yet.
         precision: ``"fp32"`` or ``"fp16"`` for weights and arithmetic; a module has to have this precision, a folder is
             read in it. ``"int8"`` or ``"int4"`` rounds the weights of linear layers to the nearest integers, with a
@@ -92,8 +99,8 @@ def export_folder(
         verify: Whether the engine generates 64 tokens after prompts of 1, 7 and 100 tokens, and after a padded batch of
             3, all of which have to be those of the model's own ``generate``.
         logits: Whether the graph computes logits for the last position alone or for all new ones.
-        tokenizer: A tokenizer of transformers whose files are written too. By default that of the path, or none with a
-            module; ``False`` writes the folder of a path without one.
+        tokenizer: A tokenizer or processor of transformers whose files are written too. By default that of the path,
+            or none with a module; ``False`` writes the folder of a path without one.
         progress: Called with the name of each stage as it begins.
 
     Returns:
@@ -121,23 +128,29 @@ def export_folder(
         raise SaveError(f"The folder {path} is there already; remove it, or write to another one.")
     if verify:
         _ = genai() if engine == "genai" else onnxruntime()
+    stream: StreamedModel | None = None
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
-        model, tokenizer = loaded(Path(model), tokenizer, dtype)
-    _check_model(model)
+        model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, streams=not verify)
+    kind = kind_of(model)
     _check_dtype(model, dtype, precision)
+    if engine == "genai" and kind.genai_type is None:
+        raise InvalidArgumentError(
+            f"ONNX Runtime GenAI runs no {type(model).__name__}. Pass engine='onnxruntime' for the Generator of this "
+            "package (--engine onnxruntime on the command line)."
+        )
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
             written = Path(beside) / path.name
             written.mkdir()
-            with in_mode(model, torch.onnx.TrainingMode.EVAL), _rounded(model, precision, stages) as quantization:
-                stages.begin("export")
-                request = _Request(model, cache_layers(model), engine, logits == "last", tokenizer)
+            rounded = _rounded(kind, precision, stages, stream)
+            with in_mode(model, torch.onnx.TrainingMode.EVAL), rounded as quantization:
+                request = _Request(kind, engine, logits == "last", tokenizer, stream)
                 nodes = _write(request, written, stages)
                 compared: list[Compared] = []
                 if verify:
                     stages.begin("verify")
-                    compared = verify_folder(model, written, engine, request.layers, stages.tell)
+                    compared = verify_folder(kind, written, engine, stages.tell)
             stages.end()
             os.replace(written, path)
     except OSError as error:
@@ -146,16 +159,36 @@ def export_folder(
     return GenerationFolder(path, files, nodes, stages.seconds, compared, quantization)
 
 
+def _from_folder(
+    folder: Path, tokenizer: Any, dtype: torch.dtype, *, streams: bool
+) -> tuple[Any, Any, StreamedModel | None]:
+    """Return the model of a folder, its tokenizer, and where the weights are if they are to stay in their files."""
+    if streams:
+        stream, tokenizer = streamed(folder, tokenizer, dtype)
+        if stream is not None:
+            return stream.model, tokenizer, stream
+    return *loaded(folder, tokenizer, dtype), None
+
+
 @contextlib.contextmanager
-def _rounded(model: Any, precision: str, stages: _Stages) -> Iterator[Quantization | None]:
-    """Let a model compute with rounded weights where the precision is one of integers."""
+def _rounded(
+    kind: Kind, precision: str, stages: _Stages, stream: StreamedModel | None
+) -> Iterator[Quantization | None]:
+    """Let a model compute with rounded weights where the precision is one of integers, and be ready to be run."""
     if precision not in BITS:
+        if stream:
+            stream.put_stand_ins()
         yield None
         return
     stages.begin("quantize")
-    before = logits_of(model)
-    with quantized(model, BITS[precision]) as (layers, left):
-        yield Quantization(layers, left, *quantized_error(model, before))
+    before = None if stream else kind.sample_logits(_COMPARED)
+    with quantized(kind.model, BITS[precision]) as (layers, left):
+        if stream:
+            stream.put_stand_ins()
+        if before is None:
+            yield Quantization(layers, left, None, None)
+        else:
+            yield Quantization(layers, left, *quantized_error(before, kind.sample_logits(_COMPARED)))
 
 
 class _Stages:
@@ -183,35 +216,61 @@ class _Stages:
 class _Request:
     """What is to be written."""
 
-    model: Any
-    layers: list[LayerCache]
+    kind: Kind
     engine: str
     last_logits: bool
     tokenizer: Any
+    stream: StreamedModel | None
 
-    def program(self) -> ONNXProgram:
-        """Export the graph."""
-        call = example(self.model, self.layers)
-        graph = DecoderGraph(self.model, last_logits=self.last_logits)
-        return export(graph, call.args, dynamic_shapes=call.dynamic_shapes, opset_version=_OPSET, target="onnxruntime")
+    def program(self, part: Part) -> ONNXProgram:
+        """Export a graph."""
+        with own_bounds():
+            program = export(
+                part.module,
+                part.args,
+                dynamic_shapes=part.dynamic_shapes,
+                input_names=part.input_names,
+                opset_version=_OPSET,
+                target="onnxruntime",
+            )
+        check_sizes(program, type(self.kind.model).__name__, self.kind.context_length())
+        inputs = program.model.graph.inputs
+        for value in [value for value in inputs if value.name in part.optional and not value.uses()]:
+            inputs.remove(value)
+        return program
 
 
 def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     """Write all files of a folder; return the number of nodes."""
-    model, length = request.model, context_length(request.model)
-    config = genai_config(model, request.layers)
-    program = request.program()
-    shares = request.engine == "genai" and share_caches(program.model, "input_ids", "attention_mask", length)
-    config["search"]["past_present_share_buffer"] = shares
-    if request.engine == "genai" and not shares and counts_padding(request.layers, length):
-        warn_user(_RIGHT_PADDING)
-    stages.begin("save")
-    program.save(folder / MODEL_FILE, external_data=True)
+    kind, config, nodes = request.kind, request.kind.config(), 0
+    parts = kind.parts(last_logits=request.last_logits)
+    for part in parts:
+        stages.begin(f"export {part.file}")
+        program = request.program(part)
+        if request.engine == "genai" and kind.shares_caches:
+            config["search"]["past_present_share_buffer"] = _share_caches(program, kind)
+        if request.stream:
+            request.stream.fill(program, part.module)
+        stages.begin(f"save {part.file}")
+        program.save(folder / part.file, external_data=True)
+        nodes += sum(1 for _ in program.model.graph.all_nodes())
+    if len(parts) > 1:
+        stages.begin("join the weights")
+        share_weights(folder, [part.file for part in parts])
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    model.generation_config.save_pretrained(folder)
+    kind.model.generation_config.save_pretrained(folder)
     if request.tokenizer:
         request.tokenizer.save_pretrained(folder)
-    return sum(1 for _ in program.model.graph.all_nodes())
+    return nodes
+
+
+def _share_caches(program: ONNXProgram, kind: Kind) -> bool:
+    """Let the cache grow in place where the masks allow it; warn where padding would be read then."""
+    length = kind.context_length()
+    shares = share_caches(program.model, "input_ids", "attention_mask", length)
+    if not shares and counts_padding(kind.layers, length):
+        warn_user(_RIGHT_PADDING)
+    return shares
 
 
 def _check_dtype(model: Any, dtype: torch.dtype, precision: str) -> None:
@@ -228,24 +287,3 @@ def _check_dtype(model: Any, dtype: torch.dtype, precision: str) -> None:
 def _check_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:
         raise InvalidArgumentError(f"{name}={value!r} is not known; it can be {', '.join(map(repr, known))}.")
-
-
-def _check_model(model: Any) -> None:
-    """Refuse what has no ``generate``, or no cache.
-
-    Raises:
-        InvalidArgumentError: If the model is such.
-    """
-    name, is_module = type(model).__name__, isinstance(model, torch.nn.Module)
-    can = getattr(model, "can_generate", None)
-    if not is_module or can is None or not can():
-        raise InvalidArgumentError(
-            f"{name} cannot generate. Pass a model of transformers with a language model head, such as "
-            "AutoModelForCausalLM loads."
-        )
-    if model.config.is_encoder_decoder or model.main_input_name != "input_ids":
-        raise InvalidArgumentError(f"{name} is more than a decoder of text; so far only those can be written.")
-    if missing := sorted(_NEEDED - parameter_names(model)):
-        raise InvalidArgumentError(
-            f"{name} cannot be written as a folder for generation: its forward has no {', '.join(missing)}."
-        )

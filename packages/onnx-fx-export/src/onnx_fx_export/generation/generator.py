@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Generator as Steps
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onnx_fx_export.errors import InvalidArgumentError, RuntimeSupportError
+from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.config import CONFIG_FILE
-from onnx_fx_export.generation.requirements import onnxruntime
+from onnx_fx_export.generation.sessions import DecoderSession, GraphSession
 
 __all__ = ["Generator"]
 
 Tokens = npt.NDArray[np.int64]
-_FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+Array = npt.NDArray[Any]
+_SETTINGS_FILE = "generation_config.json"
+# What transformers calls inputs that ONNX Runtime GenAI has other names for.
+_GENAI_NAMES = {"input_features": "audio_features"}
 
 
 class Generator:
@@ -32,7 +35,7 @@ class Generator:
         pads_behind: Whether the model counts the tokens of each row from the start, with padding behind the prompts.
 
     Args:
-        folder: A folder with ``genai_config.json`` and the model file that it names.
+        folder: A folder with ``genai_config.json`` and the model files that it names.
         providers: Execution providers of ONNX Runtime, the preferred one first.
 
     Raises:
@@ -49,49 +52,56 @@ class Generator:
         path = Path(folder)
         if not (path / CONFIG_FILE).is_file():
             raise InvalidArgumentError(f"{path} is not a folder for generation: it has no {CONFIG_FILE}.")
-        self.config: dict[str, Any] = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8"))
-        runtime = onnxruntime()
-        options = runtime.SessionOptions()
-        options.log_severity_level = 3
-        model = path / self.config["model"]["decoder"]["filename"]
-        try:
-            self._session = runtime.InferenceSession(model, options, providers=list(providers))
-        except Exception as error:  # whatever the runtime raises
-            raise RuntimeSupportError(f"ONNX Runtime cannot load {model}: {error}") from error
-        names = self.config["model"]["decoder"]
-        layers = range(names["num_hidden_layers"])
-        kinds = "key", "value"
-        self._past = [names["inputs"][f"past_{kind}_names"] % i for i in layers for kind in kinds]
-        self._present = [names["outputs"][f"present_{kind}_names"] % i for i in layers for kind in kinds]
+        self.config: dict[str, Any] = _read(path / CONFIG_FILE)
+        decoder, encoder = self.config["model"]["decoder"], self.config["model"].get("encoder")
+        self._encoder = GraphSession(path / encoder["filename"], providers) if encoder else None
+        seeing = {name: self.config["model"].get(name) for name in ("vision", "embedding")}
+        self._eyes = {
+            name: GraphSession(path / graph["filename"], providers) for name, graph in seeing.items() if graph
+        }
+        self._decoder = DecoderSession(path / decoder["filename"], providers, decoder)
+        settings = _read(path / _SETTINGS_FILE) if (path / _SETTINGS_FILE).is_file() else {}
+        forced = settings.get("forced_bos_token_id")
+        self._start = [self.config["model"].get("decoder_start_token_id"), *([] if forced is None else [forced])]
         self.pads_behind = bool(self.config["search"]["past_present_share_buffer"])
-        self._declared = {value.name: value for value in self._session.get_inputs()}
 
     def generate(
         self,
-        input_ids: Tokens,
+        input_ids: Tokens | None = None,
         attention_mask: Tokens | None = None,
         *,
         max_new_tokens: int = 64,
         min_new_tokens: int = 0,
+        **inputs: Array,
     ) -> Tokens:
         """Return prompts with what follows them.
 
         Args:
-            input_ids: Prompts (B, S), int64, padded on the left.
+            input_ids: Prompts (B, S), int64. A decoder takes padding on the left; text for an encoder has it on the
+                right.
             attention_mask: 1 for a token and 0 for padding (B, S), int64; by default there is no padding.
             max_new_tokens: The most tokens to add.
             min_new_tokens: How many tokens are added before one may end a sequence.
+            inputs: Other inputs, by the names that transformers has for them. A model that hears reads
+                ``input_features`` (B, bands, frames), float32, and one that sees ``pixel_values`` (N, channels,
+                height, width), float32: the images in the order of their tokens. ``decoder_input_ids`` (B, T), int64,
+                are what is generated after an encoder begins with; by default that is the start token, and the
+                language that the settings force.
 
         Returns:
-            Tokens (B, S + at most ``max_new_tokens``), int64. A row that has ended is filled up with the padding token.
+            Tokens (B, S + at most ``max_new_tokens``), int64; with an encoder, those of the decoder alone. A row that
+            has ended is filled up with the padding token.
 
         Raises:
-            InvalidArgumentError: If the prompts are empty, or the mask has another shape.
+            InvalidArgumentError: If prompts are missing or empty, the mask has another shape, or there would be more
+                tokens than the model takes.
         """
-        prompt = np.asarray(input_ids, np.int64)
         stop = np.atleast_1d(np.asarray(self.config["model"]["eos_token_id"], np.int64))
+        given = self._named(input_ids, attention_mask, inputs)
+        logits = self.logits(**given)
+        prompt = given["input_ids"] if self._encoder is None else self._first_tokens(given)
+        self._check_length(prompt.shape[1] + max_new_tokens)
         steps, ended = [prompt], np.zeros(len(prompt), bool)
-        logits = self.logits(prompt, attention_mask)
         scores = next(logits)
         for step in range(max_new_tokens):
             if step < min_new_tokens:
@@ -105,55 +115,129 @@ class Generator:
         return np.concatenate(steps, 1)
 
     def logits(
-        self, input_ids: Tokens, attention_mask: Tokens | None = None
+        self, input_ids: Tokens | None = None, attention_mask: Tokens | None = None, **inputs: Array
     ) -> Steps[npt.NDArray[np.float32], Tokens, None]:
         """Yield the logits of the token after those read; each ``send`` hands in the next tokens.
 
         Args:
-            input_ids: Prompts (B, S), int64, padded on the left.
+            input_ids: Prompts (B, S), int64.
             attention_mask: 1 for a token and 0 for padding (B, S), int64; by default there is no padding.
+            inputs: Other inputs, as :meth:`generate` takes them.
 
         Yields:
             Logits (B, vocabulary), float32.
 
         Raises:
-            InvalidArgumentError: If the prompts are empty, or the mask has another shape.
+            InvalidArgumentError: If prompts are missing or empty, or the mask has another shape.
         """
-        tokens = np.asarray(input_ids, np.int64)
-        mask = np.ones_like(tokens) if attention_mask is None else np.asarray(attention_mask, np.int64)
-        if tokens.ndim != 2 or not tokens.size or mask.shape != tokens.shape:
-            raise InvalidArgumentError(
-                f"Prompts are (batch, tokens) with at least one token, and a mask has the same shape; these are "
-                f"{tokens.shape} and {mask.shape}."
-            )
-        left = tokens[:, :0]
-        if self.pads_behind:
-            order = np.argsort(1 - mask, axis=1, kind="stable")
-            tokens, mask = np.take_along_axis(tokens, order, 1), np.take_along_axis(mask, order, 1)
-        binding, cache = self._session.io_binding(), self._empty_cache(len(tokens))
-        while True:
-            binding.clear_binding_inputs()
-            binding.clear_binding_outputs()
-            binding.bind_cpu_input("input_ids", tokens)
-            binding.bind_cpu_input("attention_mask", mask)
-            for name, value in zip(self._past, cache, strict=True):
-                binding.bind_ortvalue_input(name, value)
-            for name in ("logits", *self._present):
-                binding.bind_output(name)
-            self._session.run_with_iobinding(binding)
-            result, *cache = binding.get_outputs()
-            tokens = left[:, :1] if left.size else (yield result.numpy()[:, -1].astype(np.float32))
-            left = left[:, 1:]
-            if self.pads_behind and len(tokens) > 1 and tokens.shape[1] > 1:
-                # The operator takes several tokens behind a cache for one row only.
-                tokens, left = tokens[:, :1], tokens[:, 1:]
-            mask = np.concatenate([mask, np.ones_like(tokens)], 1)
+        given = self._named(input_ids, attention_mask, inputs)
+        if self._encoder is None:
+            yield from self._steps(given["input_ids"], given["attention_mask"], given, {})
+            return
+        tokens = self._first_tokens(given)
+        encoded = self._encoder.run(given, {})
+        mask = {"encoder_attention_mask": given["attention_mask"]} if "attention_mask" in given else {}
+        yield from self._steps(tokens, np.ones_like(tokens), mask, encoded)
 
-    def _empty_cache(self, batch: int) -> list[Any]:
-        """Return keys and values of no token."""
-        result = []
-        for name in self._past:
-            declared = self._declared[name]
-            shape = [batch, declared.shape[1], 0, declared.shape[3]]
-            result.append(onnxruntime().OrtValue.ortvalue_from_numpy(np.zeros(shape, _FLOATS[declared.type])))
+    def _named(
+        self, input_ids: Tokens | None, attention_mask: Tokens | None, inputs: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Return what a call gives by the names of inputs, with the mask that it leaves out."""
+        wanted = ["input_ids"] if self._encoder is None else list(self.config["model"]["encoder"]["inputs"])
+        others = {_GENAI_NAMES.get(name, name): np.asarray(value) for name, value in inputs.items()}
+        optional = ["decoder_input_ids"] if self._encoder else ["pixel_values"] if self._eyes else []
+        known = {*wanted, *optional}
+        if unknown := sorted(others.keys() - known):
+            raise InvalidArgumentError(f"The model has no input {', '.join(unknown)}; it has {', '.join(known)}.")
+        if "input_ids" in wanted:
+            if input_ids is None:
+                raise InvalidArgumentError("The model goes on from tokens: give input_ids.")
+            others |= _checked(input_ids, attention_mask)
+        if missing := sorted(set(wanted) - others.keys()):
+            raise InvalidArgumentError(f"The model also reads {', '.join(missing)}, which the call lacks.")
+        return others
+
+    def _check_length(self, length: int) -> None:
+        if length > (most := self.config["model"]["context_length"]):
+            raise InvalidArgumentError(
+                f"The prompt and what follows it would have {length} tokens, and the model takes {most}: give a "
+                "shorter prompt, or a smaller max_new_tokens."
+            )
+
+    def _first_tokens(self, given: Mapping[str, Array]) -> Tokens:
+        """Return the tokens (B, T) that a decoder starts with."""
+        if "decoder_input_ids" in given:
+            return np.asarray(given["decoder_input_ids"], np.int64)
+        return self.first_tokens(len(next(iter(given.values()))))
+
+    def first_tokens(self, batch: int) -> Tokens:
+        """Return the tokens (B, T) that the decoder of a model with an encoder starts with, int64."""
+        return np.tile(np.array(self._start, np.int64), (batch, 1))
+
+    def _is_image(self, tokens: Tokens) -> Tokens:
+        """Return 1 for the tokens (B, S) that stand for a part of an image."""
+        result: Tokens = np.asarray(tokens == self.config["model"].get("image_token_id", -1), np.int64)
         return result
+
+    def _seen(self, tokens: Tokens, given: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what the model makes of the images of a call.
+
+        Raises:
+            InvalidArgumentError: If the tokens of images are more or fewer than their images have.
+        """
+        if not self._eyes:
+            return {}
+        features = [self._eyes["embedding"].zeros("image_features", 0).numpy()]
+        for image in given.get("pixel_values", ()):
+            features.append(self._eyes["vision"].run({"pixel_values": image[None]}, {})["image_features"].numpy())
+        result = np.concatenate(features)
+        if len(result) != (wanted := int(self._is_image(tokens).sum())):
+            raise InvalidArgumentError(
+                f"The prompts have {wanted} tokens for images, and the images of pixel_values stand for {len(result)}."
+            )
+        return {"image_features": result}
+
+    def _steps(
+        self, tokens: Tokens, mask: Tokens, given: Mapping[str, Array], encoded: Mapping[str, Any]
+    ) -> Steps[npt.NDArray[np.float32], Tokens, None]:
+        if self.pads_behind or self._decoder.reads_one:
+            # What reads one token at each step has to read a token of each row last.
+            order = np.argsort(1 - mask if self.pads_behind else mask, axis=1, kind="stable")
+            tokens, mask = np.take_along_axis(tokens, order, 1), np.take_along_axis(mask, order, 1)
+        states, read = self._decoder.start(len(tokens)), 0
+        images, seen = self._seen(tokens, given), self._is_image(tokens)
+        while True:
+            # With padding behind, the operator takes several tokens behind a cache for one row only.
+            single = self._decoder.reads_one or (self.pads_behind and len(tokens) > 1 and read)
+            upto = read + 1 if single else mask.shape[1]
+            now = tokens[:, : upto - read]
+            step = {**given, "input_ids": now, "attention_mask": mask[:, :upto], "token_type_ids": seen}
+            embedded = self._eyes["embedding"].run({"input_ids": now, **images}, {}) if self._eyes else {}
+            logits, states = self._decoder.step(step, states, {**encoded, **embedded})
+            tokens, read = tokens[:, upto - read :], upto
+            if not tokens.size:
+                tokens = yield logits
+                images = self._seen(tokens, {})
+                seen = np.concatenate([seen, self._is_image(tokens)], 1)
+                mask = np.concatenate([mask, np.ones_like(tokens)], 1)
+
+
+def _checked(input_ids: Tokens, attention_mask: Tokens | None) -> dict[str, Tokens]:
+    """Return prompts and their mask.
+
+    Raises:
+        InvalidArgumentError: If the prompts are empty, or the mask has another shape.
+    """
+    tokens = np.asarray(input_ids, np.int64)
+    mask = np.ones_like(tokens) if attention_mask is None else np.asarray(attention_mask, np.int64)
+    if tokens.ndim != 2 or not tokens.size or mask.shape != tokens.shape:
+        raise InvalidArgumentError(
+            f"Prompts are (batch, tokens) with at least one token, and a mask has the same shape; these are "
+            f"{tokens.shape} and {mask.shape}."
+        )
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result

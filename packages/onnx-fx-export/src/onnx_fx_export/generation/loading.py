@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -13,15 +13,17 @@ from onnx_fx_export.generation.requirements import transformers
 __all__ = ["loaded"]
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+# What also makes numbers of sounds or images, and has the tokenizer inside.
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _SHOWN = 3
 
 
-def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Return the model that a folder holds, and its tokenizer.
+def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype | Literal["auto"]) -> tuple[Any, Any]:
+    """Return the model that a folder holds, and its tokenizer, or its processor if it reads more than text.
 
     Args:
         folder: A folder that ``save_pretrained`` wrote.
-        dtype: Dtype of its weights.
+        dtype: Dtype of its weights; with ``"auto"`` it is that of the files, which are mapped then, not read.
         tokenizer: The tokenizer, ``False`` for none, ``None`` for that of the folder.
 
     Raises:
@@ -33,7 +35,7 @@ def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     if tokenizer is None:
         tokenizer = _tokenizer(folder)
     try:
-        model, report = transformers().AutoModelForCausalLM.from_pretrained(
+        model, report = _model_class(folder).from_pretrained(
             folder, local_files_only=True, dtype=dtype, output_loading_info=True
         )
     except Exception as error:  # whatever reading files of another kind raises
@@ -47,13 +49,24 @@ def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+def _model_class(folder: Path) -> Any:
+    """Return what loads a model: the class that its configuration names if it can generate, or that of decoders."""
+    library = transformers()
+    config = library.AutoConfig.from_pretrained(folder, local_files_only=True)
+    named = [getattr(library, name, None) for name in config.architectures or ()]
+    generating = [model for model in named if model is not None and model.can_generate()]
+    return generating[0] if generating else library.AutoModelForCausalLM
+
+
 def _tokenizer(folder: Path) -> Any:
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise InvalidArgumentError(
             f"{folder} has no tokenizer. Save that of the model there, pass one with tokenizer=, or pass "
             "tokenizer=False (--no-tokenizer on the command line) to write the folder without."
         )
+    processes = any((folder / name).is_file() for name in _PROCESSOR_FILES)
     try:
-        return transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        kind = transformers().AutoProcessor if processes else transformers().AutoTokenizer
+        return kind.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever reading files of another kind raises
         raise InvalidArgumentError(f"transformers cannot load the tokenizer of {folder}: {error}") from error

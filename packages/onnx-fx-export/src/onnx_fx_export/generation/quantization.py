@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from onnx_fx_export.generation.requirements import transformers
+from onnxops_core import matmul_nbits
+from onnxops_decomp.exporting import RowConversion, converted_rows
 
-__all__ = ["BITS", "GroupedLinear", "Quantization", "logits_of", "quantized", "quantized_error"]
+__all__ = ["BITS", "GroupedLinear", "Quantization", "matrix_of", "quantized", "quantized_error"]
 
 BITS = {"int4": 4, "int8": 8}
 _BLOCKS = (32, 16)
-_COMPARED = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +28,53 @@ class Quantization:
     Attributes:
         layers: How many linear layers have rounded weights.
         left: Names of the linear layers whose width no group divides; they stay as they are.
-        difference: Root mean square of the differences of the logits, as a share of that of the logits.
-        same_tokens: Share of the positions at which both models find the same token the most likely.
+        difference: Root mean square of the differences of the logits, as a share of that of the logits; None if the
+            models were not run.
+        same_tokens: Share of the positions at which both models find the same token the most likely; None likewise.
     """
 
     layers: int
     left: tuple[str, ...]
-    difference: float
-    same_tokens: float
+    difference: float | None
+    same_tokens: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupScales:
+    """Gives the scale of each group of columns: the number of the largest magnitude becomes the lowest integer.
+
+    Attributes:
+        bits: 4 or 8. The lowest integer has no negation.
+        block: How many columns share a scale.
+        dtype: In what the scales are computed.
+    """
+
+    bits: int
+    block: int
+    dtype: torch.dtype
+
+    def groups(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the groups (R, K / block, block) of some rows (R, K), and their scales (R, K / block, 1)."""
+        groups = rows.to(self.dtype).unflatten(1, (-1, self.block))
+        low, high = groups.aminmax(dim=-1, keepdim=True)
+        extreme = torch.where(high > -low, high, low)
+        return groups, torch.where(extreme == 0, torch.ones_like(extreme), extreme / -(1 << self.bits - 1))
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the scales (R, K / block) of some rows (R, K)."""
+        return self.groups(rows)[1].squeeze(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupNumbers(GroupScales):
+    """Gives the integers nearest to a weight over its scales, packed as ``MatMulNBits`` wants them."""
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the bytes (R, K / block, block * bits / 8) of some rows (R, K), low bits first."""
+        groups, scales = self.groups(rows)
+        middle = 1 << self.bits - 1
+        numbers = (groups / scales).round_().clamp_(-middle, middle - 1).add_(middle).to(torch.uint8)
+        return numbers if self.bits == 8 else numbers[..., 0::2] | numbers[..., 1::2] << 4
 
 
 class GroupedLinear(torch.nn.Module):
@@ -43,8 +83,8 @@ class GroupedLinear(torch.nn.Module):
     Args:
         weight: The weight (N, K); K is a multiple of ``block``.
         bias: The bias (N,), or None.
-        bits: 4 or 8. The number of the largest magnitude of a group becomes the lowest integer, which has no negation.
-        block: How many columns share a scale.
+        bits: 4 or 8.
+        block: How many columns share a scale, 16 or more and a power of two.
     """
 
     numbers: torch.Tensor
@@ -53,26 +93,30 @@ class GroupedLinear(torch.nn.Module):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, bits: int, block: int) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        lowest = -(1 << bits - 1)
-        groups = weight.detach().unflatten(1, (-1, block))
-        extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True)).float()
-        scales = torch.where(extreme == 0, torch.ones_like(extreme), extreme / lowest).to(weight.dtype)
-        numbers = (groups / scales).round().clamp(lowest, -lowest - 1).to(torch.int8)
-        self.register_buffer("numbers", numbers.flatten(1))
-        self.register_buffer("scales", scales.squeeze(-1))
-        self.bias = bias
-        self._block = block
+        self.bits, self.block, self.bias = bits, block, bias
+        for name, conversion in self.conversions(weight.dtype).items():
+            self.register_buffer(name, converted_rows(weight.detach(), conversion))
+
+    def conversions(self, dtype: torch.dtype) -> dict[str, RowConversion]:
+        """Return what makes each buffer of the weight, computed in ``dtype``."""
+        how = self.bits, self.block, dtype
+        return {"numbers": GroupNumbers(*how), "scales": GroupScales(*how)}
 
     @property
     def weight(self) -> torch.Tensor:
         """The weight (N, K) that the integers stand for."""
-        groups = self.numbers.unflatten(1, (-1, self._block)).to(self.scales.dtype)
-        weight: torch.Tensor = (groups * self.scales.unsqueeze(-1)).flatten(1)
-        return weight
+        identity = torch.eye(self.in_features, dtype=self.scales.dtype, device=self.scales.device)
+        return self._product(identity, None).mT
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the product (..., N) of ``x`` (..., K) with the weight, and the bias."""
-        return torch.nn.functional.linear(x, self.weight, self.bias)
+        return self._product(x, self.bias)
+
+    def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return matmul_nbits(
+            x, self.numbers, self.scales, bias=bias,
+            K=self.in_features, N=self.out_features, block_size=self.block, bits=self.bits,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -90,7 +134,7 @@ def quantized(model: Any, bits: int) -> Iterator[tuple[int, tuple[str, ...]]]:
     try:
         for path, module in list(model.named_modules()):
             for name, child in list(module.named_children()):
-                weight = _matrix(child)
+                weight = matrix_of(child)
                 if weight is None:
                     continue
                 block = next((size for size in _BLOCKS if weight.shape[1] % size == 0), None)
@@ -106,7 +150,7 @@ def quantized(model: Any, bits: int) -> Iterator[tuple[int, tuple[str, ...]]]:
             setattr(module, name, child)
 
 
-def _matrix(module: Any) -> torch.Tensor | None:
+def matrix_of(module: Any) -> torch.Tensor | None:
     """Return the weight (N, K) of a linear layer, or None if the module is none."""
     if type(module) is torch.nn.Linear:
         return module.weight if type(module.weight) is torch.nn.Parameter else None
@@ -116,18 +160,7 @@ def _matrix(module: Any) -> torch.Tensor | None:
     return None
 
 
-def quantized_error(model: Any, before: torch.Tensor) -> tuple[float, float]:
-    """Return how far logits are from those of before: the share of their size, and of equal tokens."""
-    after = logits_of(model)
+def quantized_error(before: torch.Tensor, after: torch.Tensor) -> tuple[float, float]:
+    """Return how far logits (T, vocabulary) are from others: the share of their size, and of equal tokens."""
     difference = (after - before).square().mean().sqrt() / before.square().mean().sqrt()
     return float(difference), float((after.argmax(-1) == before.argmax(-1)).float().mean())
-
-
-def logits_of(model: Any) -> torch.Tensor:
-    """Return the logits (tokens, vocabulary) of random tokens, float32."""
-    config = model.config.get_text_config()
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, config.vocab_size, (1, _COMPARED), generator=generator)
-    with torch.no_grad():
-        result: torch.Tensor = model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits
-    return result[0].float()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.inputs.examples import inferred_dimensions, several_examples
@@ -22,6 +24,7 @@ from onnxops_decomp.exporting import (
 __all__ = [
     "FunctionModule",
     "arguments_by_name",
+    "check_devices",
     "example_call",
     "parameter_defaults",
     "parameter_names",
@@ -116,6 +119,27 @@ def arguments_by_name(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
         names = parameter_names(model)
         return in_order(names, {**dict(zip(names, args, strict=False)), **kwargs})
     return bound_arguments(_forward(model), args, kwargs)
+
+
+def check_devices(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse examples without data for a model with weights, which is captured on the CPU, also if those have no data.
+
+    Raises:
+        InvalidArgumentError: If a tensor of the example is on the meta device, and the model has a weight.
+    """
+    named = arguments_by_name(model, args, kwargs)
+    given = {name: [leaf for leaf in pytree.tree_leaves(value) if _is_meta(leaf)] for name, value in named.items()}
+    on_meta = [name for name, leaves in given.items() if leaves]
+    if on_meta and next(itertools.chain(model.parameters(), model.buffers()), None) is not None:
+        size = list(given[on_meta[0]][0].shape)
+        raise InvalidArgumentError(
+            f"The example of {', '.join(on_meta)} is on the meta device. A model is captured on the CPU, also one "
+            f"whose weights were never allocated: pass an example with data, such as torch.zeros({size})."
+        )
+
+
+def _is_meta(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_meta
 
 
 def parameter_names(model: Any) -> list[str]:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from onnx_fx_export.capture import autograd_function
+from onnx_fx_export.torch_private import is_decided_by_data
 from onnxops_decomp import LoweringError, OpBuilder
 from onnxops_decomp.exporting import (
     UNKNOWN_DIM,
@@ -126,7 +127,34 @@ def _condition(lowering: GraphLowering, op: OpBuilder, graph_module: torch.fx.Gr
 
 def _scan(lowering: GraphLowering, node: torch.fx.Node) -> Any:
     combine_graph, carried, scanned, *rest = lowering.resolve(node.args)
-    return _scanned(lowering, combine_graph, carried, scanned, rest[-1] if rest else ())
+    extra = rest[-1] if rest else ()
+    length = node.args[2][0].meta["val"].shape[0]  # type: ignore[index, union-attr]
+    if carried and isinstance(length, torch.SymInt) and is_decided_by_data(length.node.expr):
+        return _looped(lowering, combine_graph, carried, scanned, extra)
+    return _scanned(lowering, combine_graph, carried, scanned, extra)
+
+
+def _looped(
+    lowering: GraphLowering,
+    graph_module: torch.fx.GraphModule,
+    carried: Sequence[Any],
+    scanned: Sequence[ir.Value],
+    extra: Sequence[Any],
+) -> list[ir.Value]:
+    """Run a graph over rows that may be none, for which ONNX Runtime has no Scan; it gives nothing for each row."""
+    op = lowering.op
+    initial = [_value(op, value) for value in carried]
+    body = op.subgraph()
+    number = body.input("iteration", _INT64, ())
+    body.input("condition", _BOOL, ())
+    inner = [_like(body, value, "carried", dims_of(value)) for value in initial]
+    rows = [body.Gather(value, number, axis=0) for value in scanned]
+    following = [_value(body, v) for v in lowering.nested(body).run(graph_module, [*inner, *rows, *extra])]
+    _check_dtypes("Carried value of a loop", initial, following)
+    graph = body.graph([body.constant(True), *following], name=op.context.names.new("rows_body"))
+    count = op.Gather(op.Shape(scanned[0]), 0, axis=0)
+    outputs = op.emit_many("Loop", len(initial), count, None, *initial, body=graph)
+    return _results(outputs, following, [dims_of(value) for value in inner])
 
 
 def _map(lowering: GraphLowering, node: torch.fx.Node) -> Any:

@@ -82,10 +82,12 @@ class SizeQuestion:
     Attributes:
         relation: What holds for the example, over integer symbols of which nothing else is assumed.
         place: Where the comparison stands.
+        is_guarded: Whether torch notes by itself where the answer differs at sizes of 2 and more.
     """
 
     relation: sympy.Rel
     place: str
+    is_guarded: bool = True
 
     def holds(self, smallest: Mapping[sympy.Symbol, int], *sizes: int) -> bool:
         """Tell whether the answer is the same at these sizes, as far as they are allowed, and at large ones."""
@@ -127,8 +129,16 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
             found.update(dict.fromkeys(_questions_of_order(self, answer, options, frame)))
         return bool(answer)
 
+    def stride(self: torch.Tensor, *dim: Any, **named: Any) -> Any:
+        answer = original(torch.Tensor, "stride")(self, *dim, **named)
+        numbers = answer if isinstance(answer, tuple) else (answer,)
+        frame = _asker(sys._getframe(2)) if any(isinstance(n, torch.SymInt) for n in numbers) else None
+        if frame is not None:
+            found.update(dict.fromkeys(_questions_of_strides(self, frame)))
+        return answer
+
     comparisons = [(torch.SymInt, name, noting(name)) for name in _RELATIONS]
-    with replaced([*comparisons, (torch.Tensor, "is_contiguous", is_contiguous)]):
+    with replaced([*comparisons, (torch.Tensor, "is_contiguous", is_contiguous), (torch.Tensor, "stride", stride)]):
         yield questions
     questions.extend(found)
 
@@ -163,18 +173,37 @@ def _questions_of_order(
     tensor: torch.Tensor, answer: bool, options: Mapping[str, Any], frame: FrameType
 ) -> Iterator[SizeQuestion]:
     """Yield the sizes 0 and 1 at which ``is_contiguous`` answers otherwise: torch takes sizes for 2 or more."""
-    shape, strides = map(plain, tensor.shape), map(plain, tensor.stride())
-    parts = [[*shape], [*strides]]
-    symbols = sorted(set().union(*(part.free_symbols for part in (*parts[0], *parts[1]))), key=str)
-    for symbol, size in itertools.product(symbols, (0, 1)):
-        sizes = {**dict(zip(symbols, _PRIMES, strict=False)), symbol: size}
-        numbers = [[at_sizes(number, sizes) for number in part] for part in parts]
+    shape, strides = [*map(plain, tensor.shape)], [*map(plain, tensor.stride())]
+    symbols = sorted(set().union(*(part.free_symbols for part in (*shape, *strides))), key=str)
+    usual = dict(zip(symbols, _PRIMES, strict=False))
+    place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+    def differs(sizes: Mapping[sympy.Symbol, int]) -> bool:
+        numbers = [[at_sizes(number, sizes) for number in part] for part in (shape, strides)]
         if not all(isinstance(number, sympy.Integer) and number >= 0 for part in numbers for number in part):
-            continue
+            return False
         size_numbers, stride_numbers = ([int(number) for number in part if number is not None] for part in numbers)
         shown = torch.empty_strided(size_numbers, stride_numbers, device="meta")
-        if shown.is_contiguous(**options) is not answer:
-            relation = sympy.Ne(symbol, 1) if size else sympy.Ge(symbol, 1)
+        return shown.is_contiguous(**options) is not answer
+
+    if differs(usual):
+        # The order of the example is a special one.
+        dimensions: list[Any] = [*tensor.shape]
+        symbolic = [size for size in dimensions if isinstance(size, torch.SymInt)]
+        hints = {symbol: hint_of(size) for size in symbolic if (symbol := plain(size)).is_Symbol}
+        yield from (SizeQuestion(sympy.Eq(symbol, hint), place, is_guarded=False) for symbol, hint in hints.items())
+        return
+    for symbol, size in itertools.product(symbols, range(_SMALL)):
+        if differs({**usual, symbol: size}):
+            relation = sympy.Ne(symbol, size) if size else sympy.Ge(symbol, 1)
+            yield SizeQuestion(relation, place, is_guarded=size < 2)
+
+
+def _questions_of_strides(tensor: torch.Tensor, frame: FrameType) -> Iterator[SizeQuestion]:
+    """Yield sizes 0 and 1, for which torch lays tensors out in another way than for larger ones."""
+    numbers = [plain(number) for number in (*tensor.shape, *tensor.stride())]
+    for symbol in sorted(set().union(*(number.free_symbols for number in numbers)), key=str):
+        for relation in (sympy.Ne(symbol, 1), sympy.Ge(symbol, 1)):
             yield SizeQuestion(relation, f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
 
@@ -191,7 +220,9 @@ def conditions_on_layout(program: torch.export.ExportedProgram, questions: Colle
     size = next((size for shape in shapes for size in shape if isinstance(size, torch.SymInt)), None)
     asked = {relation.canonical for q in questions for relation in (q.relation, q.relation.negated)}
     found = {} if size is None else guards_on_layout(size)
-    return [text for guard, text in found.items() if as_plain(guard).canonical not in asked]
+    # A guard that joins several conditions has no canonical form.
+    plain_guards = ((as_plain(guard), text) for guard, text in found.items())
+    return [text for guard, text in plain_guards if getattr(guard, "canonical", guard) not in asked]
 
 
 def _squeezed(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
@@ -303,7 +334,9 @@ def conditions_for_small_sizes(
     """
     program, sizes = trials.program, Sizes.of(trials.program, specs)
     asked = sizes.decisive(questions)
+    unguarded = [question for question in sizes.known(questions) if not question.is_guarded]
     assumed = [
+        *(question for question in unguarded if not _agrees_elsewhere(trials, sizes, question)),
         *sizes.decisive((*_squeezed(program), *_sliced(program), *_recurrent(program))),
         *_copied(program, sizes),
     ]
@@ -415,14 +448,19 @@ class Sizes:
 
     def decisive(self, questions: Iterable[SizeQuestion]) -> list[SizeQuestion]:
         """Return the questions that have another answer at size 0 or 1, and at no larger one: those have guards."""
-        known = [found for question in questions if (found := self._in_final_symbols(question)) is not None]
+        known = self.known(questions)
         return [q for q in known if q.holds(self.smallest, 2, 3) and not q.holds(self.smallest, 0, 1)]
+
+    def known(self, questions: Iterable[SizeQuestion]) -> list[SizeQuestion]:
+        """Return the questions over the symbols that the program has, without those whose answer is fixed."""
+        return [found for question in questions if (found := self._in_final_symbols(question)) is not None]
 
     def _in_final_symbols(self, question: SizeQuestion) -> SizeQuestion | None:
         """Return a question over the symbols that the program has, or None if its answer is fixed."""
         relation = self._final(question.relation)
         unknown = relation.free_symbols - self.hints.keys()
-        return None if unknown or not isinstance(relation, sympy.Rel) else SizeQuestion(relation, question.place)
+        is_known = not unknown and isinstance(relation, sympy.Rel)
+        return dataclasses.replace(question, relation=relation) if is_known else None
 
 
 def of_one_name(
@@ -495,6 +533,17 @@ def holds_for_example(program: torch.export.ExportedProgram, example: Example, s
     }
     known = {symbol: size for symbol, size in present.items() if symbol in sizes.hints}
     return not any(at_sizes(guard, known) in (sympy.false, None) for guard in sizes.relations())
+
+
+def _agrees_elsewhere(trials: TrialRuns, sizes: Sizes, question: SizeQuestion) -> bool:
+    """Run both at a size at which an answer differs, and compare; sizes that the program refuses need none."""
+    wanted = next(
+        ({symbol: size} for symbol in question.relation.free_symbols for size in (*range(2, _SMALL), _LARGE)
+         if at_sizes(question.relation, {symbol: size}) == sympy.false),
+        {},
+    )  # fmt: skip
+    point = sizes.near(wanted, sizes.final_guards())
+    return point is None or (trials.possible and trials.run(point)[1])
 
 
 def _agrees_at_one(trials: TrialRuns, sizes: Sizes, questions: Sequence[SizeQuestion]) -> bool:

@@ -22,7 +22,7 @@ import torch
 from onnx_fx_export.torch_private import hint_of, not_the_users
 from onnxops_core.exporting import original, replaced
 
-__all__ = ["texts_of_numbers"]
+__all__ = ["asking_frame", "texts_of_numbers"]
 
 _NUMBERS: Mapping[type, Callable[[Any], int | float]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
@@ -73,7 +73,7 @@ def _as_text(kind: type, name: str) -> Callable[[Any], str]:
 
     def text(self: Any) -> str:
         # The frame in between is that of the replacement.
-        frame = _asker(sys._getframe(2))
+        frame = asking_frame(sys._getframe(2))
         if frame is None or _is_for_people(frame.f_code, frame.f_lasti):
             return str(symbolic(self))
         return str(_NUMBERS[kind](self))
@@ -83,7 +83,7 @@ def _as_text(kind: type, name: str) -> Callable[[Any], str]:
 
 def _formatted(kind: type, name: str) -> Callable[[Any, str], str]:
     def text(self: Any, specification: str = "") -> str:
-        frame = _asker(sys._getframe(2))
+        frame = asking_frame(sys._getframe(2))
         if frame is not None and not _is_for_people(frame.f_code, frame.f_lasti):
             return format(_NUMBERS[kind](self), specification)
         number = hint_of(self) if specification else None
@@ -92,8 +92,12 @@ def _formatted(kind: type, name: str) -> Callable[[Any, str], str]:
     return text
 
 
-def _asker(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of the model's code that makes a text, or None if that is torch, this package or logging."""
+def asking_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of the model's code that asks, or None if that is torch, this package or logging.
+
+    Args:
+        frame: The frame that asks, which may be of Python's standard library.
+    """
     while frame is not None:
         name = frame.f_code.co_filename
         if name != __file__ and not name.startswith("<") and not _is_standard(name):

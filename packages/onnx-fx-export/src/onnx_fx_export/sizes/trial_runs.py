@@ -15,7 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.torch_private import WithoutEmptyBags, hint_of
-from onnxops_decomp.exporting import Example, KeptContents, is_without_data, kept_inventory, resampled
+from onnxops_decomp.exporting import Example, KeptContents, are_close, is_without_data, kept_inventory, resampled
 
 __all__ = ["TrialRuns", "as_plain", "in_order", "plain", "user_values"]
 
@@ -157,7 +157,7 @@ def _gives(
     """
     with torch.no_grad(), _same_random_numbers():
         actual = _tensors(_run(program, copy.deepcopy(call), sizes))
-    return len(expected) == len(actual) and all(map(_close, actual, expected))
+    return len(expected) == len(actual) and all(map(are_close, actual, expected))
 
 
 class _NotedShapes(torch.fx.Interpreter):
@@ -198,14 +198,3 @@ def _run(
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Tell whether two results differ by no more than rounding does."""
-    if actual.shape != expected.shape or actual.dtype != expected.dtype:
-        return False
-    if not expected.is_floating_point() and not expected.is_complex():
-        return torch.equal(actual, expected)
-    scale = expected.abs().nan_to_num(posinf=0).max() if expected.numel() else 0
-    epsilon = torch.finfo(expected.dtype).eps
-    return torch.allclose(actual, expected, rtol=256 * epsilon, atol=float(64 * epsilon * scale), equal_nan=True)

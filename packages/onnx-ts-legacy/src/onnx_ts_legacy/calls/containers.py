@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from onnx_ts_legacy.calls.number_lists import NUMBER_LIST_OPERATORS, are_numbers
+from onnx_ts_legacy.calls.number_lists import are_numbers, item_of_numbers
+from onnx_ts_legacy.calls.rows import of_operands, rows
 from onnx_ts_legacy.calls.scalars import as_int, binary, from_start
 from onnx_ts_legacy.calls.sequences import (
     as_sequence,
@@ -30,14 +31,11 @@ from onnx_ts_legacy.state.values import (
     SequenceState,
     Tensor,
     Uninitialized,
-    VectorState,
     is_runtime,
 )
 from onnx_ts_legacy.state.variables import size_of
 
-__all__ = ["CONTAINER_OPERATORS", "container_operator", "is_unknown_text", "plain"]
-
-Handler = Callable[..., Any]
+__all__ = ["CONTAINER_ROWS", "is_unknown_text", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -94,7 +92,7 @@ def _pick(context: ConversionContext, target: Any, index: torch.SymInt) -> Any:
         return sequence_at(context, target, index)
     if are_numbers(items):
         numbers = ListRef(context.heap, tuple(items))
-        return NUMBER_LIST_OPERATORS["aten::__getitem__"](context, numbers, index)
+        return item_of_numbers(context, numbers, index)
     raise ScriptValueError("An item of a list is read at an index that only the runtime knows.")
 
 
@@ -285,7 +283,7 @@ def _not_equals(context: ConversionContext, a: Any, b: Any) -> Any:
 _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {"min": min, "max": max, "add": operator.add}
 
 
-def _reduced(name: str) -> Handler:
+def _reduced(name: str) -> Callable[..., Any]:
     def reduce(context: ConversionContext, target: ListRef, other: Any = None) -> Any:
         items = target.items
         if isinstance(other, ListRef):
@@ -358,8 +356,19 @@ def _format(context: ConversionContext, text: str, *args: Any) -> Any:
     return text.format(*(plain(arg) for arg in args))
 
 
-# By the name of the packet; used if the first argument is a list, dict, tuple or string.
-CONTAINER_OPERATORS: dict[str, Handler] = {
+def _is_of_container(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    """Tell whether a call is of a container: its first argument, but for some operators."""
+    kind = node.kind()
+    if not args:
+        return bool(kind == "aten::dict")
+    if isinstance(args[0], ListRef | DictRef | tuple) or kind in ("aten::len", "aten::dict"):
+        return True
+    return (kind == "aten::format" and isinstance(args[0], str)) or (
+        kind == "aten::mul" and isinstance(args[1], ListRef)
+    )
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
     "aten::len": _length,
     "aten::__getitem__": _get_item,
     "aten::append": _append,
@@ -396,36 +405,4 @@ CONTAINER_OPERATORS: dict[str, Handler] = {
     "prim::max": _reduced("max"),
     "aten::sum": _reduced("add"),
 }
-
-
-# What makes another list of one of known length, if the second operand is known at run time only.
-_PLACED = frozenset(("aten::insert", "aten::pop", "aten::Delete", "aten::_set_item", "aten::mul", "aten::remove"))
-# What depends on how numbers compare.
-_COMPARING = frozenset(("aten::sort", "aten::sorted", "aten::all", "aten::any", "aten::index"))
-
-
-def container_operator(name: str, args: Sequence[Any]) -> Handler | None:
-    """Return what converts a call whose first argument may be a list, dict, tuple or string; None if it is none.
-
-    Raises:
-        ScriptValueError: If it takes numbers that only the runtime knows, and has no form for them.
-    """
-    if not _is_of_runtime_numbers(name, args):
-        return CONTAINER_OPERATORS.get(name) if isinstance(args[0], ListRef | DictRef | tuple) else None
-    if name not in NUMBER_LIST_OPERATORS:
-        raise ScriptValueError(f"{name} of a list of numbers that only the runtime knows has no ONNX form.")
-    return NUMBER_LIST_OPERATORS[name]
-
-
-def _is_of_runtime_numbers(name: str, args: Sequence[Any]) -> bool:
-    lists = [arg for arg in args[:2] if isinstance(arg, ListRef)]
-    if not lists or isinstance(args[0], Tensor | str):
-        return False
-    if any(isinstance(target.state, VectorState) for target in lists):
-        return True
-    items = lists[0].state
-    if not isinstance(items, tuple) or not are_numbers(items):
-        return False
-    if name in _COMPARING:
-        return any(map(is_runtime, (*items, *(arg for arg in args if not isinstance(arg, ListRef)))))
-    return name in _PLACED and any(is_runtime(arg) for arg in args[:2])
+CONTAINER_ROWS = rows({kind: of_operands(function) for kind, function in _OPERATORS.items()}, _is_of_container)

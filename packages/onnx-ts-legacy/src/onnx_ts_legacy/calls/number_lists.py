@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from onnx_ts_legacy.calls.rows import Row, of_operands, rows
 from onnx_ts_legacy.calls.scalars import binary, from_start
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.context import ConversionContext
@@ -16,7 +17,7 @@ from onnx_ts_legacy.state.values import ListRef, RuntimeBool, RuntimeFloat, Tens
 from onnx_ts_legacy.state.variables import number_in, number_tensor, size_of
 from onnxops_decomp.exporting import to_ir
 
-__all__ = ["NUMBER_LIST_OPERATORS", "are_numbers", "as_vector", "kind_of_numbers"]
+__all__ = ["NUMBER_LIST_ROWS", "are_numbers", "as_vector", "item_of_numbers", "kind_of_numbers"]
 
 aten = torch.ops.aten
 _NUMBERS = (bool, int, float, torch.SymInt, RuntimeBool, RuntimeFloat)
@@ -103,7 +104,8 @@ def _length(context: ConversionContext, target: ListRef) -> Any:
     return size_of(context, _vector(context, target), 0)
 
 
-def _get_item(context: ConversionContext, target: ListRef, index: Any) -> Any:
+def item_of_numbers(context: ConversionContext, target: ListRef, index: Any) -> Any:
+    """Return the number at an index that only the runtime may know."""
     vector = _vector(context, target)
     return _number(context, aten.select.int, vector, 0, _place(context, vector, index))
 
@@ -132,7 +134,7 @@ def _delete(context: ConversionContext, target: ListRef, index: Any) -> None:
 
 
 def _pop(context: ConversionContext, target: ListRef, index: Any = -1) -> Any:
-    taken = _get_item(context, target, index)
+    taken = item_of_numbers(context, target, index)
     _delete(context, target, index)
     return taken
 
@@ -223,10 +225,34 @@ def _reduced(overload: torch._ops.OpOverload) -> Callable[..., Any]:
     return reduce
 
 
-# By the name of the packet, as in ``containers``.
-NUMBER_LIST_OPERATORS: dict[str, Callable[..., Any]] = {
+# What makes another list of one of known length, if the second operand is known at run time only.
+_PLACED = frozenset(("aten::insert", "aten::pop", "aten::Delete", "aten::_set_item", "aten::mul", "aten::remove"))
+# What depends on how numbers compare.
+_COMPARING = frozenset(("aten::sort", "aten::sorted", "aten::all", "aten::any", "aten::index"))
+
+
+def _is_of_runtime_numbers(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    name = node.kind()
+    lists = [arg for arg in args[:2] if isinstance(arg, ListRef)]
+    if not lists or isinstance(args[0], Tensor | str):
+        return False
+    if any(isinstance(target.state, VectorState) for target in lists):
+        return True
+    items = lists[0].state
+    if not isinstance(items, tuple) or not are_numbers(items):
+        return False
+    if name in _COMPARING:
+        return any(map(is_runtime, (*items, *(arg for arg in args if not isinstance(arg, ListRef)))))
+    return name in _PLACED and any(is_runtime(arg) for arg in args[:2])
+
+
+def _refuse(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    raise ScriptValueError(f"{node.kind()} of a list of numbers that only the runtime knows has no ONNX form.")
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
     "aten::len": _length,
-    "aten::__getitem__": _get_item,
+    "aten::__getitem__": item_of_numbers,
     "aten::append": _append,
     "aten::insert": _insert,
     "aten::pop": _pop,
@@ -253,3 +279,7 @@ NUMBER_LIST_OPERATORS: dict[str, Callable[..., Any]] = {
     "prim::min": _reduced(aten.min.default),
     "prim::max": _reduced(aten.max.default),
 }
+NUMBER_LIST_ROWS = (
+    *rows({kind: of_operands(function) for kind, function in _OPERATORS.items()}, _is_of_runtime_numbers),
+    Row(None, _refuse, _is_of_runtime_numbers),
+)

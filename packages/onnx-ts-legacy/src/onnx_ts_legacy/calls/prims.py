@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.calls.containers import is_unknown_text, plain
+from onnx_ts_legacy.calls.rows import rows
 from onnx_ts_legacy.errors import ProgramRaisesError, ScriptValueError
 from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.state.arguments import operand
@@ -30,9 +31,7 @@ from onnx_ts_legacy.state.values import (
 from onnx_ts_legacy.state.variables import count_of, number_in, number_tensor, rank_of, size_of, sizes_of, value_of
 from onnxops_decomp import UnsupportedOperatorError
 
-__all__ = ["PRIM_HANDLERS", "TEXT_SINKS"]
-
-Handler = Callable[["ConversionContext", Any, Sequence[Any]], Any]
+__all__ = ["PRIM_ROWS"]
 
 
 def _constant(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
@@ -295,68 +294,6 @@ def _string_index(context: ConversionContext, node: Any, args: Sequence[Any]) ->
     return args[0][args[1]]
 
 
-PRIM_HANDLERS: dict[str, Handler] = {
-    "prim::Constant": _constant,
-    "prim::ListConstruct": _list_construct,
-    "prim::ListUnpack": _list_unpack,
-    "prim::TupleConstruct": _tuple_construct,
-    "prim::TupleUnpack": _tuple_unpack,
-    "prim::TupleIndex": _tuple_index,
-    "prim::TupleSlice": _tuple_slice,
-    "prim::DictConstruct": _dict_construct,
-    "prim::GetAttr": _get_attribute,
-    "prim::SetAttr": _set_attribute,
-    "prim::CreateObject": _create_object,
-    "prim::Enter": _enter,
-    # ONNX knows no pinned memory.
-    "aten::is_pinned": lambda context, node, args: False,
-    "prim::Exit": lambda context, node, args: None,
-    "prim::Uninitialized": _uninitialized,
-    "prim::unchecked_cast": _refine,
-    "prim::unchecked_unwrap_optional": _unwrap,
-    "aten::_unwrap_optional": _unwrap,
-    "prim::data": _data,
-    "prim::device": _device,
-    "prim::dtype": _dtype,
-    "prim::layout": _layout,
-    "prim::is_cuda": _false,
-    "prim::is_quantized": _false,
-    "prim::requires_grad": _false,
-    "aten::requires_grad_": _same,
-    "aten::is_scripting": lambda context, node, args: True,
-    "aten::device": lambda context, node, args: torch.device(args[0]),
-    "prim::Print": _nothing,
-    "aten::warn": _nothing,
-    "prim::RaiseException": _raise,
-    "prim::NumToTensor": _number_to_tensor,
-    "prim::isinstance": _is_instance,
-    "prim::rangelist": _range_list,
-    "prim::tolist": _to_list,
-    "prim::StringIndex": _string_index,
-    "aten::str": _string,
-    "aten::tensor": _tensor,
-    "aten::_shape_as_tensor": _shape_tensor,
-    "aten::as_tensor": _tensor,
-    "aten::size": lambda context, node, args: _size(context, args),
-    "aten::sym_size": lambda context, node, args: _size(context, args),
-    "aten::stride": _stride,
-    "prim::shape": lambda context, node, args: _size(context, args[:1]),
-    "aten::dim": lambda context, node, args: rank_of(context, args[0]),
-    "aten::ndimension": lambda context, node, args: rank_of(context, args[0]),
-    "prim::ndim": lambda context, node, args: rank_of(context, args[0]),
-    "aten::numel": lambda context, node, args: count_of(context, args[0]),
-    "aten::__is__": lambda context, node, args: _is(context, args[0], args[1]),
-    "aten::__isnot__": lambda context, node, args: negated(context, _is(context, *args)),
-    "aten::is_floating_point": lambda context, node, args: args[0].fake.dtype.is_floating_point,
-    "aten::is_complex": lambda context, node, args: args[0].fake.dtype.is_complex,
-    "aten::manual_seed": _nothing,
-    "aten::set_data": _set_data,
-}
-
-# They take texts and do nothing with them that a model could show.
-TEXT_SINKS = frozenset(("prim::Print", "prim::RaiseException", "aten::warn"))
-
-
 def _is(context: ConversionContext, a: Any, b: Any) -> Any:
     for value in (a, b):
         if isinstance(value, Poison):
@@ -365,3 +302,80 @@ def _is(context: ConversionContext, a: Any, b: Any) -> Any:
         other = b if a is None else a
         return negated(context, other.present) if isinstance(other, Maybe) else a is b
     return a is b or (isinstance(a, bool | int | str) and a == b)
+
+
+# Nodes that read none of their operands, or do nothing with them that a model could show.
+_HOLDERS = frozenset(("prim::TupleConstruct", "prim::ListConstruct"))
+_TEXT_SINKS = frozenset(("prim::Print", "prim::RaiseException", "aten::warn"))
+
+
+def _is_readable(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    """Tell whether nothing is read that was not converted; values of ``prim::`` nodes, such as lists, may hold it."""
+    kind = node.kind()
+    if kind in _HOLDERS or kind in _TEXT_SINKS:
+        return True
+    return not any(isinstance(arg, Poison) for arg in (args[:1] if kind.startswith("prim::") else args))
+
+
+_ROWS = rows(
+    {
+        "prim::Constant": _constant,
+        "prim::ListConstruct": _list_construct,
+        "prim::ListUnpack": _list_unpack,
+        "prim::TupleConstruct": _tuple_construct,
+        "prim::TupleUnpack": _tuple_unpack,
+        "prim::TupleIndex": _tuple_index,
+        "prim::TupleSlice": _tuple_slice,
+        "prim::DictConstruct": _dict_construct,
+        "prim::GetAttr": _get_attribute,
+        "prim::SetAttr": _set_attribute,
+        "prim::CreateObject": _create_object,
+        "prim::Enter": _enter,
+        # ONNX knows no pinned memory.
+        "aten::is_pinned": lambda context, node, args: False,
+        "prim::Exit": lambda context, node, args: None,
+        "prim::Uninitialized": _uninitialized,
+        "prim::unchecked_cast": _refine,
+        "prim::unchecked_unwrap_optional": _unwrap,
+        "aten::_unwrap_optional": _unwrap,
+        "prim::data": _data,
+        "prim::device": _device,
+        "prim::dtype": _dtype,
+        "prim::layout": _layout,
+        "prim::is_cuda": _false,
+        "prim::is_quantized": _false,
+        "prim::requires_grad": _false,
+        "aten::requires_grad_": _same,
+        "aten::is_scripting": lambda context, node, args: True,
+        "aten::device": lambda context, node, args: torch.device(args[0]),
+        "prim::Print": _nothing,
+        "aten::warn": _nothing,
+        "prim::RaiseException": _raise,
+        "prim::NumToTensor": _number_to_tensor,
+        "prim::isinstance": _is_instance,
+        "prim::rangelist": _range_list,
+        "prim::tolist": _to_list,
+        "prim::StringIndex": _string_index,
+        "aten::str": _string,
+        "aten::tensor": _tensor,
+        "aten::_shape_as_tensor": _shape_tensor,
+        "aten::as_tensor": _tensor,
+        "aten::size": lambda context, node, args: _size(context, args),
+        "aten::sym_size": lambda context, node, args: _size(context, args),
+        "aten::stride": _stride,
+        "prim::shape": lambda context, node, args: _size(context, args[:1]),
+        "aten::dim": lambda context, node, args: rank_of(context, args[0]),
+        "aten::ndimension": lambda context, node, args: rank_of(context, args[0]),
+        "prim::ndim": lambda context, node, args: rank_of(context, args[0]),
+        "aten::numel": lambda context, node, args: count_of(context, args[0]),
+        "aten::__is__": lambda context, node, args: _is(context, args[0], args[1]),
+        "aten::__isnot__": lambda context, node, args: negated(context, _is(context, *args)),
+        "aten::is_floating_point": lambda context, node, args: args[0].fake.dtype.is_floating_point,
+        "aten::is_complex": lambda context, node, args: args[0].fake.dtype.is_complex,
+        "aten::manual_seed": _nothing,
+        "aten::set_data": _set_data,
+    },
+    _is_readable,
+)
+# Constants, containers and attributes of the program write no nodes that a user would look for.
+PRIM_ROWS = tuple(row._replace(is_noted=not kind.startswith("prim::")) for row in _ROWS for kind in row.kinds or ())

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from onnx_ts_legacy.calls.math import NUMBER_FUNCTIONS
+from onnx_ts_legacy.calls.rows import Handler, rows
 from onnx_ts_legacy.calls.scalars import ARITHMETIC, FUNCTIONS, INTEGER, as_float, as_int, binary, unary
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import negated, truth_of
-from onnx_ts_legacy.state.values import Tensor
+from onnx_ts_legacy.state.values import ListRef, RuntimeFloat, Tensor, is_runtime
 from onnx_ts_legacy.state.variables import number_in
 
-__all__ = ["SCALAR_OPERATORS"]
+__all__ = ["SCALAR_ROWS"]
 
 
 def _unary(name: str) -> Callable[[ConversionContext, Any], Any]:
@@ -29,30 +30,6 @@ def _binary(name: str) -> Callable[[ConversionContext, Any, Any], Any]:
 
 def _item(context: ConversionContext, a: Any) -> Any:
     return number_in(context, a) if isinstance(a, Tensor) else a
-
-
-# Operators on numbers by the name of their packet; they are used if an operand is known at run time only.
-SCALAR_OPERATORS: dict[str, Callable[..., Any]] = {
-    "prim::min": _binary("min"),
-    "prim::max": _binary("max"),
-    "prim::abs": _unary("abs"),
-    "aten::Int": lambda context, a: as_int(context, a),
-    "aten::IntImplicit": lambda context, a: as_int(context, a),
-    "aten::Float": lambda context, a: as_float(context, a),
-    "aten::FloatImplicit": lambda context, a: as_float(context, a),
-    "aten::ScalarImplicit": _item,
-    "aten::item": _item,
-    "aten::Scalar": _item,
-    "aten::__not__": lambda context, a: negated(context, a),
-    "aten::round": lambda context, a, *_: unary(context, "round", a),
-    **{
-        f"aten::{name}": _binary(name)
-        for name in (*INTEGER, *ARITHMETIC, "__and__", "__or__", "__xor__")
-        if name not in ("min", "max")
-    },
-    **{f"aten::{name}": _unary(name) for name in (*FUNCTIONS, "floor", "ceil", "trunc")},
-    **NUMBER_FUNCTIONS,
-}
 
 
 def _range_length(context: ConversionContext, start: Any, end: Any, step: Any) -> Any:
@@ -68,7 +45,54 @@ def _bool(context: ConversionContext, a: Any) -> Any:
     return truth_of(context, number_in(context, a) if isinstance(a, Tensor) else a)
 
 
-SCALAR_OPERATORS["aten::Bool"] = _bool
-SCALAR_OPERATORS["aten::__range_length"] = _range_length
-SCALAR_OPERATORS["aten::__derive_index"] = lambda context, index, start, step: start + index * step
-SCALAR_OPERATORS["aten::math_trunc"] = lambda context, a: math.trunc(a) if isinstance(a, float) else as_int(context, a)
+_TAKE_TENSORS = frozenset(
+    f"aten::{name}"
+    for name in ("Int", "Float", "Bool", "IntImplicit", "FloatImplicit", "ScalarImplicit", "item", "Scalar")
+)
+
+
+def _is_of_runtime_number(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    if any(map(is_runtime, args)) and not any(isinstance(arg, Tensor | ListRef) for arg in args):
+        return True
+    return node.kind() in _TAKE_TENSORS and isinstance(args[0], Tensor)
+
+
+def _typed(function: Callable[..., Any]) -> Handler:
+    """Return a number with the type of the operator, some of which give floats for integers and some do not."""
+
+    def convert(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+        number = function(context, *args)
+        if not isinstance(number, torch.SymInt | RuntimeFloat):
+            return number
+        types = {"FloatType": as_float, "IntType": as_int}
+        return types.get(node.output().type().kind(), _item)(context, number)
+
+    return convert
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "prim::min": _binary("min"),
+    "prim::max": _binary("max"),
+    "prim::abs": _unary("abs"),
+    "aten::Int": lambda context, a: as_int(context, a),
+    "aten::IntImplicit": lambda context, a: as_int(context, a),
+    "aten::Float": lambda context, a: as_float(context, a),
+    "aten::FloatImplicit": lambda context, a: as_float(context, a),
+    "aten::ScalarImplicit": _item,
+    "aten::item": _item,
+    "aten::Scalar": _item,
+    "aten::Bool": _bool,
+    "aten::__range_length": _range_length,
+    "aten::__derive_index": lambda context, index, start, step: start + index * step,
+    "aten::math_trunc": lambda context, a: math.trunc(a) if isinstance(a, float) else as_int(context, a),
+    "aten::__not__": lambda context, a: negated(context, a),
+    "aten::round": lambda context, a, *_: unary(context, "round", a),
+    **{
+        f"aten::{name}": _binary(name)
+        for name in (*INTEGER, *ARITHMETIC, "__and__", "__or__", "__xor__")
+        if name not in ("min", "max")
+    },
+    **{f"aten::{name}": _unary(name) for name in (*FUNCTIONS, "floor", "ceil", "trunc")},
+    **NUMBER_FUNCTIONS,
+}
+SCALAR_ROWS = rows({kind: _typed(function) for kind, function in _OPERATORS.items()}, _is_of_runtime_number)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -18,6 +19,11 @@ from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import truth_of_relation
 from onnx_ts_legacy.state.values import Tensor
 from onnxops_core.exporting import warn_user
+
+# Sizes of which none divides another.
+_PRIMES = (7, 11, 13, 17, 19, 23)
+# Sizes below are tried where the order of a tensor in memory decides something.
+_SMALL = 17
 
 __all__ = ["chunk_conditions", "decided_conditions", "squeeze_conditions"]
 
@@ -113,6 +119,9 @@ def decided_conditions(
 
 def _relations(context: ConversionContext, value: Any, decision: SizeDecision) -> Iterator[sympy.Basic | None]:
     """Yield what holds where Python reads the same as in the example; None where that is not known."""
+    if decision.is_of_order:
+        yield from _order_relations(context, value, decision) if decision.matters else ()
+        return
     if decision.of_strides:
         found = zip(_form(context, value.unique()).stride(), decision.answer, strict=True)
         yield from (_truth(context, stride == answer) for stride, answer in found)
@@ -124,6 +133,33 @@ def _relations(context: ConversionContext, value: Any, decision: SizeDecision) -
         number = evaluated(term, lambda tensor: _form(context, tensor).shape)
         relation = _truth(context, number if isinstance(number, torch.SymBool | bool) else number != 0)
         yield relation if is_true or relation is None else sympy.Not(relation)
+
+
+def _order_relations(context: ConversionContext, value: Any, decision: SizeDecision) -> Iterator[sympy.Basic]:
+    """Yield the relations without which a tensor would be contiguous where it is not in the example, or the reverse."""
+    form, example = _form(context, value.unique()), (*value.type().sizes(), *value.type().strides())
+    sizes, strides = ([_expression(context, number) for number in part] for part in (form.shape, form.stride()))
+    symbols = sorted(set().union(*(number.free_symbols for number in (*sizes, *strides))), key=str)
+    usual = dict(zip(symbols, _PRIMES, strict=False))
+
+    def differs(at: Mapping[sympy.Symbol, int]) -> bool:
+        numbers = [[number.subs(at) for number in part] for part in (sizes, strides)]
+        if not all(number.is_Integer and number >= 0 for part in numbers for number in part):
+            return False
+        shown = torch.empty_strided(*([int(number) for number in part] for part in numbers), device="meta")
+        return shown.is_contiguous(memory_format=decision.memory_format) is not decision.answer
+
+    if differs(usual):
+        # The order of the example is a special one.
+        yield from (sympy.Eq(size, number) for size, number in zip((*sizes, *strides), example, strict=True))
+        return
+    for symbol, size in itertools.product(symbols, range(_SMALL)):
+        if differs({**usual, symbol: size}):
+            yield sympy.Ne(symbol, size) if size else sympy.Ge(symbol, 1)
+
+
+def _expression(context: ConversionContext, number: int | torch.SymInt) -> sympy.Expr:
+    return sympy.Integer(number) if isinstance(number, int) else context.metadata.symbols.expression(number)
 
 
 def _form(context: ConversionContext, value: int) -> TensorForm:

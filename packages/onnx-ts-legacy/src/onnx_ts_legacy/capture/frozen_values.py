@@ -24,13 +24,15 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
+from onnx_ts_legacy.capture.number_classes import isinstance_of_numbers
 from onnx_ts_legacy.capture.size_decisions import SizeDecision, sizes_behind
 from onnx_ts_legacy.capture.watched_calls import WatchedCalls
 from onnx_ts_legacy.capture.watched_threads import watched_threads
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
-from onnx_ts_legacy.graph.sources import source_line, user_frame
+from onnx_ts_legacy.graph.sources import is_library, source_line, user_frame
 from onnxops_core.exporting import original, replaced
+from onnxops_decomp.exporting import are_close
 
 __all__ = ["FrozenValues", "told_frozen_values"]
 
@@ -40,6 +42,8 @@ _INDEX = f"A tensor or size is used as a Python integer here, by range(), a list
 _OF_CONSTANTS = ("torch.tensor results", "torch.as_tensor results")
 _THREAD = "A thread of the model's calls torch here, which a trace does not record. Call it in forward itself."
 _OFFSET = f"storage_offset() of a part of a tensor is a Python value. {_CONSTANT}"
+_STORAGE = f"The size of a tensor's storage is a Python value. {_CONSTANT} Use x.numel() * x.element_size()."
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 _TEXT = f"A tensor is written as text here. {_CONSTANT}"
 # What torch's own modules check of what they are given, and torchvision's of images and of the number of boxes, which
 # changes no result.
@@ -53,6 +57,8 @@ _OF_BOXES = {
 }
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCHVISION = f"{os.sep}torchvision{os.sep}"
+# What lies between a replaced function and the code that calls it.
+_MACHINERY = (__file__, sys.modules[original.__module__].__file__)
 # So many frames may lie between a check and what asks, those of our own included.
 _DEPTH = 20
 # Functions of tensors whose results are Python values.
@@ -193,6 +199,40 @@ class FrozenValues:
                 self._decide(tensor.detach(), tensor.stride(), place, of_strides=True)
         return usual()
 
+    def contiguity(self, tensor: torch.Tensor, usual: Callable[[], bool], memory_format: torch.memory_format) -> bool:
+        """Return whether a tensor is contiguous, a truth value that sizes decide."""
+        answer, place = usual(), _asking_place()
+        if place is not None and not self._is_muted and not _in_a_check():
+            with self._state(_is_muted=True):
+                decision = SizeDecision(answer, str(place), of_strides=True, memory_format=memory_format)
+                self.decisions.append(decision)
+                self.decided.append(tensor.detach())
+        return answer
+
+    def drop_order(self, run: Callable[[], Sequence[torch.Tensor]]) -> None:
+        """Make it no condition whether tensors are contiguous, if the model gives the same when told the opposite.
+
+        Args:
+            run: Calls the model on the example, outside of traces.
+        """
+        if not any(decision.is_of_order for decision in self.decisions):
+            return
+        try:
+            expected = run()
+            with replaced(_other_order()):
+                actual = run()
+        except Exception:
+            # What cannot be tried is taken to matter.
+            return
+        if len(actual) == len(expected) and all(map(are_close, actual, expected)):
+            self.decisions[:] = [d._replace(matters=not d.is_of_order) for d in self.decisions]
+
+    def storage(self, usual: Callable[[], int]) -> int:
+        """Return how large the memory of a tensor is, a Python value that sizes decide."""
+        if not self._is_muted:
+            self.tell(_STORAGE, _asking_place())
+        return usual()
+
     def offset(self, tensor: torch.Tensor, usual: Callable[[], int]) -> int:
         """Return where a tensor starts in its memory, a Python value that sizes and indices decide."""
         answer = usual()
@@ -330,6 +370,16 @@ def _place() -> Place | None:
     return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
+def _asking_place() -> Place | None:
+    """Return the line that asks, unless that is in a library: torch asks how tensors lie in memory for itself."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _MACHINERY:
+        frame = frame.f_back
+    if frame is None or is_library(frame.f_code.co_filename):
+        return None
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+
+
 def _recorded_calls(value: Any, place: str) -> int:
     """Return how many operators of a line took a traced tensor as an integer."""
     conversions = [use.user for use in value.uses() if use.user.kind() == "aten::Int"]
@@ -352,6 +402,12 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
         (tensor, "stride", _watched(original(tensor, "stride"), FrozenValues.strides)),
         (tensor, "storage_offset", _watched(original(tensor, "storage_offset"), FrozenValues.offset)),
         (tensor, "nbytes", property(_watched(original(tensor, "nbytes").__get__, FrozenValues.bytes))),
+        (tensor, "is_contiguous", _contiguity(original(tensor, "is_contiguous"))),
+        *(
+            (kind, name, _asking(original(kind, name), FrozenValues.storage))
+            for kind in _STORAGES
+            for name in ("__len__", "nbytes", "size")
+        ),
         (builtins, "print", _asking(original(builtins, "print"), FrozenValues.without_notes)),
         (tensor, "__index__", _watched(original(tensor, "__index__"), _read_integer)),
         (
@@ -360,7 +416,12 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
             _watched(original(tensor, "__len__"), lambda values, _, usual: values.without_notes(usual)),
         ),
         *((builtins, name, _asking(original(builtins, name), FrozenValues.compare)) for name in ("max", "min")),
+        (builtins, "isinstance", isinstance_of_numbers(_is_traced)),
     )
+
+
+def _is_traced() -> bool:
+    return getattr(_active, "values", None) is not None and private.traces()
 
 
 def _watched(usual: Callable[..., Any], read: Callable[..., Any]) -> Callable[..., Any]:
@@ -374,6 +435,29 @@ def _watched(usual: Callable[..., Any], read: Callable[..., Any]) -> Callable[..
         return read(values, self, functools.partial(usual, self, *args, **kwargs))
 
     return function
+
+
+def _contiguity(usual: Callable[..., bool]) -> Callable[..., bool]:
+    def is_contiguous(self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        read = functools.partial(usual, self, memory_format=memory_format)
+        return _active.values.contiguity(self, read, memory_format) if _is_traced() else read()
+
+    return functools.wraps(usual)(is_contiguous)
+
+
+def _other_order() -> Sequence[tuple[Any, str, Any]]:
+    """Return replacements that tell a model of each tensor whether it is contiguous, and the opposite of that."""
+    is_contiguous, view = (original(torch.Tensor, name) for name in ("is_contiguous", "view"))
+
+    def answer(self: torch.Tensor, **options: Any) -> bool:
+        return bool(is_contiguous(self, **options)) is (_asking_place() is None)
+
+    def shown(self: torch.Tensor, *sizes: Any) -> torch.Tensor:
+        # A tensor that is contiguous can be viewed in another shape.
+        is_shape = isinstance(sizes[0], int | tuple | list)
+        return self.reshape(*sizes) if is_shape else view(self, *sizes)
+
+    return [(torch.Tensor, "is_contiguous", answer), (torch.Tensor, "view", shown)]
 
 
 def _read_integer(values: FrozenValues, tensor: torch.Tensor, usual: Callable[[], int]) -> int:

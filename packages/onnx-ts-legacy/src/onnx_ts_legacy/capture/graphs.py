@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.capture.frozen_values import told_frozen_values
+from onnx_ts_legacy.capture.frozen_values import FrozenValues, told_frozen_values
 from onnx_ts_legacy.capture.size_decisions import SizeDecision
 from onnx_ts_legacy.capture.traced_state import TracedState, kept_state
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterError
@@ -319,11 +319,14 @@ class _FlatModel(torch.nn.Module):
         self.result: list[Any] = []
         self.left_out: dict[str, Any] = {}
         self.result_structure = structure
+        self.returned: list[torch.Tensor] = []
+        self.random_state = torch.get_rng_state()
         self._at_start, self._at_end, self._further = at_start, at_end, further
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         for step in self._at_start:
             step(tensors)
+        self.random_state = torch.get_rng_state()
         given = iter(tensors)
         filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(filled, self._structure)
@@ -334,6 +337,7 @@ class _FlatModel(torch.nn.Module):
         names = [(output_name(tuple(map(key_of, path))), leaf) for path, leaf in leaves]
         self.result_names = [name for name, leaf in names if not is_left_out(leaf)]
         self.left_out = {name: leaf for name, leaf in names if is_left_out(leaf)}
+        self.returned = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
         for end in self._at_end:
             end()
         return (*(_as_tensor(leaf) for _, leaf in leaves if not is_left_out(leaf)), *self._further)
@@ -395,7 +399,7 @@ def _traced(
                 found.refuse_tensors()
             else:
                 graph, weights, rebound, examples = _recorded(flat, tensors, found)
-        found.check_lasting(lambda given: _FlatModel(model, leaves, structure)(*given), tensors, state)
+        _check_trace(flat, partial(_FlatModel, model, leaves, structure), tensors, found, frozen, state)
     autocast.inline_calls(graph)
     _return_one_by_one(graph, len(rebound) + len(frozen.decided))
     _refuse_constant_inputs(graph, names, examples)
@@ -406,6 +410,32 @@ def _traced(
         left_out(signature, args, kwargs), flat.left_out, _aliases(model),
         frozenset(place.path for place in found.places), tuple(frozen.decisions),
     )  # fmt: skip
+
+
+def _check_trace(
+    flat: _FlatModel,
+    fresh: Callable[[], _FlatModel],
+    tensors: Sequence[torch.Tensor],
+    found: TracedState,
+    frozen: FrozenValues,
+    state: str,
+) -> None:
+    """Compare a trace with the model, and find out what makes a difference to it.
+
+    Args:
+        flat: What was traced.
+        fresh: Makes what calls the model in the same way.
+        tensors: The example.
+        found: The state of the model.
+        frozen: What the trace froze.
+        state: What becomes of changes that are not tensors.
+    """
+
+    def call(given: Sequence[Any]) -> Any:
+        return fresh()(*given)
+
+    found.check(call, tensors, (flat.returned, flat.random_state), state)
+    frozen.drop_order(lambda: found.results(call, tensors, flat.random_state))
 
 
 def _return_one_by_one(graph: Any, further: int) -> None:

@@ -51,13 +51,22 @@ class SizeDecision(NamedTuple):
         answer: What it was in the example.
         place: The line.
         compares: Whether ``min`` or ``max`` asked.
-        of_strides: Whether it is the strides of a tensor, and not a number.
+        of_strides: Whether it is the strides of a tensor, or whether that is contiguous, and not a number.
+        memory_format: In which order a tensor is contiguous.
+        matters: Whether the model gives something else for another answer.
     """
 
     answer: Any
     place: str
     compares: bool = False
     of_strides: bool = False
+    memory_format: torch.memory_format = torch.contiguous_format
+    matters: bool = True
+
+    @property
+    def is_of_order(self) -> bool:
+        """Whether it is if a tensor is contiguous."""
+        return self.of_strides and isinstance(self.answer, bool)
 
     @property
     def use(self) -> str:

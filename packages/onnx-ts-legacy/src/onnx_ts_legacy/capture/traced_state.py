@@ -15,14 +15,22 @@ from onnxops_decomp.exporting import (
     KeptContents,
     StatePlace,
     StateWatch,
+    are_close,
     ignored_state,
+    is_without_data,
     kept_inventory,
+    results_of,
     state_refusal,
+    type_tests,
 )
 
 __all__ = ["TracedState", "kept_state"]
 
 _MOST_TRACES = 4
+_OTHER_CLASSES = (
+    "The trace gives other values than the model does: a size is a tensor there, and no int. Use isinstance() instead "
+    "of type() and hasattr(), or script the model. The lines that may be the reason:"
+)
 
 
 class TracedState:
@@ -105,12 +113,51 @@ class TracedState:
                 "modules; keep it in a buffer and write to that with copy_(), or script the whole model."
             )
 
-    def check_lasting(self, call: Callable[[Sequence[Any]], Any], tensors: Sequence[Any], state: str) -> None:
-        """Refuse changes of other things than tensors that make a difference to a later call.
+    def check(
+        self,
+        call: Callable[[Sequence[Any]], Any],
+        tensors: Sequence[torch.Tensor],
+        traced: tuple[Sequence[torch.Tensor], torch.Tensor],
+        state: str,
+    ) -> None:
+        """Compare what a trace computed with the model, and refuse changes that make a difference to a later call.
+
+        Args:
+            call: Calls the model on the tensors of the example.
+            tensors: Those.
+            traced: The tensors that it returned while it was traced, and the state of the random numbers before.
+            state: What becomes of changes.
 
         Raises:
-            StateError: If there are any, and ``state`` is not ``"ignore"``.
+            CaptureError: If the code asks of what class a number or tensor is, and the values differ.
+            StateError: If there are changes of other things than tensors, and ``state`` is not ``"ignore"``.
         """
+        self._check_values(call, tensors, *traced)
+        self._check_lasting(call, tensors, state)
+
+    def results(
+        self, call: Callable[[Sequence[Any]], Any], tensors: Sequence[torch.Tensor], random_state: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Return the tensors that a call of the model returns outside of traces."""
+        results = results_of(self._inventory, call, tensors, random_state)
+        return [result for result in results if isinstance(result, torch.Tensor)]
+
+    def _check_values(
+        self,
+        call: Callable[[Sequence[Any]], Any],
+        tensors: Sequence[torch.Tensor],
+        returned: Sequence[torch.Tensor],
+        random_state: torch.Tensor,
+    ) -> None:
+        lines = type_tests(self._inventory.functions, attributes=True)
+        if not lines or any(map(is_without_data, [*tensors, *self._inventory.weights.values()])):
+            return
+        expected = self.results(call, tensors, random_state)
+        actual = [tensor.detach() for tensor in returned]
+        if len(actual) != len(expected) or not all(map(are_close, actual, expected)):
+            raise CaptureError("\n  ".join((_OTHER_CLASSES, *lines)))
+
+    def _check_lasting(self, call: Callable[[Sequence[Any]], Any], tensors: Sequence[Any], state: str) -> None:
         found = self._watch.lasting(call, tensors)
         if found and state != "ignore":
             raise StateError(state_refusal(found))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import onnx_ir as ir
 import sympy
 import torch
 
-from onnx_ts_legacy.control_flow.joins import Merge
+from onnx_ts_legacy.control_flow.junctions import BranchJunction, SharedMemory
+from onnx_ts_legacy.control_flow.plans import Plan
 from onnx_ts_legacy.errors import ProgramRaisesError
 from onnx_ts_legacy.graph.parts import node_branches
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import number_value, truth_of
-from onnx_ts_legacy.state.values import Changes, RuntimeBool
+from onnx_ts_legacy.state.slots import unranked
+from onnx_ts_legacy.state.values import Changes, Mutable, RuntimeBool
 from onnxops_decomp import OpBuilder
 from onnxops_decomp.exporting import remove_unused
 
@@ -45,7 +48,7 @@ def convert_if(context: ConversionContext, node: Any, args: Sequence[Any]) -> An
     blocks = node_branches(node)
     if isinstance(condition, bool):
         return _only(context.run_block(blocks[0 if condition else 1], []))
-    symbols = context.metadata.symbol_count()
+    junction = BranchJunction(context)
     branches = [_run_branch(context, blocks[1 - truth], condition, bool(truth)) for truth in (1, 0)]
     if branches[0].raises and branches[1].raises:
         raise branches[0].raises
@@ -56,7 +59,7 @@ def convert_if(context: ConversionContext, node: Any, args: Sequence[Any]) -> An
             abandon(branches[1 - side].op)
             _narrow(context, condition, side == 1)
             return _only(context.run_block(blocks[1 - side], []))
-    return _only(_merge(context, condition, branches, symbols))
+    return _only(_merge(context, condition, branches, junction))
 
 
 def _only(results: list[Any]) -> Any:
@@ -114,23 +117,35 @@ def _decided(relation: sympy.Basic, symbol: sympy.Basic, number: Any) -> bool | 
     return None
 
 
-def _merge(context: ConversionContext, condition: RuntimeBool, branches: list[Branch], symbols: int) -> list[Any]:
-    sides: list[Callable[[], Any]] = [lambda b=branch: _reentered(context, b) for branch in branches]  # type: ignore[misc]
-    merge = Merge(context, sides, symbols, condition)
-    results = [merge.variable(a, b) for a, b in zip(branches[0].results, branches[1].results, strict=True)]
+def _merge(
+    context: ConversionContext, condition: RuntimeBool, branches: list[Branch], junction: BranchJunction
+) -> list[Any]:
     targets = list(dict.fromkeys((*branches[0].changes, *branches[1].changes)))
-    writes = [
-        merge.state(target, *(branch.changes.get(target, target.state) for branch in branches)) for target in targets
-    ]
-    if merge.outputs[0]:
-        _emit_if(context, condition, branches, merge)
-    else:
-        for branch in branches:
-            abandon(branch.op)
-    for write in writes:
-        if write is not None:
-            write()
-    return results
+    shared = SharedMemory()
+    sides: list[list[Plan]] = []
+    for branch in branches:
+        with _reentered(context, branch):
+            states = [target.state for target in targets]
+            left = [junction.of_object(target, state) for target, state in zip(targets, states, strict=True)]
+            sides.append([*map(junction.of_variable, branch.results), *left])
+            shared.note([*branch.results, *states])
+    plans = [junction.join(a, b) for a, b in zip(*sides, strict=True)]
+    values = iter(_emit_if(context, condition, branches, [_outputs(context, b, plans, targets) for b in branches]))
+    taken = [plan.take(context, values) for plan in plans]
+    count = len(branches[0].results)
+    for target, state in zip(targets, taken[count:], strict=True):
+        context.heap.write(target, state)
+    shared.link(taken)
+    return taken[:count]
+
+
+def _outputs(
+    context: ConversionContext, branch: Branch, plans: list[Plan], targets: Sequence[Mutable]
+) -> list[ir.Value]:
+    """Return the values that a branch has to give for what the plans are of."""
+    with _reentered(context, branch):
+        left = [*branch.results, *(target.state for target in targets)]
+        return [value for plan, result in zip(plans, left, strict=True) for value in plan.leave(context, result)]
 
 
 @contextmanager
@@ -139,12 +154,32 @@ def _reentered(context: ConversionContext, branch: Branch) -> Iterator[None]:
         yield
 
 
-def _emit_if(context: ConversionContext, condition: RuntimeBool, branches: list[Branch], merge: Merge) -> None:
+def _emit_if(
+    context: ConversionContext, condition: RuntimeBool, branches: list[Branch], outputs: list[list[ir.Value]]
+) -> list[ir.Value]:
+    """Write the node, and return its outputs, or the value itself where both branches give the same."""
+    differing = [index for index, (a, b) in enumerate(zip(*outputs, strict=True)) if a is not b]
+    values = list(outputs[0])
+    if not differing:
+        for branch in branches:
+            abandon(branch.op)
+        return values
     names = context.op.context.names
-    graphs = [
-        branch.op.graph(outputs, name=names.new(name))
-        for branch, outputs, name in zip(branches, merge.outputs, ("then", "else"), strict=True)
-    ]
-    value = number_value(context, condition)
+    hidden = [index for index in differing if _needs_hiding(context, outputs[0][index], outputs[1][index])]
+    graphs = []
+    for branch, given, name in zip(branches, outputs, ("then", "else"), strict=True):
+        with context.writing_to(branch.op):
+            for index in hidden:
+                given[index] = unranked(context.op, given[index], number_value(context, condition))
+        graphs.append(branch.op.graph([given[index] for index in differing], name=names.new(name)))
     attributes = {"then_branch": graphs[0], "else_branch": graphs[1]}
-    context.op.emit_custom("", "If", [value], attributes, [None] * len(merge.merged), outputs=merge.merged)
+    dtypes = [values[index].dtype for index in differing]
+    results = context.op.emit_custom("", "If", [number_value(context, condition)], attributes, dtypes)
+    for index, result in zip(differing, results, strict=True):
+        values[index] = result
+    return values
+
+
+def _needs_hiding(context: ConversionContext, first: ir.Value, second: ir.Value) -> bool:
+    """Tell whether inference must not see the shapes of branches: up to opset 10 it took that of the first for both."""
+    return context.op.opset < 11 and (first.shape is None or first.shape != second.shape)

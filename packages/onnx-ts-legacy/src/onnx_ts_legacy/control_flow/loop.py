@@ -7,15 +7,15 @@ carried, with the dimensions that stay the same; a list that grows becomes a seq
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from onnx_ts_legacy.control_flow.if_ import abandon
+from onnx_ts_legacy.control_flow.junctions import LoopJunction, SharedMemory
 from onnx_ts_legacy.control_flow.loop_guesses import first_objects, first_plans
-from onnx_ts_legacy.control_flow.loop_variables import Plan, joined, plan_of_state
+from onnx_ts_legacy.control_flow.plans import Plan
 from onnx_ts_legacy.errors import ControlFlowError, ProgramRaisesError
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import number_value, truth_of
@@ -85,10 +85,11 @@ class _Loop:
         self._block = block
         self._trips, self._condition = trips, condition
         self._initial = carried
-        self._symbols = context.metadata.symbol_count()
-        self._plans = first_plans(context, block, carried)
-        self._objects = first_objects(context, block)
-        self._same: set[tuple[int, int]] = _same_memory(carried)
+        self._junction = LoopJunction(context)
+        self._plans = first_plans(self._junction, block, carried)
+        self._objects = first_objects(context, self._junction, block)
+        self._shared = SharedMemory()
+        self._shared.note(carried)
 
     def convert(self) -> list[Any]:
         failures = len(self._context.failures)
@@ -111,13 +112,11 @@ class _Loop:
         with context.heap.body() as changes, context.writing_to(op):
             results = self._run_body(op)
             for plan, value in zip(self._plans, results[1:], strict=True):
-                new = joined(context, plan, value, self._symbols)
+                new = self._junction.join(plan, self._junction.of_variable(value))
                 fits &= new is plan
                 plans.append(new)
             fits &= self._join_objects(context.heap.pending())
-            same = _same_memory(results[1:])
-            fits &= same <= self._same
-            self._same |= same
+            fits &= self._shared.note(results[1:])
             self._plans = plans
             outputs = self._outputs(results[1:]) if fits else None
             again = number_value(context, truth_of(context, results[0])) if fits else None
@@ -128,44 +127,42 @@ class _Loop:
         context = self._context
         iteration = context.metadata.runtime_int(op.scope.inputs[0])
         for target, plan in self._objects.items():
-            plan.enter_state(context, target)
-        inputs = self._linked([plan.enter(context) for plan in self._plans])
+            context.heap.write(target, plan.enter(context))
+        inputs = [plan.enter(context) for plan in self._plans]
+        self._shared.link(inputs)
         try:
             return context.run_block(self._block, [iteration, *inputs])
         except ProgramRaisesError as error:
             raise ControlFlowError(f"Every iteration of a loop raises an exception: {error}") from error
 
     def _join_objects(self, changed: dict[Mutable, Any]) -> bool:
-        fits = True
+        junction, fits = self._junction, True
         for target, before in changed.items():
-            plan = self._objects.get(target)
-            if plan is None:
-                plan = plan_of_state(self._context, target, before)
-                if plan is None:
+            if not junction.is_outer(target):
+                # It was made in an attempt that was given up.
+                continue
+            if isinstance(target, Tensor):
+                if target.state[0] is before[0]:
                     continue
-                fits = False
-            new = plan.joined_state(self._context, target, self._symbols)
+                raise ControlFlowError("The shape of a tensor that is older than a loop is changed in place in it.")
+            plan = self._objects.get(target)
+            fits &= plan is not None
+            plan = plan or junction.of_object(target, before)
+            new = junction.join(plan, junction.of_object(target, target.state))
             fits &= new is plan
             self._objects[target] = new
         return fits
 
     def _outputs(self, results: Sequence[Any]) -> list[ir.Value]:
         context = self._context
-        outputs: list[ir.Value] = []
-        for target, plan in self._objects.items():
-            outputs.extend(plan.leave_state(context, target))
-        for plan, value in zip(self._plans, results, strict=True):
-            outputs.extend(plan.leave(context, value))
-        return outputs
+        left = [(plan, target.state) for target, plan in self._objects.items()]
+        left += zip(self._plans, results, strict=True)
+        return [value for plan, result in left for value in plan.leave(context, result)]
 
     def _emit(self, op: OpBuilder, again: ir.Value | None, outputs: list[ir.Value]) -> list[Any]:
         context = self._context
         assert again is not None
-        initial: list[ir.Value] = []
-        for target, plan in self._objects.items():
-            initial.extend(plan.leave_state(context, target))
-        for plan, value in zip(self._plans, self._initial, strict=True):
-            initial.extend(plan.leave(context, value))
+        initial = self._outputs(self._initial)
         graph = op.graph([again, *outputs], name=op.context.names.new("body"))
         endless = isinstance(self._trips, int) and self._trips >= _ENDLESS
         trips = None if endless else number_value(context, self._trips, ir.DataType.INT64)
@@ -180,24 +177,10 @@ class _Loop:
         )
         return self._take(iter(values))
 
-    def _take(self, values: Any) -> list[Any]:
+    def _take(self, values: Iterator[ir.Value]) -> list[Any]:
         context = self._context
         for target, plan in self._objects.items():
-            plan.take_state(context, target, values)
-        pairs = zip(self._plans, self._initial, strict=True)
-        return self._linked([plan.take(context, value, values) for plan, value in pairs])
-
-    def _linked(self, variables: list[Any]) -> list[Any]:
-        """Note which variables may show one memory at the start of an iteration, or after the loop."""
-        for first, second in self._same:
-            a, b = variables[first], variables[second]
-            if isinstance(a, Tensor) and isinstance(b, Tensor):
-                a.storage.link(b.storage)
+            context.heap.write(target, plan.take(context, values))
+        variables = [plan.take(context, values) for plan in self._plans]
+        self._shared.link(variables)
         return variables
-
-
-def _same_memory(variables: Sequence[Any]) -> set[tuple[int, int]]:
-    """Return the pairs of variables, by their positions, that may show one memory."""
-    shown = {index: value.storage for index, value in enumerate(variables) if isinstance(value, Tensor)}
-    pairs = itertools.combinations(shown.items(), 2)
-    return {(i, j) for (i, a), (j, b) in pairs if a is b or a in b.aliases}

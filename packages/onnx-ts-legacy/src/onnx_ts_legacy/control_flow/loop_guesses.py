@@ -10,25 +10,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
-import torch
 
-from onnx_ts_legacy.control_flow.loop_variables import Carried, Number, Plan, Same, plan_of_state
+from onnx_ts_legacy.control_flow.junctions import Junction
+from onnx_ts_legacy.control_flow.plans import Carried, Number, Plan, Same
 from onnx_ts_legacy.graph.parts import block_inputs, block_nodes, block_outputs, node_branches, node_outputs
 from onnx_ts_legacy.state.context import ConversionContext
-from onnx_ts_legacy.state.values import Mutable, RuntimeFloat, Stale, Tensor, View
-from onnx_ts_legacy.state.variables import value_of
-from onnxops_decomp.exporting import is_complex
+from onnx_ts_legacy.state.values import Mutable, Tensor, View
 
 __all__ = ["first_objects", "first_plans"]
 
 _VIEWS = ("aten::select", "aten::slice", "aten::narrow", "aten::view", "aten::unsqueeze", "aten::squeeze")
 
 
-def first_plans(context: ConversionContext, block: Any, carried: Sequence[Any]) -> list[Plan]:
+def first_plans(junction: Junction, block: Any, carried: Sequence[Any]) -> list[Plan]:
     """Return plans to begin with for the variables of a loop, of which ``carried`` are the values before it."""
     given, returned = block_inputs(block)[1:], block_outputs(block)[1:]
     return [
-        _plan(context, value) if _is_counted(before, after) or _is_computed(after) else Same(value)
+        _plan(junction.of_variable(value), _is_counted(before, after) or _is_computed(after))
         for value, before, after in zip(carried, given, returned, strict=True)
     ]
 
@@ -50,20 +48,19 @@ def _is_computed(variable: Any) -> bool:
     return node.kind().startswith("aten::") and not node.kind().endswith("_")
 
 
-def _plan(context: ConversionContext, value: Any) -> Plan:
-    if isinstance(value, int | float | torch.SymInt | RuntimeFloat) and not isinstance(value, bool):
-        return Number(ir.DataType.DOUBLE if isinstance(value, float | RuntimeFloat) else ir.DataType.INT64)
-    if not isinstance(value, Tensor) or len(value.forms) != 1:
-        return Same(value)
-    if not isinstance(value.node, View) and (
-        isinstance(value.node.state, Stale) or value.node.state.number is not None
-    ):
-        return Same(value)
-    complex = is_complex(value_of(context, value))
-    return Carried(value.fake.dtype, tuple(value.fake.shape), complex, (value.storage,))
+def _plan(plan: Same, changes: bool) -> Plan:
+    value = plan.value
+    if not changes or plan.wider is None:
+        return plan
+    if isinstance(plan.wider, Number) and plan.wider.dtype != ir.DataType.BOOL:
+        return plan.wider
+    if not isinstance(plan.wider, Carried) or len(plan.wider.shapes) != 1:
+        return plan
+    made_of_number = not isinstance(value.node, View) and value.node.state.number is not None
+    return plan if made_of_number else plan.wider
 
 
-def first_objects(context: ConversionContext, block: Any) -> dict[Mutable, Plan]:
+def first_objects(context: ConversionContext, junction: Junction, block: Any) -> dict[Mutable, Plan]:
     """Return plans to begin with for the memories that every iteration writes to through views of older tensors."""
     plans: dict[Mutable, Plan] = {}
     nodes = [(node, node.kind()) for node in block_nodes(block)]
@@ -79,7 +76,5 @@ def first_objects(context: ConversionContext, block: Any) -> dict[Mutable, Plan]
             variable = variable.node().inputsAt(0)
         target = None if variable.unique() in inner else context.env.get(variable.unique())
         if isinstance(target, Tensor) and len(target.forms) == 1 and target.storage.fake is not None:
-            plan = plan_of_state(context, target.storage, target.storage.state)
-            if plan is not None:
-                plans[target.storage] = plan
+            plans[target.storage] = junction.of_object(target.storage, target.storage.state)
     return plans

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.calls.containers import CONTAINER_OPERATORS, container_operator, plain
+from onnx_ts_legacy.calls.containers import CONTAINER_ROWS, plain
 from onnx_ts_legacy.calls.forms import functional_form
-from onnx_ts_legacy.calls.prims import PRIM_HANDLERS, TEXT_SINKS
-from onnx_ts_legacy.calls.scalar_operators import SCALAR_OPERATORS
-from onnx_ts_legacy.calls.scalars import as_float, as_int
+from onnx_ts_legacy.calls.number_lists import NUMBER_LIST_ROWS
+from onnx_ts_legacy.calls.prims import PRIM_ROWS
+from onnx_ts_legacy.calls.rows import Handler, Row
+from onnx_ts_legacy.calls.scalar_operators import SCALAR_ROWS
 from onnx_ts_legacy.calls.sequences import PIECES, is_cut_at_run_time, list_of_pieces
 from onnx_ts_legacy.calls.size_conditions import chunk_conditions, squeeze_conditions
 from onnx_ts_legacy.control_flow.if_ import convert_if
@@ -21,7 +22,7 @@ from onnx_ts_legacy.control_flow.loop import convert_loop
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph.sources import module_path, source_line
 from onnx_ts_legacy.mutation.writes import is_fitted, unfitted_value
-from onnx_ts_legacy.quantization.calls import convert_quantized, is_quantized_call, observed_fake_quantize
+from onnx_ts_legacy.quantization.calls import QUANTIZED_ROWS
 from onnx_ts_legacy.state.arguments import split_arguments
 from onnx_ts_legacy.state.attributes import from_python
 from onnx_ts_legacy.state.context import ConversionContext
@@ -30,7 +31,6 @@ from onnx_ts_legacy.state.values import (
     ListRef,
     Maybe,
     Poison,
-    RuntimeFloat,
     SequenceState,
     Tensor,
     VectorState,
@@ -43,25 +43,6 @@ from onnxops_decomp.exporting import functional_overload
 
 __all__ = ["convert_call", "convert_node"]
 
-# Called with the context, the node and what its inputs stand for; returns what its outputs stand for.
-Handler = Callable[[ConversionContext, Any, Sequence[Any]], Any]
-# Called with the same; returns the handler, or None if the row does not take the call.
-Finder = Callable[[ConversionContext, Any, Sequence[Any]], Handler | None]
-
-
-class Row(NamedTuple):
-    """One row of the table.
-
-    Attributes:
-        kinds: The kinds of nodes that it is for; None for all of them.
-        find: Finds the handler.
-        is_noted: Whether the nodes that the handler writes are noted to come from this call.
-    """
-
-    kinds: Container[str] | None
-    find: Finder
-    is_noted: bool = True
-
 
 def convert_node(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     """Return what the outputs of a node stand for, given what its inputs do.
@@ -72,19 +53,15 @@ def convert_node(context: ConversionContext, node: Any, args: Sequence[Any]) -> 
         DynamicDimensionError: If it would fix a dimension that was declared dynamic.
     """
     kind = node.kind()
-    row, handler = _found(_rows(kind), context, node, args)
+    row = _found(_rows(kind), context, node, args)
     if not row.is_noted:
-        return handler(context, node, args)
+        return row.convert(context, node, args)
     with context.op.origin(**_origin(context, node, kind)):
-        return handler(context, node, args)
+        return row.convert(context, node, args)
 
 
-def _found(rows: Sequence[Row], context: ConversionContext, node: Any, args: Sequence[Any]) -> tuple[Row, Handler]:
-    for row in rows:
-        handler = row.find(context, node, args)
-        if handler is not None:
-            return row, handler
-    raise AssertionError("the last row takes every call")
+def _found(rows: Sequence[Row], context: ConversionContext, node: Any, args: Sequence[Any]) -> Row:
+    return next(row for row in rows if row.takes(context, node, args))
 
 
 def _origin(context: ConversionContext, node: Any, kind: str) -> dict[str, str]:
@@ -101,7 +78,7 @@ def _origin(context: ConversionContext, node: Any, kind: str) -> dict[str, str]:
 def convert_call(context: ConversionContext, node: Any, kind: str, args: Sequence[Any]) -> Any:
     """Convert a call as it would be with other operands."""
     if kind == node.kind():
-        return _found(_rows(kind, _OPERATORS), context, node, args)[1](context, node, args)
+        return _found(_rows(kind, _OPERATORS), context, node, args).convert(context, node, args)
     overload = private.overload_of_schema(node.schema())
     overload = None if overload is None else functional_form(overload)
     if overload is None:
@@ -127,52 +104,40 @@ def _flow(convert: Handler, context: ConversionContext, node: Any, args: Sequenc
 # ---- what the user gave
 
 
-def _find_translation(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    """Return the handler of an operator that the user gave a lowering for in ``custom_translation_table``."""
+def _is_translated(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    """Tell whether the user gave a lowering for an operator in ``custom_translation_table``."""
     if context.table is builtin_table():
-        return None
+        return False
     overload = private.overload_of_schema(node.schema())
-    if overload is None or not context.table.is_own(functional_overload(overload).name()):
-        return None
-    return _convert_unreadable if _find_unreadable(context, node, args) else _convert_translated
+    return overload is not None and context.table.is_own(functional_overload(overload).name())
 
 
 def _convert_translated(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    if _is_unreadable(context, node, args):
+        return _convert_unreadable(context, node, args)
     overload = private.overload_of_schema(node.schema())
     assert overload is not None
     return context.call(overload, *split_arguments(overload, args))
 
 
-def _find_symbolic(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
+def _has_symbolic(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    return context.custom(node.kind()) is not None
+
+
+def _convert_symbolic(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     custom = context.custom(node.kind())
-    return None if custom is None else functools.partial(_convert_symbolic, custom)
-
-
-def _convert_symbolic(custom: Callable[..., Any], context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    assert custom is not None
     return run_symbolic(context, node, args, custom)
 
 
-# ---- values that are not converted, or not known
-
-
-# What reads none of its operands.
-_HOLDERS = frozenset(("prim::TupleConstruct", "prim::ListConstruct"))
-
-
-def _find_prim(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    kind = node.kind()
-    # Values of prim:: nodes, such as lists, may hold what was not converted.
-    read = () if kind in _HOLDERS else args[:1] if kind.startswith("prim::") else args
-    if kind not in TEXT_SINKS and any(isinstance(arg, Poison) for arg in read):
-        return None
-    return PRIM_HANDLERS[kind]
+# ---- values that are not known
 
 
 _UNREADABLE = (Poison, Maybe)
 
 
-def _find_unreadable(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    return _convert_unreadable if any(isinstance(arg, _UNREADABLE) for arg in args) else None
+def _is_unreadable(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    return any(isinstance(arg, _UNREADABLE) for arg in args)
 
 
 def _convert_unreadable(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
@@ -185,52 +150,7 @@ def _convert_unreadable(context: ConversionContext, node: Any, args: Sequence[An
     raise unreadable.error()
 
 
-# ---- containers and numbers
-
-
-def _find_container(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    kind = node.kind()
-    found = container_operator(kind, args) if args else None
-    if found is None and _is_container_call(kind, args):
-        found = CONTAINER_OPERATORS[kind]
-    return None if found is None else functools.partial(_convert_container, found)
-
-
-def _is_container_call(kind: str, args: Sequence[Any]) -> bool:
-    """Tell whether a call is one whose container is not the first argument, or that takes all kinds of them."""
-    if kind in ("aten::len", "aten::dict"):
-        return True
-    return (kind == "aten::format" and isinstance(args[0], str)) or (
-        kind == "aten::mul" and isinstance(args[1], ListRef)
-    )
-
-
-def _convert_container(convert: Callable[..., Any], context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    return convert(context, *args)
-
-
-_TAKE_TENSORS = frozenset(
-    f"aten::{name}"
-    for name in ("Int", "Float", "Bool", "IntImplicit", "FloatImplicit", "ScalarImplicit", "item", "Scalar")
-)
-
-
-def _find_scalar(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    if any(map(is_runtime, args)) and not any(isinstance(arg, Tensor | ListRef) for arg in args):
-        return _convert_scalar
-    return _convert_scalar if node.kind() in _TAKE_TENSORS and isinstance(args[0], Tensor) else None
-
-
-def _convert_scalar(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    """Return a number with the type of the operator, some of which give floats for integers and some do not."""
-    number = SCALAR_OPERATORS[node.kind()](context, *args)
-    if isinstance(number, torch.SymInt | RuntimeFloat):
-        kind = node.output().type().kind()
-        if kind == "FloatType":
-            return as_float(context, number)
-        if kind == "IntType":
-            return as_int(context, number)
-    return number
+# ---- operators
 
 
 def _holds_tensor(arg: Any) -> bool:
@@ -245,11 +165,8 @@ def _returns_tensor(overload: torch._ops.OpOverload) -> bool:
     return any("Tensor" in str(result.type) for result in overload._schema.returns)
 
 
-# ---- tensors
-
-
-def _find_fitted(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    return _convert_fitted if isinstance(args[0], Tensor) and is_fitted(node) else None
+def _is_fitted_view(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    return isinstance(args[0], Tensor) and is_fitted(node)
 
 
 def _convert_fitted(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
@@ -296,32 +213,23 @@ def _evaluated(context: ConversionContext, overload: torch._ops.OpOverload, args
 # ---- the table
 
 
-def _always(handler: Handler) -> Finder:
-    return lambda context, node, args: handler
-
-
-def _find_quantized(context: ConversionContext, node: Any, args: Sequence[Any]) -> Handler | None:
-    return convert_quantized if is_quantized_call(node.kind(), args) else None
-
-
-# The kinds that the rest of the exporter converts calls of where their operands are not quantized.
+# What converts calls where their operands are not quantized, and the user gave nothing for them.
 _OPERATORS: tuple[Row, ...] = (
-    Row(None, _find_unreadable),
-    Row(frozenset(("aten::view", "aten::expand")), _find_fitted),
-    Row(None, _find_container),
-    Row(frozenset(SCALAR_OPERATORS), _find_scalar),
-    Row(None, _always(_convert_operator)),
+    *PRIM_ROWS,
+    Row(None, _convert_unreadable, _is_unreadable),
+    Row(("aten::view", "aten::expand"), _convert_fitted, _is_fitted_view),
+    *NUMBER_LIST_ROWS,
+    *CONTAINER_ROWS,
+    *SCALAR_ROWS,
+    Row(None, _convert_operator),
 )
 _TABLE: tuple[Row, ...] = (
-    Row(("prim::If",), _always(functools.partial(_flow, convert_if))),
-    Row(("prim::Loop",), _always(functools.partial(_flow, convert_loop))),
-    Row(("prim::PythonOp",), _always(convert_python_operator), is_noted=False),
-    Row(None, _find_translation),
-    Row(None, _find_symbolic),
-    Row(None, _find_quantized),
-    Row(("aten::fused_moving_avg_obs_fake_quant",), _always(observed_fake_quantize)),
-    Row(frozenset(kind for kind in PRIM_HANDLERS if kind.startswith("prim::")), _find_prim, is_noted=False),
-    Row(frozenset(kind for kind in PRIM_HANDLERS if not kind.startswith("prim::")), _find_prim),
+    Row(("prim::If",), functools.partial(_flow, convert_if)),
+    Row(("prim::Loop",), functools.partial(_flow, convert_loop)),
+    Row(("prim::PythonOp",), convert_python_operator, is_noted=False),
+    Row(None, _convert_translated, _is_translated),
+    Row(None, _convert_symbolic, _has_symbolic),
+    *QUANTIZED_ROWS,
     *_OPERATORS,
 )
 

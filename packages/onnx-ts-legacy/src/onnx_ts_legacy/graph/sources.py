@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["line_of_exception", "located", "module_path", "source_line", "user_frame"]
+__all__ = ["is_library", "line_of_exception", "located", "module_path", "source_line", "user_frame"]
 
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -65,6 +65,11 @@ def line_of_exception(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _LIBRARY.search(frame.filename)]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def is_library(file: str) -> bool:
+    """Tell whether a file belongs to PyTorch, NumPy or these packages."""
+    return _LIBRARY.search(file) is not None
 
 
 def user_frame() -> FrameType | None:

@@ -12,21 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from onnx_ts_legacy.calls.prims import PRIM_HANDLERS
+from onnx_ts_legacy.calls.rows import Row, of_operands, rows
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.quantization.modules import convert_module_call
-from onnx_ts_legacy.quantization.recurrent import convert_recurrent, is_recurrent
+from onnx_ts_legacy.quantization.recurrent import RECURRENT, convert_recurrent
 from onnx_ts_legacy.quantization.values import Quantized, as_float, constant_array, dequantize, number, quantize
 from onnx_ts_legacy.state.attributes import tensor_constant
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, Tensor, is_runtime
 from onnxops_decomp import UnsupportedOperatorError
 
-__all__ = ["convert_quantized", "is_quantized_call", "observed_fake_quantize"]
+__all__ = ["QUANTIZED_ROWS"]
 
 aten = torch.ops.aten
-_MAKERS = ("aten::quantize_per_tensor", "aten::quantize_per_channel")
 # They give values of their operand only, so that the result has its scale and zero point.
 _SAME_PARAMETERS = frozenset(
     (
@@ -48,11 +47,8 @@ _FIXED_PARAMETERS: dict[str, tuple[float, dict[torch.dtype, int]]] = {
 }
 
 
-def is_quantized_call(kind: str, args: Sequence[Any]) -> bool:
-    """Tell whether a call makes or takes quantized tensors."""
-    if kind.startswith(("quantized::", "aten::quantized_")) or kind in _MAKERS:
-        return True
-    return any(_holds_quantized(arg) for arg in args) and (kind.startswith("aten::") or kind in _QUESTIONS)
+def _takes_quantized(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    return any(_holds_quantized(arg) for arg in args)
 
 
 def _holds_quantized(arg: Any) -> bool:
@@ -61,41 +57,45 @@ def _holds_quantized(arg: Any) -> bool:
     return isinstance(arg, Quantized)
 
 
-def convert_quantized(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    """Convert a call of :func:`is_quantized_call`.
+def _quantize_per_tensor(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    scale, zero_point = (number(_read_number(context, node, index)) for index in (1, 2))
+    return quantize(context, args[0], dtype_of_code(args[3]), scale, int(zero_point))
 
-    Raises:
-        UnsupportedOperatorError: If there is no float form of it.
-    """
-    kind = str(node.kind())
-    if kind == "aten::quantize_per_tensor":
-        scale, zero_point = (number(_read_number(context, node, index)) for index in (1, 2))
-        return quantize(context, args[0], dtype_of_code(args[3]), scale, int(zero_point))
-    if kind == "aten::quantize_per_channel":
-        scale, zero_point = (constant_array(context, arg) for arg in args[1:3])
-        return quantize(context, args[0], dtype_of_code(args[4]), scale, zero_point, args[3])
-    if is_recurrent(kind):
-        return convert_recurrent(context, kind, args)
-    if kind in _FORM_QUESTIONS:
-        return PRIM_HANDLERS[kind](context, node, [dequantize(context, args[0]), *args[1:]])
-    query = _QUERIES.get(kind)
-    if query is not None:
-        return query(context, args[0])
-    if kind.startswith("quantized::"):
-        return convert_module_call(context, kind, args)
-    fixed = _FIXED_PARAMETERS.get(kind)
-    if fixed is not None:
-        result = context.convert_call(node, kind, [dequantize(context, args[0]), *args[1:]])
-        step, zero_points = fixed
-        return quantize(context, result, args[0].dtype, step, zero_points[args[0].dtype])
-    if kind not in _SAME_PARAMETERS:
-        raise UnsupportedOperatorError("it has no form for quantized tensors", operator=kind)
+
+def _quantize_per_channel(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    scale, zero_point = (constant_array(context, arg) for arg in args[1:3])
+    return quantize(context, args[0], dtype_of_code(args[4]), scale, zero_point, args[3])
+
+
+def _convert_module(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    return convert_module_call(context, node.kind(), args)
+
+
+def _ask_floats(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    return context.convert_call(node, node.kind(), [dequantize(context, args[0]), *args[1:]])
+
+
+def _with_fixed_parameters(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    result = _ask_floats(context, node, args)
+    step, zero_points = _FIXED_PARAMETERS[node.kind()]
+    return quantize(context, result, args[0].dtype, step, zero_points[args[0].dtype])
+
+
+def _with_same_parameters(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     like = next(
         q for arg in args for q in (arg.items if isinstance(arg, ListRef) else [arg]) if isinstance(q, Quantized)
     )
     floats = [as_float(context, arg) for arg in args]
-    result = context.convert_call(node, kind.removesuffix("_") if kind.endswith("_") else kind, floats)
+    result = context.convert_call(node, node.kind().removesuffix("_"), floats)
     return _map(result, lambda t: quantize(context, t, like.dtype, like.scale, like.zero_point, like.axis))
+
+
+def _is_refused(kind: str, args: Sequence[Any]) -> bool:
+    return kind.startswith("aten::quantized_") or (kind.startswith("aten::") and any(map(_holds_quantized, args)))
+
+
+def _refuse(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    raise UnsupportedOperatorError("it has no form for quantized tensors", operator=node.kind())
 
 
 _NUMBERS_OF_TENSORS = ("aten::Float", "aten::Int", "aten::FloatImplicit", "aten::IntImplicit", "aten::item")
@@ -124,25 +124,10 @@ def _map(result: Any, function: Callable[[Tensor], Any]) -> Any:
 _FORM_QUESTIONS = frozenset(
     ("aten::size", "aten::sym_size", "aten::dim", "aten::ndimension", "aten::numel", "prim::shape", "prim::ndim")
 )
-_QUERIES: dict[str, Callable[[ConversionContext, Any], Any]] = {
-    "aten::dequantize": dequantize,
-    "aten::q_scale": lambda context, q: q.scale,
-    "aten::q_zero_point": lambda context, q: q.zero_point,
-    "aten::int_repr": lambda context, q: context.fresh(
-        q.value, context.metadata.empty(torch.uint8 if q.dtype == torch.quint8 else torch.int8, q.form.shape)
-    ),
-    "aten::is_floating_point": lambda context, q: False,
-    "aten::is_complex": lambda context, q: False,
-    "prim::is_quantized": lambda context, q: True,
-    "prim::dtype": lambda context, q: scalar_type_code(q.dtype),
-}
-_QUESTIONS = _FORM_QUESTIONS | _QUERIES.keys()
-
-
 # ---- fake quantization
 
 
-def observed_fake_quantize(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+def _observed_fake_quantize(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     """Convert ``fused_moving_avg_obs_fake_quant``: the fake quantization alone, if the observer is off.
 
     Raises:
@@ -162,3 +147,34 @@ def observed_fake_quantize(context: ConversionContext, node: Any, args: Sequence
         return context.call(aten.fake_quantize_per_channel_affine.default, [*operands, axis, low, high], {})
     arguments = [x, float(scales.item()), int(zero_points.item()), low, high]
     return context.call(aten.fake_quantize_per_tensor_affine.default, arguments, {})
+
+
+_QUERIES: dict[str, Callable[[ConversionContext, Any], Any]] = {
+    "aten::dequantize": dequantize,
+    "aten::q_scale": lambda context, q: q.scale,
+    "aten::q_zero_point": lambda context, q: q.zero_point,
+    "aten::int_repr": lambda context, q: context.fresh(
+        q.value, context.metadata.empty(torch.uint8 if q.dtype == torch.quint8 else torch.int8, q.form.shape)
+    ),
+    "aten::is_floating_point": lambda context, q: False,
+    "aten::is_complex": lambda context, q: False,
+    "prim::is_quantized": lambda context, q: True,
+    "prim::dtype": lambda context, q: scalar_type_code(q.dtype),
+}
+
+QUANTIZED_ROWS: tuple[Row, ...] = (
+    *rows(
+        {
+            "aten::quantize_per_tensor": _quantize_per_tensor,
+            "aten::quantize_per_channel": _quantize_per_channel,
+            "aten::fused_moving_avg_obs_fake_quant": _observed_fake_quantize,
+        }
+    ),
+    Row(RECURRENT, convert_recurrent),
+    Row(None, _convert_module, lambda context, node, args: node.kind().startswith("quantized::")),
+    *rows({kind: of_operands(query) for kind, query in _QUERIES.items()}, _takes_quantized),
+    Row(_FORM_QUESTIONS, _ask_floats, _takes_quantized),
+    Row(_FIXED_PARAMETERS, _with_fixed_parameters, _takes_quantized),
+    Row(_SAME_PARAMETERS, _with_same_parameters, _takes_quantized),
+    Row(None, _refuse, lambda context, node, args: _is_refused(node.kind(), args)),
+)

@@ -21,7 +21,7 @@ from onnx_ts_legacy.state.variables import size_of, value_of
 from onnxops_decomp import UnsupportedOperatorError
 from onnxops_decomp.exporting import to_ir
 
-__all__ = ["convert_recurrent", "is_recurrent"]
+__all__ = ["RECURRENT", "convert_recurrent"]
 
 aten = torch.ops.aten
 # Called with the two linear maps of a step and the states; returns the new states, the output first.
@@ -29,20 +29,14 @@ Step = Callable[["ConversionContext", Tensor, Tensor, Sequence[Tensor]], list[Te
 Linear = Callable[["ConversionContext", Tensor], Tensor]
 
 
-def is_recurrent(kind: str) -> bool:
-    """Tell whether a call is one of :func:`convert_recurrent`."""
-    return kind in _NETWORKS or kind in _CELLS
-
-
-def convert_recurrent(context: ConversionContext, kind: str, args: Sequence[Any]) -> Any:
+def convert_recurrent(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     """Convert a call of a quantized network or cell.
 
     Raises:
         UnsupportedOperatorError: For packed sequences, training and weights that are not quantized dynamically.
     """
-    if kind in _CELLS:
-        return _cell(context, _CELLS[kind], args)
-    return _network(context, kind, args)
+    kind = node.kind()
+    return _cell(context, _CELLS[kind], args) if kind in _CELLS else _network(context, kind, args)
 
 
 # ---- steps
@@ -70,6 +64,7 @@ _CELLS: dict[str, Step] = {
     "quantized::quantized_rnn_tanh_cell_dynamic": _plain(aten.tanh.default),
     "quantized::quantized_rnn_relu_cell_dynamic": _plain(aten.relu.default),
 }
+RECURRENT = _NETWORKS.keys() | _CELLS.keys()
 
 
 # ---- cells and networks

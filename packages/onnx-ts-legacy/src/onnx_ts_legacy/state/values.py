@@ -81,9 +81,9 @@ class Heap:
         """Number of the innermost branch that is being run; 0 outside of all."""
         return self._frames[-1][0] if self._frames else 0
 
-    def is_older(self, target: Mutable) -> bool:
-        """Tell whether an object was there before the innermost branch; those of abandoned branches were not."""
-        return target.frame != self.frame and target.frame in (0, *(number for number, _ in self._frames))
+    def frames(self) -> frozenset[int]:
+        """Return the numbers of the branches being run; objects of other ones are not there any more."""
+        return frozenset((0, *(number for number, _ in self._frames)))
 
     def write(self, target: Mutable, state: Any) -> None:
         """Replace the contents of ``target``."""

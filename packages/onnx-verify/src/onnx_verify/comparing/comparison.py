@@ -33,6 +33,7 @@ def compare(
     check_shape: bool = True,
     check_names: bool = False,
     backend: BackendLike | None = None,
+    reference_backend: BackendLike | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verdict:
     """Run both on every input set and compare all outputs.
@@ -52,6 +53,7 @@ def compare(
             the verdict notes.
         backend: how ONNX models are run; a :class:`Backend`, an :class:`OnnxBackend`, or text such as
             ``"ort:disabled"`` or ``"reference"``.
+        reference_backend: how the reference is run if it is an ONNX model; like the candidate otherwise.
         progress: called with the finished and the total number of runs.
 
     Returns:
@@ -62,7 +64,7 @@ def compare(
         ModelLoadError: if a model is broken or unsafe.
         ModelRunError: if one side cannot be run; nothing can be said about its correctness then.
     """
-    right = as_runtime(reference, backend)
+    right = as_runtime(reference, backend if reference_backend is None else reference_backend)
     both_onnx = isinstance(right, OnnxRuntime)
     if isinstance(right, OnnxRuntime):
         right.by_name_only = True

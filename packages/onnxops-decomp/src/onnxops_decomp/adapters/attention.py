@@ -94,6 +94,21 @@ def _with_groups(
     return op.reshape(result, sizes)
 
 
+def _for_all_keys(op: OpBuilder, mask: ir.Value, total: Size, *, has_lengths: bool) -> ir.Value:
+    """Return a mask with an entry for each key: since opset 24 what lies beyond a shorter one is masked.
+
+    Sizes that only the runtime knows are compared where padded caches are used, for which shorter masks are meant.
+    """
+    have = op.size(mask, -1)
+    known = isinstance(have, int) and isinstance(total, int)
+    if have in (1, total) or same_dim(op.dim(have), op.dim(total)) or not (known or has_lengths):
+        return mask
+    missing = op.size_max(op.size_sub(total, have), 0)
+    dtype = op.dtype(mask)
+    beyond = op.constant(False if dtype == ir.DataType.BOOL else -math.inf, dtype)
+    return op.Pad(mask, op.vector([0, missing]), beyond, [op.rank(mask) - 1])
+
+
 @adapter("Attention", below=24)
 def attention_without_lengths(
     op: OpBuilder,
@@ -112,8 +127,11 @@ def attention_without_lengths(
     mask, newest = attn_mask, op.newest
     if "left_window_size" in attributes or "right_window_size" in attributes:
         raise UnsupportedOpsetError("Attention", op.opset, lowest=25, reason="a window came with opset 25")
+    total = newest.size(K, -2 if op.rank(K) == 4 else 1)
+    if mask is not None:
+        keys = total if past_key is None else newest.size_add(total, newest.size(past_key, 2))
+        mask = _for_all_keys(newest, mask, keys, has_lengths=nonpad_kv_seqlen is not None)
     if nonpad_kv_seqlen is not None:
-        total = newest.size(K, -2 if op.rank(K) == 4 else 1)
         used = newest.Unsqueeze(nonpad_kv_seqlen, [1, 2, 3])
         valid = newest.Less(arange(op, total), used)
         if is_causal:

@@ -28,6 +28,21 @@ def _blocks(op: OpBuilder, parameter: ir.Value, axis: int, block_size: int) -> i
     return op.reshape(spread, [*sizes[:axis], op.size_mul(sizes[axis], block_size), *sizes[axis + 1 :]])
 
 
+@adapter("QuantizeLinear", below=23)
+def quantize_linear_of_one_dtype(
+    op: OpBuilder,
+    x: ir.Value,
+    y_scale: ir.Value,
+    y_zero_point: ir.Value | None = None,
+    *,
+    precision: int = 0,
+    **options: int,
+) -> ir.Value:
+    dtype = ir.DataType(precision) if precision else op.dtype(y_scale)  # in which the newest form divides
+    x, y_scale = (op.newest.cast(value, dtype) for value in (x, y_scale))
+    return op.QuantizeLinear(x, y_scale, y_zero_point, **options)
+
+
 @adapter("QuantizeLinear", below=21)
 def quantize_linear(
     op: OpBuilder,
@@ -38,7 +53,6 @@ def quantize_linear(
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
-    precision: int = 0,
     saturate: int = 1,
 ) -> ir.Value:
     dtype = op.dtype(y_zero_point) if y_zero_point is not None else ir.DataType(output_dtype or ir.DataType.UINT8)
@@ -47,11 +61,12 @@ def quantize_linear(
     if not block_size and fits and (op.opset >= 13 or (op.opset >= 10 and op.rank(y_scale) == 0)):
         newest = op.newest
         x, y_scale = (newest.cast(value, _FLOAT) if op.opset < 19 else value for value in (x, y_scale))
-        per_channel = {"axis": axis} if op.opset >= 13 and op.rank(y_scale) == 1 else {}
+        options = {"axis": axis} if op.opset >= 13 and op.rank(y_scale) == 1 else {}
+        options |= {"saturate": saturate} if op.opset >= 19 else {}
         zero_point = newest.constant(0, dtype) if y_zero_point is None else y_zero_point
-        if y_zero_point is None and per_channel:
+        if y_zero_point is None and "axis" in options:
             zero_point = newest.expand(newest.Unsqueeze(zero_point, [0]), newest.sizes(y_scale))
-        return op.QuantizeLinear(x, y_scale, zero_point, **per_channel)
+        return op.QuantizeLinear(x, y_scale, zero_point, **options)
     if bounds is None:
         raise UnsupportedOpsetError("QuantizeLinear", op.opset, lowest=19, reason=f"quantization to {dtype.name}")
     newest = op.newest
@@ -79,8 +94,8 @@ def dequantize_linear(
     fits = dtype in (*_BYTES, ir.DataType.INT32) or (integer_range(dtype) is None and op.opset >= 19)
     if not block_size and fits and (op.opset >= 13 or (op.opset >= 10 and op.rank(x_scale) == 0)):
         scale = newest.cast(x_scale, _FLOAT) if op.opset < 19 else x_scale
-        per_channel = {"axis": axis} if op.opset >= 13 and op.rank(x_scale) == 1 else {}
-        return newest.cast(op.DequantizeLinear(x, scale, x_zero_point, **per_channel), wanted)
+        options = {"axis": axis} if op.opset >= 13 and op.rank(x_scale) == 1 else {}
+        return newest.cast(op.DequantizeLinear(x, scale, x_zero_point, **options), wanted)
     if integer_range(dtype) is None:
         raise UnsupportedOpsetError("DequantizeLinear", op.opset, lowest=19, reason=f"quantization from {dtype.name}")
     scale = aligned(newest, _blocks(newest, x_scale, axis, block_size), op.rank(x), axis)

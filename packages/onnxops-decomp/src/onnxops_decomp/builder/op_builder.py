@@ -230,7 +230,6 @@ class OpBuilder(SizeOperations):
         *,
         version: int = 1,
         shapes: Sequence[inference.Dims | None] = (),
-        outputs: Sequence[ir.Value] | None = None,
     ) -> tuple[ir.Value, ...]:
         """Emit a node of another domain, whose result types the caller knows.
 
@@ -242,7 +241,6 @@ class OpBuilder(SizeOperations):
             dtypes: Element type of each output; None where only the caller's check will tell.
             version: Opset version of the domain.
             shapes: Dimensions of each output where known.
-            outputs: Values that become the outputs, where the caller has made them before the node.
 
         Raises:
             LoweringError: If the model already uses another version of the domain.
@@ -251,7 +249,7 @@ class OpBuilder(SizeOperations):
             used = self.context.domains[domain]
             raise LoweringError(f"{domain}::{op_type} asks for version {version} of a domain used at version {used}.")
         attrs = [binding.free_attribute(name, value) for name, value in attributes.items() if value is not None]
-        results = self._node(domain, op_type, list(inputs), attrs, len(dtypes), list(dtypes), outputs)
+        results = self._node(domain, op_type, list(inputs), attrs, len(dtypes), list(dtypes))
         for result, dims in zip(results, shapes, strict=False):
             result.shape = None if dims is None else ir.Shape(dims)
         return results
@@ -322,7 +320,6 @@ class OpBuilder(SizeOperations):
         attributes: Sequence[ir.Attr],
         count: int,
         dtypes: Sequence[ir.DataType | None],
-        outputs: Sequence[ir.Value] | None = None,
     ) -> tuple[ir.Value, ...]:
         names = self.context.names
         while values and values[-1] is None:
@@ -333,7 +330,6 @@ class OpBuilder(SizeOperations):
             values,
             attributes,
             num_outputs=count,
-            outputs=outputs,
             name=names.new(op_type),
             metadata_props=dict(self.context.origin),
         )

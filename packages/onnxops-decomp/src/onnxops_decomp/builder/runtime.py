@@ -45,6 +45,7 @@ class Runtime:
             wrong.
         refusal: Says why the runtime cannot be given a call of one of its own operators; an empty text if it can.
         least_outputs: How many outputs such a call must have, by operator, where some could be left out.
+        passes: What is done to a finished model, so that the runtime's own rewriting of it stays right.
     """
 
     compute_dtype: ComputeDtype
@@ -53,6 +54,7 @@ class Runtime:
     prepare: Preparation
     refusal: Refusal
     least_outputs: Mapping[str, int]
+    passes: tuple[type[ir.passes.InPlacePass], ...] = ()
 
 
 @functools.cache

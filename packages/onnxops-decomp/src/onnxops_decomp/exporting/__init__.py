@@ -107,10 +107,13 @@ from onnxops_decomp.exporting.state.contents import KeptContents
 from onnxops_decomp.exporting.state.inventory import Inventory, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
-from onnxops_decomp.exporting.state.trial import lasting_in_copies
+from onnxops_decomp.exporting.state.trial import are_close, lasting_in_copies, results_of
+from onnxops_decomp.exporting.state.type_tests import type_tests
 from onnxops_decomp.exporting.state.watch import StatePlace, StateWatch, ignored_state, state_refusal
 from onnxops_decomp.exporting.translations.table import Translations, translation_table
+from onnxops_decomp.exporting.weights.converted import Converted, RowConversion, converted_rows
 from onnxops_decomp.exporting.weights.initializers import TIED_KEY, StreamedTensor
+from onnxops_decomp.exporting.weights.loading import apply_weights
 from onnxops_decomp.exporting.weights.tensor_subclasses import inner_tensors
 from onnxops_decomp.files.model import build_model
 from onnxops_decomp.graph.assertions import unneeded_nodes
@@ -130,6 +133,7 @@ from onnxops_decomp.graph.mutation import (
     needs_functionalization,
     shared_writes,
     shown_inputs,
+    shown_nodes,
     written_arguments,
     written_inputs,
     written_roots,
@@ -163,6 +167,7 @@ __all__ = [
     "UNKNOWN_DIM",
     "CallStructure",
     "CallableProgram",
+    "Converted",
     "Decomposer",
     "Decomposition",
     "Dims",
@@ -187,6 +192,7 @@ __all__ = [
     "Reference",
     "RegionHandler",
     "ReportedCall",
+    "RowConversion",
     "RuntimeSupportError",
     "SaveError",
     "Saving",
@@ -205,6 +211,8 @@ __all__ = [
     "add_size_checks",
     "affine_of",
     "apply_lowering",
+    "apply_weights",
+    "are_close",
     "argument_paths",
     "asked_of_torchscript",
     "assumed_conditions",
@@ -224,6 +232,7 @@ __all__ = [
     "collected_shapes",
     "condition_holds",
     "constants_to_nodes",
+    "converted_rows",
     "declared_bounds",
     "declared_text",
     "dimension_symbol",
@@ -279,6 +288,7 @@ __all__ = [
     "replaced_file",
     "resampled",
     "restore_calls",
+    "results_of",
     "save_model",
     "scope_keys",
     "set_custom_opsets",
@@ -286,6 +296,7 @@ __all__ = [
     "shared_memory",
     "shared_writes",
     "shown_inputs",
+    "shown_nodes",
     "smallest_declared",
     "stamp_nodes",
     "stamp_values",
@@ -298,6 +309,7 @@ __all__ = [
     "torch_definition",
     "trace_graph",
     "translation_table",
+    "type_tests",
     "unneeded_nodes",
     "value_of_size",
     "verify_program",

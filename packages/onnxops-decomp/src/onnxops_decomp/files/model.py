@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from onnxops_decomp._version import __version__
 from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.passes import KeepFloatWeights, KeepPaddingApart
 
 __all__ = ["build_model", "ir_version_for"]
 
@@ -52,6 +51,7 @@ def build_model(
         producer_version=producer[1],
         functions=functions,
     )
-    KeepPaddingApart()(model)
-    KeepFloatWeights()(model)
+    runtime = op.context.runtime
+    for each in () if runtime is None else runtime.passes:
+        each()(model)
     return model

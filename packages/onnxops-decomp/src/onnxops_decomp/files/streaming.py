@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-__all__ = ["write_model"]
+__all__ = ["length_delimited", "write_model"]
 
 _LARGE_BYTES = 1 << 16
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
@@ -39,7 +39,7 @@ def write_model(model: ir.Model, file: IO[bytes]) -> None:
     proto.ClearField("graph")
     heads = {name: _head(name, tensor) for name, tensor in large.items()}
     size = len(graph) + sum(len(head) + large[name].nbytes for name, head in heads.items())
-    file.write(proto.SerializeToString() + _length_delimited(_GRAPH, size) + graph)
+    file.write(proto.SerializeToString() + length_delimited(_GRAPH, size) + graph)
     for name, head in heads.items():
         file.write(head)
         tensor = large[name]
@@ -71,11 +71,12 @@ def _head(name: str, tensor: ir.TensorProtocol) -> bytes:
     proto = onnx.TensorProto(name=name, dims=tensor.shape.numpy(), data_type=int(tensor.dtype))
     if tensor.doc_string:
         proto.doc_string = tensor.doc_string
-    fields: bytes = proto.SerializeToString() + _length_delimited(_RAW_DATA, tensor.nbytes)
-    return _length_delimited(_INITIALIZER, len(fields) + tensor.nbytes) + fields
+    fields: bytes = proto.SerializeToString() + length_delimited(_RAW_DATA, tensor.nbytes)
+    return length_delimited(_INITIALIZER, len(fields) + tensor.nbytes) + fields
 
 
-def _length_delimited(field: int, size: int) -> bytes:
+def length_delimited(field: int, size: int) -> bytes:
+    """Return the bytes that stand before the contents of a field of so many bytes."""
     return _varint(field << 3 | 2) + _varint(size)
 
 

@@ -174,7 +174,7 @@ def apply_lowering(
             f"{overload.name()} is applied to a quantized tensor. In an fx graph such tensors can be dequantized only: "
             "capture a model that was quantized with torchao's PT2E flow, or use onnx_ts_legacy for quantized modules."
         )
-    _leave_out_unknown(entry, overload, positional, keyword)
+    _arrange(entry, overload, positional, keyword)
     for index, name in choice_arguments(overload):
         if isinstance(positional[index] if index < len(positional) else keyword.get(name), ir.Value):
             raise chosen_by_data(overload, name)
@@ -207,21 +207,26 @@ def _runtime_numbers(
     return [repr(name) for name, value in given if any(map(is_number, _leaves([value], {})))]
 
 
-def _leave_out_unknown(
-    entry: Lowering, overload: torch._ops.OpOverload, positional: list[Any], keyword: dict[str, Any]
-) -> None:
-    """Leave out arguments that the function has no parameter for, where they say nothing.
+def _arrange(entry: Lowering, overload: torch._ops.OpOverload, positional: list[Any], keyword: dict[str, Any]) -> None:
+    """Bring the arguments of a call in the form that the function takes.
 
-    Those are where a tensor is stored, and defaults that a user's function was not written for.
+    What it has no parameter for is left out where it says nothing: where a tensor is stored, and defaults that a
+    user's function was not written for.
     """
     accepted, most = entry.accepted, entry.positional
+    names = tuple(name for name, kwarg_only, _ in _arguments(overload) if not kwarg_only)
+    if entry.takes_by_name(names):
+        keyword.update(zip(names, positional, strict=True))
+        positional.clear()
     for name in [] if accepted is None else keyword.keys() - accepted:
         if name in PLACEMENT_ARGUMENTS or _is_default(overload, name, keyword[name]):
             del keyword[name]
-    if most is not None and len(positional) > most:
-        names = [name for name, kwarg_only, _ in _arguments(overload) if not kwarg_only]
-        while len(positional) > most and _is_default(overload, names[len(positional) - 1], positional[-1]):
-            positional.pop()
+    while (
+        most is not None
+        and len(positional) > most
+        and _is_default(overload, names[len(positional) - 1], positional[-1])
+    ):
+        positional.pop()
 
 
 def _is_default(overload: torch._ops.OpOverload, name: str, value: Any) -> bool:

@@ -6,10 +6,13 @@ They stand in for the functions while a model with dynamic sizes is captured, an
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from onnxops_decomp.torch_private import PAD_SEQUENCE
 
 __all__ = ["DYNAMIC_DEFINITIONS"]
 
@@ -65,6 +68,88 @@ def _of_half(
         zeros = input.new_zeros([*input.shape[:axis], needed, *input.shape[axis + 1 :]])
         input = torch.cat([input, zeros], axis).narrow(axis, 0, needed)
     return function(input, n, dim, norm)
+
+
+def _pad_sequence(
+    sequences: Sequence[torch.Tensor],
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> torch.Tensor:
+    """Stack sequences, each padded to the longest; see ``torch.nn.utils.rnn.pad_sequence``."""
+    longest = functools.reduce(torch.sym_max, [sequence.shape[0] for sequence in sequences])
+    padded = []
+    for sequence in sequences:
+        missing = sequence.new_full((longest - sequence.shape[0], *sequence.shape[1:]), padding_value)
+        padded.append(torch.cat([sequence, missing] if padding_side == "right" else [missing, sequence]))
+    return torch.stack(padded, 0 if batch_first else 1)
+
+
+def _resize_as_(input: torch.Tensor, other: torch.Tensor, **options: Any) -> torch.Tensor:
+    """See ``torch.Tensor.resize_as_``; where the shapes are equal already there is nothing to do."""
+    if input.dim() != other.dim() or not all(a == b for a, b in zip(input.shape, other.shape, strict=True)):
+        return input.resize_as_(other, **options)
+    return input
+
+
+# ---- pooling
+
+
+def _adaptive_max_pool(
+    function: Callable[..., Any], rank: int, input: torch.Tensor, output_size: Any, return_indices: bool = False
+) -> Any:
+    """See ``torch.nn.functional.adaptive_max_pool2d`` and its kind.
+
+    The axes whose size ``None`` leaves as it is become channels, which are pooled one by one.
+    """
+    wanted = list(output_size) if isinstance(output_size, list | tuple) else [output_size]
+    if len(wanted) != rank or None not in wanted:
+        return function(input, output_size, return_indices)
+    kept = [axis for axis in range(rank) if wanted[axis] is None]
+    pooled = [axis for axis in range(rank) if wanted[axis] is not None]
+    first = input.dim() - rank
+    order = [*range(first), *(first + axis for axis in (*kept, *pooled))]
+    values = input.permute(order)
+    places = torch.zeros_like(values, dtype=torch.int64)
+    if pooled:
+        front, behind = values.shape[: -len(pooled)], values.shape[-len(pooled) :]
+        flat = _MAX_POOLS[len(pooled)](values.reshape(1, -1, *behind), [wanted[axis] for axis in pooled])
+        values, places = (x.reshape([*front, *x.shape[2:]]) for x in flat)
+    back = [order.index(axis) for axis in range(input.dim())]
+    values, places = values.permute(back), places.permute(back)
+    return (values, _places_in_plane(places, input.shape[first:], kept, pooled)) if return_indices else values
+
+
+def _places_in_plane(
+    places: torch.Tensor, plane: Sequence[int], kept: Sequence[int], pooled: Sequence[int]
+) -> torch.Tensor:
+    """Return the places of elements in a whole plane, for those among the axes that are pooled."""
+    result = torch.zeros_like(places)
+    for axis in reversed(pooled):
+        result = result + (places % plane[axis]) * math.prod(plane[axis + 1 :])
+        places = places // plane[axis]
+    for axis in kept:
+        along = torch.arange(plane[axis], device=places.device) * math.prod(plane[axis + 1 :])
+        result = result + along.reshape(-1, *[1] * (len(plane) - axis - 1))
+    return result
+
+
+_MAX_POOLS: Mapping[int, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
+    1: torch.nn.functional.adaptive_max_pool1d_with_indices,
+    2: torch.nn.functional.adaptive_max_pool2d_with_indices,
+    3: torch.nn.functional.adaptive_max_pool3d_with_indices,
+}
+
+
+def _max_pool_definitions() -> dict[Any, Callable[..., Any]]:
+    functional = torch.nn.functional
+    found: dict[Any, Callable[..., Any]] = {}
+    for rank in (2, 3):
+        name = f"adaptive_max_pool{rank}d"
+        definition = functools.partial(_adaptive_max_pool, getattr(functional, name), rank)
+        found[getattr(functional, name)] = definition
+        found[getattr(functional, f"{name}_with_indices")] = functools.partial(definition, return_indices=True)
+    return found
 
 
 # ---- gradients
@@ -125,4 +210,8 @@ DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
     torch.fft.irfft: functools.partial(_of_half, torch.fft.irfft),
     torch.fft.hfft: functools.partial(_of_half, torch.fft.hfft),
     torch.gradient: _gradient,
+    PAD_SEQUENCE: _pad_sequence,
+    torch.resize_as_: _resize_as_,
+    torch.Tensor.resize_as_: _resize_as_,
+    **_max_pool_definitions(),
 }

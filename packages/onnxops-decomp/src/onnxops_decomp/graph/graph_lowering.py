@@ -263,7 +263,7 @@ class GraphLowering:
             ) from refusal
         if pieces is None:
             raise UnsupportedOperatorError(f"{overload.name()} has no ONNX lowering.", operator=overload.name())
-        self.assumptions.extend(pieces.assumptions)
+        self.assumptions.extend(map(self.symbols.renamed, pieces.assumptions))
         fakes, _ = torch.utils._pytree.tree_flatten((tuple(fake_args), dict(fake_kwargs)))
         values, _ = torch.utils._pytree.tree_flatten((tuple(args), dict(kwargs)))
         operands = [

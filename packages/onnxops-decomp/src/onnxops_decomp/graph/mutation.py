@@ -6,6 +6,7 @@ view of the same memory is read later, the graph has to be functionalized first.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 
 import torch
@@ -16,6 +17,7 @@ __all__ = [
     "needs_functionalization",
     "shared_writes",
     "shown_inputs",
+    "shown_nodes",
     "written_arguments",
     "written_inputs",
     "written_roots",
@@ -87,6 +89,13 @@ _FRESH = frozenset(
     ]
 )
 
+# Control flow, whose results share no memory with its operands.
+_WITHOUT_ALIASES = (
+    torch.ops.higher_order.cond,
+    torch.ops.higher_order.scan,
+    torch.ops.higher_order.while_loop,
+)
+
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Return the operands of a call that it writes to, in schema order."""
@@ -121,6 +130,17 @@ def shown_inputs(graph: torch.fx.Graph) -> dict[torch.fx.Node, set[torch.fx.Node
     return shown
 
 
+def shown_nodes(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """Return the nodes whose memory a node may show, itself among them."""
+    found, ahead = set[torch.fx.Node](), [node]
+    while ahead:
+        one = ahead.pop()
+        if one not in found:
+            found.add(one)
+            ahead.extend(_aliased_operands(one))
+    return found
+
+
 def written_inputs(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     """Return the placeholders whose memory a graph writes to, through views too, each with the first call that does."""
     if not any(map(_writes, graph.nodes)):
@@ -148,6 +168,8 @@ def _writes_silently(node: torch.fx.Node) -> bool:
 def _aliased_operands(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """Yield the operands whose memory the result may share."""
     target = node.target
+    if target in _WITHOUT_ALIASES or _is_fresh_part(node):
+        return
     if not isinstance(target, torch._ops.OpOverload):
         yield from node.all_input_nodes
         return
@@ -158,6 +180,20 @@ def _aliased_operands(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
                 yield from _nodes_in(node.args[index])
     elif is_composite(target) and schema.name not in _FRESH:
         yield from node.all_input_nodes
+
+
+def _is_fresh_part(node: torch.fx.Node) -> bool:
+    """Tell whether a node is one of several new results of a call, and the only node that stands for it."""
+    if node.target is not operator.getitem:
+        return False
+    whole, index = node.args
+    if not isinstance(whole, torch.fx.Node) or not isinstance(whole.target, torch._ops.OpOverload):
+        return False
+    schema = whole.target._schema
+    makes = not is_composite(whole.target) or schema.name in _FRESH
+    makes = makes and len(schema.returns) > 1 and all(result.alias_info is None for result in schema.returns)
+    same = [user for user in whole.users if user.target is operator.getitem and user.args[1] == index]
+    return makes and len(same) == 1
 
 
 def _nodes_in(argument: object) -> Iterator[torch.fx.Node]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_decomp.graph.definitions import corrcoef, cov, gaussian_nll_loss, masked_index, needs_masked_index
 from onnxops_decomp.graph.dynamic_definitions import DYNAMIC_DEFINITIONS
+from onnxops_decomp.graph.packed_sequences import PACKING, packed_batch
 
 __all__ = ["WholeCalls", "grouped_mm_form", "restore_calls"]
 
@@ -47,6 +48,20 @@ def _recurrent(
     # With a projection the first state has its size, and so has the output.
     width = states[0].shape[-1] * (2 if bidirectional else 1)
     return (input.new_empty((*input.shape[:-1], width)), *(torch.empty_like(state) for state in states))
+
+
+def _recurrent_packed(
+    data: torch.Tensor,
+    batch_sizes: torch.Tensor,
+    hx: Any,
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[torch.Tensor, ...]:
+    return _recurrent(data, hx, params, has_biases, num_layers, dropout, train, bidirectional, False)
 
 
 def _ctc_loss(
@@ -144,6 +159,50 @@ def _lstsq(
     return solution, residuals, rank, self.new_empty(values, dtype=real)
 
 
+def _histogram(
+    self: torch.Tensor, bins: Any = 100, *, range: Any = None, weight: Any = None, density: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    edges = bins.shape[0] if isinstance(bins, torch.Tensor) else bins + 1
+    return self.new_empty(edges - 1), self.new_empty(edges)
+
+
+def _histogramdd(
+    self: torch.Tensor, bins: Any, range: Any = None, weight: Any = None, density: bool = False
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    given = bins if isinstance(bins, list | tuple) else [bins] * int(self.shape[-1])
+    edges = [each.shape[0] if isinstance(each, torch.Tensor) else each + 1 for each in given]
+    return self.new_empty([edge - 1 for edge in edges]), [self.new_empty(edge) for edge in edges]
+
+
+def _fractional_max_pool3d(
+    self: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (*self.shape[:-3], *(output_size if len(output_size) == 3 else [*output_size] * 3))
+    return self.new_empty(shape), self.new_empty(shape, dtype=torch.int64)
+
+
+def _fractional_max_pool3d_arguments(
+    input: torch.Tensor,
+    kernel_size: Any,
+    output_size: Any = None,
+    output_ratio: Any = None,
+    return_indices: bool = False,
+    _random_samples: torch.Tensor | None = None,
+) -> Args:
+    """Return the arguments of the operator for those of ``torch.nn.functional.fractional_max_pool3d``."""
+
+    def three(value: Any) -> list[Any]:
+        return list(value) if isinstance(value, list | tuple) else [value] * 3
+
+    if output_size is None:
+        pairs = zip(input.shape[-3:], three(output_ratio), strict=True)
+        output_size = [int(size * ratio) for size, ratio in pairs]
+    if _random_samples is None:
+        batch = 1 if input.dim() == 4 else input.shape[0]
+        _random_samples = torch.rand(batch, input.shape[-4], 3, dtype=input.dtype, device=input.device)
+    return input, three(kernel_size), three(output_size), _random_samples
+
+
 def grouped_mm_form(
     input: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
 ) -> tuple[torch.dtype, tuple[Any, ...]] | None:
@@ -183,9 +242,8 @@ def _always(args: Args, kwargs: Kwargs) -> bool:
     return True
 
 
-def _padded(args: Args, kwargs: Kwargs) -> bool:
-    """Return the overload for packed sequences has the batch sizes, a tensor, in second place and a list in third."""
-    return not kwargs and len(args) == 9 and isinstance(args[3], bool)
+def _without_keywords(args: Args, kwargs: Kwargs) -> bool:
+    return not kwargs and len(args) == 9
 
 
 def _starts_at_tensor(args: Args, kwargs: Kwargs) -> bool:
@@ -203,23 +261,28 @@ def _multiplies_floats(args: Args, kwargs: Kwargs) -> bool:
 _Fake = Callable[..., Any]
 _Condition = Callable[[Args, Kwargs], bool]
 
-# By ATen name: the overloads that stand in, their result shapes, and which calls they are for.
-_OPERATORS: dict[str, tuple[tuple[str, ...], _Fake, _Condition]] = {
-    "lstm": (("input",), _recurrent, _padded),
-    "gru": (("input",), _recurrent, _padded),
-    "rnn_tanh": (("input",), _recurrent, _padded),
-    "rnn_relu": (("input",), _recurrent, _padded),
-    "ctc_loss": (("IntList", "Tensor"), _ctc_loss, _always),
-    "_ctc_loss": (("default", "Tensor"), _ctc_loss_and_alpha, _always),
-    "cov": (("default",), cov, _always),
-    "corrcoef": (("default",), corrcoef, _always),
-    "affine_grid_generator": (("default",), _affine_grid_generator, _always),
-    "combinations": (("default",), _combinations, _always),
-    "narrow": (("Tensor",), _narrow, _starts_at_tensor),
-    "one_hot": (("default",), _one_hot, _counts_classes),
-    "linalg_lstsq": (("default",), _lstsq, _always),
-    "index": (("Tensor",), masked_index, _always),
-    "_grouped_mm": (("default",), _grouped_mm, _multiplies_floats),
+_RECURRENT: Mapping[str, _Fake] = {"input": _recurrent, "data": _recurrent_packed}
+
+# By ATen name: the result shapes of the overloads that stand in, and which calls they are for.
+_OPERATORS: dict[str, tuple[Mapping[str, _Fake], _Condition]] = {
+    "lstm": (_RECURRENT, _without_keywords),
+    "gru": (_RECURRENT, _without_keywords),
+    "rnn_tanh": (_RECURRENT, _without_keywords),
+    "rnn_relu": (_RECURRENT, _without_keywords),
+    "ctc_loss": ({"IntList": _ctc_loss, "Tensor": _ctc_loss}, _always),
+    "_ctc_loss": ({"default": _ctc_loss_and_alpha, "Tensor": _ctc_loss_and_alpha}, _always),
+    "cov": ({"default": cov}, _always),
+    "corrcoef": ({"default": corrcoef}, _always),
+    "affine_grid_generator": ({"default": _affine_grid_generator}, _always),
+    "combinations": ({"default": _combinations}, _always),
+    "narrow": ({"Tensor": _narrow}, _starts_at_tensor),
+    "one_hot": ({"default": _one_hot}, _counts_classes),
+    "linalg_lstsq": ({"default": _lstsq}, _always),
+    "index": ({"Tensor": masked_index}, _always),
+    "_grouped_mm": ({"default": _grouped_mm}, _multiplies_floats),
+    "histogram": ({"bins_tensor": _histogram, "bin_ct": _histogram}, _always),
+    "histogramdd": ({"default": _histogramdd, "int_bins": _histogramdd, "TensorList_bins": _histogramdd}, _always),
+    "fractional_max_pool3d": ({"default": _fractional_max_pool3d}, _always),
 }
 
 
@@ -228,8 +291,8 @@ def _overloads() -> dict[torch._ops.OpOverload, torch._ops.OpOverload]:
     """Define the stand-in operators on first use and return what ATen overload each of them stands for."""
     library = torch.library.Library(_NAMESPACE, "DEF")
     stood_for: dict[torch._ops.OpOverload, torch._ops.OpOverload] = {}
-    for name, (overloads, fake, _) in _OPERATORS.items():
-        for overload in overloads:
+    for name, (overloads, _) in _OPERATORS.items():
+        for overload, fake in overloads.items():
             target = getattr(getattr(torch.ops.aten, name), overload)
             full = name if overload == "default" else f"{name}.{overload}"
             library.define(str(target._schema).removeprefix("aten::"))
@@ -247,15 +310,36 @@ _LIBRARIES: list[torch.library.Library] = []
 def _functions() -> dict[Any, str]:
     """Return the functions and methods of torch that call the operators, with the name of the operator."""
     found = {getattr(home, name): name for name in _OPERATORS for home in (torch, torch.Tensor) if hasattr(home, name)}
-    return found | {torch.linalg.lstsq: "linalg_lstsq", torch.nn.functional.one_hot: "one_hot"}
+    return found | {
+        torch.linalg.lstsq: "linalg_lstsq",
+        torch.nn.functional.one_hot: "one_hot",
+        torch.ops.aten.fractional_max_pool3d.default: "fractional_max_pool3d",
+    }
 
 
 _READS_DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
-# Functions in Python around a function of torch that is kept whole, and how their arguments become its.
-_AROUND: dict[Any, tuple[Callable[..., Any], Callable[..., Args]]] = {
-    torch.nn.functional.ctc_loss: (torch.ctc_loss, _ctc_arguments),
-    torch.nn.functional.affine_grid: (torch.affine_grid_generator, _affine_grid_arguments),
+
+class _Around(NamedTuple):
+    """A function in Python around one that is kept whole.
+
+    Attributes:
+        function: The one inside.
+        arguments: Returns its arguments for those of the one around.
+        first: Whether the one around returns the first result alone.
+    """
+
+    function: Callable[..., Any]
+    arguments: Callable[..., Args]
+    first: bool = False
+
+
+_FRACTIONAL = torch.ops.aten.fractional_max_pool3d.default
+_AROUND: dict[Any, _Around] = {
+    torch.nn.functional.ctc_loss: _Around(torch.ctc_loss, _ctc_arguments),
+    torch.nn.functional.affine_grid: _Around(torch.affine_grid_generator, _affine_grid_arguments),
+    torch.nn.functional.fractional_max_pool3d: _Around(_FRACTIONAL, _fractional_max_pool3d_arguments, first=True),
+    torch.nn.functional.fractional_max_pool3d_with_indices: _Around(_FRACTIONAL, _fractional_max_pool3d_arguments),
 }
 
 
@@ -324,16 +408,24 @@ class WholeCalls(TorchFunctionMode):
             return _tensor_of(*args, **kwargs)
         if func is torch.nn.functional.gaussian_nll_loss:
             return gaussian_nll_loss(*args, **kwargs)
+        if func in PACKING:
+            return PACKING[func](*args, **kwargs)
         if func in DYNAMIC_DEFINITIONS and _has_dynamic_sizes((args, kwargs)):
             return DYNAMIC_DEFINITIONS[func](*args, **kwargs)
+        if func is torch.Tensor.__getitem__ and (batch := packed_batch(*args)) is not None:
+            return batch
         if func is torch.Tensor.__getitem__ and (indices := _tensors_of_index(args[1])) is not None:
             _overloads()
             return getattr(torch.ops, _NAMESPACE).index.Tensor(args[0], indices)
-        if func in _AROUND:
-            func, arguments = _AROUND[func]
-            args, kwargs = arguments(*args, **kwargs), {}
+        if (around := _AROUND.get(func)) is not None:
+            result = self._kept_whole(around.function, around.arguments(*args, **kwargs), {})
+            return result[0] if around.first else result
+        return self._kept_whole(func, args, kwargs)
+
+    def _kept_whole(self, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+        """Call a function, by its stand-in if it has one."""
         name = _functions().get(func)
-        if name is None or not _OPERATORS[name][2](args, kwargs):
+        if name is None or not _OPERATORS[name][1](args, kwargs):
             return func(*args, **kwargs)
         _overloads()
         if "input" in kwargs:

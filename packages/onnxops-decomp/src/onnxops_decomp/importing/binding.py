@@ -33,8 +33,10 @@ class Bound:
 
 
 def attribute_value(attribute: ir.Attr) -> Any:
-    """Return what an attribute holds, strings as ``str``."""
+    """Return what an attribute holds; strings as ``str``, and types as text, which no operator reads."""
     value = attribute.value
+    if attribute.type in (ir.AttributeType.TYPE_PROTO, ir.AttributeType.TYPE_PROTOS):
+        return str(value)
     return plain(list(value) if isinstance(value, tuple) else value)
 
 
@@ -74,9 +76,9 @@ def _ordered(entry: Implementation, arguments: dict[str, Any], rest: list[Any]) 
     for name in names:
         if name in entry.defaults or name in _SPECIAL or name in entry.keywords:
             break
-        if name not in arguments:
+        if name not in arguments and name not in entry.nullable:
             raise ModelImportError(f"{name!r} is missing.")
-        args.append(arguments.pop(name))
+        args.append(arguments.pop(name, None))
     return Bound(tuple(args), arguments)
 
 

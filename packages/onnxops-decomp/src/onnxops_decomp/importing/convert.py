@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 from torch import fx
 
+from onnxops_decomp.files.mapped import read_mapped
 from onnxops_decomp.importing.errors import ModelImportError
 from onnxops_decomp.importing.graph import GraphImport, Root
 
@@ -23,8 +24,9 @@ def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trai
     returns one value, or a tuple of several. Sequences are lists, an absent optional is None, strings are arrays of
     NumPy. Elements of 4 and 2 bits are held one per ``int8``, ``uint8`` or (floats) ``float32``.
 
-    Initializers of floats are parameters, others buffers, under their names in the file. Tensors of external data are
-    mapped into memory; writing to them does not write to the file.
+    Initializers of floats are parameters, others buffers, under their names in the file. Weights of a file, and of
+    external data beside it, are mapped into memory, not read; writing to them does not write to the file, which must
+    not be overwritten in place as long as the module is in use.
 
     ``module.to(device)`` moves all that the file holds. What is made of no tensor (sizes as a tensor, ``Range``,
     ``ConstantOfShape``, windows, random numbers) is made on torch's default device when the module runs: call a module
@@ -43,9 +45,9 @@ def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trai
 
     Source: ONNX IR specification, https://onnx.ai/onnx/repo-docs/IR.html
     """
-    read = read_model(model)
-    root = Root(read, trainable)
+    read = read_model(model, mapped=True)
     try:
+        root = Root(read, trainable)
         graph = _graph(root, read.graph)
     except ModelImportError:
         raise
@@ -68,8 +70,12 @@ def _graph(root: Root, source: ir.Graph) -> fx.Graph:
     return made.graph
 
 
-def read_model(model: Any) -> ir.Model:
+def read_model(model: Any, mapped: bool = False) -> ir.Model:
     """Return a model in any of its forms as one of onnx-ir.
+
+    Args:
+        model: A model, or the path of one.
+        mapped: Whether large weights of a file may stay in it, as tensors of external data.
 
     Raises:
         ModelImportError: If it cannot be read.
@@ -79,7 +85,8 @@ def read_model(model: Any) -> ir.Model:
             return model
         if isinstance(model, onnx.ModelProto):
             return ir.from_proto(model)
-        return ir.load(Path(model))
+        path = Path(model)
+        return (read_mapped(path) if mapped else None) or ir.load(path)
     except Exception as error:
         raise ModelImportError(f"The model cannot be read: {type(error).__name__}: {error}") from error
 

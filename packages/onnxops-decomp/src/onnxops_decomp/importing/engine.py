@@ -65,7 +65,7 @@ def _array(value: Any, declared: int) -> Any:
     value = value.detach().resolve_conj().resolve_neg().contiguous()
     dtype = to_ir(value.dtype)
     plain = dtype.numpy()
-    if plain.kind in "biufc" and plain.isbuiltin:
+    if plain.type.__module__ == "numpy":
         array = value.numpy()
     else:
         bits = {1: torch.uint8, 2: torch.uint16}[value.element_size()]

@@ -16,7 +16,10 @@ from torch import fx
 
 from onnxops_decomp.importing.binding import Bound, Given, attribute_value, bind
 from onnxops_decomp.importing.errors import ModelImportError
-from onnxops_decomp.importing.registry import Implementation, Kind, implementation, native_spec, number_function
+from onnxops_decomp.importing.foreign import foreign_spec
+from onnxops_decomp.importing.functions import check_size
+from onnxops_decomp.importing.registry import Implementation, Kind, implementation, number_function
+from onnxops_decomp.importing.sizes import numbers_rank
 from onnxops_decomp.importing.tensors import FileMaps, to_value
 from onnxops_decomp.importing.values import carrier, number, numbers, to_tensor
 from onnxops_decomp.spec.schemas import OpSpec, op_spec
@@ -38,16 +41,26 @@ class Known:
     Attributes:
         dtype: ONNX element type, 0 if it is not known.
         node: Node of the graph, None for a constant that nothing has read as a tensor yet.
-        is_numbers: Whether the node yields Python numbers.
+        rank: Rank of what the node yields as Python numbers, 0 or 1; None if it yields no such.
         constant: The value itself, where the file fixes it.
         name: Name in the file.
     """
 
     dtype: int
     node: fx.Node | None = None
-    is_numbers: bool = False
+    rank: int | None = None
     constant: Any = None
     name: str = ""
+
+    @property
+    def is_numbers(self) -> bool:
+        """Whether the node yields Python numbers."""
+        return self.rank is not None
+
+    @property
+    def rank_of_numbers(self) -> int:
+        """Rank of a value that is there as Python numbers."""
+        return self.constant.dim() if self.rank is None else self.rank
 
     @property
     def literal(self) -> Any:
@@ -66,6 +79,7 @@ class Root:
         self.module = torch.nn.Module()
         self.files = FileMaps()
         self.depth = 0
+        check_size(model)
 
     def opset(self, domain: str, function: ir.Function | None) -> int:
         """Return the version of a domain that a function or else the model imports.
@@ -124,7 +138,7 @@ class GraphImport:
             with self.graph.inserting_after(self._last_input()):
                 node = self.graph.placeholder(identifier(value.name or "captured"))
             self.captured[value] = node
-            known = Known(outer.dtype, node, outer.is_numbers, name=outer.name)
+            known = Known(outer.dtype, node, outer.rank, name=outer.name)
         self.values[value] = known
         return known
 
@@ -227,7 +241,7 @@ class GraphImport:
             return self.inlined(function, node)
         domain = "" if node.domain == "ai.onnx" else node.domain
         opset = self.root.opset(domain, self.function)
-        spec = op_spec(node.op_type, opset, domain) or native_spec(domain, node.op_type, opset)
+        spec = op_spec(node.op_type, opset, domain) or foreign_spec(domain, node.op_type, opset)
         if spec is None:
             raise ModelImportError(f"Opset {opset} of {domain or 'ai.onnx'!r} has no such operator.")
         attributes = self.attributes(node)
@@ -288,7 +302,7 @@ class GraphImport:
                 dtype = int(attributes["value"].dtype) if "value" in attributes else 1
             for name in ("to", "dtype", "output_dtype"):
                 if attributes.get(name):
-                    dtype = int(attributes[name])
+                    dtype = int(ir.DataType(attributes[name]))
             result.append(dtype or _declared(value))
         return result
 
@@ -304,8 +318,11 @@ class GraphImport:
         if not all(known.is_numbers or known.literal is not None for known in knowns):
             return False
         args = tuple(None if value is None else self.numbers(self.find(value)) for value in node.inputs)
+        rank = numbers_rank(node.op_type, [known.rank_of_numbers for known in knowns], args, attributes)
+        if rank > 1:
+            return False
         made = self.graph.call_function(function, args, attributes)
-        self.enter(node, node.outputs[0], Known(dtypes[0], made, is_numbers=True))
+        self.enter(node, node.outputs[0], Known(dtypes[0], made, rank=rank))
         return True
 
     def numbers(self, known: Known) -> Any:
@@ -378,7 +395,7 @@ class GraphImport:
     def results(self, entry: Implementation, node: ir.Node, made: fx.Node, dtypes: list[int]) -> None:
         """Enter the outputs of a call."""
         if not entry.several:
-            self.enter(node, node.outputs[0], Known(dtypes[0], made, is_numbers=entry.returns_numbers))
+            self.enter(node, node.outputs[0], Known(dtypes[0], made, rank=entry.rank_of_numbers))
             return
         made.meta[_NODE_KEY] = _origin(node)
         for index, output in enumerate(node.outputs):
@@ -412,7 +429,7 @@ class GraphImport:
             made = entry.function(*args, **{name: self.plain(each) for name, each in bound.kwargs.items()})
         for index, output in enumerate(node.outputs):
             value = made[index] if entry.several else made
-            if entry.returns_numbers:
+            if entry.rank_of_numbers is not None:
                 value = to_tensor(value, carrier(dtypes[index]))
             if output.name:
                 # An output may be an input, or show its memory, which is a parameter's.
@@ -434,7 +451,7 @@ class GraphImport:
     def inlined(self, function: ir.Function, node: ir.Node) -> None:
         """Add the nodes of a function of the model."""
         if self.root.depth > 64:
-            raise ModelImportError("Functions of the model call each other without an end.")
+            raise ModelImportError("Functions of the model call each other more than 64 deep.")
         knowns = [None if value is None else self.find(value) for value in node.inputs]
         outer = self.values, self.function, self.arguments
         self.values = dict(self.values) | {
@@ -476,7 +493,7 @@ class GraphImport:
         read = [self.argument_of(value) for value in child.captured]
         kinds = [(carrier(child.find(value).dtype or 1), _sizes(value)) for value in graph.outputs]
         self.bodies[graph] = [child.find(value).dtype for value in graph.outputs]
-        going = child.find(graph.outputs[0]) if graph.outputs else None
+        going = child.find(_renamed(graph.outputs[0])) if graph.outputs else None
         passed = child.values[graph.inputs[1]] if len(graph.inputs) > 1 else None
         steady = going is not None and (going is passed or _is_true(going))
         return self.graph.create_node("get_attr", name), read, kinds, steady
@@ -489,6 +506,15 @@ class GraphImport:
 
 def _is_true(known: Known) -> bool:
     return isinstance(known.constant, torch.Tensor) and bool(known.constant.reshape(-1).all())
+
+
+def _renamed(value: ir.Value) -> ir.Value:
+    """Return the value that goes through Identity nodes to another."""
+    while (producer := value.producer()) is not None and producer.op_type == "Identity" and not producer.domain:
+        if producer.inputs[0] is None:
+            break
+        value = producer.inputs[0]
+    return value
 
 
 def _sizes(value: ir.Value) -> list[int]:

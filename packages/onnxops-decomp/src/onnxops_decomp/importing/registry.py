@@ -12,18 +12,15 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-import onnx_ir as ir
 import torch
 
 from onnxops_core.native import native_ops
-from onnxops_decomp.spec.schemas import Formal, OpSpec
 
 __all__ = [
     "Implementation",
     "Kind",
     "implementation",
     "implementations",
-    "native_spec",
     "number_function",
     "on_numbers",
     "onnx_op",
@@ -56,10 +53,12 @@ class Implementation:
         parameters: For each parameter its kind; None for a function of tensors alone, given by position.
         variadic: Name of the parameter that takes any number of values, or None.
         several: Whether the function returns a tuple with one item per output.
-        returns_numbers: Whether the function returns Python numbers.
+        rank_of_numbers: Rank of the Python numbers that the function returns, None if it returns no such.
         renamed: Attributes and inputs of older versions that have another name.
         defaults: Defaults of the parameters.
         keywords: Parameters that are given by name alone.
+        like: Parameter whose element type the results have, where no schema tells; by default the first.
+        nullable: Parameters without a default that take None.
     """
 
     function: Callable[..., Any]
@@ -67,10 +66,12 @@ class Implementation:
     parameters: Mapping[str, str] | None
     variadic: str | None = None
     several: bool = False
-    returns_numbers: bool = False
+    rank_of_numbers: int | None = None
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     keywords: frozenset[str] = frozenset()
+    like: str = ""
+    nullable: frozenset[str] = frozenset()
 
 
 _TABLE: dict[tuple[str, str], list[Implementation]] = {}
@@ -89,7 +90,7 @@ def _kind(annotation: Any) -> str:
     return Kind.NUMBERS if annotation in _NUMBER_TYPES else Kind.ANY
 
 
-def _described(function: Callable[..., Any], since: int, renamed: Mapping[str, str]) -> Implementation:
+def _described(function: Callable[..., Any], since: int, renamed: Mapping[str, str], like: str) -> Implementation:
     if inspect.isbuiltin(function) or isinstance(function, type(torch.abs)):
         return Implementation(function, since, None)
     hints = typing.get_type_hints(function)
@@ -101,13 +102,21 @@ def _described(function: Callable[..., Any], since: int, renamed: Mapping[str, s
         {name: _kind(hints[name]) for name in parameters},
         variadic=next((name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL), None),
         several=typing.get_origin(returned) is tuple,
-        returns_numbers=returned in _NUMBER_TYPES,
+        rank_of_numbers=int(returned in (list[int], list[float])) if returned in _NUMBER_TYPES else None,
         renamed=renamed,
         defaults={name: each.default for name, each in parameters.items() if each.default is not each.empty},
+        like=like,
+        nullable=frozenset(
+            name for name, each in parameters.items() if each.default is each.empty and _takes_none(hints[name])
+        ),
     )
 
 
-def onnx_op(op_type: str, *, since: int = 1, domain: str = "", **renamed: str) -> Callable[[F], F]:
+def _takes_none(annotation: Any) -> bool:
+    return type(None) in typing.get_args(annotation)
+
+
+def onnx_op(op_type: str, *, since: int = 1, domain: str = "", like: str = "", **renamed: str) -> Callable[[F], F]:
     """Return a decorator that enters a function as what computes an operator.
 
     The parameters of the function have the names of the operator's inputs and attributes; whether one is an input or
@@ -119,12 +128,13 @@ def onnx_op(op_type: str, *, since: int = 1, domain: str = "", **renamed: str) -
         op_type: ONNX operator.
         since: Lowest version of the operator that the function computes.
         domain: Domain of the operator; empty for ONNX's own.
+        like: Parameter whose element type the results of an operator without a schema have; by default the first.
         renamed: Names of older versions, and the parameters that they stand for.
     """
 
     def enter(function: F) -> F:
         entries = _TABLE.setdefault((domain, op_type), [])
-        entries.append(_described(cast(Callable[..., Any], function), since, renamed))
+        entries.append(_described(cast(Callable[..., Any], function), since, renamed, like))
         entries.sort(key=lambda entry: -entry.since)
         return function
 
@@ -179,38 +189,6 @@ def implementation(domain: str, op_type: str, version: int) -> Implementation | 
     """Return what computes an operator whose schema is of ``version``, or None."""
     _load()
     return next((entry for entry in _TABLE.get((domain, op_type), []) if entry.since <= version), None)
-
-
-def native_spec(domain: str, op_type: str, version: int) -> OpSpec | None:
-    """Return what the operator of onnxops-core says of one whose domain the installed onnx does not know, or None."""
-    candidates = [each for each in native_ops().values() if (each.domain, each.op_type) == (domain, op_type)]
-    native = next((each for each in candidates if each.since_version <= version), None)
-    if native is None:
-        return None
-    arguments = [each for each in native.overload._schema.arguments if each.name not in native.not_attributes]
-    fed = [each for each in arguments if "Tensor" in str(each.type) or each.name in native.scalar_inputs]
-    attributes = {each.name: _attribute_type(str(each.type)) for each in arguments if each not in fed}
-    optional = [each.has_default_value() for each in fed]
-    return OpSpec(
-        domain,
-        op_type,
-        native.since_version,
-        tuple(Formal(each.name, each.name, frozenset(), each.has_default_value(), False, True) for each in fed),
-        (Formal("output", fed[0].name, frozenset(), False, True, False),),
-        attributes,
-        {},
-        frozenset(),
-        optional.count(False),
-        len(fed),
-        1,
-        len(native.output_positions),
-    )
-
-
-def _attribute_type(type_text: str) -> ir.AttributeType:
-    names = {"str": "STRING", "float": "FLOAT"}
-    kind = next((name for text, name in names.items() if text in type_text), "INT")
-    return ir.AttributeType[f"{kind}S" if "List[" in type_text else kind]
 
 
 def number_function(op_type: str) -> Callable[..., Any] | None:

@@ -8,17 +8,45 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from onnxops_decomp.importing.registry import on_numbers
 
-__all__: list[str] = []
+__all__ = ["numbers_rank"]
 
 Numbers = Any
 """A number, or a list of them."""
+
+
+def numbers_rank(op_type: str, ranks: list[int], args: Sequence[Any], attributes: Mapping[str, Any]) -> int:
+    """Return the rank of what an operator makes of Python numbers; more than 1 if that is, or may be, no list of them.
+
+    Args:
+        op_type: The operator.
+        ranks: Ranks of its inputs, which are 0 or 1.
+        args: Its inputs: numbers that the file fixes, or what yields them.
+        attributes: Its attributes.
+    """
+    match op_type:
+        case "Size":
+            return 0
+        case "Shape" | "Concat" | "Slice":
+            return 1
+        case "Unsqueeze":
+            axes = attributes.get("axes", args[1] if len(args) > 1 else None)
+            return ranks[0] + (len(axes) if isinstance(axes, list) else 1)
+        case "Squeeze":
+            return 0
+        case "Gather":
+            return ranks[1]
+        case "Reshape":
+            return len(args[1]) if isinstance(args[1], list) else 2
+        case "ReduceProd" | "ReduceSum":
+            return ranks[0] if attributes.get("keepdims", 1) else 0
+    return max(ranks)
 
 
 def _each(function: Callable[..., Any], *values: Numbers) -> Numbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -77,7 +77,7 @@ def to_value(tensor: ir.TensorProtocol, files: FileMaps) -> Any:
         return raw.detach()
     number = int(tensor.dtype)
     if isinstance(tensor, ir.ExternalTensor) and not is_sub_byte(number):
-        return _from_bytes(files.bytes_of(tensor), number, tensor)
+        return _from_bytes(files, number, tensor)
     if isinstance(tensor, ir.ExternalTensor):
         _inside(tensor)
     if number == ir.DataType.STRING:
@@ -85,7 +85,7 @@ def to_value(tensor: ir.TensorProtocol, files: FileMaps) -> Any:
     array = tensor.numpy()
     if is_sub_byte(number):
         return torch.from_numpy(np.ascontiguousarray(array.astype(np.float32))).to(carrier(number))
-    if array.dtype.kind not in "biufc":
+    if array.dtype.type.__module__ != "numpy":  # of ml_dtypes, whatever its kind
         bits = torch.from_numpy(np.array(array).view(_BYTES[array.dtype.itemsize]))
         return bits.view(carrier(number)).reshape(array.shape)
     with warnings.catch_warnings():
@@ -98,8 +98,25 @@ def _strings(tensor: ir.TensorProtocol) -> list[str]:
     return [each.decode() if isinstance(each, bytes) else str(each) for each in tensor.numpy().reshape(-1)]
 
 
-def _from_bytes(data: memoryview, number: int, tensor: ir.ExternalTensor) -> torch.Tensor:
+def _from_bytes(files: FileMaps, number: int, tensor: ir.ExternalTensor) -> torch.Tensor:
+    data, dtype = files.bytes_of(tensor), carrier(number)
     shape = list(tensor.shape.numpy())
     if not len(data):
-        return torch.empty(shape, dtype=carrier(number))
-    return torch.frombuffer(data, dtype=carrier(number)).reshape(shape)
+        return torch.empty(shape, dtype=dtype)
+    if (tensor.offset or 0) % dtype.itemsize == 0:
+        return torch.frombuffer(data, dtype=dtype).reshape(shape)
+    # Numbers may begin anywhere in a file that protobuf wrote, but not in memory.
+    made = torch.empty(len(data), dtype=torch.uint8)
+    _read(_inside(tensor), tensor.offset or 0, memoryview(cast(Any, made.numpy())))
+    return made.view(dtype).reshape(shape)
+
+
+def _read(path: Path, offset: int, into: memoryview) -> None:
+    """Fill memory from a place of a file on."""
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        while len(into):
+            count = file.readinto(into)
+            if not count:
+                raise ModelImportError(f"{str(path)!r} ends before its weights do.")
+            into = into[count:]

@@ -70,18 +70,31 @@ class Lowering:
         """How many positional arguments the function takes after ``op``; None if it takes any number."""
         return _signature(self.function)[1]
 
+    def takes_by_name(self, names: tuple[str, ...]) -> bool:
+        """Tell whether the function has the arguments ``names`` of an overload, but at other positions.
+
+        So one function serves all overloads of an operator; one with names of its own takes them by their positions.
+        """
+        accepted, _, order = _signature(self.function)
+        if accepted is None or order[: len(names)] == names:
+            return False
+        return accepted.issuperset(name for name in names if name not in PLACEMENT_ARGUMENTS)
+
 
 @functools.lru_cache(maxsize=4096)
-def _signature(function: Function) -> tuple[frozenset[str] | None, int | None]:
+def _signature(function: Function) -> tuple[frozenset[str] | None, int | None, tuple[str, ...]]:
     parameters = inspect.signature(function).parameters.values()
     kinds = [p.kind for p in parameters]
     names = frozenset(p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL)
-    positional = sum(
-        kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds
-    )
+    order = tuple(
+        p.name
+        for p in parameters
+        if p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    )[1:]
     return (
         None if inspect.Parameter.VAR_KEYWORD in kinds else names,
-        None if inspect.Parameter.VAR_POSITIONAL in kinds else positional - 1,
+        None if inspect.Parameter.VAR_POSITIONAL in kinds else len(order),
+        order,
     )
 
 

@@ -8,8 +8,6 @@ cannot be proven from the graph, the nodes stay as they are.
 from __future__ import annotations
 
 from onnxops_decomp.passes.batch_normalization import FoldBatchNormalization
-from onnxops_decomp.passes.derived import DerivedTensor
-from onnxops_decomp.passes.float_weights import KeepFloatWeights
-from onnxops_decomp.passes.padding import KeepPaddingApart
+from onnxops_decomp.passes.derived import ComputedTensor, DerivedTensor
 
-__all__ = ["DerivedTensor", "FoldBatchNormalization", "KeepFloatWeights", "KeepPaddingApart"]
+__all__ = ["ComputedTensor", "DerivedTensor", "FoldBatchNormalization"]

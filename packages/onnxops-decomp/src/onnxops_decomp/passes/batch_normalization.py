@@ -17,6 +17,8 @@ __all__ = ["FoldBatchNormalization"]
 
 Array = npt.NDArray[Any]
 
+_BLOCK_ELEMENTS = 1 << 18
+
 
 class FoldBatchNormalization(ir.passes.InPlacePass):
     """Scales the weights of Conv, ConvTranspose or Gemm instead of their result.
@@ -135,19 +137,29 @@ def _shifted(epsilon: float, scale: Array, offset: Array, mean: Array, variance:
     return shifted
 
 
+def _products(weight: Array, factor: Array) -> Array:
+    """Return the products with a factor, computed in float64 and rounded once, in blocks that stay small."""
+    result = np.empty_like(weight)
+    rows = max(1, _BLOCK_ELEMENTS * len(weight) // max(1, weight.size))
+    for start in range(0, len(weight), rows):
+        part = slice(start, start + rows)
+        factors = factor if len(factor) == 1 else factor[part]
+        with np.errstate(over="ignore"):
+            result[part] = weight[part].astype(np.float64) * factors
+    return result
+
+
 def _along(axis: int, epsilon: float, weight: Array, scale: Array, variance: Array) -> Array:
     shape = [1] * weight.ndim
     shape[axis] = -1
-    scaled: Array = weight.astype(np.float64) * _factor(epsilon, scale, variance).reshape(shape)
-    return scaled
+    return _products(weight, _factor(epsilon, scale, variance).reshape(shape))
 
 
 def _transposed(groups: int, epsilon: float, weight: Array, scale: Array, variance: Array) -> Array:
     """Scale the weight of a ConvTranspose, [in, out / groups, ...]: each group of inputs has outputs of its own."""
     factor = _factor(epsilon, scale, variance).reshape(groups, 1, weight.shape[1], *[1] * (weight.ndim - 2))
-    parted = weight.astype(np.float64).reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-    scaled: Array = (parted * factor).reshape(weight.shape)
-    return scaled
+    parted = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    return _products(parted, factor).reshape(weight.shape)
 
 
 _SCALED: dict[str, Callable[[ir.Node], Callable[..., Array]]] = {

@@ -348,6 +348,17 @@ def _clip(reader: _Reader, node: ir.Node) -> Read:
     return Read(source.sizes, lambda index: _largest(source.at(index), least))
 
 
+def _chosen(reader: _Reader, node: ir.Node) -> Read:
+    """Read the larger of two numbers as it is written where ONNX Runtime compares integers as 32 bits in Max."""
+    condition, *choices = node.inputs
+    compared = condition.producer() if condition else None
+    if compared is not None and compared.op_type in ("Less", "LessOrEqual"):
+        choices.reverse()
+    if compared is None or compared.op_type not in _COMPARISONS or list(compared.inputs) != choices:
+        raise Unreadable("a choice by a condition")
+    return _RULES["Max"](reader, compared)
+
+
 def _all_of(left: Element, right: Element) -> Element:
     if not isinstance(left, frozenset) or not isinstance(right, frozenset):
         raise Unreadable("no conditions")
@@ -359,6 +370,8 @@ def _at_least(more: Element, less: Element, by: int) -> Element:
     atom = _number(more) - _number(less) - Affine.of(by)
     return frozenset() if atom.is_positive_or_zero else frozenset((atom,))
 
+
+_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
 _RULES: dict[str, Callable[[_Reader, ir.Node], Read]] = {
     "Shape": _shape,
@@ -374,6 +387,7 @@ _RULES: dict[str, Callable[[_Reader, ir.Node], Read]] = {
     "Mul": _together(_product),
     "Max": _together(_largest),
     "Clip": _clip,
+    "Where": _chosen,
     "And": _together(_all_of),
     "LessOrEqual": _together(lambda left, right: _at_least(right, left, 0)),
     "Less": _together(lambda left, right: _at_least(right, left, 1)),

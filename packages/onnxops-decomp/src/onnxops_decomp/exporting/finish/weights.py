@@ -7,6 +7,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.exporting.weights.converted import ConvertedTensor
 from onnxops_decomp.exporting.weights.initializers import StreamedTensor
 
 __all__ = ["DeduplicateInitializers", "FoldWeightTransposes", "restore_duplicates"]
@@ -54,8 +55,9 @@ class FoldWeightTransposes(ir.passes.InPlacePass):
         nodes: list[ir.Node],
         perm: tuple[int, ...],
     ) -> None:
+        streamed = tensor if isinstance(tensor, StreamedTensor) else StreamedTensor(tensor.raw, value.name)
         name = f"{value.name}.transposed"
-        view = StreamedTensor(tensor.raw.permute(perm), name=name)
+        view = streamed.permuted(perm, name)
         transposed = ir.Value(name=name, type=value.type, shape=view.shape, const_value=view)
         transposed.meta.update(value.meta)
         for node in nodes:
@@ -78,10 +80,12 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         modified = False
         groups: dict[Any, list[tuple[ir.Value, torch.Tensor]]] = {}
         for value in list(graph.initializers.values()):
-            bits = None if value.is_graph_input() or value.is_graph_output() else _bits(value.const_value)
+            tensor = value.const_value
+            bits = None if value.is_graph_input() or value.is_graph_output() else _bits(tensor)
             if bits is None:
                 continue
-            group = groups.setdefault((value.dtype, tuple(bits.shape), _sample(bits)), [])
+            kind = value.dtype, tensor.conversion if isinstance(tensor, ConvertedTensor) else None
+            group = groups.setdefault((kind, tuple(bits.shape), _sample(bits)), [])
             equal = next((kept for kept, other in group if torch.equal(bits, other)), None)
             if equal is not None:
                 self._merge(graph, value, equal)
@@ -109,10 +113,13 @@ def restore_duplicates(model: ir.Model) -> None:
 
 
 def _bits(tensor: ir.TensorProtocol | None) -> torch.Tensor | None:
-    """Return the contents as integers, without a copy; None for what is not in memory."""
-    if not isinstance(tensor, ir.tensor_adapters.TorchTensor):
+    """Return the contents as integers, or what they are converted from, without a copy; None if not in memory."""
+    if isinstance(tensor, ConvertedTensor):
+        raw = tensor.source
+    elif isinstance(tensor, ir.tensor_adapters.TorchTensor):
+        raw = tensor.raw
+    else:
         return None
-    raw = tensor.raw
     if type(raw) not in (torch.Tensor, torch.nn.Parameter) or raw.is_meta or raw.layout is not torch.strided:
         return None
     width = _INTEGERS.get(raw.element_size())

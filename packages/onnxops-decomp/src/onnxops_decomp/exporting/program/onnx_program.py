@@ -22,7 +22,8 @@ from onnxops_decomp.exporting.program.saving import Saving, save_model
 from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
 from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
 from onnxops_decomp.exporting.sizes.dimensions import rename_dimensions
-from onnxops_decomp.exporting.weights.loading import apply_weights, load_state_dict
+from onnxops_decomp.exporting.weights.checkpoints import load_state_dict
+from onnxops_decomp.exporting.weights.loading import apply_weights
 
 __all__ = ["ONNXProgram"]
 
@@ -140,11 +141,19 @@ class ONNXProgram(CallableProgram):
         self.constraints.record(self.model)
         self._session = None
 
-    def apply_weights(self, weights: Mapping[str, torch.Tensor] | str | os.PathLike[str]) -> list[str]:
+    def apply_weights(
+        self, weights: Mapping[str, torch.Tensor] | str | os.PathLike[str], *, cast: bool = False
+    ) -> list[str]:
         """Replace weights by tensors of the same names, without a copy.
 
+        Files are mapped: a weight is read when the model is saved or run, and saving holds no more than a part of one
+        at a time, so that a model may be larger than memory.
+
         Args:
-            weights: A state dict, or the path of a checkpoint or ``.safetensors`` file.
+            weights: A state dict, or the path of a checkpoint: a ``.safetensors`` file, a file of ``torch.save``, or a
+                folder of such files with their index.
+            cast: Whether weights of another floating dtype are converted while they are read; otherwise they are
+                refused.
 
         Returns:
             Names that the model has no weight for.
@@ -153,7 +162,7 @@ class ONNXProgram(CallableProgram):
             InvalidArgumentError: If a tensor does not fit; then none is replaced.
         """
         self._session = None
-        return apply_weights(self.model, load_state_dict(weights))
+        return apply_weights(self.model, load_state_dict(weights), cast=cast)
 
     # ---- comparing with PyTorch
 

@@ -16,7 +16,14 @@ import torch
 
 from onnxops_decomp.exporting.errors import InvalidArgumentError, MissingRuntimeError, RuntimeSupportError
 from onnxops_decomp.exporting.program.runtime_support import refused_node
-from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, Saving, check_data, save_model, weight_bytes
+from onnxops_decomp.exporting.program.saving import (
+    MAX_SINGLE_FILE_BYTES,
+    Saving,
+    check_data,
+    own_errors,
+    save_model,
+    weight_bytes,
+)
 
 __all__ = ["Session", "run_proto", "run_reference"]
 
@@ -45,7 +52,8 @@ class Session:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if weight_bytes(model) < MAX_SINGLE_FILE_BYTES:
             check_data(model)
-            source: str | bytes = ir.to_proto(model).SerializeToString()
+            with own_errors():
+                source: str | bytes = ir.to_proto(model).SerializeToString()
         else:
             self._folder = tempfile.TemporaryDirectory(prefix="onnxops_")
             source = str(Path(self._folder.name) / "model.onnx")

@@ -16,13 +16,14 @@ import onnx_ir as ir
 from onnxops_decomp.exporting.errors import SaveError
 from onnxops_decomp.exporting.weights.initializers import has_data
 from onnxops_decomp.files.streaming import write_model
-from onnxops_decomp.passes.derived import DerivedTensor
+from onnxops_decomp.passes.derived import ComputedTensor
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
     "MAX_SINGLE_FILE_BYTES",
     "Saving",
     "check_data",
+    "own_errors",
     "replaced_file",
     "save_model",
     "weight_bytes",
@@ -83,15 +84,32 @@ def save_model(model: ir.Model, destination: str | os.PathLike[str] | IO[bytes],
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder, _adjusted(model, how):
             beside, data = Path(folder) / path.name, f"{path.name}.data"
-            if external:
-                ir.save(model, beside, external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD_BYTES)
-            else:
-                with beside.open("wb") as file:
-                    write_model(model, file)
+            with own_errors():
+                if external:
+                    ir.save(model, beside, external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD_BYTES)
+                else:
+                    with beside.open("wb") as file:
+                        write_model(model, file)
             # The data goes first: a model file never lies next to data that is not its own.
             _move(Path(folder), path.parent, [name for name in (data, path.name) if (Path(folder) / name).exists()])
     except OSError as error:
         raise SaveError(f"The model cannot be written to {path}: {error.strerror or error}.") from error
+
+
+@contextlib.contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise what a weight refuses while it is read, and not what a library makes of that.
+
+    Raises:
+        SaveError: If one does.
+    """
+    try:
+        yield
+    except ir.serde.SerdeError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, SaveError):
+            cause = cause.__cause__
+        raise cause or error from error
 
 
 def _move(folder: Path, parent: Path, names: Sequence[str]) -> None:
@@ -129,7 +147,7 @@ def _write_to(model: ir.Model, file: IO[bytes], how: Saving) -> None:
     seekable = hasattr(file, "seekable") and file.seekable()
     start = file.tell() if seekable else 0
     try:
-        with _adjusted(model, how):
+        with _adjusted(model, how), own_errors():
             write_model(model, file)
     except OSError as error:
         if seekable:
@@ -220,4 +238,4 @@ def _adjusted(model: ir.Model, how: Saving) -> Iterator[None]:
 
 def _is_weight(tensor: ir.TensorProtocol | None) -> bool:
     """Tell whether a tensor is one of torch, or computed of such: constants of the exporter are neither."""
-    return isinstance(tensor, ir.tensor_adapters.TorchTensor | DerivedTensor)
+    return isinstance(tensor, ir.tensor_adapters.TorchTensor | ComputedTensor)

@@ -46,16 +46,19 @@ class Reference:
     Attributes:
         model: The model, or what was captured of it.
         modes: For each of its modules, by name, whether it was in training mode at the export.
+        by_definition: Whether the capture followed the definition of transformer layers at padded positions, where
+            the model leaves zeros when it runs without gradients.
     """
 
     model: Callable[..., Any]
     modes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    by_definition: bool = False
 
     @classmethod
-    def of(cls, model: Callable[..., Any]) -> Reference:
+    def of(cls, model: Callable[..., Any], *, by_definition: bool = False) -> Reference:
         """Return a model with the modes that its modules are in now."""
         modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
-        return cls(model, {name: module.training for name, module in modules})
+        return cls(model, {name: module.training for name, module in modules}, by_definition)
 
 
 def verify_program(
@@ -130,7 +133,8 @@ def _run_model(program: CallableProgram, reference: Reference, call: Example) ->
     own = copy.deepcopy(reference.model) if program.initial_state else reference.model
     for name, value in program.initial_state.items():
         _set_state(own, name, value)
-    with torch.no_grad(), unfused_layers(), _in_modes(own, reference.modes):
+    layers = unfused_layers() if reference.by_definition else contextlib.nullcontext()
+    with torch.no_grad(), layers, _in_modes(own, reference.modes):
         outputs = own(*args, **kwargs)
     inputs = program.flat_inputs(*args, **kwargs) if program.state else {}
     kept = {

@@ -423,6 +423,9 @@ def _base(target: dict[Any, Any]) -> type[dict[Any, Any]]:
     return collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
 
 
+_SLOT = types.MemberDescriptorType
+
+
 def _slots(kind: type) -> tuple[str, ...]:
     """Return the names of the slots of a class, as attributes of objects are called outside of its methods."""
     found: list[str] = []
@@ -431,7 +434,8 @@ def _slots(kind: type) -> tuple[str, ...]:
         for name in (slots,) if isinstance(slots, str) else slots:
             private = name.startswith("__") and not name.endswith("__")
             found.append(f"_{each.__name__.lstrip('_')}{name}" if private else name)
-    return tuple(dict.fromkeys(name for name in found if not name.startswith("__")))
+    # A subclass may compute what a slot of its base holds.
+    return tuple(name for name in dict.fromkeys(found) if isinstance(getattr(kind, name, None), _SLOT))
 
 
 def mutable_results(cache: Any) -> list[Any]:

@@ -55,9 +55,10 @@ _ATOM_KINDS = frozenset(_ATOMS)
 _OWN_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 _REGISTRIES = ("_parameters", "_buffers")
 _HOOKS = [name for name in sorted(_OWN_OF_MODULES) if "hooks" in name and not name.endswith("_with_kwargs")]
-_LIBRARIES = frozenset(("torch", "numpy", "onnxops_core", "onnxops_decomp", "onnx_fx_export", "onnx_ts_legacy")) | (
-    sys.stdlib_module_names - {"__main__"}
-)
+# SymPy, on mpmath, is how torch computes with symbolic sizes.
+_LIBRARIES = frozenset(
+    ("torch", "numpy", "sympy", "mpmath", "onnxops_core", "onnxops_decomp", "onnx_fx_export", "onnx_ts_legacy")
+) | (sys.stdlib_module_names - {"__main__"})
 _CACHED = type(functools.cache(id))
 # Of the objects of libraries that are written in Python only these hold what a user puts there.
 _HOLDERS = (

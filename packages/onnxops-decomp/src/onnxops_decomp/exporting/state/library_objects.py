@@ -44,9 +44,18 @@ class Replayed(Iterator[Any]):
         return self._given[self.position - 1]
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the iterator, which may change it."""
+        """Return an attribute of the iterator, which may change it.
+
+        Raises:
+            TypeError: If it hands a value to a generator, whose variables cannot be set back after that.
+        """
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in _FEEDING:
+            raise TypeError(
+                f"the model calls {name}() of a generator that it keeps, and no export can undo that: make the "
+                "generator in forward, or keep in a buffer what it adds up"
+            )
         self.position += 1
         return getattr(self._source, name)
 
@@ -57,6 +66,8 @@ class Replayed(Iterator[Any]):
         return self._rest
 
 
+# Methods that change the variables of a generator.
+_FEEDING = ("close", "send", "throw")
 # The iterators of which a copy is independent.
 _COPIED: tuple[type, ...] = (itertools.count, type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")))
 

@@ -18,7 +18,7 @@ from onnxops_decomp.exporting.state.contents import KeptContents
 from onnxops_decomp.exporting.state.inventory import Change, Inventory, same
 from onnxops_decomp.torch_private import Computations, fake_mode_of, is_without_data
 
-__all__ = ["lasting", "lasting_in_copies"]
+__all__ = ["are_close", "lasting", "lasting_in_copies", "results_of"]
 
 _Call = Callable[[Sequence[Any]], Any]
 
@@ -37,7 +37,9 @@ def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves
     """
     tensors = [*inventory.weights.values(), *inventory.tensors.values(), *leaves]
     empty = next((x for x in tensors if isinstance(x, torch.Tensor) and is_without_data(x)), None)
-    run = partial(_results, inventory) if empty is None else partial(_computations, Computations(), fake_mode_of(empty))
+    run = (
+        partial(results_of, inventory) if empty is None else partial(_computations, Computations(), fake_mode_of(empty))
+    )
     try:
         mode = fake_mode_of(empty)
         leaves = [_without_data(leaf, mode) for leaf in leaves] if mode else leaves
@@ -101,12 +103,24 @@ def lasting_in_copies(
     return {path for path, value in held(used).items() if not (same_results and _settled(first[path], value))}
 
 
-def _results(inventory: Inventory, call: _Call, leaves: Sequence[Any]) -> list[Any]:
-    """Call the model on copies, with the same random numbers each time, and take back what it writes to tensors."""
+def results_of(
+    inventory: Inventory, call: _Call, leaves: Sequence[Any], random_state: torch.Tensor | None = None
+) -> list[Any]:
+    """Return the leaves of what a model gives for copies of its arguments, and take back what it writes to tensors.
+
+    Args:
+        inventory: What the model can reach.
+        call: Calls it on the flat leaves of its arguments.
+        leaves: Those.
+        random_state: The state of the default generator that it begins with; the same one for each call if left out.
+    """
     copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     kept = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.default_generator.manual_seed(0)
+        if random_state is None:
+            torch.default_generator.manual_seed(0)
+        else:
+            torch.set_rng_state(random_state)
         try:
             with kept:
                 results = pytree.tree_leaves(call(copies))
@@ -143,6 +157,17 @@ def _settled(first: Any, second: Any) -> bool:
     return same(first, second) or (
         type(first) is type(second) and not isinstance(first, bool | int | float | str | bytes)
     )
+
+
+def are_close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Tell whether two results differ by no more than rounding does."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return False
+    if not expected.is_floating_point() and not expected.is_complex():
+        return torch.equal(actual, expected)
+    scale = expected.abs().nan_to_num(posinf=0).max() if expected.numel() else 0
+    epsilon = torch.finfo(expected.dtype).eps
+    return torch.allclose(actual, expected, rtol=256 * epsilon, atol=float(64 * epsilon * scale), equal_nan=True)
 
 
 def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:

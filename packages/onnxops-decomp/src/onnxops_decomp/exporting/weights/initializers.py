@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.passes import DerivedTensor
+from onnxops_decomp.passes import ComputedTensor
 from onnxops_decomp.torch_private import is_without_data
 
-__all__ = ["TIED_KEY", "StreamedTensor", "has_data"]
+__all__ = ["TIED_KEY", "StreamedTensor", "has_data", "row_blocks", "touch_pages", "write_blocks"]
 
-_BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES = 4 << 20
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Elements side by side: with 4 bytes each, a cache line of what is written, so that none is fetched twice.
 _TILE = 16
 _AHEAD = 2
@@ -30,18 +32,73 @@ class StreamedTensor(ir.tensor_adapters.TorchTensor):
 
     A transposed weight has to be put in order on its way to the file; in pieces, that takes a few MiB and no copy of
     the whole.
+
+    Args:
+        tensor: The contents.
+        name: The name of the initializer.
+        weight: The name of the torch weight that they are; default: the same.
+        perm: Order of the axes of that weight in ``tensor``, if it is not their own.
     """
+
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        name: str | None = None,
+        *,
+        weight: str | None = None,
+        perm: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__(tensor, name=name)
+        self.weight, self.perm = name if weight is None else weight, perm
+
+    def permuted(self, perm: Sequence[int], name: str) -> StreamedTensor:
+        """Return the tensor with its axes in another order, a view."""
+        of_weight = tuple(perm) if self.perm is None else tuple(self.perm[axis] for axis in perm)
+        return StreamedTensor(self.raw.permute(tuple(perm)), name, weight=self.weight, perm=of_weight)
 
     def tofile(self, file: Any) -> None:
         """Write the bytes to a binary file; the next pieces are put in order meanwhile."""
-        with ThreadPoolExecutor(_AHEAD) as pool:
-            pending: deque[Future[memoryview]] = deque()
-            for block in _blocks(self.raw.detach()):
-                pending.append(pool.submit(_in_order, block))
-                if len(pending) > _AHEAD:
-                    file.write(pending.popleft().result())
-            for future in pending:
-                file.write(future.result())
+        touch_pages(self.raw)
+        write_blocks(file, _blocks(self.raw.detach()))
+
+
+def write_blocks(
+    file: Any, blocks: Iterable[torch.Tensor], conversion: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> None:
+    """Write tensors to a binary file, one after the other; the next ones are put in order and converted meanwhile."""
+
+    def prepared(block: torch.Tensor) -> memoryview:
+        ordered = _in_order(block)
+        return _bytes(ordered if conversion is None else conversion(ordered).contiguous())
+
+    with ThreadPoolExecutor(_AHEAD) as pool:
+        pending: deque[Future[memoryview]] = deque()
+        for block in blocks:
+            pending.append(pool.submit(prepared, block))
+            if len(pending) > _AHEAD:
+                file.write(pending.popleft().result())
+        for future in pending:
+            file.write(future.result())
+
+
+def touch_pages(tensor: torch.Tensor) -> None:
+    """Read one element of each page of a tensor that is not in order, in the order of its memory.
+
+    Where the memory is a file that is mapped, it is then read from front to end, and not as the blocks need it.
+    """
+    size = tensor.numel() * tensor.element_size()
+    if tensor.is_contiguous() or tensor.device.type != "cpu" or size <= _BLOCK_BYTES:
+        return
+    step = mmap.PAGESIZE // tensor.element_size()
+    last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    tensor.detach().as_strided((last // step + 1,), (step,)).view(_INTEGERS[tensor.element_size()]).amax()
+
+
+def row_blocks(tensor: torch.Tensor, most_bytes: int) -> Sequence[torch.Tensor]:
+    """Return the rows of a tensor of at least one dimension, in blocks of so many bytes if a row is not larger."""
+    size = tensor.numel() * tensor.element_size()
+    blocks: Sequence[torch.Tensor] = tensor.split(max(1, most_bytes * tensor.shape[0] // max(1, size)))
+    return blocks
 
 
 def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -50,13 +107,12 @@ def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if size <= _BLOCK_BYTES or (tensor.is_contiguous() and tensor.device.type == "cpu"):
         yield tensor
         return
-    rows = max(1, _BLOCK_BYTES * tensor.shape[0] // size)
-    for block in tensor.split(rows):
-        yield from _blocks(block[0]) if rows == 1 else [block]
+    for block in row_blocks(tensor, _BLOCK_BYTES):
+        yield from _blocks(block[0]) if len(block) == 1 else [block]
 
 
-def _in_order(block: torch.Tensor) -> memoryview:
-    """Return the bytes of a block in row-major order; a matrix is copied by tiles that the processor's cache holds."""
+def _in_order(block: torch.Tensor) -> torch.Tensor:
+    """Return a block in row-major order; a matrix is copied by tiles that the processor's cache holds."""
     ordered = block = block.cpu()
     if not block.is_contiguous():
         # NumPy asks for huge pages, and a tile touches as many pages as the block has rows.
@@ -64,11 +120,16 @@ def _in_order(block: torch.Tensor) -> memoryview:
         ordered = torch.from_numpy(memory).view(block.dtype).view(block.shape)
         for old, new in zip(block.split(_TILE, -1), ordered.split(_TILE, -1), strict=True):
             new.copy_(old)
-    return ordered.reshape(-1).view(torch.uint8).numpy().data
+    return ordered
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    data: memoryview = tensor.reshape(-1).view(torch.uint8).numpy().data
+    return data
 
 
 def has_data(tensor: ir.TensorProtocol) -> bool:
     """Tell whether a tensor has contents; the weights of a model that was never allocated have none."""
-    if isinstance(tensor, DerivedTensor):
+    if isinstance(tensor, ComputedTensor):
         return all(has_data(source) for source in tensor.sources)
     return not isinstance(tensor, ir.tensor_adapters.TorchTensor) or not is_without_data(tensor.raw)

@@ -2,61 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 import torch
 
-from onnxops_core import OnnxExporterError
+from onnxops_decomp.dtypes import to_torch
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, restore_duplicates
+from onnxops_decomp.exporting.weights.converted import Cast, Converted, ConvertedTensor
 from onnxops_decomp.exporting.weights.initializers import TIED_KEY, StreamedTensor
 from onnxops_decomp.exporting.weights.tensor_subclasses import with_inner_tensors
 from onnxops_decomp.passes import DerivedTensor
 
-__all__ = ["apply_weights", "load_state_dict"]
+__all__ = ["apply_weights"]
 
-SUFFIX_TRANSPOSED = ".transposed"
-
-
-def load_state_dict(source: Mapping[str, torch.Tensor] | str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """Return tensors by name from a mapping, a ``.safetensors`` file or a torch checkpoint.
-
-    A checkpoint is loaded with ``weights_only=True``: it may hold tensors and nothing that runs.
-
-    Raises:
-        InvalidArgumentError: If the file does not exist or holds no mapping of tensors.
-        OnnxExporterError: If a safetensors file is given and safetensors is not installed.
-    """
-    if isinstance(source, Mapping):
-        return dict(source)
-    path = Path(source)
-    if not path.is_file():
-        raise InvalidArgumentError(f"There is no checkpoint at {path}.")
-    if path.suffix == ".safetensors":
-        try:
-            from safetensors.torch import load_file
-        except ImportError as error:
-            raise OnnxExporterError("Reading .safetensors files needs safetensors: pip install safetensors.") from error
-        loaded: Any = load_file(path)
-    else:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
-        loaded = loaded["state_dict"]
-    if not isinstance(loaded, Mapping) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-        raise InvalidArgumentError(f"{path} holds no mapping from names to tensors.")
-    return dict(loaded)
+_CAST = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 
 
-def apply_weights(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> list[str]:
+def apply_weights(model: ir.Model, weights: Mapping[str, torch.Tensor | Converted], *, cast: bool = False) -> list[str]:
     """Give the initializers of ``model`` the tensors of the same names; nothing is copied.
 
     Args:
         model: Exported model.
-        weights: Tensors by the names that they have in the torch module.
+        weights: Tensors by the names that they have in the torch module, some of which may be yet to be computed.
+        cast: Whether a tensor of another floating dtype is converted whenever it is read, instead of refused.
 
     Returns:
         Names in ``weights`` that the model has no initializer for.
@@ -66,18 +36,20 @@ def apply_weights(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> list[
             replaced.
     """
     restore_duplicates(model)
-    weights = with_inner_tensors(weights)
-    used: set[str] = set()
+    computed = {name: weight for name, weight in weights.items() if isinstance(weight, Converted)}
+    tensors = {name: weight for name, weight in weights.items() if not isinstance(weight, Converted)}
+    replacing = _Replacing({**with_inner_tensors(tensors), **computed}, cast)
     changes: list[tuple[ir.Value, ir.TensorProtocol]] = []
     for value in model.graph.initializers.values():
-        new = None if value.const_value is None else _replacement(value.const_value, weights, used)
+        tied = value.meta.get(TIED_KEY, ())
+        new = None if value.const_value is None else replacing.replacement(value.const_value, tied)
         if new is not None:
             changes.append((value, new))
-    used |= _tied(model, weights)
+    used = replacing.used | _tied(model, tensors)
     for value, tensor in changes:
         value.const_value = tensor
     DeduplicateInitializers()(model)
-    return [name for name in weights if name not in used]
+    return [name for name in replacing.weights if name not in used]
 
 
 def _tied(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> set[str]:
@@ -90,39 +62,85 @@ def _tied(model: ir.Model, weights: Mapping[str, torch.Tensor]) -> set[str]:
     for value in model.graph.initializers.values():
         names = [name for name in value.meta.get(TIED_KEY, ()) if name in weights]
         for name in names[1:]:
-            if not torch.equal(weights[names[0]], weights[name]):
+            if weights[names[0]] is not weights[name] and not torch.equal(weights[names[0]], weights[name]):
                 raise InvalidArgumentError(f"{names[0]} and {name} are one weight in the model, but differ here.")
         found.update(names)
     return found
 
 
-def _replacement(
-    tensor: ir.TensorProtocol, weights: Mapping[str, torch.Tensor], used: set[str]
-) -> ir.TensorProtocol | None:
-    """Return what takes the place of a tensor, and note the names that it needs; None if it stays as it is."""
-    if isinstance(tensor, DerivedTensor):
-        sources = [_replacement(source, weights, used) for source in tensor.sources]
-        if all(source is None for source in sources):
+class _Replacing:
+    """What takes the place of initializers.
+
+    Attributes:
+        weights: The new weights by name.
+        used: Their names that were needed so far.
+    """
+
+    def __init__(self, weights: Mapping[str, torch.Tensor | Converted], cast: bool) -> None:
+        self.weights, self.used, self._cast = weights, set[str](), cast
+
+    def replacement(self, tensor: ir.TensorProtocol, tied: Sequence[str] = ()) -> ir.TensorProtocol | None:
+        """Return what takes the place of a tensor; None if it stays as it is.
+
+        Args:
+            tensor: The contents of an initializer.
+            tied: All names of the weight, if it has several; a checkpoint may have any of them.
+
+        Raises:
+            InvalidArgumentError: If the new tensor does not fit.
+        """
+        if isinstance(tensor, DerivedTensor):
+            sources = [self.replacement(source) for source in tensor.sources]
+            if all(source is None for source in sources):
+                return None
+            return tensor.of([new or old for new, old in zip(sources, tensor.sources, strict=True)])
+        perm = None
+        name = str(tensor.name)
+        if isinstance(tensor, StreamedTensor | ConvertedTensor):
+            name, perm = str(tensor.weight), tensor.perm
+        name = next((one for one in (name, *tied) if one in self.weights), "")
+        if not name:
             return None
-        return tensor.of([new or old for new, old in zip(sources, tensor.sources, strict=True)])
-    name = str(tensor.name)
-    source = name.removesuffix(SUFFIX_TRANSPOSED)
-    if name in weights:
-        used.add(name)
-        return _checked(name, tensor, weights[name].detach())
-    if source in weights:
-        used.add(source)
-        return _checked(source, tensor, weights[source].detach().mT)
-    return None
+        self.used.add(name)
+        return self._fitting(tensor, name, perm)
 
-
-def _checked(name: str, old: ir.TensorProtocol, tensor: torch.Tensor) -> ir.TensorProtocol:
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    dtype = ir.tensor_adapters.from_torch_dtype(tensor.dtype)
-    if tuple(tensor.shape) != tuple(old.shape) or dtype != old.dtype:
-        raise InvalidArgumentError(
-            f"Weight {name} has shape {list(tensor.shape)} and dtype {dtype.name}; the model wants "
-            f"{list(old.shape)} and {old.dtype.name}."
+    def _fitting(self, old: ir.TensorProtocol, name: str, perm: tuple[int, ...] | None) -> ir.TensorProtocol:
+        weight = self.weights[name]
+        if isinstance(weight, Converted):
+            return _computed(old, name, weight)
+        tensor = weight.detach()
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
+        if perm is not None and len(perm) == tensor.dim():
+            tensor = tensor.permute(perm)
+        dtype = ir.tensor_adapters.from_torch_dtype(tensor.dtype)
+        casts = dtype != old.dtype and {dtype, old.dtype} <= _CAST
+        if tuple(tensor.shape) != tuple(old.shape) or not (dtype == old.dtype or (casts and self._cast)):
+            advice = "; cast=True converts it" if casts and not self._cast else ""
+            raise InvalidArgumentError(
+                f"Weight {name} has shape {list(tensor.shape)} and dtype {dtype.name}; the model wants "
+                f"{list(old.shape)} and {old.dtype.name}{advice}."
+            )
+        if not casts:
+            return StreamedTensor(tensor, old.name, weight=name, perm=perm)
+        conversion = Cast(to_torch(old.dtype))
+        shape = tuple(tensor.shape)
+        return ConvertedTensor(
+            tensor, conversion, name=str(old.name), dtype=old.dtype, shape=shape, weight=name, perm=perm
         )
-    return StreamedTensor(tensor, name=old.name)
+
+
+def _computed(old: ir.TensorProtocol, name: str, weight: Converted) -> ConvertedTensor:
+    """Return what takes the place of a tensor and is yet to be computed.
+
+    Raises:
+        InvalidArgumentError: If it does not fit, or the model has the weight in another order of its axes.
+    """
+    made = weight.on_paper()
+    shape, dtype = tuple(made.shape), ir.tensor_adapters.from_torch_dtype(made.dtype)
+    if shape != tuple(old.shape) or dtype != old.dtype or old.name != name:
+        raise InvalidArgumentError(
+            f"Weight {name} is computed with shape {list(shape)} and dtype {dtype.name}; the model wants "
+            f"{old.name} of {list(old.shape)} and {old.dtype.name}."
+        )
+    return ConvertedTensor(weight.source, weight.conversion, name=name, dtype=dtype, shape=shape, weight=name)

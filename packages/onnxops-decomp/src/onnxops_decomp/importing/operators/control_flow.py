@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from onnxops_decomp.importing.recording import collected_loop, is_dynamic, own, recording, scanned
 from onnxops_decomp.importing.registry import onnx_op
 
 Body = tuple[Module, list[Any], list[tuple[torch.dtype, list[int]]], bool]
@@ -15,28 +16,19 @@ Body = tuple[Module, list[Any], list[tuple[torch.dtype, list[int]]], bool]
 known), and whether its first output is its second input or true."""
 
 
-def _recording() -> bool:
-    return torch.compiler.is_compiling()
-
-
-def _own(values: Any) -> tuple[Any, ...]:
-    """Return values that are not inputs and show no memory of any, as torch's operators of higher order ask."""
-    return tuple(value.clone() if isinstance(value, Tensor) else value for value in values)
-
-
 @onnx_op("If")
 def if_(cond: bool | Tensor, then_branch: Any, else_branch: Any) -> tuple[Any, ...]:
     then, then_reads, *_ = then_branch
     other, other_reads, *_ = else_branch
-    if not isinstance(cond, Tensor) or not _recording():
+    if not isinstance(cond, Tensor) or not recording():
         return tuple(then(*then_reads) if bool(cond) else other(*other_reads))
     count = len(then_reads)
 
     def on_true(*reads: Any) -> Any:
-        return _own(then(*reads[:count]))
+        return own(then(*reads[:count]))
 
     def on_false(*reads: Any) -> Any:
-        return _own(other(*reads[count:]))
+        return own(other(*reads[count:]))
 
     return tuple(torch.cond(cond.reshape(()), on_true, on_false, (*then_reads, *other_reads)))
 
@@ -54,7 +46,7 @@ def loop(M: int | None, cond: bool | Tensor | None, *v_initial: Any, body: Any) 
     module, reads, outputs, steady = body
     count = len(v_initial)
     alive: Any = True if cond is None else cond
-    if _recording() and not (steady and alive is True and M is not None):
+    if recording() and not (steady and alive is True and isinstance(M, int)):
         return _recorded_loop(M, alive, v_initial, body)
     state, step = list(v_initial), 0
     rows: list[list[Tensor]] = [[] for _ in outputs[1 + count :]]
@@ -70,23 +62,24 @@ def loop(M: int | None, cond: bool | Tensor | None, *v_initial: Any, body: Any) 
 
 
 def _recorded_loop(M: Any, alive: Any, v_initial: tuple[Any, ...], body: Any) -> tuple[Any, ...]:
-    """Return a loop as torch's while_loop, which has no place for what each step gives."""
-    module, reads, outputs, _ = body
-    if len(outputs) > 1 + len(v_initial):
-        raise NotImplementedError("torch records no loop on data that collects a value of each step")
-    going = alive if isinstance(alive, Tensor) else torch.tensor(alive)
-    limit = torch.tensor(2**62) if M is None else torch.scalar_tensor(M, dtype=torch.int64)
+    """Return a loop as ``scan`` where only a size ends it, else as ``while_loop``."""
+    module, reads, _, steady = body
+    count = len(v_initial)
+    if steady and alive is True and is_dynamic(M):
 
-    def condition(step: Tensor, limit: Tensor, alive: Tensor, *rest: Any) -> Tensor:
-        return torch.logical_and(step < limit, alive.reshape(()))
+        def step(state: tuple[Tensor, ...], items: tuple[Tensor, ...]) -> Any:
+            _, *results = module(items[0], torch.tensor(True), *state, *reads)
+            return results[:count], results[count:]
 
-    def advance(step: Tensor, limit: Tensor, alive: Tensor, *rest: Any) -> Any:
-        state, read = rest[: len(v_initial)], rest[len(v_initial) :]
-        now, *results = module(step, alive, *state, *read)
-        return _own((step + 1, limit, now.reshape(alive.shape), *results, *read))
+        state, rows = scanned(step, v_initial, (torch.arange(M),))
+        return (*state, *rows)
 
-    start = (torch.tensor(0), limit, going, *v_initial, *reads)
-    return tuple(torch.while_loop(condition, advance, start)[3 : 3 + len(v_initial)])
+    def advance(place: Tensor, going: Tensor, state: tuple[Any, ...]) -> Any:
+        now, *results = module(place, going, *state, *reads)
+        return now, results[:count], results[count:]
+
+    going = alive.reshape(()) if isinstance(alive, Tensor) else torch.tensor(alive)
+    return collected_loop(advance, M, going, v_initial, steady)
 
 
 @onnx_op("Scan", since=9)
@@ -99,25 +92,46 @@ def scan(
     scan_output_axes: Any = None,
     scan_output_directions: Any = None,
 ) -> tuple[Any, ...]:
-    module, reads, outputs, _ = body
     count = len(initial_state_and_scan_inputs) - num_scan_inputs
-    state, scanned = initial_state_and_scan_inputs[:count], initial_state_and_scan_inputs[count:]
-    axes, directions = scan_input_axes or [0] * len(scanned), scan_input_directions or [0] * len(scanned)
-    columns = [
-        list(reversed(each.unbind(axis)) if direction else each.unbind(axis))
-        for each, axis, direction in zip(scanned, axes, directions, strict=True)
+    state, given = initial_state_and_scan_inputs[:count], initial_state_and_scan_inputs[count:]
+    rows = len(body[2]) - count
+    in_axes, in_directions = scan_input_axes or [0] * len(given), scan_input_directions or [0] * len(given)
+    out_axes, out_directions = scan_output_axes or [0] * rows, scan_output_directions or [0] * rows
+    items = [
+        _reversed(each.movedim(axis, 0) if axis else each, direction)
+        for each, axis, direction in zip(given, in_axes, in_directions, strict=True)
     ]
+    last, stacked = (_recorded_scan if is_dynamic(items[0].shape[0]) else _unrolled_scan)(body, state, items)
+    turned = [_reversed(each, direction) for each, direction in zip(stacked, out_directions, strict=True)]
+    moved = [each.movedim(0, axis) if axis else each for each, axis in zip(turned, out_axes, strict=True)]
+    return (*last, *moved)
+
+
+def _reversed(value: Tensor, direction: int) -> Tensor:
+    return value.flip(0) if direction else value
+
+
+def _unrolled_scan(body: Body, state: Any, items: list[Tensor]) -> tuple[Any, Any]:
+    module, reads, outputs, _ = body
+    count = len(state)
     rows: list[list[Tensor]] = [[] for _ in outputs[count:]]
-    for items in zip(*columns, strict=True):
-        results = module(*state, *items, *reads)
+    for slices in zip(*(each.unbind(0) for each in items), strict=True):
+        results = module(*state, *slices, *reads)
         state = results[:count]
         for row, value in zip(rows, results[count:], strict=True):
             row.append(value)
-    out_axes, out_directions = scan_output_axes or [0] * len(rows), scan_output_directions or [0] * len(rows)
-    ordered = [row[::-1] if direction else row for row, direction in zip(rows, out_directions, strict=True)]
-    stacked = _stacked(ordered, outputs[count:])
-    moved = [value.movedim(0, axis) if axis else value for value, axis in zip(stacked, out_axes, strict=True)]
-    return (*state, *moved)
+    return state, _stacked(rows, outputs[count:])
+
+
+def _recorded_scan(body: Body, state: Any, items: list[Tensor]) -> tuple[Any, Any]:
+    module, reads, *_ = body
+    count = len(state)
+
+    def step(carried: tuple[Tensor, ...], slices: tuple[Tensor, ...]) -> Any:
+        results = module(*carried, *slices, *reads)
+        return results[:count], results[count:]
+
+    return scanned(step, state, tuple(items))
 
 
 @onnx_op("Scan")

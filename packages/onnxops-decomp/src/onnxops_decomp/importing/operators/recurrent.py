@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onnxops_core import is_in_onnx_export
+from onnxops_decomp.importing.recording import is_dynamic, recording, scanned
 from onnxops_decomp.importing.registry import onnx_op
 
 _ACTIVATIONS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
@@ -31,10 +33,11 @@ Activation = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 
-def _activations(names: list[str], alpha: Any, beta: Any, clip: float | None) -> list[Activation]:
+def _activations(names: list[str], alpha: Any, beta: Any, clip: float | None, of_gates: int = 0) -> list[Activation]:
+    """Return the activations; of each three, ``clip`` bounds what goes into the first ``of_gates``, or into all."""
     alphas, betas = list(alpha or []), list(beta or [])
 
-    def chosen(name: str) -> Activation:
+    def chosen(place: int, name: str) -> Activation:
         key = name.lower()
         function = _ACTIVATIONS[key]
         first, second = _DEFAULTS.get(key, (0.0, 0.0))
@@ -42,29 +45,60 @@ def _activations(names: list[str], alpha: Any, beta: Any, clip: float | None) ->
         a = alphas.pop(0) if alphas and takes > 0 else first
         b = betas.pop(0) if betas and takes > 1 else second
 
+        bounded = clip is not None and not (of_gates and place % 3 >= of_gates)
+
         def apply(x: Tensor) -> Tensor:
-            return function(x if clip is None else torch.clamp(x, -clip, clip), a, b)
+            return function(torch.clamp(x, -clip, clip) if bounded else x, a, b)  # type: ignore[operator]
 
         return apply
 
-    return [chosen(name) for name in names]
+    return [chosen(place, name) for place, name in enumerate(names)]
+
+
+def _are(names: list[str], each: list[str]) -> bool:
+    return [name.lower() for name in names] == each * (len(names) // len(each))
 
 
 def _run(
     X: Tensor, state: tuple[Tensor, ...], lengths: Tensor | None, reverse: bool, step: Step
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return all hidden states of one direction, and the last states."""
+    if is_dynamic(X.shape[0]):
+        return _scanned(X, state, lengths, reverse, step)
     outputs: list[Tensor] = []
     for t in reversed(range(X.shape[0])) if reverse else range(X.shape[0]):
-        new = step(X[t], state)
-        if lengths is None:
-            state = new
-            outputs.append(new[0])
-        else:
-            alive = (t < lengths).unsqueeze(1)
-            state = tuple(torch.where(alive, now, old) for now, old in zip(new, state, strict=True))
-            outputs.append(torch.where(alive, new[0], 0))
+        state, hidden = _advanced(step(X[t], state), state, None if lengths is None else t < lengths)
+        outputs.append(hidden)
+    if not outputs:
+        return X.new_zeros(0, *state[0].shape), state
     return torch.stack(outputs[::-1] if reverse else outputs), state
+
+
+def _advanced(
+    new: tuple[Tensor, ...], old: tuple[Tensor, ...], inside: Tensor | None
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return the next state and the hidden state that is seen: beyond a length the state stays, and zeros are seen."""
+    if inside is None:
+        return new, new[0]
+    alive = inside.unsqueeze(1)
+    state = tuple(torch.where(alive, now, before) for now, before in zip(new, old, strict=True))
+    return state, torch.where(alive, new[0], 0)
+
+
+def _scanned(
+    X: Tensor, state: tuple[Tensor, ...], lengths: Tensor | None, reverse: bool, step: Step
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Do the same for a length that torch records as dynamic."""
+    places = torch.arange(X.shape[0], device=X.device)
+    items = (X.flip(0), places.flip(0)) if reverse else (X, places)
+
+    def advance(carried: Any, slices: Any) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        x, t = slices
+        after, hidden = _advanced(step(x, tuple(carried)), tuple(carried), None if lengths is None else t < lengths)
+        return after, [hidden]
+
+    last, (hidden,) = scanned(advance, state, items)
+    return hidden.flip(0) if reverse else hidden, tuple(last)
 
 
 def _directions(
@@ -101,6 +135,62 @@ def _halves(B: Tensor | None, index: int, like: Tensor, size: int) -> tuple[Tens
     return bias[:size], bias[size:]
 
 
+def _has_own_layer(X: Tensor, lengths: Tensor | None, plain: bool) -> bool:
+    """Tell whether torch's own layer computes a call: always when it runs, and in an export that writes it as a node.
+
+    Elsewhere torch records its layers step by step, which fixes the length.
+    """
+    recorded = recording() and not is_in_onnx_export()
+    return plain and lengths is None and not recorded and X.dtype in (torch.float32, torch.float64) and X.shape[0] != 0
+
+
+def _own_layer(
+    layer: Callable[..., tuple[Tensor, ...]],
+    X: Tensor,
+    states: tuple[Tensor | None, ...],
+    weights: tuple[Tensor, Tensor, Tensor | None],
+    order: list[int],
+    direction: str,
+    layout: int,
+) -> tuple[Tensor, ...]:
+    """Return ONNX's outputs of a recurrent layer by torch's.
+
+    Args:
+        layer: Computes ``(input, states, weights, ...)``.
+        X: The input.
+        states: First states, None for zeros.
+        weights: ``W``, ``R`` and ``B`` of ONNX.
+        order: Where each gate of torch stands among ONNX's.
+        direction: ``direction`` of ONNX.
+        layout: ``layout`` of ONNX.
+    """
+    W, R, B = weights
+    count, hidden = W.shape[0], R.shape[2]
+    X = X.transpose(0, 1) if layout else X
+    X = X.flip(0) if direction == "reverse" else X
+    starts = [
+        X.new_zeros(count, X.shape[1], hidden) if each is None else each.transpose(0, 1) if layout else each
+        for each in states
+    ]
+
+    def in_order(value: Tensor) -> Tensor:
+        gates = value.split(hidden)
+        return value if order == sorted(order) else torch.cat([gates[place] for place in order])
+
+    flat: list[Tensor] = []
+    for index in range(count):
+        biases = () if B is None else B[index].split(len(order) * hidden)
+        flat += [in_order(each) for each in (W[index], R[index], *biases)]
+    made, *last = layer(
+        X, starts if len(starts) > 1 else starts[0], flat, B is not None, 1, 0.0, False, count == 2, False
+    )
+    everything = made.unflatten(2, (count, hidden)).transpose(1, 2)
+    everything = everything.flip(0) if direction == "reverse" else everything
+    if layout:
+        return everything.permute(2, 0, 1, 3), *(each.transpose(0, 1) for each in last)
+    return everything, *last
+
+
 @onnx_op("RNN", since=7)
 def rnn(
     X: Tensor,
@@ -118,7 +208,12 @@ def rnn(
     layout: int = 0,
 ) -> tuple[Tensor, Tensor]:
     hidden = R.shape[2]
-    functions = _activations(activations or ["Tanh"] * W.shape[0], activation_alpha, activation_beta, clip)
+    names = [each.lower() for each in activations or ["Tanh"] * W.shape[0]]
+    if _has_own_layer(X, sequence_lens, clip is None and set(names) in ({"tanh"}, {"relu"})):
+        layer = torch.rnn_tanh if names[0] == "tanh" else torch.rnn_relu
+        everything, last = _own_layer(layer, X, (initial_h,), (W, R, B), [0], direction, layout)
+        return everything, last
+    functions = _activations(names, activation_alpha, activation_beta, clip)
 
     def steps(index: int) -> Step:
         input_bias, state_bias = _halves(B, index, X, hidden)
@@ -152,15 +247,20 @@ def gru(
 ) -> tuple[Tensor, Tensor]:
     hidden = R.shape[2]
     names = activations or ["Sigmoid", "Tanh"] * W.shape[0]
+    plain = clip is None and linear_before_reset and _are(names, ["sigmoid", "tanh"])
+    if _has_own_layer(X, sequence_lens, bool(plain)):
+        everything, last = _own_layer(torch.gru, X, (initial_h,), (W, R, B), [1, 0, 2], direction, layout)
+        return everything, last
     functions = _activations(names, activation_alpha, activation_beta, clip)
 
     def steps(index: int) -> Step:
         f, g = functions[2 * index : 2 * index + 2]
-        input_bias, state_bias = _halves(B, index, X, 3 * hidden)
-        recurrent, candidate = R[index].split([2 * hidden, hidden])
 
         def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             (h,) = state
+            # In here, because torch scans nothing that reads two views of one memory.
+            input_bias, state_bias = _halves(B, index, X, 3 * hidden)
+            recurrent, candidate = R[index].split([2 * hidden, hidden])
             gates, new = (x @ W[index].t() + input_bias).split([2 * hidden, hidden], -1)
             z, r = f(gates + h @ recurrent.t() + state_bias[: 2 * hidden]).split(hidden, -1)
             if linear_before_reset:
@@ -196,7 +296,13 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     hidden = R.shape[2]
     names = activations or ["Sigmoid", "Tanh", "Tanh"] * W.shape[0]
-    functions = _activations(names, activation_alpha, activation_beta, clip)
+    plain = clip is None and P is None and not input_forget and _are(names, ["sigmoid", "tanh", "tanh"])
+    if _has_own_layer(X, sequence_lens, plain):
+        states = (initial_h, initial_c)
+        everything, last_h, last_c = _own_layer(torch.lstm, X, states, (W, R, B), [0, 2, 3, 1], direction, layout)
+        return everything, last_h, last_c
+    # Runtimes bound what goes into the gates, and not the cell on its way to the hidden state.
+    functions = _activations(names, activation_alpha, activation_beta, clip, of_gates=2)
 
     def steps(index: int) -> Step:
         f, g, h_of = functions[3 * index : 3 * index + 3]

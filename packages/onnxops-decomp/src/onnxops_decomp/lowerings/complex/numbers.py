@@ -39,6 +39,7 @@ def joined(op: OpBuilder, real: ir.Value, imag: ir.Value) -> ir.Value:
     return mark_complex(op.Concat(op.Unsqueeze(real, [axis]), op.Unsqueeze(imag, [axis]), axis=axis))
 
 
+@lowering(aten.view_as_real.default, aten.view_as_real_copy.default, complex=True)
 def bare(op: OpBuilder, value: ir.Value) -> ir.Value:
     """Return a copy of ``value`` of its own, so that only one of the two is marked as complex."""
     return op.emit_many("Identity", 1, value)[0]
@@ -92,11 +93,6 @@ def polar(op: OpBuilder, abs: ir.Value, angle: ir.Value) -> ir.Value:
 @lowering(aten.view_as_complex.default, aten.view_as_complex_copy.default)
 def view_as_complex(op: OpBuilder, self: ir.Value) -> ir.Value:
     return mark_complex(bare(op, self))
-
-
-@lowering(aten.view_as_real.default, aten.view_as_real_copy.default, complex=True)
-def view_as_real(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return bare(op, self)
 
 
 @lowering(aten.real.default, "prims::real", complex=True)

@@ -241,34 +241,28 @@ def variance(op: OpBuilder, value: ir.Value, dim: Any, correction: float | None,
     return op.Add(variance(op, real, dim, correction, keepdim), variance(op, imag, dim, correction, keepdim))
 
 
-@lowering(aten.var.correction, complex=True)
-def var(op: OpBuilder, self: ir.Value, dim: Any = None, correction: Any = None, keepdim: bool = False) -> ir.Value:
-    return variance(op, self, dim, correction, keepdim)
+@lowering(aten.var.correction, aten.var.default, aten.var.dim, complex=True)
+def var(
+    op: OpBuilder,
+    self: ir.Value,
+    dim: Any = None,
+    correction: Any = None,
+    keepdim: bool = False,
+    unbiased: bool = True,
+) -> ir.Value:
+    return variance(op, self, dim, int(unbiased) if correction is None else correction, keepdim)
 
 
-@lowering(aten.var.default, complex=True)
-def var_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
-    return variance(op, self, None, int(unbiased), False)
-
-
-@lowering(aten.var.dim, complex=True)
-def var_dim(op: OpBuilder, self: ir.Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
-    return variance(op, self, dim, int(unbiased), keepdim)
-
-
-@lowering(aten.std.correction, complex=True)
-def std(op: OpBuilder, self: ir.Value, dim: Any = None, correction: Any = None, keepdim: bool = False) -> ir.Value:
-    return op.Sqrt(variance(op, self, dim, correction, keepdim))
-
-
-@lowering(aten.std.default, complex=True)
-def std_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
-    return op.Sqrt(variance(op, self, None, int(unbiased), False))
-
-
-@lowering(aten.std.dim, complex=True)
-def std_dim(op: OpBuilder, self: ir.Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
-    return op.Sqrt(variance(op, self, dim, int(unbiased), keepdim))
+@lowering(aten.std.correction, aten.std.default, aten.std.dim, complex=True)
+def std(
+    op: OpBuilder,
+    self: ir.Value,
+    dim: Any = None,
+    correction: Any = None,
+    keepdim: bool = False,
+    unbiased: bool = True,
+) -> ir.Value:
+    return op.Sqrt(var(op, self, dim, correction, keepdim, unbiased))
 
 
 # ---- products

@@ -150,44 +150,30 @@ for _name in (
 # ---- several results, products
 
 
-@lowering(aten.var_mean.correction, complex=True)
+@lowering(aten.var_mean.correction, aten.var_mean.default, aten.var_mean.dim, complex=True)
 def var_mean(
-    op: OpBuilder, self: ir.Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    op: OpBuilder,
+    self: ir.Value,
+    dim: Any = None,
+    correction: Any = None,
+    keepdim: bool = False,
+    unbiased: bool = True,
 ) -> tuple[ir.Value, ir.Value]:
     mean = partwise("aten::mean.dim")(op, self, dim, keepdim)
-    return variance(op, self, dim, correction, keepdim), mean
+    return variance(op, self, dim, int(unbiased) if correction is None else correction, keepdim), mean
 
 
-@lowering(aten.var_mean.default, complex=True)
-def var_mean_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> tuple[ir.Value, ir.Value]:
-    return var_mean(op, self, None, correction=int(unbiased))
-
-
-@lowering(aten.var_mean.dim, complex=True)
-def var_mean_dim(
-    op: OpBuilder, self: ir.Value, dim: Any, unbiased: bool = True, keepdim: bool = False
-) -> tuple[ir.Value, ir.Value]:
-    return var_mean(op, self, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-@lowering(aten.std_mean.correction, complex=True)
+@lowering(aten.std_mean.correction, aten.std_mean.default, aten.std_mean.dim, complex=True)
 def std_mean(
-    op: OpBuilder, self: ir.Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    op: OpBuilder,
+    self: ir.Value,
+    dim: Any = None,
+    correction: Any = None,
+    keepdim: bool = False,
+    unbiased: bool = True,
 ) -> tuple[ir.Value, ir.Value]:
-    var, mean = var_mean(op, self, dim, correction=correction, keepdim=keepdim)
+    var, mean = var_mean(op, self, dim, correction, keepdim, unbiased)
     return op.Sqrt(var), mean
-
-
-@lowering(aten.std_mean.default, complex=True)
-def std_mean_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> tuple[ir.Value, ir.Value]:
-    return std_mean(op, self, None, correction=int(unbiased))
-
-
-@lowering(aten.std_mean.dim, complex=True)
-def std_mean_dim(
-    op: OpBuilder, self: ir.Value, dim: Any, unbiased: bool = True, keepdim: bool = False
-) -> tuple[ir.Value, ir.Value]:
-    return std_mean(op, self, dim, correction=int(unbiased), keepdim=keepdim)
 
 
 @lowering(aten.addbmm.default, complex=True)

@@ -188,6 +188,36 @@ def histogramdd_from_bin_tensors(
     return _histogram(op, _points(op, self), bins, weight, density)
 
 
+@lowering(aten.histogramdd.default, aten.histogramdd.int_bins)
+def histogramdd(
+    op: OpBuilder,
+    self: ir.Value,
+    bins: int | Sequence[int],
+    range: Sequence[float] | None = None,
+    weight: ir.Value | None = None,
+    density: bool = False,
+) -> tuple[ir.Value, list[ir.Value]]:
+    if isinstance(bins, int):
+        columns = op.size(self, -1)
+        if not isinstance(columns, int):
+            raise LoweringError("histogramdd gives edges for each column, of which there may be any number.")
+        bins = [bins] * columns
+    edges = histogramdd_bin_edges(op, self, bins, range)
+    return _histogram(op, _points(op, self), edges, weight, density), edges
+
+
+@lowering(aten.histogramdd.TensorList_bins)
+def histogramdd_of_edges(
+    op: OpBuilder,
+    self: ir.Value,
+    bins: Sequence[ir.Value],
+    range: Sequence[float] | None = None,
+    weight: ir.Value | None = None,
+    density: bool = False,
+) -> tuple[ir.Value, list[ir.Value]]:
+    return _histogram(op, _points(op, self), bins, weight, density), list(bins)
+
+
 # ---- segments
 
 _SEGMENTS: dict[str, tuple[str, float]] = {

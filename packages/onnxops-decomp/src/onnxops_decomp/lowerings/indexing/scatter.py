@@ -180,21 +180,17 @@ def _cropped(op: OpBuilder, src: ir.Value, index: ir.Value) -> ir.Value:
     return src
 
 
-@lowering(aten.scatter.src, aten.scatter.value)
-def scatter(op: OpBuilder, self: ir.Value, dim: int, index: ir.Value, src: Operand) -> ir.Value:
-    return _scatter(op, self, dim, index, _spread(op, src, self, index))
+@lowering(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter(
+    op: OpBuilder, self: ir.Value, dim: int, index: ir.Value, src: Operand, *, reduce: str | None = None
+) -> ir.Value:
+    updates = _spread(op, src, self, index)
+    return _scatter(op, self, dim, index, updates, "none" if reduce is None else _REDUCTIONS[reduce])
 
 
 def _spread(op: OpBuilder, src: Operand, self: ir.Value, index: ir.Value) -> ir.Value:
     value = _like(op, src, self)
     return op.expand(value, op.sizes(index)) if op.rank(value) == 0 else value
-
-
-@lowering(aten.scatter.reduce, aten.scatter.value_reduce)
-def scatter_with_reduction(
-    op: OpBuilder, self: ir.Value, dim: int, index: ir.Value, src: Operand, *, reduce: str
-) -> ir.Value:
-    return _scatter(op, self, dim, index, _spread(op, src, self, index), _REDUCTIONS[reduce])
 
 
 @lowering(aten.scatter_add.default)

@@ -43,10 +43,11 @@ def _sort_keys(op: OpBuilder, value: ir.Value) -> ir.Value:
 def sorted_along(op: OpBuilder, value: ir.Value, dim: int, descending: bool) -> tuple[ir.Value, ir.Value]:
     """Sort along a dimension and return values and indices; equal elements keep their order, NaN is the largest."""
     # Of equal elements TopK takes the one with the lower index first: with all elements it is a stable sort.
-    return _extreme(op, value, None, dim, descending, True)
+    return topk(op, value, None, dim, descending, True)
 
 
-def _extreme(
+@lowering(aten.topk.default)
+def topk(
     op: OpBuilder, value: ir.Value, count: Size | None, dim: int, largest: bool, sorted: bool
 ) -> tuple[ir.Value, ir.Value]:
     """Return the ``count`` largest or smallest elements along a dimension, all for None, and their indices."""
@@ -60,32 +61,17 @@ def _extreme(
     return op.GatherElements(value, indices, axis=dim), indices
 
 
-@lowering(aten.topk.default)
-def topk(
-    op: OpBuilder, self: ir.Value, k: Size, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[ir.Value, ir.Value]:
-    return _extreme(op, self, k, dim, largest, sorted)
-
-
-@lowering(aten.sort.default)
-def sort(op: OpBuilder, self: ir.Value, dim: int = -1, descending: bool = False) -> tuple[ir.Value, ir.Value]:
-    return sorted_along(op, self, dim, descending)
-
-
-@lowering(aten.sort.stable)
-def sort_stable(
-    op: OpBuilder, self: ir.Value, stable: bool | None, dim: int = -1, descending: bool = False
+@lowering(aten.sort.default, aten.sort.stable)
+def sort(
+    op: OpBuilder, self: ir.Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[ir.Value, ir.Value]:
     return sorted_along(op, self, dim, descending)
 
 
-@lowering(aten.argsort.default)
-def argsort(op: OpBuilder, self: ir.Value, dim: int = -1, descending: bool = False) -> ir.Value:
-    return sorted_along(op, self, dim, descending)[1]
-
-
-@lowering(aten.argsort.stable)
-def argsort_stable(op: OpBuilder, self: ir.Value, stable: bool, dim: int = -1, descending: bool = False) -> ir.Value:
+@lowering(aten.argsort.default, aten.argsort.stable)
+def argsort(
+    op: OpBuilder, self: ir.Value, dim: int = -1, descending: bool = False, *, stable: bool = False
+) -> ir.Value:
     return sorted_along(op, self, dim, descending)[1]
 
 

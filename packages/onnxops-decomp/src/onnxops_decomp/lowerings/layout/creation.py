@@ -158,19 +158,9 @@ def _is_integral(value: Operand) -> bool:
     return isinstance(value, int)
 
 
-@lowering(aten.arange.default)
-def arange(op: OpBuilder, end: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
-    return arange_step(op, 0, end, 1, dtype=dtype)
-
-
-@lowering(aten.arange.start)
-def arange_start(op: OpBuilder, start: Operand, end: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
-    return arange_step(op, start, end, 1, dtype=dtype)
-
-
-@lowering(aten.arange.start_step)
-def arange_step(
-    op: OpBuilder, start: Operand, end: Operand, step: Operand = 1, *, dtype: torch.dtype | None = None
+@lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(
+    op: OpBuilder, end: Operand, start: Operand = 0, step: Operand = 1, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
     integral = all(_is_integral(value) for value in (start, end, step))
     wanted = to_ir(dtype) if dtype is not None else _INT64 if integral else _default_float()
@@ -281,13 +271,9 @@ def logspace(
 # ---- matrices
 
 
-@lowering(aten.eye.default)
-def eye(op: OpBuilder, n: Size, *, dtype: torch.dtype | None = None) -> ir.Value:
-    return eye_m(op, n, n, dtype=dtype)
-
-
-@lowering(aten.eye.m)
-def eye_m(op: OpBuilder, n: Size, m: Size, *, dtype: torch.dtype | None = None) -> ir.Value:
+@lowering(aten.eye.default, aten.eye.m)
+def eye(op: OpBuilder, n: Size, m: Size | None = None, *, dtype: torch.dtype | None = None) -> ir.Value:
+    m = n if m is None else m
     wanted = _default_float() if dtype is None else to_ir(dtype)
     if isinstance(n, int) and isinstance(m, int) and n * m <= _CONSTANT_LENGTH:
         return op.constant(np.eye(n, m), wanted)

@@ -25,16 +25,12 @@ __all__ = ["broadcast_sizes", "concatenate"]
 aten = torch.ops.aten
 
 
+@lowering(aten.cat.default, aten.concat.default, aten.concatenate.default)
 def concatenate(op: OpBuilder, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
     """Concatenate as torch does: dtypes are promoted, and 1-D tensors without elements are left out."""
     values = promote(op, *tensors)
     kept = [value for value in values if dims_of(value) != (0,)] or values[:1]
     return op.Concat(*kept, axis=axis_in(op.rank(kept[0]), dim))
-
-
-@lowering(aten.cat.default, aten.concat.default, aten.concatenate.default)
-def cat(op: OpBuilder, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
-    return concatenate(op, tensors, dim)
 
 
 @lowering(aten.stack.default, aten._stack.default)
@@ -146,13 +142,8 @@ def broadcast_tensors(op: OpBuilder, tensors: Sequence[ir.Value]) -> list[ir.Val
     return [op.expand(tensor, sizes) for tensor in tensors]
 
 
-@lowering(aten.meshgrid.default)
-def meshgrid(op: OpBuilder, tensors: Sequence[ir.Value]) -> list[ir.Value]:
-    return meshgrid_indexing(op, tensors, indexing="ij")
-
-
-@lowering(aten.meshgrid.indexing)
-def meshgrid_indexing(op: OpBuilder, tensors: Sequence[ir.Value], *, indexing: str) -> list[ir.Value]:
+@lowering(aten.meshgrid.default, aten.meshgrid.indexing)
+def meshgrid(op: OpBuilder, tensors: Sequence[ir.Value], *, indexing: str = "ij") -> list[ir.Value]:
     vectors = [flattened(op, tensor) for tensor in tensors]
     axes = list(range(len(vectors)))
     if indexing == "xy" and len(vectors) > 1:
@@ -171,7 +162,7 @@ def meshgrid_indexing(op: OpBuilder, tensors: Sequence[ir.Value], *, indexing: s
 def cartesian_prod(op: OpBuilder, tensors: Sequence[ir.Value]) -> ir.Value:
     if len(tensors) == 1:
         return tensors[0]
-    grids = meshgrid_indexing(op, tensors, indexing="ij")
+    grids = meshgrid(op, tensors)
     return op.Concat(*(op.Reshape(grid, [-1, 1]) for grid in grids), axis=1)
 
 

@@ -44,6 +44,7 @@ def unsqueeze_at(op: OpBuilder, value: ir.Value, axes: Sequence[int]) -> ir.Valu
     return op.Unsqueeze(value, list(axes)) if axes else value
 
 
+@lowering(aten.transpose.int, aten.transpose_copy.int, aten.swapaxes.default, aten.swapdims.default)
 def swap_axes(op: OpBuilder, value: ir.Value, first: int, second: int) -> ir.Value:
     """Exchange two axes, which may be negative."""
     rank = op.rank(value)
@@ -54,6 +55,7 @@ def swap_axes(op: OpBuilder, value: ir.Value, first: int, second: int) -> ir.Val
     return op.Transpose(value, perm=perm)
 
 
+@lowering(aten.flatten.using_ints, aten.ravel.default)
 def flattened(op: OpBuilder, value: ir.Value, start: int = 0, end: int = -1) -> ir.Value:
     """Merge the axes ``start`` to ``end`` (inclusive) into one; a 0-d tensor becomes 1-D."""
     rank = op.rank(value)
@@ -159,16 +161,6 @@ def view_dtype(op: OpBuilder, self: ir.Value, dtype: torch.dtype) -> ir.Value:
     return op.BitCast(self, to=wanted)
 
 
-@lowering(aten.flatten.using_ints)
-def flatten(op: OpBuilder, self: ir.Value, start_dim: int = 0, end_dim: int = -1) -> ir.Value:
-    return flattened(op, self, start_dim, end_dim)
-
-
-@lowering(aten.ravel.default)
-def ravel(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return flattened(op, self)
-
-
 @lowering(aten.unflatten.int)
 def unflatten(op: OpBuilder, self: ir.Value, dim: int, sizes: Sequence[Size]) -> ir.Value:
     dim = axis_in(op.rank(self), dim)
@@ -191,19 +183,15 @@ def _squeezed(op: OpBuilder, value: ir.Value, axes: Sequence[int]) -> ir.Value:
     return op.Squeeze(value, gone) if gone else value
 
 
-@lowering(aten.squeeze.default, aten.squeeze_copy.default)
-def squeeze(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return _squeezed(op, self, [axis for axis, dim in enumerate(dims_of(self) or ()) if isinstance(dim, int)])
-
-
-@lowering(aten.squeeze.dim, aten.squeeze_copy.dim)
-def squeeze_dim(op: OpBuilder, self: ir.Value, dim: int) -> ir.Value:
-    return _squeezed(op, self, [axis_in(op.rank(self), dim)])
-
-
-@lowering(aten.squeeze.dims, aten.squeeze_copy.dims)
-def squeeze_dims(op: OpBuilder, self: ir.Value, dim: Sequence[int]) -> ir.Value:
-    return _squeezed(op, self, sorted(axis_in(op.rank(self), axis) for axis in dim))
+@lowering(
+    *(aten.squeeze.default, aten.squeeze_copy.default, aten.squeeze.dim, aten.squeeze_copy.dim),
+    *(aten.squeeze.dims, aten.squeeze_copy.dims),
+)
+def squeeze(op: OpBuilder, self: ir.Value, dim: int | Sequence[int] | None = None) -> ir.Value:
+    if dim is None:
+        return _squeezed(op, self, [axis for axis, size in enumerate(dims_of(self) or ()) if isinstance(size, int)])
+    dims = [dim] if isinstance(dim, int) else dim
+    return _squeezed(op, self, sorted(axis_in(op.rank(self), axis) for axis in dims))
 
 
 # ---- the axes in another order
@@ -213,11 +201,6 @@ def squeeze_dims(op: OpBuilder, self: ir.Value, dim: Sequence[int]) -> ir.Value:
 def permute(op: OpBuilder, self: ir.Value, dims: Sequence[int]) -> ir.Value:
     rank = op.rank(self)
     return op.Transpose(self, perm=[dim % rank for dim in dims]) if rank else self
-
-
-@lowering(aten.transpose.int, aten.transpose_copy.int, aten.swapaxes.default, aten.swapdims.default)
-def transpose(op: OpBuilder, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
-    return swap_axes(op, self, dim0, dim1)
 
 
 @lowering(aten.t.default, aten.t_copy.default)
@@ -235,19 +218,15 @@ def reversed_axes(op: OpBuilder, self: ir.Value) -> ir.Value:
     return op.Transpose(self, perm=list(range(op.rank(self)))[::-1])
 
 
-@lowering(aten.movedim.intlist, aten.moveaxis.intlist)
-def movedim(op: OpBuilder, self: ir.Value, source: Sequence[int], destination: Sequence[int]) -> ir.Value:
+@lowering(aten.movedim.intlist, aten.moveaxis.intlist, aten.movedim.int, aten.moveaxis.int)
+def movedim(op: OpBuilder, self: ir.Value, source: int | Sequence[int], destination: int | Sequence[int]) -> ir.Value:
+    source, destination = ([axes] if isinstance(axes, int) else axes for axes in (source, destination))
     rank = op.rank(self)
     if rank == 0:
         return self
     place = {to % rank: origin % rank for origin, to in zip(source, destination, strict=True)}
     rest = iter(axis for axis in range(rank) if axis not in place.values())
     return op.Transpose(self, perm=[place[axis] if axis in place else next(rest) for axis in range(rank)])
-
-
-@lowering(aten.movedim.int, aten.moveaxis.int)
-def movedim_one(op: OpBuilder, self: ir.Value, source: int, destination: int) -> ir.Value:
-    return movedim(op, self, [source], [destination])
 
 
 # ---- sizes of 1 repeated

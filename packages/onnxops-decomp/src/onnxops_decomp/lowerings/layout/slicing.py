@@ -93,18 +93,13 @@ def from_start(op: OpBuilder, index: Size, size: Size) -> Size:
     return op.Where(op.Less(index, 0), op.Add(index, size), index)
 
 
-@lowering(aten.narrow.default, aten.narrow_copy.default)
+@lowering(aten.narrow.default, aten.narrow_copy.default, aten.narrow.Tensor)
 def narrow(op: OpBuilder, self: ir.Value, dim: int, start: Size, length: Size) -> ir.Value:
     axis = axis_in(op.rank(self), dim)
-    start = from_start(op, start, op.size(self, axis))
+    start = from_start(
+        op, op.cast(start, ir.DataType.INT64) if isinstance(start, ir.Value) else start, op.size(self, axis)
+    )
     return take_slice(op, self, axis, start, op.size_add(start, length))
-
-
-@lowering(aten.narrow.Tensor)
-def narrow_tensor(op: OpBuilder, self: ir.Value, dim: int, start: ir.Value, length: Size) -> ir.Value:
-    axis = axis_in(op.rank(self), dim)
-    begin = from_start(op, op.cast(start, ir.DataType.INT64), op.size(self, axis))
-    return take_slice(op, self, axis, begin, op.size_add(begin, length))
 
 
 # ---- several parts
@@ -229,34 +224,23 @@ def unbind(op: OpBuilder, self: ir.Value, dim: int = 0) -> list[ir.Value]:
     return [op.Gather(self, index, axis=axis) for index in range(count)]
 
 
-@lowering(aten.hsplit.int)
-def hsplit(op: OpBuilder, self: ir.Value, sections: int) -> list[ir.Value]:
-    return tensor_split(op, self, sections, 0 if op.rank(self) == 1 else 1)
+def _split(op: OpBuilder, value: ir.Value, parts: int | Sequence[int], axis: int) -> list[ir.Value]:
+    return tensor_split(op, value, parts, axis) if isinstance(parts, int) else split_before(op, value, parts, axis)
 
 
-@lowering(aten.hsplit.array)
-def hsplit_array(op: OpBuilder, self: ir.Value, indices: Sequence[int]) -> list[ir.Value]:
-    return split_before(op, self, indices, 0 if op.rank(self) == 1 else 1)
+@lowering(aten.hsplit.int, aten.hsplit.array)
+def hsplit(op: OpBuilder, self: ir.Value, parts: int | Sequence[int]) -> list[ir.Value]:
+    return _split(op, self, parts, 0 if op.rank(self) == 1 else 1)
 
 
-@lowering(aten.vsplit.int)
-def vsplit(op: OpBuilder, self: ir.Value, sections: int) -> list[ir.Value]:
-    return tensor_split(op, self, sections, 0)
+@lowering(aten.vsplit.int, aten.vsplit.array)
+def vsplit(op: OpBuilder, self: ir.Value, parts: int | Sequence[int]) -> list[ir.Value]:
+    return _split(op, self, parts, 0)
 
 
-@lowering(aten.vsplit.array)
-def vsplit_array(op: OpBuilder, self: ir.Value, indices: Sequence[int]) -> list[ir.Value]:
-    return split_before(op, self, indices, 0)
-
-
-@lowering(aten.dsplit.int)
-def dsplit(op: OpBuilder, self: ir.Value, sections: int) -> list[ir.Value]:
-    return tensor_split(op, self, sections, 2)
-
-
-@lowering(aten.dsplit.array)
-def dsplit_array(op: OpBuilder, self: ir.Value, indices: Sequence[int]) -> list[ir.Value]:
-    return split_before(op, self, indices, 2)
+@lowering(aten.dsplit.int, aten.dsplit.array)
+def dsplit(op: OpBuilder, self: ir.Value, parts: int | Sequence[int]) -> list[ir.Value]:
+    return _split(op, self, parts, 2)
 
 
 # ---- other orders

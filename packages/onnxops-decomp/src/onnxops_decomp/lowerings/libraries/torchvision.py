@@ -29,7 +29,8 @@ def _static(size: Size, name: str) -> int:
     return size
 
 
-def _roi_align(
+@lowering("torchvision::roi_align")
+def roi_align(
     op: OpBuilder,
     input: ir.Value,
     rois: ir.Value,
@@ -52,20 +53,6 @@ def _roi_align(
     )
 
 
-@lowering("torchvision::roi_align")
-def roi_align(
-    op: OpBuilder,
-    input: ir.Value,
-    rois: ir.Value,
-    spatial_scale: float,
-    pooled_height: Size,
-    pooled_width: Size,
-    sampling_ratio: int,
-    aligned: bool,
-) -> ir.Value:
-    return _roi_align(op, input, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned)
-
-
 @lowering("torchvision::ps_roi_align")
 def ps_roi_align(
     op: OpBuilder,
@@ -78,7 +65,7 @@ def ps_roi_align(
 ) -> tuple[ir.Value, None]:
     """Pool every channel everywhere, then keep for each bin the channel that belongs to it."""
     height, width = _static(pooled_height, "pooled_height"), _static(pooled_width, "pooled_width")
-    pooled = _roi_align(op, input, rois, spatial_scale, height, width, sampling_ratio, True)
+    pooled = roi_align(op, input, rois, spatial_scale, height, width, sampling_ratio, True)
     bins = height * width
     channels = op.size_floordiv(op.size(input, 1), bins)
     regions = op.size(rois, 0)

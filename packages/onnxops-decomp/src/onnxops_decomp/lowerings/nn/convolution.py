@@ -91,42 +91,28 @@ def _convolution_by_product(
     return result if bias is None else op.Add(result, op.Unsqueeze(bias, list(range(1, spatial + 1))))
 
 
-@lowering(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
+@lowering(
+    *(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default),
+    *(aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding),
+)
 def conv(
     op: OpBuilder,
     input: ir.Value,
     weight: ir.Value,
     bias: ir.Value | None = None,
     stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    groups: int = 1,
-) -> ir.Value:
-    spatial = op.rank(weight) - 2
-    x, unbatched = batched(op, input, spatial)
-    pads = per_axis(padding, spatial) * 2
-    result = _convolved(op, x, weight, bias, per_axis(stride, spatial), pads, per_axis(dilation, spatial), groups)
-    return op.Squeeze(result, [0]) if unbatched else result
-
-
-@lowering(aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding)
-def conv_padding(
-    op: OpBuilder,
-    input: ir.Value,
-    weight: ir.Value,
-    bias: ir.Value | None = None,
-    stride: Sequence[int] = (1,),
-    padding: str = "valid",
+    padding: Sequence[int] | str = (0,),
     dilation: Sequence[int] = (1,),
     groups: int = 1,
 ) -> ir.Value:
     spatial = op.rank(weight) - 2
     x, unbatched = batched(op, input, spatial)
     dilations = per_axis(dilation, spatial)
-    pads = [0] * (2 * spatial)
     if padding == "same":
         totals = [d * (k - 1) for d, k in zip(dilations, _kernel_sizes(op, weight), strict=True)]
         pads = [total // 2 for total in totals] + [total - total // 2 for total in totals]
+    else:
+        pads = per_axis((0,) if isinstance(padding, str) else padding, spatial) * 2
     result = _convolved(op, x, weight, bias, per_axis(stride, spatial), pads, dilations, groups)
     return op.Squeeze(result, [0]) if unbatched else result
 

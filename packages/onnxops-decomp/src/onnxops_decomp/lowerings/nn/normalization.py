@@ -151,7 +151,8 @@ def _batch_normalized(
     return op.cast(result, dtype)
 
 
-def _native_batch_norm(
+@lowering(aten._native_batch_norm_legit_functional.default)
+def native_batch_norm_functional(
     op: OpBuilder,
     input: ir.Value,
     weight: ir.Value | None,
@@ -197,61 +198,25 @@ def _updated(op: OpBuilder, running: ir.Value | None, batch: ir.Value, momentum:
     return op.Add(op.Mul(running, 1.0 - momentum), op.Mul(op.cast(batch, dtype), momentum))
 
 
-@lowering(aten.native_batch_norm.default)
+@lowering(
+    *(aten.native_batch_norm.default, aten._native_batch_norm_legit.no_stats),
+    aten._native_batch_norm_legit_no_training.default,
+)
 def native_batch_norm(
     op: OpBuilder,
     input: ir.Value,
     weight: ir.Value | None,
     bias: ir.Value | None,
-    running_mean: ir.Value | None,
-    running_var: ir.Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
+    running_mean: ir.Value | None = None,
+    running_var: ir.Value | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> tuple[ir.Value, ...]:
-    return _native_batch_norm(op, input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
-
-
-@lowering(aten._native_batch_norm_legit_functional.default)
-def native_batch_norm_functional(
-    op: OpBuilder,
-    input: ir.Value,
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    running_mean: ir.Value,
-    running_var: ir.Value,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[ir.Value | None, ...]:
-    return _native_batch_norm(op, input, weight, bias, running_mean, running_var, training, momentum, eps)
-
-
-@lowering(aten._native_batch_norm_legit.no_stats)
-def native_batch_norm_no_stats(
-    op: OpBuilder,
-    input: ir.Value,
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[ir.Value, ...]:
-    return _native_batch_norm(op, input, weight, bias, None, None, True, momentum, eps)[:3]
-
-
-@lowering(aten._native_batch_norm_legit_no_training.default)
-def native_batch_norm_no_training(
-    op: OpBuilder,
-    input: ir.Value,
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    running_mean: ir.Value,
-    running_var: ir.Value,
-    momentum: float,
-    eps: float,
-) -> tuple[ir.Value, ...]:
-    return _native_batch_norm(op, input, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
+    uses_batch = training or running_mean is None
+    return native_batch_norm_functional(op, input, weight, bias, running_mean, running_var, uses_batch, momentum, eps)[
+        :3
+    ]
 
 
 @lowering(aten.instance_norm.default)

@@ -223,18 +223,14 @@ for _dims in (1, 2, 3):
     lowering(f"aten::avg_pool{_dims}d")(_avg_pool_lowering(_dims))
 
 
-def _max_unpool(op: OpBuilder, self: ir.Value, indices: ir.Value, output_size: Sequence[Size]) -> ir.Value:
+@lowering(aten.max_unpool2d.default)
+def max_unpool2d(op: OpBuilder, self: ir.Value, indices: ir.Value, output_size: Sequence[Size]) -> ir.Value:
     spatial = len(output_size)
     lead = op.sizes(self)[: op.rank(self) - spatial]
     flat = [*lead, -1]
     zeros = op.expand(op.Reshape(op.constant(0, op.dtype(self)), [1]), [*lead, op.size_mul(*output_size)])
     scattered = op.ScatterElements(zeros, op.reshape(indices, flat), op.reshape(self, flat), axis=len(lead))
     return op.reshape(scattered, [*lead, *output_size])
-
-
-@lowering(aten.max_unpool2d.default)
-def max_unpool2d(op: OpBuilder, self: ir.Value, indices: ir.Value, output_size: Sequence[Size]) -> ir.Value:
-    return _max_unpool(op, self, indices, output_size)
 
 
 @lowering(aten.max_unpool3d.default)
@@ -246,4 +242,4 @@ def max_unpool3d(
     stride: Sequence[int],
     padding: Sequence[int],
 ) -> ir.Value:
-    return _max_unpool(op, self, indices, output_size)
+    return max_unpool2d(op, self, indices, output_size)

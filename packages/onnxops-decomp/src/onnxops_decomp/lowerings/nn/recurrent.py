@@ -188,23 +188,6 @@ def _padded(
     return op.Transpose(output, perm=[1, 0, 2]) if batch_first else output, *finals
 
 
-@lowering(aten.lstm.input)
-def lstm(
-    op: OpBuilder,
-    input: ir.Value,
-    hx: Sequence[ir.Value],
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[ir.Value, ...]:
-    network = _Network(_LSTM, params, has_biases, num_layers, dropout, train, bidirectional)
-    return _padded(op, network, input, hx, batch_first)
-
-
 @lowering(aten.mkldnn_rnn_layer.default)
 def mkldnn_rnn_layer(
     op: OpBuilder,
@@ -239,13 +222,13 @@ def mkldnn_rnn_layer(
 _MKLDNN_LSTM = 2
 
 
-def _plain_lowerings(cell: _Cell) -> tuple[Any, Any]:
-    """Return the lowerings of a network with one state, over padded and over packed sequences."""
+def _lowerings(cell: _Cell) -> tuple[Any, Any]:
+    """Return the lowerings of a network over padded and over packed sequences; that of LSTM has two states."""
 
     def padded(
         op: OpBuilder,
         input: ir.Value,
-        hx: ir.Value,
+        hx: ir.Value | Sequence[ir.Value],
         params: Sequence[ir.Value],
         has_biases: bool,
         num_layers: int,
@@ -255,13 +238,13 @@ def _plain_lowerings(cell: _Cell) -> tuple[Any, Any]:
         batch_first: bool,
     ) -> tuple[ir.Value, ...]:
         network = _Network(cell, params, has_biases, num_layers, dropout, train, bidirectional)
-        return _padded(op, network, input, [hx], batch_first)
+        return _padded(op, network, input, _states(hx), batch_first)
 
     def packed(
         op: OpBuilder,
         data: ir.Value,
         batch_sizes: ir.Value,
-        hx: ir.Value,
+        hx: ir.Value | Sequence[ir.Value],
         params: Sequence[ir.Value],
         has_biases: bool,
         num_layers: int,
@@ -270,32 +253,19 @@ def _plain_lowerings(cell: _Cell) -> tuple[Any, Any]:
         bidirectional: bool,
     ) -> tuple[ir.Value, ...]:
         network = _Network(cell, params, has_biases, num_layers, dropout, train, bidirectional)
-        return _packed(op, network, data, batch_sizes, [hx])
+        return _packed(op, network, data, batch_sizes, _states(hx))
 
     return padded, packed
 
 
-for _name, _cell in {"gru": _GRU, "rnn_tanh": _RNN["tanh"], "rnn_relu": _RNN["relu"]}.items():
-    _of_padded, _of_packed = _plain_lowerings(_cell)
+def _states(hx: ir.Value | Sequence[ir.Value]) -> Sequence[ir.Value]:
+    return [hx] if isinstance(hx, ir.Value) else hx
+
+
+for _name, _cell in {"lstm": _LSTM, "gru": _GRU, "rnn_tanh": _RNN["tanh"], "rnn_relu": _RNN["relu"]}.items():
+    _of_padded, _of_packed = _lowerings(_cell)
     lowering(f"aten::{_name}.input")(_of_padded)
     lowering(f"aten::{_name}.data")(_of_packed)
-
-
-@lowering(aten.lstm.data)
-def lstm_packed(
-    op: OpBuilder,
-    data: ir.Value,
-    batch_sizes: ir.Value,
-    hx: Sequence[ir.Value],
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[ir.Value, ...]:
-    network = _Network(_LSTM, params, has_biases, num_layers, dropout, train, bidirectional)
-    return _packed(op, network, data, batch_sizes, hx)
 
 
 def _packed(

@@ -188,14 +188,10 @@ def softmax(op: OpBuilder, self: ir.Value, dim: int, dtype: torch.dtype | None =
     return _along(op, "Softmax", _float(op, self, dtype), dim)
 
 
+@lowering(aten.special_log_softmax.default)
 @lowering(aten.log_softmax.int)
 def log_softmax(op: OpBuilder, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -> ir.Value:
     return _along(op, "LogSoftmax", _float(op, self, dtype), dim)
-
-
-@lowering(aten.special_log_softmax.default)
-def special_log_softmax(op: OpBuilder, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -> ir.Value:
-    return log_softmax(op, self, dim, dtype)
 
 
 @lowering(aten._softmax.default)

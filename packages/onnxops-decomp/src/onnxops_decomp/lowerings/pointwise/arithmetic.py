@@ -287,13 +287,8 @@ def ceil(op: OpBuilder, self: ir.Value) -> ir.Value:
     return _rounding(op, "Ceil", self)
 
 
-@lowering(aten.round.default)
-def round_(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return _rounding(op, "Round", self)
-
-
-@lowering(aten.round.decimals)
-def round_decimals(op: OpBuilder, self: ir.Value, decimals: int) -> ir.Value:
+@lowering(aten.round.default, aten.round.decimals)
+def round_(op: OpBuilder, self: ir.Value, decimals: int = 0) -> ir.Value:
     if not op.dtype(self).is_floating_point() or decimals == 0:
         return _rounding(op, "Round", self)
     scale = 10.0 ** abs(decimals)

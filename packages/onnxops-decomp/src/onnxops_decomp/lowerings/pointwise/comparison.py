@@ -110,10 +110,6 @@ def isreal(op: OpBuilder, self: ir.Value) -> ir.Value:
 
 
 @lowering(aten.signbit.default)
-def signbit(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return sign_bit(op, self)
-
-
 def sign_bit(op: OpBuilder, value: ir.Value) -> ir.Value:
     """Return whether the sign bit is set, also that of a negative zero (not that of a NaN)."""
     if value.dtype == BOOL or (value.dtype is not None and value.dtype.name.startswith("UINT")):

@@ -63,83 +63,16 @@ def real_and_complex(*operators: Operator) -> Callable[[F], F]:
     return enter
 
 
-@real_and_complex(aten._to_copy.default)
-def _to_copy(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
+@real_and_complex(
+    *(aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.prim_dtype),
+    aten.to.prim_Device,
+)
+def to(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None, copy: bool = False) -> ir.Value:
     return convert(op, self, dtype)
 
 
-@real_and_complex(aten.to.dtype)
-def to_dtype(
-    op: OpBuilder,
-    self: ir.Value,
-    dtype: torch.dtype,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: torch.memory_format | None = None,
-) -> ir.Value:
-    return convert(op, self, dtype)
-
-
-@real_and_complex(aten.to.dtype_layout)
-def to_dtype_layout(
-    op: OpBuilder,
-    self: ir.Value,
-    dtype: torch.dtype | None = None,
-    copy: bool = False,
-) -> ir.Value:
-    return convert(op, self, dtype)
-
-
-@real_and_complex(aten.to.device)
-def to_device(
-    op: OpBuilder,
-    self: ir.Value,
-    device: torch.device,
-    dtype: torch.dtype,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: torch.memory_format | None = None,
-) -> ir.Value:
-    return convert(op, self, dtype)
-
-
-@real_and_complex(aten.to.prim_dtype)
-def to_prim_dtype(
-    op: OpBuilder,
-    self: ir.Value,
-    dtype: torch.dtype | None = None,
-    non_blocking: bool = False,
-    copy: bool = False,
-) -> ir.Value:
-    return convert(op, self, dtype)
-
-
-@real_and_complex(aten.to.prim_Device)
-def to_prim_device(
-    op: OpBuilder,
-    self: ir.Value,
-    device: torch.device | None,
-    dtype: torch.dtype | None = None,
-    non_blocking: bool = False,
-    copy: bool = False,
-) -> ir.Value:
-    return convert(op, self, dtype)
-
-
-@real_and_complex(aten.to.other)
-def to_other(
-    op: OpBuilder,
-    self: ir.Value,
-    other: ir.Value,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: torch.memory_format | None = None,
-) -> ir.Value:
-    return _like(op, self, other)
-
-
-@real_and_complex(aten.type_as.default)
-def type_as(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
+@real_and_complex(aten.type_as.default, aten.to.other)
+def type_as(op: OpBuilder, self: ir.Value, other: ir.Value, copy: bool = False) -> ir.Value:
     return _like(op, self, other)
 
 

@@ -92,31 +92,19 @@ def _integer_dtype(dtype: object) -> ir.DataType:
     return to_ir(dtype) if isinstance(dtype, torch.dtype) else _INT64
 
 
-@lowering(aten.randint.default, aten.randint.generator)
-def randint(op: OpBuilder, high: Size, size: Sequence[Size], *, dtype: torch.dtype | None = None) -> ir.Value:
-    return randint_low(op, 0, high, size, dtype=dtype)
-
-
-@lowering(aten.randint.low, aten.randint.low_generator)
-def randint_low(
-    op: OpBuilder, low: Size, high: Size, size: Sequence[Size], *, dtype: torch.dtype | None = None
+@lowering(aten.randint.default, aten.randint.generator, aten.randint.low, aten.randint.low_generator)
+def randint(
+    op: OpBuilder, high: Size, size: Sequence[Size], low: Size = 0, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
     return _integers(op, uniform_numbers(op, size, _DOUBLE), low, high, _integer_dtype(dtype))
 
 
 @lowering(
-    aten.randint_like.default,
-    aten.randint_like.generator,
-    aten.randint_like.Tensor,
-    aten.randint_like.Tensor_generator,
+    *(aten.randint_like.default, aten.randint_like.generator, aten.randint_like.Tensor),
+    *(aten.randint_like.Tensor_generator, aten.randint_like.low_dtype, aten.randint_like.low_generator_dtype),
 )
-def randint_like(op: OpBuilder, self: ir.Value, high: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
-    return randint_like_low(op, self, 0, high, dtype=dtype)
-
-
-@lowering(aten.randint_like.low_dtype, aten.randint_like.low_generator_dtype)
-def randint_like_low(
-    op: OpBuilder, self: ir.Value, low: Operand, high: Operand, *, dtype: torch.dtype | None = None
+def randint_like(
+    op: OpBuilder, self: ir.Value, high: Operand, low: Operand = 0, *, dtype: torch.dtype | None = None
 ) -> ir.Value:
     uniform = op.RandomUniformLike(self, dtype=_DOUBLE)
     return _integers(op, uniform, low, high, op.dtype(self) if dtype is None else to_ir(dtype))
@@ -124,17 +112,12 @@ def randint_like_low(
 
 @lowering("aten::random.from")
 def random_from(op: OpBuilder, self: ir.Value, start: int, to: int | None) -> ir.Value:
-    return randint_like_low(op, self, start, _beyond(op, self) if to is None else to)
+    return randint_like(op, self, _beyond(op, self) if to is None else to, start)
 
 
-@lowering(aten.random.to)
-def random_to(op: OpBuilder, self: ir.Value, to: int) -> ir.Value:
-    return randint_like_low(op, self, 0, to)
-
-
-@lowering(aten.random.default)
-def random(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return randint_like_low(op, self, 0, _beyond(op, self))
+@lowering(aten.random.default, aten.random.to)
+def random(op: OpBuilder, self: ir.Value, to: int | None = None) -> ir.Value:
+    return randint_like(op, self, _beyond(op, self) if to is None else to)
 
 
 def _beyond(op: OpBuilder, value: ir.Value) -> int:
@@ -159,20 +142,12 @@ def randperm(op: OpBuilder, n: Size, *, dtype: torch.dtype | None = None) -> ir.
 # ---- distributions
 
 
-@lowering(aten.bernoulli.default)
-def bernoulli(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return op.cast(op.Less(rand_like(op, self), self), op.dtype(self))
-
-
-@lowering(aten.bernoulli.p)
-def bernoulli_p(op: OpBuilder, self: ir.Value, p: float = 0.5) -> ir.Value:
-    return op.cast(op.Less(op.RandomUniformLike(self, dtype=ir.DataType.FLOAT), p), op.dtype(self))
-
-
-@lowering(aten.bernoulli.Tensor)
-def bernoulli_tensor(op: OpBuilder, self: ir.Value, p: ir.Value) -> ir.Value:
-    uniform = op.RandomUniformLike(self, dtype=ir.DataType.FLOAT)
-    return op.cast(op.Less(uniform, op.cast(p, ir.DataType.FLOAT)), op.dtype(self))
+@lowering(aten.bernoulli.default, aten.bernoulli.p, aten.bernoulli.Tensor)
+def bernoulli(op: OpBuilder, self: ir.Value, p: Operand | None = None) -> ir.Value:
+    if p is None:
+        return op.cast(op.Less(rand_like(op, self), self), op.dtype(self))
+    probability = op.cast(p, ir.DataType.FLOAT) if isinstance(p, ir.Value) else p
+    return op.cast(op.Less(op.RandomUniformLike(self, dtype=ir.DataType.FLOAT), probability), op.dtype(self))
 
 
 @lowering(aten.normal.Tensor_Tensor)

@@ -37,7 +37,8 @@ def _weights(op: OpBuilder, like: ir.Value, weight: ir.Value | None, classes: ir
     return op.Where(counts, op.Gather(weight, classes), op.constant(0.0, dtype))
 
 
-def _nll(
+@lowering(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def nll_loss_forward(
     op: OpBuilder, self: ir.Value, target: ir.Value, weight: ir.Value | None, reduction: int, ignore_index: Size
 ) -> tuple[ir.Value, ir.Value]:
     """Return the negative log likelihood and the sum of the weights that it was divided by."""
@@ -56,13 +57,6 @@ def _nll(
     return (op.Div(summed, total) if reduction == MEAN else summed), total
 
 
-@lowering(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
-def nll_loss_forward(
-    op: OpBuilder, self: ir.Value, target: ir.Value, weight: ir.Value | None, reduction: int, ignore_index: Size
-) -> tuple[ir.Value, ir.Value]:
-    return _nll(op, self, target, weight, reduction, ignore_index)
-
-
 @lowering(aten.nll_loss.default, aten.nll_loss2d.default, aten.nll_loss_nd.default)
 def nll_loss(
     op: OpBuilder,
@@ -72,7 +66,7 @@ def nll_loss(
     reduction: int = MEAN,
     ignore_index: Size = -100,
 ) -> ir.Value:
-    return _nll(op, self, target, weight, reduction, ignore_index)[0]
+    return nll_loss_forward(op, self, target, weight, reduction, ignore_index)[0]
 
 
 @lowering(aten.margin_ranking_loss.default)

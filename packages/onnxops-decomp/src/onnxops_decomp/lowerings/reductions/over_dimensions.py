@@ -82,14 +82,9 @@ def to_float(op: OpBuilder, value: ir.Value, dtype: torch.dtype | None = None) -
     return value if op.dtype(value).is_floating_point() else op.cast(value, to_ir(torch.get_default_dtype()))
 
 
-@lowering(aten.sum.default)
-def sum_all(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
-    return reduce(op, "ReduceSum", summed_dtype(op, self, dtype), None)
-
-
-@lowering(aten.sum.dim_IntList)
-def sum_dim(
-    op: OpBuilder, self: ir.Value, dim: Dims, keepdim: bool = False, dtype: torch.dtype | None = None
+@lowering(aten.sum.default, aten.sum.dim_IntList)
+def sum(
+    op: OpBuilder, self: ir.Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> ir.Value:
     return reduce(op, "ReduceSum", summed_dtype(op, self, dtype), dim, keepdim)
 
@@ -102,17 +97,12 @@ def _without_nan(op: OpBuilder, value: ir.Value) -> ir.Value:
 def nansum(
     op: OpBuilder, self: ir.Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> ir.Value:
-    return sum_dim(op, _without_nan(op, self), dim, keepdim, dtype)
+    return sum(op, _without_nan(op, self), dim, keepdim, dtype)
 
 
-@lowering(aten.mean.default)
-def mean_all(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
-    return mean_dim(op, self, None, False, dtype)
-
-
-@lowering(aten.mean.dim)
-def mean_dim(
-    op: OpBuilder, self: ir.Value, dim: Dims, keepdim: bool = False, dtype: torch.dtype | None = None
+@lowering(aten.mean.default, aten.mean.dim)
+def mean_of_dtype(
+    op: OpBuilder, self: ir.Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> ir.Value:
     return mean(op, self if dtype is None else op.cast(self, to_ir(dtype)), dim, keepdim)
 
@@ -127,14 +117,9 @@ def nanmean(
     return op.Div(total, reduce(op, "ReduceSum", counted, dim, keepdim))
 
 
-@lowering(aten.prod.default)
-def prod_all(op: OpBuilder, self: ir.Value, dtype: torch.dtype | None = None) -> ir.Value:
-    return reduce(op, "ReduceProd", summed_dtype(op, self, dtype), None)
-
-
-@lowering(aten.prod.dim_int)
-def prod_dim(
-    op: OpBuilder, self: ir.Value, dim: int, keepdim: bool = False, dtype: torch.dtype | None = None
+@lowering(aten.prod.default, aten.prod.dim_int)
+def prod(
+    op: OpBuilder, self: ir.Value, dim: int | None = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> ir.Value:
     return reduce(op, "ReduceProd", summed_dtype(op, self, dtype), dim, keepdim)
 
@@ -162,24 +147,14 @@ def extremum(op: OpBuilder, op_type: str, value: ir.Value, dim: Dims, keepdim: b
     return op.Where(_has_nan(op, value, dim, keepdim), math.nan, result)
 
 
-@lowering(aten.amax.default)
+@lowering(aten.amax.default, aten.max.default)
 def amax(op: OpBuilder, self: ir.Value, dim: Dims = (), keepdim: bool = False) -> ir.Value:
     return extremum(op, "ReduceMax", self, dim, keepdim)
 
 
-@lowering(aten.amin.default)
+@lowering(aten.amin.default, aten.min.default)
 def amin(op: OpBuilder, self: ir.Value, dim: Dims = (), keepdim: bool = False) -> ir.Value:
     return extremum(op, "ReduceMin", self, dim, keepdim)
-
-
-@lowering(aten.max.default)
-def max_all(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return amax(op, self)
-
-
-@lowering(aten.min.default)
-def min_all(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return amin(op, self)
 
 
 def _position(op: OpBuilder, op_type: str, value: ir.Value, axis: int, keepdim: bool) -> ir.Value:
@@ -259,7 +234,7 @@ def _moments(op: OpBuilder, value: ir.Value, dim: Dims, correction: float, keepd
     else:
         squares = reduce(op, "ReduceSum", op.Mul(deviation, deviation), dim, keepdim)
         variance = op.Div(squares, _degrees_of_freedom(op, count, correction, op.dtype(value)))
-    return variance, center if keepdim else mean_dim(op, value, dim, False)
+    return variance, center if keepdim else mean(op, value, dim)
 
 
 def _degrees_of_freedom(op: OpBuilder, count: Size, correction: float, dtype: ir.DataType) -> ir.Value:
@@ -268,80 +243,53 @@ def _degrees_of_freedom(op: OpBuilder, count: Size, correction: float, dtype: ir
     return op.Max(op.Sub(op.cast(count, dtype), correction), 0)
 
 
-@lowering(aten.var_mean.correction)
+@lowering(aten.var_mean.correction, aten.var_mean.default, aten.var_mean.dim)
 def var_mean(
-    op: OpBuilder, self: ir.Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+    op: OpBuilder,
+    self: ir.Value,
+    dim: Dims = None,
+    correction: float | None = None,
+    keepdim: bool = False,
+    unbiased: bool = True,
 ) -> tuple[ir.Value, ir.Value]:
-    return _moments(op, self, dim, 1 if correction is None else correction, keepdim)
+    return _moments(op, self, dim, int(unbiased) if correction is None else correction, keepdim)
 
 
-@lowering(aten.var_mean.default)
-def var_mean_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> tuple[ir.Value, ir.Value]:
-    return _moments(op, self, None, int(unbiased), False)
-
-
-@lowering(aten.var_mean.dim)
-def var_mean_dim(
-    op: OpBuilder, self: ir.Value, dim: Dims, unbiased: bool = True, keepdim: bool = False
-) -> tuple[ir.Value, ir.Value]:
-    return _moments(op, self, dim, int(unbiased), keepdim)
-
-
-@lowering(aten.var.correction)
+@lowering(aten.var.correction, aten.var.default, aten.var.dim)
 def var(
-    op: OpBuilder, self: ir.Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+    op: OpBuilder,
+    self: ir.Value,
+    dim: Dims = None,
+    correction: float | None = None,
+    keepdim: bool = False,
+    unbiased: bool = True,
 ) -> ir.Value:
-    return var_mean(op, self, dim, correction, keepdim)[0]
+    return var_mean(op, self, dim, correction, keepdim, unbiased)[0]
 
 
-@lowering(aten.var.default)
-def var_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
-    return var_mean_all(op, self, unbiased)[0]
-
-
-@lowering(aten.var.dim)
-def var_dim(op: OpBuilder, self: ir.Value, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
-    return var_mean_dim(op, self, dim, unbiased, keepdim)[0]
-
-
-def _root(op: OpBuilder, moments: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:
-    return op.Sqrt(moments[0]), moments[1]
-
-
-@lowering(aten.std_mean.correction)
+@lowering(aten.std_mean.correction, aten.std_mean.default, aten.std_mean.dim)
 def std_mean(
-    op: OpBuilder, self: ir.Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+    op: OpBuilder,
+    self: ir.Value,
+    dim: Dims = None,
+    correction: float | None = None,
+    keepdim: bool = False,
+    unbiased: bool = True,
 ) -> tuple[ir.Value, ir.Value]:
-    return _root(op, var_mean(op, self, dim, correction, keepdim))
+    variance, average = var_mean(op, self, dim, correction, keepdim, unbiased)
+    return op.Sqrt(variance), average
 
 
-@lowering(aten.std_mean.default)
-def std_mean_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> tuple[ir.Value, ir.Value]:
-    return _root(op, var_mean_all(op, self, unbiased))
-
-
-@lowering(aten.std_mean.dim)
-def std_mean_dim(
-    op: OpBuilder, self: ir.Value, dim: Dims, unbiased: bool = True, keepdim: bool = False
-) -> tuple[ir.Value, ir.Value]:
-    return _root(op, var_mean_dim(op, self, dim, unbiased, keepdim))
-
-
-@lowering(aten.std.correction)
+@lowering(aten.std.correction, aten.std.default, aten.std.dim)
 def std(
-    op: OpBuilder, self: ir.Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+    op: OpBuilder,
+    self: ir.Value,
+    dim: Dims = None,
+    correction: float | None = None,
+    keepdim: bool = False,
+    unbiased: bool = True,
 ) -> ir.Value:
-    return std_mean(op, self, dim, correction, keepdim)[0]
-
-
-@lowering(aten.std.default)
-def std_all(op: OpBuilder, self: ir.Value, unbiased: bool = True) -> ir.Value:
-    return std_mean_all(op, self, unbiased)[0]
-
-
-@lowering(aten.std.dim)
-def std_dim(op: OpBuilder, self: ir.Value, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> ir.Value:
-    return std_mean_dim(op, self, dim, unbiased, keepdim)[0]
+    return std_mean(op, self, dim, correction, keepdim, unbiased)[0]
 
 
 # ---- norms
@@ -374,26 +322,16 @@ def linalg_vector_norm(
     return op.cast(op.Pow(reduce(op, "ReduceSum", powers, dim, keepdim), root), narrow)
 
 
-@lowering(aten.norm.Scalar)
-def norm(op: OpBuilder, self: ir.Value, p: float = 2) -> ir.Value:
-    return linalg_vector_norm(op, self, p)
-
-
-@lowering(aten.norm.ScalarOpt_dim)
-def norm_dim(op: OpBuilder, self: ir.Value, p: float | None, dim: Dims, keepdim: bool = False) -> ir.Value:
-    return linalg_vector_norm(op, self, 2 if p is None else p, dim, keepdim)
-
-
-@lowering(aten.norm.ScalarOpt_dim_dtype)
-def norm_dim_dtype(
-    op: OpBuilder, self: ir.Value, p: float | None, dim: Dims, keepdim: bool, dtype: torch.dtype
+@lowering(aten.norm.Scalar, aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype, aten.norm.ScalarOpt_dtype)
+def norm(
+    op: OpBuilder,
+    self: ir.Value,
+    p: float | None = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> ir.Value:
     return linalg_vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype)
-
-
-@lowering(aten.norm.ScalarOpt_dtype)
-def norm_dtype(op: OpBuilder, self: ir.Value, p: float | None, dtype: torch.dtype) -> ir.Value:
-    return linalg_vector_norm(op, self, 2 if p is None else p, None, False, dtype)
 
 
 @lowering(aten.logsumexp.default)

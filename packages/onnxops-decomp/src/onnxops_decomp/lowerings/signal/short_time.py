@@ -68,7 +68,7 @@ def _with_parts(op: OpBuilder, signal: ir.Value) -> ir.Value:
     return signal if is_complex(signal) else op.Unsqueeze(signal, [op.rank(signal)])
 
 
-@real_and_complex(aten.stft.default)
+@real_and_complex(aten.stft.default, aten.stft.center)
 def stft(
     op: OpBuilder,
     self: ir.Value,
@@ -76,36 +76,7 @@ def stft(
     hop_length: int | None = None,
     win_length: int | None = None,
     window: ir.Value | None = None,
-    normalized: bool = False,
-    onesided: bool | None = None,
-    return_complex: bool | None = None,
-    align_to_window: bool | None = None,
-) -> ir.Value:
-    return stft_center(
-        op,
-        self,
-        n_fft,
-        hop_length,
-        win_length,
-        window,
-        False,
-        "",
-        normalized,
-        onesided,
-        return_complex,
-        align_to_window,
-    )
-
-
-@real_and_complex(aten.stft.center)
-def stft_center(
-    op: OpBuilder,
-    self: ir.Value,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: ir.Value | None = None,
-    center: bool = True,
+    center: bool = False,
     pad_mode: str = "reflect",
     normalized: bool = False,
     onesided: bool | None = None,

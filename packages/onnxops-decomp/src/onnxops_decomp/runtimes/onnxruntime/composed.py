@@ -91,12 +91,13 @@ def _reduction_of_long(position: str) -> Callable[..., ir.Value | None]:
     def reduced(
         op: OpBuilder,
         x: ir.Value,
-        axes: ir.Value | None = None,
+        axes: ir.Value | Sequence[int] | None = None,
         *,
         keepdims: int = 1,
         noop_with_empty_axes: int = 0,
     ) -> ir.Value | None:
-        dims, chosen = dims_of(x), op.static(axes)
+        # Below opset 18 axes are an attribute.
+        dims, chosen = dims_of(x), op.static(op.constant(axes) if isinstance(axes, Sequence) else axes)
         if dims is None or (axes is not None and (chosen is None or not chosen.size)) or op.opset < _GATHER_ELEMENTS:
             return None
         places = range(len(dims)) if chosen is None else [int(axis) % len(dims) for axis in chosen]

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxops_decomp.builder.runtime import Runtime
 from onnxops_decomp.passes.matching import operand, producer
+from onnxops_decomp.runtimes.onnxruntime.float_weights import KeepFloatWeights
 from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import (
     compute_dtype,
     is_older,
@@ -17,6 +18,7 @@ from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import (
     without_kernels,
 )
 from onnxops_decomp.runtimes.onnxruntime.operators import FORMS
+from onnxops_decomp.runtimes.onnxruntime.padding import KeepPaddingApart
 from onnxops_decomp.spec.inference import dims_of
 
 if TYPE_CHECKING:
@@ -69,4 +71,6 @@ def _raise_to_rank_of_factor(op: OpBuilder, values: list[ir.Value | None]) -> No
         values[1 - index] = op.Unsqueeze(values[1 - index], list(range(len(wanted) - len(rank))))
 
 
-ONNXRUNTIME = Runtime(compute_dtype, without_kernels(), FORMS, _prepare, refusal, least_outputs())
+ONNXRUNTIME = Runtime(
+    compute_dtype, without_kernels(), FORMS, _prepare, refusal, least_outputs(), (KeepPaddingApart, KeepFloatWeights)
+)

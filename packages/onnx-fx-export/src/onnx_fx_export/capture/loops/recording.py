@@ -1,0 +1,200 @@
+"""Records the body of a loop over rows, once for each way through it.
+
+torch.export cannot know how often ``for row in hits:`` repeats its body. While a model is captured, such a loop gets a
+row without contents, and marks in the graph show where its body begins and ends. Where the body decides by data, the
+loop repeats it and answers otherwise, until each way was taken. What a body does to the variables of its function and
+to tensors is in the graph; :mod:`onnx_fx_export.capture.loops.expansion` makes one loop of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from onnx_fx_export.errors import CaptureError
+from onnx_fx_export.sizes.texts import asking_frame
+from onnx_fx_export.torch_private import is_decided_by_data, undecided_condition
+from onnxops_core.exporting import original, replaced
+
+__all__ = ["RowLoops", "loop_marks", "place_of"]
+
+_NAMESPACE = "onnx_fx_export_loops"
+# Ways through one body.
+_MOST_WAYS = 16
+
+
+@dataclasses.dataclass
+class _Body:
+    """One way through the body of a loop.
+
+    Attributes:
+        loop: Number of the loop.
+        way: Number of the way.
+        answers: What the conditions that data decides are taken for, in the order in which they come.
+        asked: How many were met.
+    """
+
+    loop: int
+    way: int
+    answers: list[bool]
+    asked: int = 0
+
+    def answer(self, condition: torch.Tensor) -> bool:
+        """Mark a condition in the graph, and return what it is taken for."""
+        if self.asked == len(self.answers):
+            self.answers.append(True)
+        found = self.answers[self.asked]
+        self.asked += 1
+        loop_marks().decide(condition, self.loop, self.way, found)
+        return found
+
+
+class RowLoops(TorchFunctionMode):
+    """Records loops while it is active.
+
+    Attributes:
+        count: How many loops were met.
+        broken: Where a body did not come to its end, as by ``break``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.broken: FrameType | None = None
+        self._body: _Body | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> RowLoops:
+        places = [(torch.Tensor, "__iter__", self._iterated), (torch.SymBool, "__bool__", self._truth)]
+        self._stack.enter_context(replaced(places))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._stack.close()
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Answer whether a tensor is true, in the body of a loop, and read and write at positions that data gives."""
+        if self._body is not None:
+            if func is torch.Tensor.__bool__:
+                return self._body.answer(args[0])
+            # As a number the position would be read from the tensor first.
+            if func is torch.Tensor.__getitem__ and _is_position(args[1]):
+                return torch.ops.aten.index.Tensor(args[0], [args[1]])
+            if func is torch.Tensor.__setitem__ and _is_position(args[1]):
+                value = args[2] if isinstance(args[2], torch.Tensor) else args[0].new_tensor(args[2])
+                return args[0].index_put_((args[1],), value.to(args[0].dtype))
+        return func(*args, **(kwargs or {}))
+
+    def _truth(self, condition: Any) -> bool:
+        try:
+            return bool(original(torch.SymBool, "__bool__")(condition))
+        except Exception as error:
+            # The frame in between is that of the replacement; what torch asks for itself has no two ways.
+            if self._body is None or undecided_condition(error) is None or asking_frame(sys._getframe(2)) is None:
+                raise
+        return self._body.answer(torch.scalar_tensor(condition, dtype=torch.bool))
+
+    def _iterated(self, rows: torch.Tensor) -> Iterator[Any]:
+        count = rows.shape[0] if rows.dim() else 0
+        if self._body is not None or not isinstance(count, torch.SymInt) or not is_decided_by_data(count.node.expr):
+            return iter(original(torch.Tensor, "__iter__")(rows))
+        self.count += 1
+        return self._ways(rows, self.count)
+
+    def _ways(self, rows: torch.Tensor, loop: int) -> Iterator[torch.Tensor]:
+        """Yield a row for each way through the body.
+
+        Raises:
+            CaptureError: If the loop cannot be recorded.
+        """
+        frame, marks = sys._getframe(1), loop_marks()
+        names = {name: value for name, value in frame.f_locals.items() if isinstance(value, torch.Tensor)}
+        numbers = {name: value for name, value in frame.f_locals.items() if isinstance(value, int | float | str)}
+        # The last way is recorded twice, to see that the second time does the same as the first.
+        answers, repeated = list[bool](), False
+        for way in itertools.count():
+            before = _tensors(frame, names)
+            self._body = body = _Body(loop, way, answers)
+            self.broken = frame
+            yield marks.row(rows, loop, way)
+            self._body = self.broken = None
+            if changed := [name for name, value in numbers.items() if frame.f_locals.get(name) is not value]:
+                raise CaptureError(f"A loop whose length data decides counts in {', '.join(changed)}{place_of(frame)}")
+            marks.finish(before, _tensors(frame, names), loop, way)
+            if repeated:
+                return
+            answers = _next_answers(body)
+            if not answers:
+                answers, repeated = body.answers, True
+            if way == _MOST_WAYS:
+                raise CaptureError(f"There are more than {_MOST_WAYS} ways through a loop{place_of(frame)}")
+
+
+def _is_position(index: Any) -> bool:
+    """Tell whether an index is one integer in a tensor."""
+    if not isinstance(index, torch.Tensor) or index.dim() or index.dtype == torch.bool:
+        return False
+    return not index.dtype.is_floating_point and not index.dtype.is_complex
+
+
+def _tensors(frame: FrameType, names: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors that some variables hold now.
+
+    Raises:
+        CaptureError: If a variable holds no tensor any more.
+    """
+    values = frame.f_locals
+    if lost := [name for name in names if not isinstance(values.get(name), torch.Tensor)]:
+        raise CaptureError(f"A loop whose length data decides leaves no tensor in {', '.join(lost)}{place_of(frame)}")
+    return [values[name] for name in names]
+
+
+def place_of(frame: FrameType) -> str:
+    """Return the end of a message: where the loop is, and what to do."""
+    return f", at {frame.f_code.co_filename}:{frame.f_lineno}; torch.while_loop and torch.cond take its place."
+
+
+def _next_answers(body: _Body) -> list[bool]:
+    """Return the answers of the next way; none if each was taken."""
+    answers = body.answers[: body.asked]
+    while answers and not answers[-1]:
+        answers.pop()
+    return [*answers[:-1], False] if answers else []
+
+
+def _row_fake(rows: torch.Tensor, loop: int, way: int) -> torch.Tensor:
+    return rows.new_empty(rows.shape[1:])
+
+
+@functools.cache
+def loop_marks() -> Any:
+    """Define the operators on first use: a row, a decision, and the end of a body."""
+    library = torch.library.Library(_NAMESPACE, "DEF")
+    fakes: dict[str, Callable[..., Any]] = {
+        "row(Tensor rows, int loop, int way) -> Tensor": _row_fake,
+        "decide(Tensor condition, int loop, int way, bool answer) -> ()": lambda *args: None,
+        "finish(Tensor[] before, Tensor[] after, int loop, int way) -> ()": lambda *args: None,
+    }
+    for schema, fake in fakes.items():
+        name = library.define(schema)
+        library.impl(name, fake, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{_NAMESPACE}::{name}", fake, lib=library)
+    _LIBRARIES.append(library)
+    operators = getattr(torch.ops, _NAMESPACE)
+    for operator in (operators.decide.default, operators.finish.default):
+        torch.fx.node.has_side_effect(operator)
+    return operators
+
+
+_LIBRARIES: list[torch.library.Library] = []

@@ -1,0 +1,42 @@
+"""The capture of models with loops over rows of which data decides how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onnx_fx_export.capture.comparison import compare_at_other_sizes
+from onnx_fx_export.capture.loops.expansion import expand_loops
+from onnx_fx_export.capture.loops.recording import RowLoops, place_of
+from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.errors import CaptureError
+from onnx_fx_export.sizes.trial_runs import TrialRuns
+
+__all__ = ["record_loops"]
+
+_DIFFERS = "The loops over rows that were captured give other values than the model does."
+
+
+def record_loops(run: Callable[..., Run]) -> Recorded:
+    """Capture with the bodies of such loops recorded, and compare with the model.
+
+    Args:
+        run: Makes a run of torch.export.
+
+    Raises:
+        Exception: What torch.export raises, if it is for another reason.
+        CaptureError: If there is no such loop, it does more than a loop of tensors can hold, or the results differ.
+    """
+    loops = RowLoops()
+    how = run(around=loops)
+    recorded = record(how)
+    if loops.broken is not None:
+        raise CaptureError(f"A loop whose length data decides ends by break or return{place_of(loops.broken)}")
+    if not loops.count:
+        raise CaptureError("There is no loop over rows of which data decides how many there are.")
+    expand_loops(recorded.program)
+    request = how.request
+    if any(request.specs):
+        compare_at_other_sizes(recorded, how)
+    elif not TrialRuns(recorded.program, request.model, how.example, request.trial_runs).agree_on_example():
+        raise CaptureError(_DIFFERS)
+    return recorded

@@ -1,0 +1,87 @@
+"""What the caches of a model hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.requirements import transformers
+
+__all__ = ["Cache", "LayerCache", "as_dynamic", "kept_by", "layers_of", "past_of"]
+
+Cache = list[dict[str, torch.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCache:
+    """What one layer keeps.
+
+    Attributes:
+        key: Heads and width of its keys.
+        value: Heads and width of its values.
+        window: How many tokens it sees, if not all.
+    """
+
+    key: tuple[int, int]
+    value: tuple[int, int]
+    window: int | None = None
+
+
+def layers_of(model: Any, cache: Any) -> list[LayerCache]:
+    """Return what the layers of a cache of keys and values hold.
+
+    Args:
+        model: The model whose cache it is.
+        cache: A cache that has read at least one token.
+
+    Raises:
+        InvalidArgumentError: If it holds something else.
+    """
+    name, known = type(model).__name__, transformers().cache_utils
+    kinds = (known.DynamicLayer, known.DynamicSlidingWindowLayer)
+    if not isinstance(cache, known.DynamicCache):
+        raise InvalidArgumentError(
+            f"{name} cannot be written as a folder for generation: its cache is {type(cache).__name__}, and so far "
+            "only a DynamicCache is known."
+        )
+    for number, layer in enumerate(cache.layers):
+        if type(layer) not in kinds:
+            raise InvalidArgumentError(
+                f"{name} cannot be written as a folder for generation: layer {number} of its cache is "
+                f"{type(layer).__name__}, and so far only keys and values are known ({kinds[0].__name__}, "
+                f"{kinds[1].__name__})."
+            )
+    return [
+        LayerCache(_heads(layer.keys), _heads(layer.values), getattr(layer, "sliding_window", None))
+        for layer in cache.layers
+    ]
+
+
+def _heads(x: torch.Tensor) -> tuple[int, int]:
+    """Return the heads and the width of keys or values (B, heads, T, width)."""
+    return x.shape[1], x.shape[3]
+
+
+def past_of(layers: list[LayerCache], batch: int, length: int, dtype: torch.dtype) -> Cache:
+    """Return keys and values of zeros (B, heads, T, width), as an example."""
+
+    def past(shape: tuple[int, int]) -> torch.Tensor:
+        return torch.zeros(batch, shape[0], length, shape[1], dtype=dtype)
+
+    return [{"key": past(layer.key), "value": past(layer.value)} for layer in layers]
+
+
+def as_dynamic(cache: Cache) -> Any:
+    """Return keys and values as a cache of transformers.
+
+    Without the model's configuration no layer forgets: the masks alone tell how far a sliding window sees.
+    """
+    return transformers().DynamicCache([(layer["key"], layer["value"]) for layer in cache])
+
+
+def kept_by(cache: Any) -> Cache:
+    """Return the keys and values of a cache of transformers."""
+    return [{"key": layer.keys, "value": layer.values} for layer in cache.layers]

@@ -1,0 +1,156 @@
+"""What the kinds of models have in common."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from onnx_fx_export.generation.caches import LayerCache
+from onnx_fx_export.generation.config import context_length, stop_tokens
+from onnx_fx_export.generation.requirements import transformers
+
+__all__ = ["Batch", "Kind", "Part", "Tokens"]
+
+Tokens = npt.NDArray[np.int64]
+Inputs = dict[str, npt.NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One graph of a folder, and the call that it is exported with.
+
+    Attributes:
+        file: The name of its file.
+        module: What is exported.
+        args: An example of a call.
+        dynamic_shapes: Which of its dimensions are dynamic.
+        input_names: Names of the inputs, if the parameters of the module do not give them.
+        optional: Inputs that are left out of a graph that does not read them.
+    """
+
+    file: str
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    dynamic_shapes: tuple[Any, ...]
+    input_names: list[str] | None = None
+    optional: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Prompts that are continued together.
+
+    Attributes:
+        lengths: How long each prompt is.
+        inputs: All of them, padded, by the names of the model's parameters.
+        rows: Each of them alone, without padding.
+    """
+
+    lengths: tuple[int, ...]
+    inputs: Inputs
+    rows: list[Inputs]
+
+
+class Kind(abc.ABC):
+    """How models of one kind are written, and compared with what was written.
+
+    Attributes:
+        model: A model of transformers.
+        parameters: What its forward has to take.
+        main_inputs: What its forward may read in the first place.
+        genai_type: What ONNX Runtime GenAI calls such a model, or None if it runs none.
+        shares_caches: Whether keys and values may be written as a cache that grows in place.
+        unit: What the lengths of prompts count.
+    """
+
+    genai_type: str | None = None
+    shares_caches: ClassVar = False
+    parameters: ClassVar[set[str]]
+    main_inputs: ClassVar[tuple[str, ...]]
+    unit = "tokens"
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    @property
+    @abc.abstractmethod
+    def layers(self) -> list[LayerCache]:
+        """What the layers of the decoder keep of the tokens that they have read."""
+
+    @abc.abstractmethod
+    def parts(self, *, last_logits: bool) -> list[Part]:
+        """Return the graphs of a folder; the decoder is the last one."""
+
+    @abc.abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Return what an engine has to know of the model."""
+
+    @abc.abstractmethod
+    def batch(self, lengths: tuple[int, ...]) -> Batch:
+        """Return random prompts of these lengths, without tokens that mean something to an engine."""
+
+    @abc.abstractmethod
+    def extended(self, row: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> dict[str, torch.Tensor]:
+        """Return the inputs by which the model goes on from a prompt and the tokens (T,) that follow it."""
+
+    @abc.abstractmethod
+    def prefix(self, batch: Batch) -> int:
+        """Return how many tokens of each result stand before the generated ones."""
+
+    def generate(self, inputs: Mapping[str, torch.Tensor], new: int) -> Tokens:
+        """Return what the model's own ``generate`` finds, the most likely token at each step: (``new``,), int64."""
+        stop, pad = stop_tokens(self.model)
+        settings = transformers().GenerationConfig(
+            do_sample=False, max_new_tokens=new, min_new_tokens=new, eos_token_id=stop or None, pad_token_id=pad,
+            use_cache=True,
+        )  # fmt: skip
+        with torch.no_grad(), _plain_search(self.model):
+            result = self._search(dict(inputs), settings)
+        answer: Tokens = result[0, result.shape[1] - new :].numpy()
+        return answer
+
+    def _search(self, inputs: dict[str, torch.Tensor], settings: Any) -> torch.Tensor:
+        result: torch.Tensor = self.model.generate(**inputs, generation_config=settings)
+        return result
+
+    def logits(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the model's own logits (T, vocabulary) for a prompt alone, float32."""
+        with torch.no_grad():
+            result: torch.Tensor = self.model(**inputs).logits
+        return result[0].float()
+
+    def sample_logits(self, length: int) -> torch.Tensor:
+        """Return the model's own logits (T, vocabulary) for ``length`` random tokens, float32."""
+        (row,) = self.batch((1,)).rows
+        return self.logits(self.extended(row, *self.draw((length,))))
+
+    def draw(self, lengths: Sequence[int]) -> list[Tokens]:
+        """Return random tokens that mean nothing to an engine."""
+        stop, pad = stop_tokens(self.model)
+        size = self.model.config.get_text_config(decoder=True).vocab_size
+        usual = np.setdiff1d(np.arange(size), [*stop, pad])
+        random = np.random.default_rng(0)
+        return [random.choice(usual, length) for length in lengths]
+
+    def context_length(self) -> int:
+        """Return the most tokens that a sequence may have."""
+        return context_length(self.model)
+
+
+@contextlib.contextmanager
+def _plain_search(model: Any) -> Iterator[None]:
+    """Let ``generate`` take nothing of the settings that a model comes with: each is about another search."""
+    own = model.generation_config
+    kept = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    model.generation_config = transformers().GenerationConfig(**{name: getattr(own, name) for name in kept})
+    try:
+        yield
+    finally:
+        model.generation_config = own

@@ -1,0 +1,55 @@
+"""Which kind a model is of."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.kinds.base import Kind
+from onnx_fx_export.generation.kinds.decoder import Decoder
+from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
+from onnx_fx_export.generation.kinds.recurrent import Recurrent
+from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
+from onnx_fx_export.generation.requirements import transformers
+
+__all__ = ["kind_of"]
+
+
+def kind_of(model: Any) -> Kind:
+    """Return the kind of a model.
+
+    Raises:
+        InvalidArgumentError: If it cannot generate, or is of no kind that can be written.
+    """
+    name, config = type(model).__name__, getattr(model, "config", None)
+    can = getattr(model, "can_generate", None)
+    if not isinstance(model, torch.nn.Module) or can is None or not can():
+        raise InvalidArgumentError(
+            f"{name} cannot generate. Pass a model of transformers with a language model head, such as "
+            "AutoModelForCausalLM loads."
+        )
+    kind: type[Kind] = EncoderDecoder if getattr(config, "is_encoder_decoder", False) else _decoder(model)
+    if str(model.main_input_name) not in kind.main_inputs:
+        raise InvalidArgumentError(
+            f"{name} reads {model.main_input_name}, and so far only models that read "
+            f"{' or '.join(kind.main_inputs)} can be written."
+        )
+    if missing := sorted(kind.parameters - set(inspect.signature(model.forward).parameters)):
+        raise InvalidArgumentError(
+            f"{name} cannot be written as a folder for generation: its forward has no {', '.join(missing)}."
+        )
+    return kind(model)
+
+
+def _decoder(model: Any) -> type[Kind]:
+    """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
+    if hasattr(model, "get_image_features"):
+        return VisionLanguage
+    if "cache_params" in inspect.signature(model.forward).parameters:
+        return Recurrent
+    cache = transformers().DynamicCache(config=model.config)
+    states = transformers().cache_utils.LinearAttentionCacheLayerMixin
+    return Recurrent if any(isinstance(layer, states) for layer in cache.layers) else Decoder

@@ -1,0 +1,143 @@
+"""A language model as one graph that reads prompts and goes on from them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept_by, layers_of, past_of
+from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config, stop_tokens
+from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
+
+__all__ = ["Decoder", "reading_last"]
+
+_BATCH, _NEW, _PAST = 2, 3, 5
+
+
+class Decoder(Kind):
+    """Models that read text and go on from it."""
+
+    genai_type: str | None = "decoder"
+    shares_caches = True
+    parameters: ClassVar = {"input_ids", "attention_mask", "past_key_values", "use_cache"}
+    main_inputs: ClassVar[tuple[str, ...]] = ("input_ids",)
+
+    @functools.cached_property
+    def layers(self) -> list[LayerCache]:
+        """Keys and values, as one token leaves them."""
+        with torch.no_grad():
+            token = torch.zeros(1, 1, dtype=torch.int64)
+            mask = torch.ones_like(token)
+            result = self.model(input_ids=token, attention_mask=mask, use_cache=True, return_dict=True)
+        return layers_of(self.model, getattr(result, "past_key_values", None))
+
+    def parts(self, *, last_logits: bool) -> list[Part]:
+        """Return the one graph, with an example of a step that follows others."""
+        dtype = next(self.model.parameters()).dtype
+        tokens = torch.zeros(_BATCH, _NEW, dtype=torch.int64)
+        mask = torch.ones(_BATCH, _PAST + _NEW, dtype=torch.int64)
+        kept = {0: "batch_size", 2: "past_sequence_length"}
+        shapes = (
+            {0: "batch_size", 1: "sequence_length"},
+            {0: "batch_size", 1: "total_sequence_length"},
+            [{"key": kept, "value": kept}] * len(self.layers),
+        )
+        args = (tokens, mask, past_of(self.layers, _BATCH, _PAST, dtype))
+        return [Part(MODEL_FILE, DecoderGraph(self.model, last_logits=last_logits), args, shapes)]
+
+    def config(self) -> dict[str, Any]:
+        """Return ``genai_config.json``."""
+        return genai_config(self.model, "decoder", decoder_config(self.model, self.layers, MODEL_FILE))
+
+    def batch(self, lengths: tuple[int, ...]) -> Batch:
+        """Return random prompts, padded on the left."""
+        return self.padded(self.draw(lengths))
+
+    def padded(self, rows: list[Tokens]) -> Batch:
+        """Return prompts as a batch, padded on the left."""
+        lengths, pad = tuple(map(len, rows)), stop_tokens(self.model)[1]
+        longest = max(lengths)
+        tokens = np.stack([np.pad(row, (longest - len(row), 0), constant_values=pad) for row in rows])
+        mask = np.stack([np.pad(np.ones_like(row), (longest - len(row), 0)) for row in rows])
+        return Batch(lengths, {"input_ids": tokens, "attention_mask": mask}, [{"input_ids": row} for row in rows])
+
+    def extended(self, row: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> dict[str, torch.Tensor]:
+        """Return prompt and tokens in one."""
+        ids = torch.from_numpy(np.concatenate([row["input_ids"], tokens]))[None]
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def prefix(self, batch: Batch) -> int:
+        """Return the length of the padded prompts."""
+        return int(batch.inputs["input_ids"].shape[1])
+
+
+class DecoderGraph(torch.nn.Module):
+    """The forward of a causal language model, with its cache as tensors.
+
+    Args:
+        model: A model of transformers with a language model head.
+        last_logits: Whether logits are computed for the last token of each row alone.
+    """
+
+    def __init__(self, model: Any, *, last_logits: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        self._head = model.get_output_embeddings() if last_logits else None
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: Cache
+    ) -> dict[str, torch.Tensor | Cache]:
+        """Return the logits of the new tokens, and the cache with their keys and values behind those of before.
+
+        Args:
+            input_ids: New tokens (B, S), int64.
+            attention_mask: 1 for a token and 0 for padding (B, P + S), int64.
+            past_key_values: Keys and values (B, heads, P, width) of each layer.
+
+        Returns:
+            ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
+        """
+        new = attention_mask[:, -input_ids.shape[1] :]
+        positions = {}
+        if self._takes_positions:
+            counted = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+            positions["position_ids"] = counted[:, -input_ids.shape[1] :]
+        with reading_last(self._head, new):
+            result = self.model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                past_key_values=as_dynamic(past_key_values),
+                use_cache=True,
+                return_dict=True,
+                **positions,
+            )
+        return {"logits": result.logits, "present": kept_by(result.past_key_values)}
+
+
+@contextlib.contextmanager
+def reading_last(head: torch.nn.Module | None, mask: torch.Tensor) -> Iterator[None]:
+    """Let the head of a model see of each row the last token that is not padding; of padding alone, some token."""
+    if head is None:
+        yield
+        return
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device) * mask
+    last = places.argmax(-1)
+
+    def picked(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        hidden, *others = args
+        index = last.reshape(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
+        return hidden.gather(1, index), *others
+
+    handle = head.register_forward_pre_hook(picked)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,253 @@
+"""Models that encode what they are given, and generate text about it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept_by, layers_of, past_of
+from onnx_fx_export.generation.config import CROSS_NAMES, decoder_config, genai_config, graph_config, stop_tokens
+from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
+from onnx_fx_export.generation.kinds.decoder import reading_last
+from onnx_fx_export.generation.requirements import transformers
+
+__all__ = ["EncoderDecoder"]
+
+ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
+_BATCH, _NEW, _PAST, _READ = 2, 3, 5, 7
+# ONNX Runtime GenAI reads sounds of one length.
+_GENAI_POSITIONS = 1500
+_AUDIO = "input_features"
+
+
+class EncoderDecoder(Kind):
+    """Models with a file that encodes a text or a sound, and one that goes on from it.
+
+    The encoder's file computes the keys and values by which the decoder attends to what was encoded, once; the
+    decoder's file reads them in the first step as in all others.
+    """
+
+    parameters: ClassVar = {"encoder_outputs", "decoder_input_ids", "past_key_values", "use_cache"}
+    main_inputs: ClassVar = ("input_ids", _AUDIO)
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.hears = model.main_input_name == _AUDIO
+        self.unit = "frames" if self.hears else "tokens"
+        is_whisper = model.config.model_type == "whisper" and model.config.max_source_positions == _GENAI_POSITIONS
+        self.genai_type = "whisper" if is_whisper else None
+        if self.hears and not hasattr(model.config, "max_source_positions"):
+            raise InvalidArgumentError(f"{type(model).__name__} does not say how long the sounds are that it reads.")
+
+    @functools.cached_property
+    def _first(self) -> Any:
+        """What the model returns for one prompt."""
+        (row,) = self.batch((_READ,)).rows
+        with torch.no_grad():
+            return self.model(**self.extended(row, np.zeros(0, np.int64)), use_cache=True, return_dict=True)
+
+    @functools.cached_property
+    def _cache(self) -> Any:
+        cache = self._first.past_key_values
+        if not isinstance(cache, transformers().EncoderDecoderCache):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation: its cache is "
+                f"{type(cache).__name__}, not an EncoderDecoderCache."
+            )
+        return cache
+
+    @functools.cached_property
+    def layers(self) -> list[LayerCache]:
+        """Keys and values of the tokens that the decoder has read."""
+        return layers_of(self.model, self._cache.self_attention_cache)
+
+    @functools.cached_property
+    def _cross(self) -> list[LayerCache]:
+        return layers_of(self.model, self._cache.cross_attention_cache)
+
+    def parts(self, *, last_logits: bool) -> list[Part]:
+        """Return encoder and decoder, with an example of a step that follows others."""
+        return [self._encoder(), self._decoder(last_logits)]
+
+    def _encoder(self) -> Part:
+        inputs = self.batch((_READ, _READ)).inputs
+        shape = {0: "batch_size"} if self.hears else {0: "batch_size", 1: "encoder_sequence_length"}
+        names = ["audio_features"] if self.hears else list(inputs)
+        args = tuple(torch.from_numpy(value) for value in inputs.values())
+        if self.hears:
+            args = (args[0].to(self.model.dtype),)
+        return Part(ENCODER_FILE, EncoderGraph(self.model, list(inputs)), args, (((shape,) * len(args)),), names)
+
+    def _decoder(self, last_logits: bool) -> Part:
+        dtype, states = self.model.dtype, self._first.encoder_last_hidden_state
+        read = {0: "batch_size", 1: "encoder_sequence_length"}
+        cross = {0: "batch_size", 2: "encoder_sequence_length"}
+        if self.hears:
+            del read[1], cross[2]
+        kept = {0: "batch_size", 2: "past_sequence_length"}
+        length = states.shape[1]
+        args = (
+            torch.zeros(_BATCH, _NEW, dtype=torch.int64),
+            torch.zeros(_BATCH, length, states.shape[2], dtype=dtype),
+            None if self.hears else torch.ones(_BATCH, length, dtype=torch.int64),
+            past_of(self.layers, _BATCH, _PAST, dtype),
+            past_of(self._cross, _BATCH, length, dtype),
+        )
+        shapes = (
+            {0: "batch_size", 1: "sequence_length"},
+            read,
+            None if self.hears else read,
+            [{"key": kept, "value": kept}] * len(self.layers),
+            [{"key": cross, "value": cross}] * len(self._cross),
+        )
+        optional = frozenset({"encoder_hidden_states", "encoder_attention_mask"})
+        graph = CrossDecoderGraph(self.model, last_logits=last_logits)
+        return Part(DECODER_FILE, graph, args, shapes, optional=optional)
+
+    def config(self) -> dict[str, Any]:
+        """Return ``genai_config.json``."""
+        decoder = decoder_config(self.model, self.layers, DECODER_FILE)
+        del decoder["inputs"]["attention_mask"]
+        decoder["inputs"] |= {f"cross_past_{kind}_names": name for kind, name in CROSS_NAMES.items()}
+        width, heads = self._first.encoder_last_hidden_state.shape[-1], self._cross[0].key[0]
+        inputs = ["audio_features"] if self.hears else ["input_ids", "attention_mask"]
+        encoder = {
+            **graph_config(self.model, self._cross, ENCODER_FILE, width, heads),
+            "inputs": {name: name for name in inputs},
+            "outputs": {
+                "encoder_hidden_states": "encoder_hidden_states",
+                **{f"cross_present_{kind}_names": name for kind, name in CROSS_NAMES.items()},
+            },
+        }
+        kind = self.genai_type or self.model.config.model_type
+        config = genai_config(self.model, kind, decoder, encoder=encoder)
+        config["model"]["decoder_start_token_id"] = self._start()
+        return config
+
+    def _start(self) -> int:
+        given = self.model.generation_config
+        own = self.model.config.get_text_config(decoder=True)
+        for start in (given.decoder_start_token_id, getattr(own, "decoder_start_token_id", None), given.bos_token_id):
+            if start is not None:
+                return int(start)
+        raise InvalidArgumentError(
+            f"{type(self.model).__name__} does not say which token the decoder starts with: set "
+            "generation_config.decoder_start_token_id."
+        )
+
+    def batch(self, lengths: tuple[int, ...]) -> Batch:
+        """Return random prompts, padded on the right as encoders are used to; sounds have one length."""
+        if self.hears:
+            return self._sounds(len(lengths))
+        rows, longest, pad = self.draw(lengths), max(lengths), stop_tokens(self.model)[1]
+        tokens = np.stack([np.pad(row, (0, longest - len(row)), constant_values=pad) for row in rows])
+        mask = np.stack([np.pad(np.ones_like(row), (0, longest - len(row))) for row in rows])
+        return Batch(lengths, {"input_ids": tokens, "attention_mask": mask}, [{"input_ids": row} for row in rows])
+
+    def _sounds(self, count: int) -> Batch:
+        config = self.model.config
+        frames = 2 * config.max_source_positions
+        features = np.random.default_rng(0).standard_normal((count, config.num_mel_bins, frames), np.float32)
+        return Batch((frames,) * count, {_AUDIO: features}, [{_AUDIO: row} for row in features])
+
+    def extended(self, row: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> dict[str, torch.Tensor]:
+        """Return what is encoded, and the tokens behind the one that the decoder starts with."""
+        inputs = {name: torch.from_numpy(value)[None] for name, value in row.items()}
+        if self.hears:
+            inputs[_AUDIO] = inputs[_AUDIO].to(self.model.dtype)
+        else:
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        return inputs | {"decoder_input_ids": torch.from_numpy(np.concatenate([[self._start()], tokens]))[None]}
+
+    def prefix(self, batch: Batch) -> int:
+        """Return 1, as results begin with the token that the decoder starts with."""
+        return 1
+
+    def _search(self, inputs: dict[str, torch.Tensor], settings: Any) -> torch.Tensor:
+        """Return what ``generate`` of all models finds; that of Whisper cuts sounds and joins texts, too."""
+        settings.decoder_start_token_id = self._start()
+        search = transformers().GenerationMixin.generate if self.hears else type(self.model).generate
+        result: torch.Tensor = search(self.model, **inputs, generation_config=settings)
+        return result
+
+
+class EncoderGraph(torch.nn.Module):
+    """What a model makes of its input before the first token: the keys and values that its decoder attends to.
+
+    They are those of one step of the whole model; what else that step computes is in no graph that returns them alone.
+
+    Args:
+        model: A model of transformers with encoder and decoder.
+        names: Parameters of its forward.
+    """
+
+    def __init__(self, model: Any, names: list[str]) -> None:
+        super().__init__()
+        self.model = model
+        self._names = names
+
+    def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor | Cache]:
+        """Return ``encoder_hidden_states`` (B, T, width) and ``cross_key_values`` (B, heads, T, width) by layer."""
+        token = torch.zeros(inputs[0].shape[0], 1, dtype=torch.int64)
+        given = dict(zip(self._names, inputs, strict=True))
+        result = self.model(**given, decoder_input_ids=token, use_cache=True, return_dict=True)
+        cross = kept_by(result.past_key_values.cross_attention_cache)
+        return {"encoder_hidden_states": result.encoder_last_hidden_state, "cross_key_values": cross}
+
+
+class CrossDecoderGraph(torch.nn.Module):
+    """The decoder of a model, with both of its caches as tensors.
+
+    Args:
+        model: A model of transformers with encoder and decoder.
+        last_logits: Whether logits are computed for the last token alone.
+    """
+
+    def __init__(self, model: Any, *, last_logits: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
+        self._head = model.get_output_embeddings() if last_logits else None
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        encoder_attention_mask: torch.Tensor | None,
+        past_key_values: Cache,
+        cross_key_values: Cache,
+    ) -> dict[str, torch.Tensor | Cache]:
+        """Return the logits of the new tokens, and the cache with their keys and values behind those of before.
+
+        Args:
+            input_ids: New tokens (B, S), int64.
+            encoder_hidden_states: What was encoded (B, T, width); models whose caches hold all of it do not read it.
+            encoder_attention_mask: 1 for what was encoded and 0 for padding (B, T), int64, if there may be padding.
+            past_key_values: Keys and values (B, heads, P, width) of each layer.
+            cross_key_values: Those of what was encoded (B, heads, T, width).
+
+        Returns:
+            ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
+        """
+        library = transformers()
+        cache = library.EncoderDecoderCache(as_dynamic(past_key_values), as_dynamic(cross_key_values))
+        cache.is_updated = dict.fromkeys(range(len(cross_key_values)), True)
+        states = library.modeling_outputs.BaseModelOutput(last_hidden_state=encoder_hidden_states)
+        mask = {"attention_mask": encoder_attention_mask} if self._takes_mask else {}
+        with reading_last(self._head, torch.ones_like(input_ids)):
+            result = self.model(
+                encoder_outputs=states,
+                decoder_input_ids=input_ids,
+                past_key_values=cache,
+                use_cache=True,
+                return_dict=True,
+                **mask,
+            )
+        return {"logits": result.logits, "present": kept_by(result.past_key_values.self_attention_cache)}

@@ -1,0 +1,183 @@
+"""Models whose layers keep states of one size, some or all of them, beside keys and values."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.caches import Cache, LayerCache
+from onnx_fx_export.generation.config import MODEL_FILE, STATE_NAMES, genai_config
+from onnx_fx_export.generation.kinds.base import Part
+from onnx_fx_export.generation.kinds.decoder import Decoder
+from onnx_fx_export.generation.requirements import transformers
+
+__all__ = ["Recurrent"]
+
+_BATCH, _PAST, _READ = 2, 5, 3
+_CACHES = ("cache_params", "past_key_values")
+_GROWING = ("key", "value")
+
+
+class Recurrent(Decoder):
+    """Models that read one token at each step, prompts included, with states of one size.
+
+    Such models compute prompts and single tokens by different code, which agrees only from the first token on; the
+    code of single tokens goes on from any state. A row of a batch keeps its states where a token is padding.
+    """
+
+    genai_type = None
+    shares_caches = False
+    parameters: ClassVar = {"input_ids", "attention_mask"}
+
+    @functools.cached_property
+    def _states(self) -> Cache:
+        """What the cache of the model itself holds after a few tokens."""
+        name = cache_name(self.model)
+        tokens = torch.ones(_BATCH, _READ, dtype=torch.int64)
+        with torch.no_grad():
+            result = self.model(input_ids=tokens, use_cache=True, return_dict=True)
+        cache = getattr(result, name, None)
+        if not isinstance(cache, transformers().DynamicCache):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation: its cache is "
+                f"{type(cache).__name__}, and so far only a DynamicCache is known."
+            )
+        return kept_states(cache)
+
+    @property
+    def layers(self) -> list[LayerCache]:
+        """Nothing that an engine would grow in place."""
+        return []
+
+    def parts(self, *, last_logits: bool) -> list[Part]:
+        """Return the one graph, with an example of a step that follows others; its logits are of one token."""
+        mask = torch.ones(_BATCH, _PAST + 1, dtype=torch.int64)
+        cache = [{name: self._example(name, state) for name, state in layer.items()} for layer in self._states]
+        kept, fixed = {0: "batch_size", 2: "past_sequence_length"}, {0: "batch_size"}
+        shapes = (
+            {0: "batch_size"},
+            {0: "batch_size", 1: "total_sequence_length"},
+            [{name: kept if name in _GROWING else fixed for name in layer} for layer in self._states],
+        )
+        args = (torch.zeros(_BATCH, 1, dtype=torch.int64), mask, cache)
+        return [Part(MODEL_FILE, StepGraph(self.model), args, shapes)]
+
+    def _example(self, name: str, state: torch.Tensor) -> torch.Tensor:
+        if name in _GROWING:
+            return torch.zeros(_BATCH, state.shape[1], _PAST, state.shape[3], dtype=state.dtype)
+        return torch.zeros_like(state)
+
+    def config(self) -> dict[str, Any]:
+        """Return ``genai_config.json``."""
+        kinds = sorted({name for layer in self._states for name in layer})
+        decoder = {
+            "filename": MODEL_FILE,
+            "hidden_size": self.model.config.get_text_config(decoder=True).hidden_size,
+            "num_hidden_layers": len(self._states),
+            "inputs": {
+                "input_ids": "input_ids",
+                "attention_mask": "attention_mask",
+                **{f"past_{kind}_names": f"{STATE_NAMES['past']}.{kind}" for kind in kinds},
+            },
+            "outputs": {
+                "logits": "logits",
+                **{f"present_{kind}_names": f"{STATE_NAMES['present']}.{kind}" for kind in kinds},
+            },
+        }
+        return genai_config(self.model, self.model.config.model_type, decoder)
+
+
+def cache_name(model: Any) -> str:
+    """Return the parameter by which a model takes its cache."""
+    taken = inspect.signature(model.forward).parameters
+    return next(name for name in _CACHES if name in taken)
+
+
+class StepGraph(torch.nn.Module):
+    """One step of a model, with its states as tensors.
+
+    Args:
+        model: A model of transformers with a language model head.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self._cache_name = cache_name(model)
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: Cache
+    ) -> dict[str, torch.Tensor | Cache]:
+        """Return the logits of a token, and the states after it.
+
+        Args:
+            input_ids: A token of each row (B, 1), int64.
+            attention_mask: 1 for a token and 0 for padding (B, P + 1), int64.
+            past_key_values: States of each layer: ``conv`` and ``recurrent`` of one size, ``key`` and ``value``
+                (B, heads, P, width) of attention.
+
+        Returns:
+            ``logits`` (B, 1, vocabulary) and ``present``, of the form of ``past_key_values``.
+        """
+        cache = _filled(self.model, past_key_values)
+        given: dict[str, Any] = {self._cache_name: cache}
+        if any("key" in layer for layer in past_key_values):
+            given["attention_mask"] = attention_mask
+        if self._takes_positions:
+            given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -1:]
+        result = self.model(input_ids=input_ids, use_cache=True, return_dict=True, **given)
+        present = kept_states(getattr(result, self._cache_name))
+        is_token = attention_mask[:, -1] == 1
+        for layer, before in zip(present, past_key_values, strict=True):
+            for name in layer.keys() - set(_GROWING):
+                rows = is_token.reshape(-1, *[1] * (layer[name].dim() - 1))
+                layer[name] = torch.where(rows, layer[name], before[name])
+        return {"logits": result.logits, "present": present}
+
+
+def _filled(model: Any, states: Cache) -> Any:
+    """Return a cache of transformers that holds states; no layer of attention forgets."""
+    library = transformers().cache_utils
+    cache = library.DynamicCache(config=model.config)
+    for number, (layer, held) in enumerate(zip(list(cache.layers), states, strict=True)):
+        if isinstance(layer, library.LinearAttentionAndSlidingWindowAttentionLayer):
+            layer = library.LinearAttentionAndFullAttentionLayer(layer.number_of_states)
+        elif isinstance(layer, library.DynamicSlidingWindowLayer):
+            layer = library.DynamicLayer()
+        cache.layers[number] = layer
+        if "key" in held:
+            layer.update(held["key"], held["value"])
+        for name in held.keys() - set(_GROWING):
+            _fill(layer, name, held[name].clone())  # the layer writes into what it holds
+    return cache
+
+
+def _fill(layer: Any, name: str, state: torch.Tensor) -> None:
+    kind, _, index = name.partition("_")
+    place = int(index or 0)
+    getattr(layer, f"{kind}_states")[place] = state
+    getattr(layer, f"is_{kind}_states_initialized")[place] = True
+    layer.has_previous_state[place] = True
+    layer.device, layer.dtype = state.device, state.dtype
+    if kind == "conv":
+        layer.conv_kernel_size[place] = state.shape[-1]
+
+
+def kept_states(cache: Any) -> Cache:
+    """Return what each layer of a cache of transformers holds: its states, and its keys and values."""
+    return [dict(_states_of(layer)) for layer in cache.layers]
+
+
+def _states_of(layer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if getattr(layer, "is_initialized", False):
+        yield from (("key", layer.keys), ("value", layer.values))
+    for kind in ("conv", "recurrent"):
+        for place, state in getattr(layer, f"{kind}_states", {}).items():
+            if state is not None:
+                yield (f"{kind}_{place}" if place else kind), state

@@ -1,0 +1,222 @@
+"""Models that read images among the tokens of a text."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.caches import Cache, as_dynamic, kept_by
+from onnx_fx_export.generation.config import EMBEDDING_FILE, VISION_FILE
+from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
+from onnx_fx_export.generation.kinds.decoder import Decoder, reading_last
+
+__all__ = ["VisionLanguage"]
+
+_IMAGES, _TYPES, _GRID = "pixel_values", "token_type_ids", "image_grid_thw"
+
+
+class VisionLanguage(Decoder):
+    """Models with a file for images, one for embeddings, and one that reads what is embedded and goes on from it."""
+
+    genai_type = None
+    shares_caches = False
+    parameters: ClassVar = {"input_ids", _IMAGES, "inputs_embeds", "attention_mask", "past_key_values"}
+    main_inputs: ClassVar = ("input_ids", _IMAGES)
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        if _GRID in inspect.signature(model.get_image_features).parameters:
+            raise InvalidArgumentError(self._refusal(f"it reads {_GRID}, too"))
+        self._image_token = int(model.config.image_token_id)
+        self._takes_types = _TYPES in inspect.signature(model.forward).parameters
+
+    @functools.cached_property
+    def _features(self) -> torch.Tensor:
+        """What the model makes of one image: (tokens, width)."""
+        try:
+            with torch.no_grad():
+                features: torch.Tensor = VisionGraph(self.model)(self._images(1))["image_features"]
+                return features
+        except Exception as error:  # whatever a model raises that needs more than images
+            raise InvalidArgumentError(self._refusal(str(error))) from error
+
+    def _refusal(self, why: str) -> str:
+        name = type(self.model).__name__
+        return f"{name} cannot be written: so far only models can that read nothing of an image but its pixels: {why}."
+
+    def _images(self, count: int) -> torch.Tensor:
+        config = self.model.config.vision_config
+        sizes = config.image_size
+        height, width = (sizes, sizes) if isinstance(sizes, int) else sizes
+        generator = torch.Generator().manual_seed(0)
+        images = torch.rand(count, getattr(config, "num_channels", 3), height, width, generator=generator)
+        return images.to(self.model.dtype)
+
+    def parts(self, *, last_logits: bool) -> list[Part]:
+        """Return the three graphs."""
+        (decoder,) = super().parts(last_logits=last_logits)
+        tokens, mask, past = decoder.args
+        width, dtype = self._features.shape[1], self.model.dtype
+        text, total, kept = decoder.dynamic_shapes
+        # Models make a list of the images that they are given, whose length no graph can leave open.
+        image = Part(VISION_FILE, VisionGraph(self.model), (self._images(1),), ({},))
+        ids = torch.full_like(tokens, self._image_token)
+        embedding = Part(
+            EMBEDDING_FILE,
+            EmbeddingGraph(self.model),
+            (ids, torch.zeros(ids.numel(), width, dtype=dtype)),
+            (text, {0: "image_token_count"}),
+        )
+        types = (torch.zeros_like(mask), total) if self._takes_types else (None, None)
+        embeds = torch.zeros(*tokens.shape, width, dtype=dtype)
+        graph = EmbeddedDecoderGraph(self.model, last_logits=last_logits)
+        args, shapes = (embeds, mask, types[0], past), (text, total, types[1], kept)
+        return [image, embedding, Part(decoder.file, graph, args, shapes)]
+
+    def config(self) -> dict[str, Any]:
+        """Return ``genai_config.json``."""
+        config = super().config()
+        inputs = config["model"]["decoder"]["inputs"]
+        del inputs["input_ids"]
+        inputs |= {"inputs_embeds": "inputs_embeds"} | ({_TYPES: _TYPES} if self._takes_types else {})
+        config["model"] |= {
+            "type": self.model.config.model_type,
+            "image_token_id": self._image_token,
+            "vision": {
+                "filename": VISION_FILE,
+                "inputs": {_IMAGES: _IMAGES},
+                "outputs": {"image_features": "image_features"},
+            },
+            "embedding": {
+                "filename": EMBEDDING_FILE,
+                "inputs": {"input_ids": "input_ids", "image_features": "image_features"},
+                "outputs": {"inputs_embeds": "inputs_embeds"},
+            },
+        }
+        return config
+
+    def draw(self, lengths: Any) -> list[Tokens]:
+        """Return random tokens, none of which is an image's."""
+        return [np.where(row == self._image_token, row - 1, row) for row in super().draw(lengths)]
+
+    def batch(self, lengths: tuple[int, ...]) -> Batch:
+        """Return random prompts, padded on the left, each with an image; one of a single token has none."""
+        if lengths == (1,):
+            return super().batch(lengths)
+        image = np.full(len(self._features), self._image_token)
+        rows = [np.concatenate([row[:1], image, row[1:]]) for row in self.draw(lengths)]
+        images = self._images(len(rows)).numpy()
+        batch = self.padded(rows)
+        shown = [{**row, _IMAGES: images[number]} for number, row in enumerate(batch.rows)]
+        return Batch(batch.lengths, {**batch.inputs, _IMAGES: images}, shown)
+
+    def extended(self, row: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> dict[str, torch.Tensor]:
+        """Return prompt and tokens in one, with the image."""
+        inputs = super().extended(row, tokens)
+        if _IMAGES in row:
+            inputs[_IMAGES] = torch.from_numpy(row[_IMAGES])[None]
+        if self._takes_types:
+            inputs[_TYPES] = (inputs["input_ids"] == self._image_token).long()
+        return inputs
+
+
+class VisionGraph(torch.nn.Module):
+    """What a model makes of an image.
+
+    Args:
+        model: A model of transformers that reads images.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return ``image_features`` (tokens, width) of images (N, channels, height, width)."""
+        features = self.model.get_image_features(pixel_values=pixel_values, return_dict=True).pooler_output
+        if isinstance(features, tuple | list):
+            features = torch.cat(list(features), 0)
+        return {"image_features": features.reshape(-1, features.shape[-1])}
+
+
+class EmbeddingGraph(torch.nn.Module):
+    """Embeddings of tokens, with what was made of images in the place of theirs.
+
+    Args:
+        model: A model of transformers that reads images.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embeddings = model.get_input_embeddings()
+        self._image_token = int(model.config.image_token_id)
+
+    def forward(self, input_ids: torch.Tensor, image_features: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return ``inputs_embeds`` (B, S, width).
+
+        Args:
+            input_ids: Tokens (B, S), int64.
+            image_features: What the tokens of images stand for (T, width), in the order of the tokens, row by row.
+        """
+        is_image = input_ids == self._image_token
+        embeds = self.embeddings(torch.where(is_image, 0, input_ids))
+        # A row of zeros behind them, which other tokens read, lets there be no image.
+        rows = torch.cat([image_features, torch.zeros_like(embeds[:1, 0])]).to(embeds.dtype)
+        places = is_image.reshape(-1).cumsum(0).reshape(input_ids.shape) - 1
+        places = torch.where(is_image, places, image_features.shape[0])
+        return {"inputs_embeds": torch.where(is_image.unsqueeze(-1), rows[places], embeds)}
+
+
+class EmbeddedDecoderGraph(torch.nn.Module):
+    """The forward of a causal language model on embeddings, with its cache as tensors.
+
+    Args:
+        model: A model of transformers with a language model head.
+        last_logits: Whether logits are computed for the last token of each row alone.
+    """
+
+    def __init__(self, model: Any, *, last_logits: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        self._head = model.get_output_embeddings() if last_logits else None
+
+    def forward(
+        self,
+        inputs_embeds: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None,
+        past_key_values: Cache,
+    ) -> dict[str, torch.Tensor | Cache]:
+        """Return the logits of what is new, and the cache with its keys and values behind those of before.
+
+        Args:
+            inputs_embeds: Embeddings (B, S, width).
+            attention_mask: 1 for a token and 0 for padding (B, P + S), int64.
+            token_type_ids: 1 for a token of an image and 0 for another (B, P + S), int64, if the model takes them.
+            past_key_values: Keys and values (B, heads, P, width) of each layer.
+
+        Returns:
+            ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
+        """
+        length = inputs_embeds.shape[1]
+        given: dict[str, Any] = {} if token_type_ids is None else {_TYPES: token_type_ids}
+        if self._takes_positions:
+            given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+        with reading_last(self._head, attention_mask[:, -length:]):
+            result = self.model(
+                inputs_embeds=inputs_embeds,
+                attention_mask=attention_mask,
+                past_key_values=as_dynamic(past_key_values),
+                use_cache=True,
+                return_dict=True,
+                **given,
+            )
+        return {"logits": result.logits, "present": kept_by(result.past_key_values)}

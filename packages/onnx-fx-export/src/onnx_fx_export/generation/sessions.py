@@ -1,0 +1,129 @@
+"""The graphs of a folder in plain ONNX Runtime, whose caches stay in the runtime's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnx_fx_export.errors import RuntimeSupportError
+from onnx_fx_export.generation.requirements import onnxruntime
+
+__all__ = ["DecoderSession", "GraphSession"]
+
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
+
+class GraphSession:
+    """One graph.
+
+    Attributes:
+        declared: What ONNX Runtime says of each input.
+
+    Args:
+        path: The file of the graph.
+        providers: Execution providers, the preferred one first.
+
+    Raises:
+        RuntimeSupportError: If ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, path: Path, providers: Sequence[str]) -> None:
+        self._path, runtime = path, onnxruntime()
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3
+        try:
+            self._session = runtime.InferenceSession(path, options, providers=list(providers))
+        except Exception as error:  # whatever the runtime raises
+            raise RuntimeSupportError(f"ONNX Runtime cannot load {path}: {error}") from error
+        self.declared = {value.name: value for value in self._session.get_inputs()}
+        self.outputs = [value.name for value in self._session.get_outputs()]
+
+    def run(self, given: Mapping[str, npt.NDArray[Any]], kept: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the graph.
+
+        Args:
+            given: Inputs; what the graph has no input for is left out, and floats get its precision.
+            kept: Inputs that are in the runtime's memory.
+
+        Returns:
+            The outputs by name, in the runtime's memory.
+
+        Raises:
+            RuntimeSupportError: If ONNX Runtime fails.
+        """
+        binding = self._session.io_binding()
+        for name, value in given.items():
+            if name in self.declared:
+                binding.bind_cpu_input(name, np.ascontiguousarray(self._cast(name, value)))
+        for name, value in kept.items():
+            if name in self.declared:
+                binding.bind_ortvalue_input(name, value)
+        for name in self.outputs:
+            binding.bind_output(name)
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:  # whatever the runtime raises
+            raise RuntimeSupportError(f"ONNX Runtime cannot run {self._path}: {error}") from error
+        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
+
+    def _cast(self, name: str, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        kind = self.declared[name].type
+        return value.astype(_DTYPES[kind], copy=False) if kind in _DTYPES else value
+
+    def zeros(self, name: str, batch: int) -> Any:
+        """Return zeros for an input whose first axis is the batch, and whose other dynamic axes are empty."""
+        declared = self.declared[name]
+        shape = [batch, *(size if isinstance(size, int) else 0 for size in declared.shape[1:])]
+        return onnxruntime().OrtValue.ortvalue_from_numpy(np.zeros(shape, _DTYPES[declared.type]))
+
+
+class DecoderSession(GraphSession):
+    """The graph that goes on from what it has read.
+
+    Attributes:
+        reads_one: Whether it reads one token at each step.
+
+    Args:
+        path: The file of the graph.
+        providers: Execution providers, the preferred one first.
+        names: What ``genai_config.json`` says of the graph.
+
+    Raises:
+        RuntimeSupportError: If ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, path: Path, providers: Sequence[str], names: Mapping[str, Any]) -> None:
+        super().__init__(path, providers)
+        pairs = [
+            (template, names["outputs"][f"present{key.removeprefix('past')}"])
+            for key, template in names["inputs"].items()
+            if key.startswith("past_") and key.endswith("_names")
+        ]
+        layers = range(names["num_hidden_layers"])
+        self.reads_one = "input_ids" in self.declared and self.declared["input_ids"].shape[1] == 1
+        self._states = {past % i: present % i for i in layers for past, present in pairs if past % i in self.declared}
+
+    def start(self, batch: int) -> dict[str, Any]:
+        """Return the states of a batch that has read nothing."""
+        return {past: self.zeros(past, batch) for past in self._states}
+
+    def step(
+        self, given: Mapping[str, npt.NDArray[Any]], states: Mapping[str, Any], encoded: Mapping[str, Any]
+    ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        """Read tokens.
+
+        Args:
+            given: Tokens and masks, by the names of the inputs.
+            states: What was returned by the step before, or by :meth:`start`.
+            encoded: What is the same in all steps.
+
+        Returns:
+            The logits (B, vocabulary) of the token that follows, and the states.
+        """
+        result = self.run(given, {**states, **encoded})
+        logits: npt.NDArray[np.float32] = result["logits"].numpy()[:, -1].astype(np.float32)
+        return logits, {past: result[present] for past, present in self._states.items()}

@@ -1,0 +1,48 @@
+"""``len`` of tensors as their first size, which may be dynamic.
+
+Python makes a number of what ``__len__`` returns. The code of a model sees another ``len``, which leaves a size as it
+is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from onnxops_core.exporting import replaced
+
+__all__ = ["homes_of", "lengths_as_sizes"]
+
+
+@contextlib.contextmanager
+def lengths_as_sizes(model: torch.nn.Module) -> Iterator[None]:
+    """Let ``len`` of a tensor be dynamic in the body where the classes of a model are defined.
+
+    Args:
+        model: The model; the files that define its modules, and the classes that these extend, are its code.
+    """
+    with replaced([(home, "len", _length) for home in homes_of(model) if "len" not in vars(home)]):
+        yield
+
+
+def _length(value: Any) -> int | torch.SymInt:
+    if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
+        return value.shape[0]
+    return len(value)
+
+
+def homes_of(model: torch.nn.Module) -> list[ModuleType]:
+    """Return the modules of Python that define what a model is made of, but for those of torch."""
+    names: dict[str, None] = {}
+    for module in model.modules():
+        names |= {kind.__module__: None for kind in type(module).__mro__}
+        for function in (module.forward, getattr(module, "function", None)):
+            names[getattr(inspect.unwrap(function), "__module__", None) or "builtins"] = None  # type: ignore[arg-type]
+    found = (sys.modules.get(name) for name in names if name.partition(".")[0] not in ("torch", "builtins"))
+    return [home for home in found if home is not None]

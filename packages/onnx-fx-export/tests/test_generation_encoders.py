@@ -1,0 +1,186 @@
+"""Models with an encoder become folders of two graphs, which generate token for token like the models' own search."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from language_models import ENCODER_DECODERS, input_shapes, language_model
+
+from onnx_fx_export import InvalidArgumentError, RuntimeSupportError, VerificationError
+from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
+from onnx_fx_export.generation.kinds import kind_of
+from onnx_fx_export.generation.verifying import verify_folder
+
+TOKENS = [[5, 9, 4, 7, 0, 0], [8, 3, 6, 9, 11, 12]]
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory) -> tuple[torch.nn.Module, GenerationFolder]:
+    """A model, and the folder that was written of it and verified."""
+    model = language_model("bart")
+    return model, export_folder(model, tmp_path_factory.mktemp("bart") / "out", engine="onnxruntime")
+
+
+def test_prompts_alone_and_padded_are_compared(bart):
+    assert [compared.prompts for compared in bart[1].compared] == [(1,), (7,), (100,), (3, 11, 6)]
+    assert {compared.tokens for compared in bart[1].compared} == {64}
+
+
+def test_the_decoder_reads_what_the_encoder_has_made_once(bart):
+    _, folder = bart
+    decoder = input_shapes(folder.path / "decoder.onnx")
+    products = [
+        node
+        for node in onnx.load(folder.path / "decoder.onnx", load_external_data=False).graph.node
+        if "MatMul" in node.op_type
+    ]
+
+    assert input_shapes(folder.path / "encoder.onnx").keys() == {"input_ids", "attention_mask"}
+    assert "encoder_hidden_states" not in decoder
+    assert decoder["input_ids"] == ["batch_size", "sequence_length"]
+    assert decoder["encoder_attention_mask"] == ["batch_size", "encoder_sequence_length"]
+    assert decoder["cross_key_values.1.value"] == ["batch_size", 4, "encoder_sequence_length", 8]
+    # Of each layer, query and output of the attention to what was encoded, and six other products; then the head.
+    assert len(products) == 2 * (2 + 6) + 1
+
+
+def test_what_both_graphs_read_is_stored_once(tmp_path):
+    model = language_model("mbart", encoder_layers=1, decoder_layers=1, vocab_size=2048)
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+    embeddings = {
+        file: [
+            {entry.key: entry.value for entry in tensor.external_data}
+            for tensor in onnx.load(folder.path / file, load_external_data=False).graph.initializer
+            if list(tensor.dims) == [2048, 32]
+        ]
+        for file in ("encoder.onnx", "decoder.onnx")
+    }
+
+    assert embeddings["encoder.onnx"] == embeddings["decoder.onnx"][:1] != []
+    assert [name for name in folder.files if name.endswith(".data")] == ["model.onnx.data"]
+    weights = sum(weight.numel() * 4 for weight in model.parameters())  # the head shares the embedding's
+    transposed_head = 2048 * 32 * 4
+    assert folder.files["model.onnx.data"] < (weights + transposed_head) * 1.05 + 4096 * 100
+    tokens = np.array(TOKENS[1:])
+    wanted = model.generate(torch.from_numpy(tokens), do_sample=False, num_beams=1, max_new_tokens=9)
+    np.testing.assert_array_equal(Generator(folder.path).generate(tokens, max_new_tokens=8), wanted[:, :9].numpy())
+
+
+def test_rows_end_where_the_model_ends_them(bart):
+    model, folder = bart
+    tokens = torch.tensor(TOKENS)
+    mask = (tokens != 0).long()
+    settings = {"do_sample": False, "num_beams": 1, "max_new_tokens": 20, "forced_eos_token_id": None}
+    stop = int(model.generate(tokens, attention_mask=mask, **settings)[1, 5])
+    generator = Generator(folder.path)
+    generator.config["model"]["eos_token_id"] = stop
+
+    found = generator.generate(tokens.numpy(), mask.numpy(), max_new_tokens=20)
+
+    wanted = model.generate(tokens, attention_mask=mask, eos_token_id=stop, **settings).numpy()
+    np.testing.assert_array_equal(found, wanted)
+    assert len(np.unique(wanted)) > 4  # so that equal tokens say something
+
+
+def test_what_the_decoder_begins_with_may_be_given(bart):
+    model, folder = bart
+    tokens, begun = torch.tensor(TOKENS[1:]), torch.tensor([[1, 9, 3]])
+
+    found = Generator(folder.path).generate(tokens.numpy(), decoder_input_ids=begun.numpy(), max_new_tokens=9)
+
+    wanted = model.generate(
+        tokens, decoder_input_ids=begun, do_sample=False, num_beams=1, max_new_tokens=9, forced_eos_token_id=None
+    )
+    np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_the_language_that_the_settings_force_comes_first(tmp_path):
+    model = language_model("mbart", encoder_layers=1, decoder_layers=1)
+    model.generation_config.forced_bos_token_id = 17
+    model.generation_config.forced_eos_token_id = None
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    found = Generator(folder.path).generate(np.array(TOKENS[1:]), max_new_tokens=8)
+
+    wanted = model.generate(torch.tensor(TOKENS[1:]), do_sample=False, num_beams=1, max_new_tokens=9)
+    np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_sounds_are_read(tmp_path):
+    model = language_model("whisper")
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert [(compared.prompts, compared.unit) for compared in folder.compared] == [
+        ((40,), "frames"),
+        ((40, 40, 40), "frames"),
+    ]
+    assert input_shapes(folder.path / "encoder.onnx") == {"audio_features": ["batch_size", 8, 40]}
+    with pytest.raises(InvalidArgumentError, match="also reads audio_features"):
+        Generator(folder.path).generate()
+
+
+def test_genai_reads_sounds_of_its_length(tmp_path):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+
+    folder = export_folder(language_model("whisper", max_source_positions=1500, **sizes), tmp_path / "out")
+
+    assert [compared.prompts for compared in folder.compared] == [(3000,), (3000, 3000, 3000)]
+
+
+def test_a_relative_position_is_that_of_later_steps_too(tmp_path):
+    folder = export_folder(language_model("t5"), tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == [(1,), (7,), (100,), (3, 11, 6)]
+
+
+def test_weights_are_rounded(tmp_path):
+    model = language_model("bart", encoder_layers=1, decoder_layers=1)
+
+    folder = export_folder(model, tmp_path / "out", "int4", engine="onnxruntime")
+
+    # Six products of the encoder's layer, ten of the decoder's, and the head.
+    assert folder.quantization.layers == 17
+    assert len(folder.compared) == 4
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_every_architecture_generates_alike(name, tmp_path):
+    folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime")
+
+    assert {compared.tokens for compared in folder.compared} == {64}
+
+
+def test_a_folder_of_another_model_is_found_out(bart):
+    other = language_model("bart", scale_embedding=True)
+
+    with pytest.raises(VerificationError, match=r"After a prompt of 1 tokens, the logits differ"):
+        verify_folder(kind_of(other), bart[1].path, "onnxruntime", str)
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper"])
+def test_genai_is_refused_where_it_has_no_such_type(name, tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"GenAI runs no \w+\. Pass engine='onnxruntime'"):
+        export_folder(language_model(name), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_many_tokens_are_refused(bart):
+    generator = Generator(bart[1].path)
+
+    with pytest.raises(InvalidArgumentError, match="would have 301 tokens, and the model takes 256"):
+        generator.generate(np.array(TOKENS), max_new_tokens=300)
+    with pytest.raises(RuntimeSupportError, match="ONNX Runtime cannot run"):
+        generator.generate(np.zeros((1, 300), np.int64))
+
+
+def test_a_saved_model_is_read_from_its_folder(tmp_path):
+    language_model("t5", num_layers=1).save_pretrained(tmp_path / "model")
+
+    folder = export_folder(tmp_path / "model", tmp_path / "out", engine="onnxruntime", verify=False, tokenizer=False)
+
+    assert {"encoder.onnx", "decoder.onnx", "genai_config.json"} <= folder.files.keys()

@@ -1,0 +1,87 @@
+"""Models whose layers keep states of one size generate token for token, from graphs with these states."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from language_models import STATE_SPACES, input_shapes, language_model
+
+from onnx_fx_export import InvalidArgumentError
+from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
+
+ALL_BATCHES = [(1,), (7,), (100,), (3, 11, 6)]
+
+
+@pytest.fixture(scope="module")
+def bamba(tmp_path_factory) -> tuple[torch.nn.Module, GenerationFolder]:
+    """A model with a layer of states and one of attention, and the folder that was written of it and verified."""
+    model = language_model("bamba")
+    return model, export_folder(model, tmp_path_factory.mktemp("bamba") / "out", engine="onnxruntime")
+
+
+def test_states_are_inputs_and_outputs(bamba):
+    path = bamba[1].path / "model.onnx"
+    shapes = input_shapes(path)
+
+    assert shapes.pop("input_ids") == ["batch_size", 1]
+    assert shapes.pop("attention_mask") == ["batch_size", "total_sequence_length"]
+    assert shapes == {
+        "past_key_values.0.conv": ["batch_size", 80, 4],
+        "past_key_values.0.recurrent": ["batch_size", 8, 8, 8],
+        "past_key_values.1.key": ["batch_size", 2, "past_sequence_length", 8],
+        "past_key_values.1.value": ["batch_size", 2, "past_sequence_length", 8],
+    }
+    states = {name.replace("past_key_values", "present") for name in shapes}
+    assert {value.name for value in onnx.load(path, load_external_data=False).graph.output} == {"logits", *states}
+
+
+def test_a_hybrid_generates_alike(bamba):
+    assert [compared.prompts for compared in bamba[1].compared] == ALL_BATCHES
+
+
+def test_padding_changes_no_state(bamba):
+    model, folder = bamba
+    tokens, mask = np.array([[9, 4, 0, 0], [5, 6, 7, 8]]), np.array([[1, 1, 0, 0], [1, 1, 1, 1]])
+    aside = np.array([[0, 9, 0, 4], [5, 6, 7, 8]])
+
+    found = Generator(folder.path).generate(tokens, mask, max_new_tokens=12)
+    between = Generator(folder.path).generate(aside, (aside != 0).astype(np.int64), max_new_tokens=12)
+
+    for row, length in enumerate((2, 4)):
+        alone = torch.from_numpy(tokens[row : row + 1, :length])
+        wanted = model.generate(alone, do_sample=False, max_new_tokens=12)[0, length:].numpy()
+        np.testing.assert_array_equal(found[row, 4:], wanted)
+        np.testing.assert_array_equal(between[row, 4:], wanted)
+
+
+def test_states_alone_generate_alike(tmp_path):
+    folder = export_folder(language_model("mamba"), tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", STATE_SPACES)
+def test_every_architecture_generates_alike(name, tmp_path):
+    folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+
+
+def test_genai_is_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"GenAI runs no MambaForCausalLM\. Pass engine='onnxruntime'"):
+        export_folder(language_model("mamba"), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_states_that_a_model_keeps_to_itself_are_refused(tmp_path):
+    import transformers
+
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    config = transformers.RecurrentGemmaConfig(**sizes, num_hidden_layers=3)
+
+    with pytest.raises(InvalidArgumentError, match="RecurrentGemmaForCausalLM cannot be written"):
+        export_folder(transformers.RecurrentGemmaForCausalLM(config), tmp_path / "out", engine="onnxruntime")
+    assert not list(tmp_path.iterdir())

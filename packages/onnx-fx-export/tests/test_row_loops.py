@@ -1,0 +1,177 @@
+"""Loops over rows of which data decides how many there are, as mixtures of experts have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from onnx_fx_export import CaptureError, export
+
+ROWS = ({0: "rows"},)
+
+
+class Model(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def positive(x: torch.Tensor) -> torch.Tensor:
+    return torch.nonzero(x[:, 0] > 0)[:, 0]
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for row in positive(x):
+        out[row] = x[row] * 2
+    return out + 1
+
+
+def accumulated(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    total, product = x.new_zeros(3), torch.ones(())
+    for row in positive(x):
+        part = x[row]
+        total = total * 0.5 + part
+        product = product * part.sum()
+    return total, product
+
+
+def decided(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for row in positive(x):
+        if x[row].sum() > 1:
+            continue
+        if x[row, 1] > 0:
+            out.index_add_(0, row.reshape(1), x[row : row + 1])
+        else:
+            out.index_add_(0, row.reshape(1), -x[row : row + 1])
+    return out
+
+
+def decided_late(x: torch.Tensor) -> torch.Tensor:
+    out, total = torch.zeros_like(x), x.new_zeros(3)
+    for row in positive(x):
+        out.index_add_(0, row.reshape(1), x[row : row + 1])
+        total = total + out[row]
+        if total[1] > 0:
+            out.mul_(2)
+        if total[2] > 0:
+            total = total - 1
+    return out + total
+
+
+def of_sizes(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(len(x.shape), 3)
+    for row in positive(x):
+        smaller = torch.where(x[:, 1] < x[row, 1])[0]
+        if smaller.shape[0] == 0:
+            continue
+        out.index_add_(0, torch.zeros_like(smaller), x[smaller])
+    return out
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    total = x.new_zeros(3)
+    for row in positive(x):
+        part = x[row]
+        total = total + part
+    for row in positive(-x):
+        part = x[row].abs()
+        total = total * part
+    return total
+
+
+@pytest.mark.parametrize("function", [written, accumulated, decided, decided_late, of_sizes, twice])
+def test_a_loop_over_rows(function: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    program = export(Model(function), (torch.randn(6, 3),), dynamic_shapes=ROWS)
+
+    assert program.capture_strategy == "row-loops"
+    assert {node.op_type for node in program.model.graph} & {"Scan", "Loop"}
+    for x in (torch.randn(6, 3), torch.randn(11, 3), torch.randn(2, 3), -torch.rand(4, 3)):
+        torch.testing.assert_close(program(x), function(x), rtol=1e-5, atol=1e-6)
+
+
+def left_by_break(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for row in positive(x):
+        out[row] = x[row]
+        if x[row].sum() > 1:
+            break
+    return out
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for number, row in enumerate(positive(x)):
+        out[row] = x[row] * number
+    return out
+
+
+def listed(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([x[row] * 2 for row in positive(x)])
+
+
+def last(x: torch.Tensor) -> torch.Tensor:
+    found = [x.new_zeros(3)]
+    for row in positive(x):
+        found.append(found[-1] + x[row])
+    return found[-1]
+
+
+@pytest.mark.parametrize("function", [left_by_break, counted, listed, last])
+def test_a_loop_that_does_more_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(CaptureError):
+        export(Model(function), (torch.randn(6, 3),), dynamic_shapes=ROWS)
+
+
+class Experts(nn.Module):
+    """A mixture of experts that runs those that are chosen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(8, 4)
+        self.up, self.down = nn.Parameter(torch.randn(4, 8, 12)), nn.Parameter(torch.randn(4, 12, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.flatten(0, 1)
+        weights, chosen = self.router(tokens).softmax(-1).topk(2, -1)
+        mask = nn.functional.one_hot(chosen, 5).permute(2, 1, 0)
+        out = torch.zeros_like(tokens)
+        for expert in (mask.sum((-1, -2)) > 0).nonzero():
+            expert = expert[0]
+            if expert == 4:
+                continue
+            place, token = torch.where(mask[expert])
+            part = nn.functional.silu(tokens[token] @ self.up[expert]) @ self.down[expert]
+            out.index_add_(0, token, part * weights[token, place, None])
+        return out.view(x.shape)
+
+
+def test_a_mixture_of_experts() -> None:
+    torch.manual_seed(0)
+    model = Experts().eval()
+    program = export(model, (torch.randn(2, 3, 8),), dynamic_shapes=({0: "batch", 1: "time"},))
+    for sizes in ((2, 3), (3, 7), (1, 1)):
+        x = torch.randn(*sizes, 8)
+        torch.testing.assert_close(program(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_mixture_of_experts_of_one_size() -> None:
+    model = Experts().eval()
+    program = export(model, (torch.randn(2, 3, 8),))
+    for _ in range(3):
+        x = torch.randn(2, 3, 8)
+        torch.testing.assert_close(program(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_compared_is_not_taken() -> None:
+    with pytest.raises(CaptureError, match="would not be compared"):
+        export(Model(written), (torch.randn(6, 3),), strategy="row-loops", trial_runs=False)

@@ -1,0 +1,157 @@
+"""Loops over a dynamic number of steps are scans, right at other lengths, or the export is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from onnx_fx_export import DynamicShapeError, OnnxExporterError, export
+
+BOTH = ({0: "batch", 1: "length"},)
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        state, outputs, parts = torch.zeros(x.shape[0], 3), [], []
+        written = torch.zeros_like(x)
+        for t in range(x.shape[1]):
+            new = torch.tanh(self.weight(x[:, t]))
+            state = new + 0.5 * state
+            outputs.append(state * 2)
+            parts.append(state[:, :2].unsqueeze(1))
+            written[:, t, 1:] = state[..., 1:]
+        new = state + 1
+        return torch.stack(outputs, dim=-1), torch.cat(parts, 1), state, written, new
+
+
+class FromOne(torch.nn.Module):
+    """Looks back, reads the last dimension, and changes what it writes to."""
+
+    def forward(self, x):
+        result = x.clone()
+        for index in range(1, x.shape[-1]):
+            result[..., index] += 0.5 * result[..., index - 1] + index
+        return result
+
+
+class Nested(torch.nn.Module):
+    def forward(self, x):
+        total = x.new_zeros(3)
+        for t in range(x.size(1)):
+            for k in range(3):
+                total[k] = total[k] + x[:, t, k].sum()
+        return total
+
+
+class Branches(torch.nn.Module):
+    """Uses a name of the loop in another way before and after it, as state space models do."""
+
+    def forward(self, x, fast: bool = False):
+        output = x.sum()
+        if fast:
+            return output
+        state, outputs = x[:, 0] * 0, []
+        for t in range(x.shape[1]):
+            state *= 0.5
+            state = state + x[:, t]
+            output = state.exp()
+            outputs.append(output)
+        output = torch.stack(outputs, dim=1)
+        return output, state
+
+
+def decayed(x):
+    state = x[:, 0] * 0
+    for t in range(x.shape[1]):
+        state = state * 0.5 + x[:, t]
+    return state
+
+
+class Calling(torch.nn.Module):
+    def forward(self, x):
+        return decayed(x) + decayed(-2 * x).exp()
+
+
+@pytest.mark.parametrize("kind", [Recurrent, Nested, Calling, Branches])
+def test_a_loop_over_a_size_is_a_scan(kind) -> None:
+    check(kind().eval(), (2, 5, 3), [(2, 5, 3), (3, 9, 3), (1, 2, 3), (4, 1, 3)], BOTH)
+
+
+@pytest.mark.filterwarnings("ignore:The model takes size 1")
+def test_a_loop_that_looks_back_is_a_scan() -> None:
+    check(FromOne(), (2, 3, 4), [(2, 3, 4), (1, 3, 9), (5, 3, 2)], ({0: "batch", 2: "length"},))
+
+
+def check(model, example, sizes, dims) -> None:
+    program = export(model, (torch.randn(example),), dynamic_shapes=dims)
+    assert program.capture_strategy == "size-loops"
+    assert "Scan" in {node.op_type for node in program.model.graph}
+    for shape in sizes:
+        x = torch.randn(shape)
+        with torch.no_grad():
+            torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_code_of_the_model_is_as_before() -> None:
+    before = Recurrent.forward.__code__, decayed.__code__
+    export(Calling(), (torch.randn(2, 5, 3),), dynamic_shapes=BOTH)
+    assert (Recurrent.forward.__code__, decayed.__code__) == before
+
+
+def test_a_loop_over_a_fixed_size_is_unrolled() -> None:
+    program = export(Recurrent().eval(), (torch.randn(2, 5, 3),), dynamic_shapes=({0: "batch"},))
+    assert program.capture_strategy == "non-strict"
+
+
+class Leaving(torch.nn.Module):
+    def forward(self, x):
+        for t in range(x.shape[1]):
+            if t == 3:
+                break
+            x = x + 1
+        return x
+
+
+class Counting(torch.nn.Module):
+    def forward(self, x):
+        state = x[:, 0]
+        for t in range(x.shape[1]):
+            state = state * 2 if t == 2 else state + x[:, t]
+        return state
+
+
+class Growing(torch.nn.Module):
+    def forward(self, x):
+        state = x[:, 0]
+        for t in range(x.shape[1]):
+            state = torch.cat([state, x[:, t]], 1)
+        return state
+
+
+class Remembering(torch.nn.Module):
+    def forward(self, x):
+        last = x[:, 0]
+        for t in range(x.shape[1]):
+            last = x[:, t]
+            self.count = t
+        return last
+
+
+@pytest.mark.parametrize("kind", [Leaving, Counting, Growing, Remembering])
+def test_another_loop_is_refused(kind) -> None:
+    with pytest.raises(OnnxExporterError):
+        export(kind(), (torch.randn(2, 5, 3),), dynamic_shapes=BOTH)
+
+
+def test_the_strategy_alone_refuses_a_model_without_loops() -> None:
+    with pytest.raises(OnnxExporterError, match="no loop"):
+        export(torch.nn.ReLU(), (torch.randn(2, 5),), dynamic_shapes=BOTH, strategy="size-loops")
+
+
+def test_without_trial_runs_the_length_is_fixed() -> None:
+    with pytest.raises(DynamicShapeError):
+        export(Recurrent().eval(), (torch.randn(2, 5, 3),), dynamic_shapes=BOTH, trial_runs=False)

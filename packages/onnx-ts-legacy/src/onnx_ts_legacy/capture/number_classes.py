@@ -1,0 +1,85 @@
+"""Sizes are Python numbers where the code of a traced model asks for their class, as they are in eager PyTorch.
+
+In a trace a size is a tensor, so that ``isinstance(x.shape[0], int)`` would be false and ``torch.is_tensor`` true. What
+``type()`` returns cannot be replaced; where the code asks for that, the trace is compared with the model.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.graph.parts import node_inputs
+from onnx_ts_legacy.graph.sources import is_library
+from onnxops_core.exporting import original
+
+__all__ = ["isinstance_of_numbers"]
+
+_ARITHMETIC = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("__and__", "__lshift__", "__or__", "__rshift__", "__xor__", "abs", "add", "bitwise_and", "bitwise_not"),
+        *("bitwise_or", "bitwise_xor", "ceil", "div", "eq", "floor", "floor_divide", "ge", "gt", "le", "logical_not"),
+        *("lt", "mul", "ne", "neg", "pow", "remainder", "round", "rsub", "sub", "trunc"),
+    )
+)
+_STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+_NUMPY = f"{os.sep}numpy{os.sep}"
+_IS_TENSOR = os.path.join(os.path.dirname(torch.__file__), "__init__.py")
+
+
+def isinstance_of_numbers(is_traced: Callable[[], bool]) -> Callable[[Any, Any], bool]:
+    """Return ``isinstance`` for the code of a model that is being traced.
+
+    Args:
+        is_traced: Tells whether this thread records a trace of it.
+    """
+    usual = original(sys.modules["builtins"], "isinstance")
+
+    @functools.wraps(usual)
+    def function(value: Any, kinds: Any, /) -> bool:
+        if type(value) is torch.Tensor and is_traced() and value.dim() == 0 and _is_asked_by_model(sys._getframe(2)):
+            number = _number_like(value)
+            return bool(usual(value if number is None else number, kinds))
+        return bool(usual(value, kinds))
+
+    return function
+
+
+def _is_asked_by_model(frame: FrameType | None) -> bool:
+    """Tell whether code of the user asks, through Python's own libraries or ``torch.is_tensor`` at most."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        is_standard = name.startswith(_STANDARD_LIBRARY) and "site-packages" not in name
+        if not is_standard and _NUMPY not in name and (name != _IS_TENSOR or frame.f_code.co_name != "is_tensor"):
+            return not is_library(name) and not name.startswith("<frozen")
+        frame = frame.f_back
+    return False
+
+
+def _number_like(tensor: torch.Tensor) -> bool | int | float | None:
+    """Return a number of the class that a size, or what follows from sizes, has outside of traces."""
+    if not _is_number(private.traced_value(tensor)):
+        return None
+    if tensor.dtype == torch.bool:
+        return True
+    return 1.0 if tensor.is_floating_point() else 1
+
+
+def _is_number(value: Any) -> bool:
+    node = value.node()
+    kind = str(node.kind())
+    if kind in ("prim::NumToTensor", "aten::size"):
+        return True
+    if kind not in _ARITHMETIC:
+        return False
+    operands = [operand for operand in node_inputs(node) if operand.node().kind() != "prim::Constant"]
+    return bool(operands) and all(map(_is_number, operands))

@@ -1,0 +1,106 @@
+"""Sizes are of the classes of Python's numbers in traces too; where that cannot be, the trace is refused."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from ts_models import exported
+
+import onnx_ts_legacy
+from onnx_ts_legacy.errors import CaptureError
+
+X = torch.arange(8.0).reshape(4, 2) + 1
+
+
+def size_given(x: Tensor) -> Tensor:
+    n = torch.as_tensor(x.shape[0])
+    return x * 2 if isinstance(n, Tensor) and n.dim() == 0 else x
+
+
+RIGHT: dict[str, Callable[[Tensor], Tensor]] = {
+    "int": lambda x: x * 2 if isinstance(x.shape[0], int) else x,
+    "no tensor": lambda x: x if isinstance(x.size(0), Tensor) else x * 2,
+    "is_tensor": lambda x: x if torch.is_tensor(x.shape[0]) else x * 2,
+    "abstract class": lambda x: x * 2 if isinstance(x.shape[0], numbers.Integral) else x,
+    "arithmetic": lambda x: x * 2 if isinstance(3 * x.shape[0] + x.shape[1], int) else x,
+    "quotient": lambda x: x * 2 if isinstance(x.shape[0] / 2, float) else x,
+    "comparison": lambda x: x * 2 if isinstance(x.shape[0] > 0, bool) else x,
+    "number of elements": lambda x: x * 2 if isinstance(x.numel(), int) else x,
+    "shape": lambda x: x * 2 if all(isinstance(n, int) for n in x.shape) else x,
+    "numpy": lambda x: x * 2 if np.isscalar(x.shape[0]) else x,
+    "tensor of a size": lambda x: x * 2 if isinstance(torch.tensor(x.shape[0]), Tensor) else x,
+    "size as a tensor": size_given,
+    "tensor that follows from a size": lambda x: x * 2 if isinstance(torch.ones(()) * x.shape[0], Tensor) else x,
+    "element": lambda x: x * 2 if isinstance(x[0, 0], Tensor) else x,
+}
+
+
+@pytest.mark.parametrize("case", RIGHT)
+@pytest.mark.filterwarnings("ignore")
+def test_a_size_is_a_number_and_a_tensor_is_none(case: str) -> None:
+    exported(RIGHT[case], (X,), (torch.randn(5, 2),), (torch.randn(1, 2),), dynamic_axes={"x": {0: "n"}})
+
+
+@functools.singledispatch
+def by_class(n: Any) -> float:
+    return 3.0
+
+
+@by_class.register
+def _(n: int) -> float:
+    return 2.0
+
+
+def matched(x: Tensor) -> Tensor:
+    match x.shape[0]:
+        case int():
+            return x * 2
+        case _:
+            return x
+
+
+REFUSED: dict[str, Callable[[Tensor], Tensor]] = {
+    "type": lambda x: x * 2 if type(x.shape[0]) is int else x,
+    "class": lambda x: x * 2 if x.shape[0].__class__ in (int, float) else x,
+    "attribute": lambda x: x if hasattr(x.shape[0], "item") else x * 2,
+    "types of a shape": lambda x: x * 2 if int in map(type, x.shape) else x,
+    "generic function": lambda x: x * by_class(x.shape[0]),
+    "match": matched,
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("axes", [None, {"x": {0: "n"}}], ids=["static", "dynamic"])
+def test_what_a_trace_gets_wrong_is_refused_with_the_lines(case: str, axes: Any) -> None:
+    function = matched if case == "match" else by_class if case == "generic function" else REFUSED[case]
+    line = inspect.unwrap(function).__code__.co_firstlineno + (2 if case == "match" else 0)
+    with pytest.raises(CaptureError, match=rf"other values[^$]*{__file__}:{line}"):
+        onnx_ts_legacy.export(REFUSED[case], (X,), dynamic_axes=axes, input_names=["x"])
+
+
+def test_code_that_asks_for_types_and_is_right_is_exported() -> None:
+    exported(lambda x: x * 2 if type(x) is Tensor else x, (X,), (torch.randn(5, 2),), dynamic_axes={"x": {0: "n"}})
+
+
+def test_random_numbers_are_the_same_where_a_trace_is_compared() -> None:
+    def noisy(x: Tensor) -> Tensor:
+        return x + torch.rand_like(x) if type(x) is Tensor else x
+
+    onnx_ts_legacy.export(noisy, (X,))
+    state = torch.get_rng_state()
+    onnx_ts_legacy.export(lambda x: x * 2 if type(x) is Tensor else x, (X,))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_isinstance_is_pythons_again_after_a_trace() -> None:
+    before = isinstance
+    onnx_ts_legacy.export(lambda x: x * x.shape[0], (X,))
+    assert isinstance is before

@@ -1,0 +1,190 @@
+"""ONNX Runtime's own operators on quantized tensors, which its quantization tool writes.
+
+Specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from onnxops_core import native
+from onnxops_decomp.importing.operators.contrib import DOMAIN
+from onnxops_decomp.importing.operators.nn import average_pool
+from onnxops_decomp.importing.operators.products import matmul_integer
+from onnxops_decomp.importing.operators.quantization import dynamic_quantize_linear
+from onnxops_decomp.importing.registry import onnx_op
+
+__all__: list[str] = []
+
+
+def _real(steps: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
+    """Return what steps stand for, one scale for all of them."""
+    offset = 0 if zero_point is None else zero_point.reshape(()).to(torch.int32)
+    return (steps.to(torch.int32) - offset).float() * scale.reshape(())
+
+
+def _steps(value: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+    limits = torch.iinfo(dtype)
+    made = torch.round(value / scale.reshape(()))
+    made = made if zero_point is None else made + zero_point.reshape(())
+    return torch.clamp(made, limits.min, limits.max).to(dtype)
+
+
+@onnx_op("QuantizeLinear", domain=DOMAIN, like="y_zero_point")
+def quantize_linear(x: Tensor, y_scale: Tensor, y_zero_point: Tensor | None = None, axis: int = 1) -> Tensor:
+    return native.quantize_linear(x, y_scale, y_zero_point, axis=axis)
+
+
+@onnx_op("DequantizeLinear", domain=DOMAIN, like="x_scale")
+def dequantize_linear(x: Tensor, x_scale: Tensor, x_zero_point: Tensor | None = None, axis: int = 1) -> Tensor:
+    return native.dequantize_linear(x, x_scale, x_zero_point, axis=axis)
+
+
+@onnx_op("MatMulIntegerToFloat", domain=DOMAIN, like="a_scale")
+def matmul_integer_to_float(
+    A: Tensor,
+    B: Tensor,
+    a_scale: Tensor,
+    b_scale: Tensor,
+    a_zero_point: Tensor | None = None,
+    b_zero_point: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    product = matmul_integer(A, B, a_zero_point, b_zero_point).to(a_scale.dtype) * (a_scale * b_scale)
+    return product if bias is None else product + bias
+
+
+@onnx_op("DynamicQuantizeMatMul", domain=DOMAIN)
+def dynamic_quantize_matmul(
+    A: Tensor, B: Tensor, b_scale: Tensor, b_zero_point: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    steps, scale, zero_point = dynamic_quantize_linear(A)
+    return matmul_integer_to_float(steps, B, scale, b_scale, zero_point, b_zero_point, bias)
+
+
+def _binary(op_type: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def computed(
+        A: Tensor,
+        A_scale: Tensor,
+        A_zero_point: Tensor | None,
+        B: Tensor,
+        B_scale: Tensor,
+        B_zero_point: Tensor | None,
+        C_scale: Tensor,
+        C_zero_point: Tensor | None = None,
+    ) -> Tensor:
+        made = function(_real(A, A_scale, A_zero_point), _real(B, B_scale, B_zero_point))
+        return _steps(made, C_scale, C_zero_point, A.dtype)
+
+    onnx_op(op_type, domain=DOMAIN)(computed)
+
+
+_binary("QLinearAdd", torch.add)
+_binary("QLinearMul", torch.mul)
+
+
+@onnx_op("QLinearSigmoid", domain=DOMAIN)
+def q_linear_sigmoid(
+    X: Tensor, X_scale: Tensor, X_zero_point: Tensor | None, Y_scale: Tensor, Y_zero_point: Tensor | None = None
+) -> Tensor:
+    return _steps(torch.sigmoid(_real(X, X_scale, X_zero_point)), Y_scale, Y_zero_point, X.dtype)
+
+
+@onnx_op("QLinearLeakyRelu", domain=DOMAIN)
+def q_linear_leaky_relu(
+    X: Tensor,
+    X_scale: Tensor,
+    X_zero_point: Tensor | None,
+    Y_scale: Tensor,
+    Y_zero_point: Tensor | None = None,
+    alpha: float = 0.01,
+) -> Tensor:
+    made = functional.leaky_relu(_real(X, X_scale, X_zero_point), alpha)
+    return _steps(made, Y_scale, Y_zero_point, X.dtype)
+
+
+@onnx_op("QLinearSoftmax", domain=DOMAIN)
+def q_linear_softmax(
+    X: Tensor,
+    X_scale: Tensor,
+    x_zero_point: Tensor | None,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+    axis: int = -1,
+    opset: int = 13,
+) -> Tensor:
+    real = _real(X, X_scale, x_zero_point)
+    # Below opset 13 all dimensions from the axis on are one row.
+    rows, axis = (real.flatten(axis % X.dim()), -1) if opset < 13 else (real, axis)
+    made = torch.softmax(rows, axis).reshape(X.shape)
+    return _steps(made, y_scale, y_zero_point, X.dtype)
+
+
+@onnx_op("QLinearConcat", domain=DOMAIN, like="Y_zero_point")
+def q_linear_concat(Y_scale: Tensor, Y_zero_point: Tensor, *inputs: Tensor, axis: int) -> Tensor:
+    triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
+    made = torch.cat([_real(*each) for each in triples], axis)
+    return _steps(made, Y_scale, Y_zero_point, Y_zero_point.dtype)
+
+
+def _channels_first(X: Tensor, channels_last: int) -> Tensor:
+    return X.movedim(-1, 1) if channels_last else X
+
+
+@onnx_op("QLinearGlobalAveragePool", domain=DOMAIN)
+def q_linear_global_average_pool(
+    X: Tensor, x_scale: Tensor, x_zero_point: Tensor, y_scale: Tensor, y_zero_point: Tensor, channels_last: int = 0
+) -> Tensor:
+    real = _channels_first(_real(X, x_scale, x_zero_point), channels_last)
+    made = real.mean(list(range(2, X.dim())), keepdim=True)
+    made = made.movedim(1, -1) if channels_last else made
+    return _steps(made, y_scale, y_zero_point, X.dtype)
+
+
+@onnx_op("QLinearAveragePool", domain=DOMAIN)
+def q_linear_average_pool(
+    X: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None,
+    y_scale: Tensor,
+    y_zero_point: Tensor | None = None,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    kernel_shape: list[int] | None = None,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Tensor:
+    real = _channels_first(_real(X, x_scale, x_zero_point), channels_last)
+    made = average_pool(real, kernel_shape or [], auto_pad, ceil_mode, count_include_pad, None, pads, strides)
+    return _steps(made.movedim(1, -1) if channels_last else made, y_scale, y_zero_point, X.dtype)
+
+
+@onnx_op("QGemm", domain=DOMAIN, like="y_zero_point")
+def q_gemm(
+    A: Tensor,
+    a_scale: Tensor,
+    a_zero_point: Tensor,
+    B: Tensor,
+    b_scale: Tensor,
+    b_zero_point: Tensor,
+    C: Tensor | None = None,
+    y_scale: Tensor | None = None,
+    y_zero_point: Tensor | None = None,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Tensor:
+    left = A.to(torch.int32) - a_zero_point.to(torch.int32)
+    right = (B.t() if transB else B).to(torch.int32) - b_zero_point.to(torch.int32)
+    total = torch.matmul(left.t() if transA else left, right)
+    total = total if C is None else total + C
+    made = total.float() * (alpha * a_scale * b_scale)
+    if y_scale is None:
+        return made
+    return _steps(made, y_scale, y_zero_point, torch.uint8 if y_zero_point is None else y_zero_point.dtype)
