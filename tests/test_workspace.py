@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,14 @@ def test_every_package_admits_the_versions_of_the_others_in_the_tree() -> None:
         for other in workspace:
             for requirement in package.requirements_on(other):
                 assert requirement.specifier.contains(other.version, prereleases=True), requirement
+
+
+def test_what_every_test_loads_needs_nothing_that_the_packages_need() -> None:
+    # The session of the repository's own tests installs no package.
+    folders = [str(ROOT), str(ROOT / "packages/onnxops-decomp/tests")]
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'torch']))"
+    load = (
+        f"{blocked}; sys.path[:0] = {folders}; import conftest; [__import__(each) for each in conftest.pytest_plugins]"
+    )
+
+    subprocess.run([sys.executable, "-c", load], check=True)

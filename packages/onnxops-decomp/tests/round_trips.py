@@ -11,10 +11,13 @@ import os
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
 import pytest
+
+if TYPE_CHECKING:
+    # The repository's own tests load this plugin, too, and need no onnx.
+    import onnx
 
 WATCHED = ("packages/onnx-fx-export/", "packages/onnx-ts-legacy/")
 SPREAD = 50
@@ -23,7 +26,6 @@ LARGEST = 256 << 20
 """Models of more bytes are left out."""
 DRAWING = {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
 DRAWING |= {"RandomUniformLike"}
-HALVES = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "com.microsoft"}
 
 _sources: weakref.WeakKeyDictionary[Any, bytes | str] = weakref.WeakKeyDictionary()
@@ -35,8 +37,11 @@ class _Imported:
     """A model as a module of torch, and how exactly it is compared."""
 
     def __init__(self, model: onnx.ModelProto, folder: str | None) -> None:
+        import onnx
+
         from onnxops_decomp import to_torch
 
+        halves = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
         # What is beside the file is found by its path alone.
         self.module = to_torch(model if folder is None else folder)
         nodes = list(_nodes(model.graph))
@@ -46,7 +51,7 @@ class _Imported:
         self.drawn = any(node.op_type in DRAWING for node in nodes)
         self.step = _largest_step(model)
         self.tolerance: dict[str, Any] = (
-            {"rtol": 2e-2, "atol": 2e-2} if dtypes & HALVES else {"rtol": 1e-3, "atol": 1e-4}
+            {"rtol": 2e-2, "atol": 2e-2} if dtypes & halves else {"rtol": 1e-3, "atol": 1e-4}
         )
 
     def compare(self, feeds: Mapping[str, Any], names: Sequence[str] | None, wanted: Sequence[Any]) -> None:
@@ -83,6 +88,8 @@ class _Imported:
 
 def _largest_step(model: onnx.ModelProto) -> float:
     """Return the largest scale that a constant of the model quantizes by, or 0 if it quantizes nothing."""
+    import onnx
+
     named = {tensor.name: tensor for tensor in model.graph.initializer}
     rounding = [node for node in _nodes(model.graph) if "QuantizeLinear" in node.op_type or "QLinear" in node.op_type]
     scales = [named[name] for node in rounding for name in node.input[1:] if name in named]
@@ -138,6 +145,8 @@ def _import_of(session: Any) -> _Imported | None:
 
 
 def _read(source: bytes | str) -> _Imported | None:
+    import onnx
+
     model = onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source, load_external_data=False)
     own = {function.domain for function in model.functions}
     bodies = [node for function in model.functions for node in function.node]
