@@ -141,6 +141,18 @@ def test_gradients_reach_the_parameters_of_the_file() -> None:
     torch.testing.assert_close(module.layer.weight.grad, torch.full((12, 2), 2.0))
 
 
+def test_the_statistics_of_a_normalization_are_buffers_and_the_rest_of_it_is_trained() -> None:
+    constants = {name: np.array([1, 2, 3], np.float32) for name in ("scale", "bias", "mean", "var")}
+    node = helper.make_node("BatchNormalization", ["x", *constants], ["y"])
+    shape = ["n", 3, "m"]
+    module = to_torch(model([node], [("x", FLOAT, shape)], [("y", FLOAT, shape)], constants), trainable=True)
+
+    module(torch.ones(2, 3, 4)).sum().backward()
+
+    assert {name for name, each in module.named_parameters() if each.grad is not None} == {"scale", "bias"}
+    assert dict(module.named_buffers()).keys() == {"mean", "var"}
+
+
 def test_external_data_are_mapped_and_writing_to_them_leaves_the_file(tmp_path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(flattening(), path, save_as_external_data=True, location="data.bin", size_threshold=0)

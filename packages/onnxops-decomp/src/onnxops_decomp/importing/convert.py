@@ -24,9 +24,9 @@ def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trai
     returns one value, or a tuple of several. Sequences are lists, an absent optional is None, strings are arrays of
     NumPy. Elements of 4 and 2 bits are held one per ``int8``, ``uint8`` or (floats) ``float32``.
 
-    Initializers of floats are parameters, others buffers, under their names in the file. Weights of a file, and of
-    external data beside it, are mapped into memory, not read; writing to them does not write to the file, which must
-    not be overwritten in place as long as the module is in use.
+    Initializers of floats are parameters, others and the statistics of ``BatchNormalization`` buffers, under their
+    names in the file. Weights of a file, and of external data beside it, are mapped into memory, not read; writing to
+    them does not write to the file, which must not be overwritten in place as long as the module is in use.
 
     ``module.to(device)`` moves all that the file holds. What is made of no tensor (sizes as a tensor, ``Range``,
     ``ConstantOfShape``, windows, random numbers) is made on torch's default device when the module runs: call a module

@@ -44,6 +44,7 @@ class Known:
         rank: Rank of what the node yields as Python numbers, 0 or 1; None if it yields no such.
         constant: The value itself, where the file fixes it.
         name: Name in the file.
+        is_statistic: Whether it is a mean or a variance that BatchNormalization gathered, which no gradient changes.
     """
 
     dtype: int
@@ -51,6 +52,7 @@ class Known:
     rank: int | None = None
     constant: Any = None
     name: str = ""
+    is_statistic: bool = False
 
     @property
     def is_numbers(self) -> bool:
@@ -147,7 +149,8 @@ class GraphImport:
         tensor = value.const_value
         if tensor is None:
             raise ModelImportError(f"The initializer {value.name!r} has no data.")
-        known = Known(int(tensor.dtype), constant=to_value(tensor, self.root.files), name=value.name or "")
+        constant = to_value(tensor, self.root.files)
+        known = Known(int(tensor.dtype), constant=constant, name=value.name or "", is_statistic=_is_statistic(value))
         self.values[value] = known
         return known
 
@@ -176,7 +179,7 @@ class GraphImport:
         value = known.constant
         if not isinstance(value, torch.Tensor):
             setattr(holder, last, value)
-        elif known.name and (value.is_floating_point() or value.is_complex()) and value.dim():
+        elif _is_trainable(known):
             holder.register_parameter(last, torch.nn.Parameter(value, requires_grad=self.root.trainable))
         else:
             holder.register_buffer(last, value)
@@ -502,6 +505,20 @@ class GraphImport:
         """Return the node of a value: Python numbers as they are, anything else as a tensor."""
         known = self.find(value)
         return known.node if known.is_numbers else self.tensor(known)
+
+
+def _is_trainable(known: Known) -> bool:
+    """Tell whether a constant tensor is a parameter: a weight of the file, neither a number nor gathered statistics."""
+    value = known.constant
+    of_floats = value.is_floating_point() or value.is_complex()
+    return bool(known.name and of_floats and value.dim() and not known.is_statistic)
+
+
+def _is_statistic(value: ir.Value) -> bool:
+    uses = value.uses()
+    return bool(uses) and all(
+        use.node.op_type == "BatchNormalization" and not use.node.domain and use.idx in (3, 4) for use in uses
+    )
 
 
 def _is_true(known: Known) -> bool:

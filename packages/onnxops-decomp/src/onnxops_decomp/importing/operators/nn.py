@@ -299,7 +299,9 @@ def batch_normalization(
     spatial: int = 1,
 ) -> tuple[Tensor, ...]:
     if not training_mode:
-        if spatial and X.dim() > 1 and X.dtype == scale.dtype == input_mean.dtype:
+        # torch's own operator has no derivative by the statistics.
+        derived = input_mean.requires_grad or input_var.requires_grad
+        if spatial and X.dim() > 1 and X.dtype == scale.dtype == input_mean.dtype and not derived:
             return (functional.batch_norm(X, input_mean, input_var, scale, B, False, 0.0, epsilon),)
         sizes = [-1, *[1] * (X.dim() - 2)] if X.dim() > 1 and spatial else list(scale.shape)
         mean, var, gamma, beta = (each.reshape(sizes).to(X.dtype) for each in (input_mean, input_var, scale, B))

@@ -210,10 +210,12 @@ def hardmax_of_rows(input: Tensor, axis: int = 1) -> Tensor:
 @onnx_op("Unique")
 @of_bits
 def unique(X: Tensor, axis: int | None = None, sorted: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    items, inverse, counts = torch.unique(X, return_inverse=True, return_counts=True, dim=axis)
+    items, inverse, counts = torch.unique(X.detach(), return_inverse=True, return_counts=True, dim=axis)
     flat = inverse.reshape(-1)
     positions = torch.arange(flat.numel(), device=X.device)
     first = torch.full_like(counts, flat.numel()).scatter_reduce(0, flat, positions, "amin")
+    if X.requires_grad:
+        items = torch.index_select(X.reshape(-1) if axis is None else X, axis or 0, first)
     if sorted:
         return items, first, flat, counts
     order = torch.argsort(first)

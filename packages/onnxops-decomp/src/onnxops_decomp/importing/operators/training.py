@@ -49,7 +49,9 @@ def adam(
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
 ) -> tuple[Tensor, ...]:
-    corrected = R * torch.sqrt(1 - beta**T) / (1 - alpha**T)
+    # What is not chosen has to be finite, too: its derivative is multiplied by zero.
+    steps = torch.clamp(T, min=1)
+    corrected = R * torch.sqrt(1 - beta**steps) / (1 - alpha**steps)
     rate = torch.where(T > 0, corrected, R).to(R.dtype)
 
     def step(x: Tensor, gradient: Tensor, mean: Tensor, squares: Tensor) -> tuple[Tensor, ...]:
