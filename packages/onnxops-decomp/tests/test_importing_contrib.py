@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
 from onnx import helper, numpy_helper
 
 from onnxops_decomp import ModelImportError, to_torch
+from onnxops_decomp.importing.graph import GraphImport, Root
 
 DOMAIN = "com.microsoft"
 RNG = np.random.default_rng(0)
@@ -191,6 +193,19 @@ def test_an_operator_computes_what_its_kernel_computes(op_type: str, case: int) 
     assert_agrees(op_type, CASES[op_type][case])
 
 
+@pytest.mark.parametrize("op_type", CASES)
+def test_the_dtype_of_the_first_result_is_known_without_a_run(op_type: str) -> None:
+    model, fed = case_model(op_type, *CASES[op_type][-1])
+    read = ir.from_proto(model)
+    root = Root(read, trainable=False)
+    made = GraphImport(root, None, root.module)
+    made.sources.add(read.graph)
+    made.inputs(read.graph.inputs)
+    made.nodes(read.graph)
+    want = outputs_of(model, fed)[0].dtype
+    assert made.find(read.graph.outputs[0]).dtype == helper.np_dtype_to_tensor_dtype(want)
+
+
 def test_simplified_layer_normalization_stands_in_the_domain_of_onnx() -> None:
     case = ([floats(2, 3, 4), floats(4)], {"axis": -1, "epsilon": 1e-6}, 2)
     model, fed = case_model("SimplifiedLayerNormalization", *case, domain="")
@@ -212,3 +227,26 @@ def test_what_does_not_fit_an_operator_is_refused(op_type: str, inputs, attribut
     model, fed = case_model(op_type, inputs, attributes, 1)
     with pytest.raises((ModelImportError, NotImplementedError), match=message):
         to_torch(model)(*map(torch.from_numpy, fed.values()))
+
+
+@pytest.mark.parametrize("to", [onnx.TensorProto.UINT8, onnx.TensorProto.INT4])
+def test_a_quantized_value_passes_the_derivative_on_in_range(to: int) -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], domain=DOMAIN),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], domain=DOMAIN),
+    ]
+    info = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "xy"]
+    constants = [
+        helper.make_tensor("scale", onnx.TensorProto.FLOAT, [], [0.5]),
+        helper.make_tensor("zero", to, [], [2]),
+    ]
+    graph = helper.make_graph(nodes, "graph", info[:1], info[1:], constants)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    x = torch.tensor([0.3, 1.1, 999.0], requires_grad=True)
+
+    y = to_torch(model)(x)
+    y.sum().backward()
+
+    np.testing.assert_array_equal(y.detach().numpy(), outputs_of(model, {"x": x.detach().numpy()})[0])
+    assert x.grad.tolist() == [1, 1, 0]

@@ -11,9 +11,10 @@ from onnxops_decomp.importing.errors import ModelImportError
 from onnxops_decomp.importing.registry import Implementation, Kind
 from onnxops_decomp.spec.schemas import OpSpec
 
-__all__ = ["Bound", "Given", "attribute_value", "bind", "plain"]
+__all__ = ["FROM_THE_GRAPH", "Bound", "Given", "attribute_value", "bind", "plain"]
 
-_SPECIAL = ("num_outputs", "input_types")
+FROM_THE_GRAPH = ("num_outputs", "input_types", "quantized_from")
+"""Parameters that are neither an input nor an attribute of the operator."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _ordered(entry: Implementation, arguments: dict[str, Any], rest: list[Any]) 
         before = names[: names.index(entry.variadic)]
         return Bound((*(arguments.pop(name, None) for name in before), *rest), arguments)
     for name in names:
-        if name in entry.defaults or name in _SPECIAL or name in entry.keywords:
+        if name in entry.defaults or name in FROM_THE_GRAPH or name in entry.keywords:
             break
         if name not in arguments and name not in entry.nullable:
             raise ModelImportError(f"{name!r} is missing.")

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_core.native import NativeOp, native_ops
+from onnxops_decomp.importing.binding import FROM_THE_GRAPH
 from onnxops_decomp.importing.registry import Implementation, implementation
 from onnxops_decomp.spec.schemas import Formal, OpSpec
 
@@ -49,11 +50,10 @@ def _of_function(domain: str, op_type: str, entry: Implementation) -> OpSpec:
     hints = typing.get_type_hints(entry.function)
     returned = hints.pop("return")
     outputs = len(typing.get_args(returned)) if entry.several else 1
+    hints = {name: hint for name, hint in hints.items() if name not in FROM_THE_GRAPH}
     optional = entry.defaults.keys() | entry.nullable
     fed = {name: name in optional for name, hint in hints.items() if _plain(hint) is torch.Tensor}
     attributes = {name: _typed(_plain(hint)) for name, hint in hints.items() if name not in fed}
-    attributes.pop("num_outputs", None)
-    attributes.pop("input_types", None)
     return _spec(domain, op_type, entry.since, fed, attributes, outputs, entry.like or next(iter(fed)), entry.variadic)
 
 
@@ -74,7 +74,10 @@ def _spec(
         op_type,
         since,
         tuple(Formal(name, name, frozenset(), optional, name == variadic, True) for name, optional in fed.items()),
-        (Formal("output", like, frozenset(), False, True, False),),
+        (
+            Formal("output", like, frozenset(), False, False, True),
+            Formal("others", "", frozenset(), True, True, False),
+        ),
         attributes,
         {},
         frozenset(),

@@ -15,6 +15,14 @@ from torch.nn import functional
 from onnxops_core import native
 from onnxops_decomp.importing.operators.layout import trilu
 from onnxops_decomp.importing.operators.nn import conv
+from onnxops_decomp.importing.operators.pointwise import (
+    clip_to_numbers,
+    gelu,
+    hard_sigmoid,
+    leaky_relu,
+    relu,
+    swish,
+)
 from onnxops_decomp.importing.operators.products import gemm
 from onnxops_decomp.importing.operators.vision import grid_sample
 from onnxops_decomp.importing.registry import onnx_op
@@ -39,23 +47,23 @@ def inverse(X: Tensor) -> Tensor:
 
 
 @onnx_op("Gelu", domain=DOMAIN)
-def gelu(X: Tensor) -> Tensor:
-    return functional.gelu(X)
+def exact_gelu(X: Tensor) -> Tensor:
+    return gelu(X)
 
 
 @onnx_op("BiasGelu", domain=DOMAIN)
 def bias_gelu(A: Tensor, B: Tensor) -> Tensor:
-    return functional.gelu(A + B)
+    return gelu(A + B)
 
 
 @onnx_op("FastGelu", domain=DOMAIN)
 def fast_gelu(X: Tensor, bias: Tensor | None = None) -> Tensor:
-    return functional.gelu(X if bias is None else X + bias, approximate="tanh")
+    return gelu(X if bias is None else X + bias, "tanh")
 
 
 @onnx_op("QuickGelu", domain=DOMAIN)
 def quick_gelu(X: Tensor, alpha: float = 1.702) -> Tensor:
-    return X * torch.sigmoid(alpha * X)
+    return swish(X, alpha)
 
 
 @onnx_op("SimplifiedLayerNormalization")
@@ -94,12 +102,12 @@ def _turned(value: Tensor, last_two: int, batch: int) -> Tensor:
 
 
 _ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
-    "Relu": torch.relu,
+    "Relu": relu,
     "Tanh": torch.tanh,
     "Sigmoid": torch.sigmoid,
-    "LeakyRelu": lambda x, alpha=0.01: functional.leaky_relu(x, alpha),
-    "Clip": lambda x, low, high: torch.clamp(x, low, high),
-    "HardSigmoid": lambda x, alpha=0.2, beta=0.5: torch.clamp(alpha * x + beta, 0, 1),
+    "LeakyRelu": leaky_relu,
+    "Clip": clip_to_numbers,
+    "HardSigmoid": hard_sigmoid,
 }
 
 
@@ -179,7 +187,7 @@ def rotary_embedding(
     )
 
 
-@onnx_op("EmbedLayerNormalization", domain=DOMAIN)
+@onnx_op("EmbedLayerNormalization", domain=DOMAIN, like="gamma")
 def embed_layer_normalization(
     input_ids: Tensor,
     segment_ids: Tensor | None,

@@ -6,16 +6,21 @@ Specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOper
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from onnxops_core import native
 from onnxops_decomp.importing.operators.contrib import DOMAIN
 from onnxops_decomp.importing.operators.nn import average_pool
 from onnxops_decomp.importing.operators.products import matmul_integer
-from onnxops_decomp.importing.operators.quantization import dynamic_quantize_linear
+from onnxops_decomp.importing.operators.quantization import (
+    dequantize_linear,
+    dynamic_quantize_linear,
+    quantize_linear,
+    steps_of,
+)
 from onnxops_decomp.importing.registry import onnx_op
 
 __all__: list[str] = []
@@ -28,20 +33,27 @@ def _real(steps: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
 
 
 def _steps(value: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    limits = torch.iinfo(dtype)
-    made = torch.round(value / scale.reshape(()))
-    made = made if zero_point is None else made + zero_point.reshape(())
-    return torch.clamp(made, limits.min, limits.max).to(dtype)
+    """Return the steps of values, one scale for all of them."""
+    return steps_of(value / scale.reshape(()), None if zero_point is None else zero_point.reshape(()), dtype)
 
 
 @onnx_op("QuantizeLinear", domain=DOMAIN, like="y_zero_point")
-def quantize_linear(x: Tensor, y_scale: Tensor, y_zero_point: Tensor | None = None, axis: int = 1) -> Tensor:
-    return native.quantize_linear(x, y_scale, y_zero_point, axis=axis)
+def quantize_linear_of_axis(
+    x: Tensor, y_scale: Tensor, y_zero_point: Tensor | None = None, axis: int = 1, input_types: Any = ()
+) -> Tensor:
+    return quantize_linear(x, y_scale, y_zero_point, axis, input_types=input_types)
 
 
 @onnx_op("DequantizeLinear", domain=DOMAIN, like="x_scale")
-def dequantize_linear(x: Tensor, x_scale: Tensor, x_zero_point: Tensor | None = None, axis: int = 1) -> Tensor:
-    return native.dequantize_linear(x, x_scale, x_zero_point, axis=axis)
+def dequantize_linear_of_axis(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None = None,
+    axis: int = 1,
+    input_types: Any = (),
+    quantized_from: Tensor | None = None,
+) -> Tensor:
+    return dequantize_linear(x, x_scale, x_zero_point, axis, input_types=input_types, quantized_from=quantized_from)
 
 
 @onnx_op("MatMulIntegerToFloat", domain=DOMAIN, like="a_scale")
@@ -180,9 +192,7 @@ def q_gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Tensor:
-    left = A.to(torch.int32) - a_zero_point.to(torch.int32)
-    right = (B.t() if transB else B).to(torch.int32) - b_zero_point.to(torch.int32)
-    total = torch.matmul(left.t() if transA else left, right)
+    total = matmul_integer(A.t() if transA else A, B.t() if transB else B, a_zero_point, b_zero_point)
     total = total if C is None else total + C
     made = total.float() * (alpha * a_scale * b_scale)
     if y_scale is None:

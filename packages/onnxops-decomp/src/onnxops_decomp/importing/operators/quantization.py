@@ -13,6 +13,8 @@ from onnxops_decomp.importing.operators.products import matmul_integer
 from onnxops_decomp.importing.registry import onnx_op
 from onnxops_decomp.importing.values import is_sub_byte
 
+__all__ = ["dequantize_linear", "dynamic_quantize_linear", "quantize_linear", "steps_of"]
+
 _RANGES = {
     2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)
 }  # fmt: skip
@@ -82,9 +84,16 @@ def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     least = torch.clamp(x.min(), max=0)
     scale = (torch.clamp(x.max(), min=0) - least) / 255
     safe = torch.where(scale == 0, 1, scale)
-    zero_point = torch.clamp(torch.round(-least / safe), 0, 255)
-    y = torch.clamp(torch.round(x / safe) + zero_point, 0, 255)
-    return y.to(torch.uint8), scale, zero_point.to(torch.uint8)
+    zero_point = steps_of(-least / safe, None, torch.uint8)
+    return steps_of(x / safe, zero_point, torch.uint8), scale, zero_point
+
+
+def steps_of(ratio: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return the steps nearest to values over their scale, ties to even, within the limits of an integer dtype."""
+    limits = torch.iinfo(dtype)
+    steps = torch.round(ratio)
+    steps = steps if zero_point is None else steps + zero_point
+    return torch.clamp(steps, limits.min, limits.max).to(dtype)
 
 
 def _for_dim(parameter: Tensor, rank: int, dim: int) -> Tensor:
@@ -92,12 +101,6 @@ def _for_dim(parameter: Tensor, rank: int, dim: int) -> Tensor:
     if parameter.dim() != 1:
         return parameter
     return parameter.reshape(()) if parameter.numel() == 1 else parameter.reshape([-1] + [1] * (rank - 1 - dim))
-
-
-def _requantized(total: Tensor, scale: Tensor, y_scale: Tensor, y_zero_point: Tensor) -> Tensor:
-    limits = torch.iinfo(y_zero_point.dtype)
-    steps = torch.round(total * scale / y_scale) + y_zero_point
-    return torch.clamp(steps, limits.min, limits.max).to(y_zero_point.dtype)
 
 
 @onnx_op("QLinearMatMul")
@@ -121,7 +124,7 @@ def q_linear_matmul(
     scale = rows.float() * b_scale.float()
     if y_scale.dim() == 1 and y_scale.numel() > 1:
         y_scale, y_zero_point = y_scale.unsqueeze(-1), y_zero_point.unsqueeze(-1)
-    return _requantized(total.float(), scale, y_scale.float(), y_zero_point)
+    return steps_of(total.float() * scale / y_scale.float(), y_zero_point, y_zero_point.dtype)
 
 
 @onnx_op("ConvInteger")
@@ -168,4 +171,4 @@ def q_linear_conv(
     if B is not None:
         total = total + B.reshape(-1, *[1] * (x.dim() - 2))
     scale = x_scale * _for_dim(w_scale, x.dim(), 1)
-    return _requantized(total.float(), scale, y_scale, y_zero_point.reshape(()))
+    return steps_of(total.float() * scale / y_scale, y_zero_point.reshape(()), y_zero_point.dtype)
