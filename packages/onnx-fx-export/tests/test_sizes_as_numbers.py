@@ -18,6 +18,9 @@ from onnx_fx_export import CaptureError, DynamicShapeError, InvalidArgumentError
 from onnx_fx_export.inputs.arguments import FunctionModule
 
 NUMBERS = [float(n) for n in range(24)]
+SIX = 6
+# Greater numbers than CPython keeps one object of.
+LARGE = 301 + SIX
 BY_TEXT = {str(n): float(n) for n in range(24)}
 
 
@@ -89,6 +92,12 @@ FORMS = {
     "length of a storage": lambda x: x * len(x.storage()),
     "members": lambda x: torch.stack([row * i for i, row in enumerate(x)]),
     "key in a try": lambda x: tried(x),
+    "identity": lambda x: x * 2 if x.shape[0] is SIX else x,
+    "identity of two sizes": lambda x: x * 2 if x.shape[0] is x.shape[1] else x,
+    "no identity": lambda x: x * 2 if x.shape[0] - 1 is not SIX else x,
+    "identity of a truth value": lambda x: x * 2 if (x.shape[0] > 4) is True else x,
+    "identity of large sizes": lambda x: x * 2 if x.shape[0] + 300 is LARGE else x,
+    "branch for symbols": lambda x: x * 2 if isinstance(x.shape[0], torch.SymInt) else x * (2 if len(x) < 6 else 3),
     "class of a tensor": lambda x: x * 2 if type(x) is torch.Tensor else x,
 }
 
@@ -136,6 +145,7 @@ CLASSES = {
     "name of the type": lambda x: x * 2 if type(x.shape[0]).__name__ == "int" else x,
     "subclass": lambda x: x * 2 if issubclass(type(x.shape[0]), int) else x,
     "types of a shape": lambda x: x * 2 if int in map(type, x.shape) else x,
+    "symbolic number": lambda x: x if isinstance(x.shape[0], torch.SymInt | torch.SymFloat) else x * 2,
 }
 
 
@@ -215,11 +225,38 @@ def test_the_length_of_a_tensor_is_a_size() -> None:
 
 def test_code_that_knows_symbolic_sizes_finds_them() -> None:
     def function(x):
-        return x * 2 if isinstance(x.shape[0], torch.SymInt) else x
+        return x * 2 if isinstance(x.shape[0], torch.SymInt) else x + x
 
     x = torch.randn(4, 3)
     program = export(FunctionModule(function), (x,), dynamic_shapes=({0: Dim.DYNAMIC},))
     torch.testing.assert_close(program(x), x * 2)
+
+
+def test_code_that_does_something_else_for_symbolic_sizes_is_refused_with_its_line() -> None:
+    def function(x):
+        return x * 2 if isinstance(x.shape[0], torch.SymInt) else x
+
+    line = function.__code__.co_firstlineno + 1
+    with pytest.raises(CaptureError, match=rf"other values[^$]*{__file__}:{line}"):
+        export(
+            FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},), strategy="non-strict"
+        )
+
+
+@pytest.mark.filterwarnings("ignore:.*part of the declared sizes")
+@pytest.mark.parametrize("rows", [4, 6])
+def test_the_identity_of_a_size_is_a_condition(rows) -> None:
+    def function(x):
+        n = x.shape[0]
+        return x * 2 if n is SIX else x
+
+    if rows == SIX:
+        with pytest.raises(OnnxExporterError, match="n != 6"):
+            export(FunctionModule(function), (torch.randn(rows, 3),), dynamic_shapes=({0: "n"},))
+        return
+    with pytest.warns(UserWarning, match="n != 6"):
+        program = export(FunctionModule(function), (torch.randn(rows, 3),), dynamic_shapes=({0: "n"},))
+    assert right_or_refused(program, function) == 8
 
 
 @pytest.mark.parametrize("form", ["type", "name of the type", "key in a try"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import numbers
@@ -15,7 +16,7 @@ from torch import Tensor
 from ts_models import exported
 
 import onnx_ts_legacy
-from onnx_ts_legacy.errors import CaptureError
+from onnx_ts_legacy.errors import CaptureError, InvalidArgumentError
 
 X = torch.arange(8.0).reshape(4, 2) + 1
 
@@ -65,6 +66,38 @@ def matched(x: Tensor) -> Tensor:
             return x * 2
         case _:
             return x
+
+
+SIX = 6
+
+IDENTITIES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "number": (lambda x: x * 2 if x.shape[0] is SIX else x, "n != 6"),
+    "no number": (lambda x: x * 2 if x.shape[0] + 1 is not SIX else x, "n != 5"),
+    "another size": (lambda x: x * 2 if x.shape[0] is x.shape[1] else x, "n != 2"),
+    "truth value": (lambda x: x * 2 if (x.shape[0] < 6) is True else x, "n <= 5"),
+}
+
+
+@pytest.mark.parametrize("case", IDENTITIES)
+def test_the_identity_of_a_size_is_a_condition(case: str) -> None:
+    function, condition = IDENTITIES[case]
+    with pytest.warns(UserWarning, match=condition):
+        program = onnx_ts_legacy.export(function, (X,), dynamic_axes={"x": {0: "n"}}, input_names=["x"])
+    taken = 0
+    for rows in range(1, 8):
+        x = torch.randn(rows, 2)
+        with contextlib.suppress(InvalidArgumentError):
+            torch.testing.assert_close(program(x)[0], function(x))
+            taken += 1
+    assert 5 <= taken < 7
+
+
+def test_identities_of_other_objects_are_left_alone() -> None:
+    def function(x: Tensor, y: Tensor, scale: Any = X) -> Tensor:
+        return x + y if scale is X and x is not y else x
+
+    exported(function, (X, X + 1), (torch.randn(5, 2), torch.randn(5, 2)), dynamic_axes={"x": {0: "n"}, "y": {0: "n"}})
+    assert not any(callable(constant) for constant in function.__code__.co_consts)
 
 
 REFUSED: dict[str, Callable[[Tensor], Tensor]] = {

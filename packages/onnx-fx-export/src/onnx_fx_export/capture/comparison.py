@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
+import sympy
+
 from onnx_fx_export.capture.torch_export import Recorded, Run
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 
-__all__ = ["compare_at_other_sizes"]
+__all__ = ["agree_at_other_sizes", "compare_at_other_sizes"]
 
 # Model and program are compared where sizes are so many times as large, and larger by so much.
 _COMPARED = ((1, 1), (1, 3), (2, 0), (3, 0))
+_SMALL = ((0, 2), (0, 3))
 
 
 def compare_at_other_sizes(recorded: Recorded, run: Run) -> None:
@@ -21,13 +26,27 @@ def compare_at_other_sizes(recorded: Recorded, run: Run) -> None:
     """
     request = run.request
     trials = TrialRuns(recorded.program, request.model, run.example, request.trial_runs)
-    sizes = Sizes.of(recorded.program, request.specs)
-    guards, compared = sizes.final_guards(), 0
-    for factor, more in _COMPARED:
-        point = sizes.near({symbol: factor * hint + more for symbol, hint in sizes.hints.items()}, guards)
-        expected, right = trials.run(point) if point is not None else (None, False)
-        if expected is not None and not right:
+    sizes, compared = Sizes.of(recorded.program, request.specs), 0
+    for point, agrees in _compared(trials, sizes, _COMPARED):
+        if not agrees:
             raise CaptureError(f"What was captured differs from the model at the sizes {point}.")
-        compared += right
+        compared += 1
     if not compared:
         raise CaptureError("What was captured cannot be compared with the model at other sizes.")
+
+
+def agree_at_other_sizes(trials: TrialRuns, sizes: Sizes) -> bool:
+    """Tell whether a model and what was captured of it agree wherever both can be run."""
+    return not sizes.hints or all(agrees for _, agrees in _compared(trials, sizes, (*_COMPARED, *_SMALL)))
+
+
+def _compared(
+    trials: TrialRuns, sizes: Sizes, changes: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Mapping[sympy.Symbol, sympy.Integer], bool]]:
+    """Yield the sizes that the model takes, and whether the program gives the same there."""
+    guards = sizes.final_guards()
+    for factor, more in changes:
+        point = sizes.near({symbol: factor * hint + more for symbol, hint in sizes.hints.items()}, guards)
+        expected, right = trials.run(point) if point is not None else (None, False)
+        if point is not None and expected is not None:
+            yield point, right

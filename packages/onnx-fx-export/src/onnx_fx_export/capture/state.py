@@ -13,11 +13,13 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import MutationError
 from onnx_fx_export.origin import source_line
+from onnx_fx_export.sizes.number_classes import kind_of_number
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_decomp.exporting import (
     Inventory,
     KeptContents,
     StateWatch,
+    identities_of_numbers,
     is_without_data,
     kept_inventory,
     shown_inputs,
@@ -81,7 +83,7 @@ class CapturedState:
         for _ in range(_MOST_CAPTURES):
             try:
                 # torch.export runs calls that involve no inputs on the real tensors.
-                with self._inputs(hooked=not strict), watched:
+                with self._inputs(hooked=not strict), watched, self._identities(strict):
                     program = run()
             finally:
                 contents.restore()
@@ -97,6 +99,9 @@ class CapturedState:
                 break
         lines = {place.path: place.line for place in self._watch.places}
         raise MutationError(state_refusal(lines))
+
+    def _identities(self, strict: bool) -> contextlib.AbstractContextManager[None]:
+        return identities_of_numbers(self._inventory.functions, None if strict else kind_of_number)
 
     def type_tests(self) -> list[str]:
         """Return the lines of the model's code that ask of what class a number or tensor is."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
-from onnx_fx_export.capture.comparison import compare_at_other_sizes
+from onnx_fx_export.capture.comparison import agree_at_other_sizes, compare_at_other_sizes
 from onnx_fx_export.capture.errors import capture_error
 from onnx_fx_export.capture.loops.strategy import record_loops
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
@@ -22,6 +22,7 @@ from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
 from onnx_fx_export.sizes.fixed import equations_that_fix
+from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import is_dimension_error, undecided_condition
 from onnxops_core.exporting import warn_user
@@ -37,8 +38,8 @@ _OTHER_VALUES = (
 )
 _OTHER_CLASSES = (
     "What torch.export captured of the model gives other values than the model does: a dynamic size is no int there, "
-    "and a tensor no torch.Tensor itself. Use isinstance() instead of type(), and no size as a key. The lines that may "
-    "be the reason:"
+    "and a tensor no torch.Tensor itself. Use isinstance() instead of type(), torch.compiler.is_exporting() instead of "
+    "torch.SymInt, and no size as a key. The lines that may be the reason:"
 )
 
 
@@ -179,13 +180,16 @@ def _record_strict(attempts: Attempts) -> Recorded:
 
 
 def _agrees(attempts: Attempts, recorded: Recorded) -> bool:
-    """Tell whether what was captured gives the same as the model on the example; also where that cannot be tried."""
+    """Tell whether what was captured gives the same as the model on the example and at other sizes.
+
+    Also where that cannot be tried.
+    """
     request = attempts.request
     trials = TrialRuns(recorded.program, request.model, attempts.example, request.trial_runs)
     if not trials.possible or request.has_dynamic_numbers:
         return True
     with request.stage(TRIAL_RUNS):
-        return trials.agree_on_example()
+        return trials.agree_on_example() and agree_at_other_sizes(trials, Sizes.of(recorded.program, request.specs))
 
 
 def _record_scanned(attempts: Attempts) -> Recorded:

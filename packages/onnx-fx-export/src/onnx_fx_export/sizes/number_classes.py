@@ -17,7 +17,7 @@ import torch
 from onnx_fx_export.sizes.texts import asking_frame
 from onnxops_core.exporting import original, replaced
 
-__all__ = ["classes_of_numbers"]
+__all__ = ["classes_of_numbers", "kind_of_number"]
 
 _CLASSES: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
@@ -46,6 +46,11 @@ def classes_of_numbers() -> Iterator[list[str]]:
     classes = [(kind, "__getattribute__", _with_class(kind)) for kind in _CLASSES]
     with replaced(classes, in_all_threads=True), replaced([(torch.SymInt, "__hash__", hashed)]):
         yield keys
+
+
+def kind_of_number(value: Any) -> type | None:
+    """Return the class of the Python number that a symbolic one stands for; None for anything else."""
+    return _CLASSES.get(type(value))
 
 
 def _with_class(kind: type) -> Callable[[Any, str], Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from onnx_fx_export.torch_private import (
     replacements_of,
 )
 from onnxops_core.exporting import original, replaced, warn_user
-from onnxops_decomp.exporting import Example, at_sizes, shared_writes
+from onnxops_decomp.exporting import Example, at_sizes, identities_of_numbers, shared_writes
 
 __all__ = [
     "SizeQuestion",
@@ -144,12 +145,14 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
 
 
 _TORCH = Path(torch.__file__).parent
+# What lies between the code that compares sizes and the comparison.
+_BETWEEN = (torch.__file__, inspect.unwrap(identities_of_numbers).__code__.co_filename)
 _ABOVE_OPERATORS = (str(_TORCH / "nn"), str(_TORCH / "functional.py"), str(_TORCH / "_tensor.py"))
 
 
 def _asker(frame: FrameType | None) -> FrameType | None:
     """Return the frame that compares sizes, or None if that is the machinery of torch or of this package."""
-    while frame is not None and frame.f_code.co_filename == torch.__file__:
+    while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
     if frame is None:
         return None

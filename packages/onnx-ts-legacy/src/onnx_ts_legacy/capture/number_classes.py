@@ -21,7 +21,7 @@ from onnx_ts_legacy.graph.parts import node_inputs
 from onnx_ts_legacy.graph.sources import is_library
 from onnxops_core.exporting import original
 
-__all__ = ["isinstance_of_numbers"]
+__all__ = ["isinstance_of_numbers", "kind_of_number"]
 
 _ARITHMETIC = frozenset(
     f"aten::{name}"
@@ -52,6 +52,15 @@ def isinstance_of_numbers(is_traced: Callable[[], bool]) -> Callable[[Any, Any],
         return bool(usual(value, kinds))
 
     return function
+
+
+def kind_of_number(value: Any) -> type | None:
+    """Return the class of the Python number that a traced size stands for; None for anything else."""
+    # Most of what is compared is no tensor at all.
+    if type(value) is not torch.Tensor or value.dim() or not private.traces():
+        return None
+    number = _number_like(value)
+    return None if number is None else type(number)
 
 
 def _is_asked_by_model(frame: FrameType | None) -> bool:

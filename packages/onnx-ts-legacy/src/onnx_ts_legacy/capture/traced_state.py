@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from onnx_ts_legacy.capture.number_classes import kind_of_number
 from onnx_ts_legacy.errors import CaptureError, OnnxExporterWarning, StateError
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import (
@@ -16,6 +17,7 @@ from onnxops_decomp.exporting import (
     StatePlace,
     StateWatch,
     are_close,
+    identities_of_numbers,
     ignored_state,
     is_without_data,
     kept_inventory,
@@ -175,7 +177,7 @@ def kept_state(model: Any) -> Iterator[TracedState]:
     with kept_inventory(model) as inventory:
         contents = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
         try:
-            with contents:
+            with contents, identities_of_numbers(inventory.functions, kind_of_number):
                 yield TracedState(model, inventory, contents)
         finally:
             contents.restore()

@@ -104,6 +104,7 @@ from onnxops_decomp.exporting.sizes.dynamic_shapes import (
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
 from onnxops_decomp.exporting.state.contents import KeptContents
+from onnxops_decomp.exporting.state.identities import identities_of_numbers
 from onnxops_decomp.exporting.state.inventory import Inventory, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
@@ -248,6 +249,7 @@ __all__ = [
     "functional_overload",
     "grouped_mm_form",
     "has_autocast_kernel",
+    "identities_of_numbers",
     "ignored_state",
     "in_mode",
     "in_order",

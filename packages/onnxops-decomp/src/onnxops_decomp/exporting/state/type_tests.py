@@ -1,7 +1,8 @@
 """Where the code of a model asks of what class a number or tensor is: in a capture, it is of another one.
 
-``type(n) is int`` is false for a symbolic size, and ``type(x) is torch.Tensor`` for a fake tensor. Nothing that a
-capture notes shows that such a branch was taken otherwise than in eager PyTorch; the results do.
+``type(n) is int`` is false for a symbolic size, ``isinstance(n, torch.SymInt)`` true, and ``type(x) is torch.Tensor``
+false for a fake tensor. Nothing that a capture notes shows that such a branch was taken otherwise than in eager
+PyTorch; the results do.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _CONTAINERS = ("bytes", "dict", "frozenset", "list", "set", "slice", "str", "tup
 # Attributes by which code tells a number from a tensor.
 _TELLING = ("bit_length", "device", "dim", "dtype", "is_integer", "item", "ndim", "numel", "numpy", "shape", "tolist")
 _SIZES = ("numel", "shape", "size")
-_WORDS, _ATTRIBUTE_WORDS = frozenset(("__class__", "type")), frozenset(("getattr", "hasattr"))
+_SYMBOLIC = ("SymBool", "SymFloat", "SymInt")
+_WORDS, _ATTRIBUTE_WORDS = frozenset(("__class__", "type", *_SYMBOLIC)), frozenset(("getattr", "hasattr"))
 _IS, _MATCH = dis.opmap["IS_OP"], dis.opmap["MATCH_CLASS"]
 _DESCRIBING = ("ascii", "getattr", "hasattr", "print", "repr", "str")
 _Parents = Mapping[ast.AST, ast.AST]
@@ -89,6 +91,10 @@ def _tests(tree: ast.AST, parents: _Parents) -> Iterator[ast.expr | ast.pattern]
             case ast.Compare(left=left, ops=operators, comparators=others):
                 if any(isinstance(o, ast.Is | ast.IsNot) for o in operators) and any(map(_is_number, [left, *others])):
                     yield node
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
+                # What has the class itself is an instance, whatever it says of its class.
+                if any(_name(part) in _SYMBOLIC for part in ast.walk(kinds)):
+                    yield node
             case ast.MatchClass(cls=ast.Name(id=name)) if name in _NUMBERS:
                 yield node
 
@@ -149,6 +155,10 @@ def _may_be_number(node: ast.expr, of: type) -> bool:
         case ast.Name(id=name):
             return name in _CLASSES or (of is type and name.islower() and name not in _CONTAINERS)
     return of is type
+
+
+def _name(node: ast.AST) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def _is_number(node: ast.AST) -> bool:
