@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -34,6 +35,7 @@ RUNS = [
     for opsets in ("default", *(OPSETS if package in SWEPT else []))
 ]
 
+OWN_CODE = ["noxfile.py", "tools", "tests"]
 # A tool that runs in the environment of the packages.
 OF_TORCH = "tools/architectures"
 # Those tests that need them are skipped without.
@@ -90,6 +92,13 @@ def find_python(version: str) -> str | None:
         if subprocess.run([candidate, "-c", ""], capture_output=True).returncode == 0:
             return candidate
     return None
+
+
+def side_by_side(*actions: Callable[[], object]) -> None:
+    """Carry out what one core each works on, as many at once as there are cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for ended in [pool.submit(action) for action in actions]:
+            ended.result()
 
 
 prepared: dict[tuple[str, str], str] = {}
@@ -264,12 +273,18 @@ def lint(session: nox.Session) -> None:
     session.install(*group("lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    session.run("lint-imports", "--config", "pyproject.toml", env={"PYTHONPATH": os.pathsep.join(SOURCES)})
-    session.run("python", "-m", "tools.house")
-    session.run("python", "-m", "tools.dead_code")
     lint_workflows(session)
-    session.run("mypy", "noxfile.py", "tools", "tests", "--exclude", f"^{OF_TORCH}/")
-    session.run("mypy", "--python-executable", torch_env(session), *SOURCES, OF_TORCH)
+    side_by_side(
+        lambda: session.run("lint-imports", "--config", "pyproject.toml", env={"PYTHONPATH": os.pathsep.join(SOURCES)}),
+        lambda: session.run("python", "-m", "tools.house"),
+        lambda: session.run("python", "-m", "tools.dead_code"),
+        lambda: torch_env(session),
+    )
+    # Each with a cache of its own, as two processes must not write to the same.
+    side_by_side(
+        lambda: session.run("mypy", "--cache-dir=.mypy_cache/tools", *OWN_CODE, "--exclude", f"^{OF_TORCH}/"),
+        lambda: session.run("mypy", "--python-executable", torch_env(session), *SOURCES, OF_TORCH),
+    )
 
 
 def lint_workflows(session: nox.Session) -> None:
@@ -299,8 +314,12 @@ def wheels(session: nox.Session) -> None:
     # By address, so that nothing of the same name on an index can take a wheel's place.
     pins = [f"{name} @ {path.resolve().as_uri()}" for name, path in built.items()]
     constraints.write_text("\n".join([TORCH[DEFAULT_TORCH], *pins]) + "\n")
-    for package in session.posargs or PACKAGES:
-        prove_wheel(session, builder, package, scratch / f"env-{package}", constraints)
+    side_by_side(
+        *(
+            functools.partial(prove_wheel, session, builder, package, scratch / f"env-{package}", constraints)
+            for package in session.posargs or PACKAGES
+        )
+    )
 
 
 def prove_wheel(session: nox.Session, builder: str, package: str, directory: Path, constraints: Path) -> None:
