@@ -8,6 +8,7 @@ X = torch.randn(4, 5, 6, 7)
 LARGER = torch.randn(5, 7, 4, 6)
 ROWS = torch.tensor([0, 3, -1])
 COLUMNS = torch.tensor([2, -2, 1])
+OTHER_ROWS = [(torch.randn(9, 2), torch.randn(4))]
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 18, 23, 26, 28])
@@ -67,6 +68,28 @@ def test_index(function) -> None:
 @pytest.mark.parametrize("function", INDEXINGS[:21])
 def test_index_runs_at_other_sizes(function) -> None:
     check(function, X, ROWS, COLUMNS, others=[(LARGER, torch.tensor([1, -2, 0, 3]), torch.tensor([2, -3, 1, 0]))])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[torch.arange(x.shape[0] - 1, -1, -1)],
+        lambda x: x[:, torch.arange(x.shape[1] - 2, -2, -2)],
+        lambda x: x[torch.arange(-2, x.shape[0] - 3)],
+        lambda x: x[:, torch.arange(3 - x.shape[1], 1)],
+        lambda x: x[torch.arange(x.shape[0] - 2, x.shape[0])],
+    ],
+)
+def test_index_by_a_range_that_holds_negative_numbers_or_ends_at_one(function) -> None:
+    check(function, torch.randn(5, 6), others=[(torch.randn(3, 4),), (torch.randn(8, 5),)])
+
+
+def test_positions_that_count_from_a_size_cost_no_more_than_their_range() -> None:
+    model = check(
+        lambda x, y: x[torch.arange(y.shape[0], y.shape[0] * 2)], torch.randn(9, 2), torch.randn(3), others=OTHER_ROWS
+    )
+
+    assert "Add" not in model.op_types()
 
 
 @pytest.mark.parametrize("opset", [9, 13, 18])

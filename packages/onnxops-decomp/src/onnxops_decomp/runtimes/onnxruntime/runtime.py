@@ -19,7 +19,7 @@ from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import (
 )
 from onnxops_decomp.runtimes.onnxruntime.operators import FORMS
 from onnxops_decomp.runtimes.onnxruntime.padding import KeepPaddingApart
-from onnxops_decomp.spec.inference import dims_of
+from onnxops_decomp.spec.inference import dims_of, is_nonnegative
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -31,6 +31,8 @@ def _prepare(op: OpBuilder, op_type: str, values: list[ir.Value | None]) -> None
     """Replace operands that the runtime gets wrong."""
     if op_type.startswith("Reduce"):
         _count_axes_from_front(op, values)
+    elif op_type == "Gather":
+        values[1] = _apart_from_range(op, values[1])
     elif op_type == "MatMul" and is_older(1, 26):
         values[:] = [_apart_from_transpose(op, value) for value in values]
     elif op_type in ("Mul", "Div") and is_older(1, 23):
@@ -43,6 +45,39 @@ def _count_axes_from_front(op: OpBuilder, values: list[ir.Value | None]) -> None
     dims = dims_of(values[0])
     if axes is not None and dims is not None and (axes < 0).any():
         values[1] = op.constant(np.where(axes < 0, axes + len(dims), axes))
+
+
+def _apart_from_range(op: OpBuilder, index: ir.Value | None) -> ir.Value | None:
+    """Let a range that may hold negative numbers, or end at one, start at 0, and add its start.
+
+    The runtime makes a Slice of a Gather at a Range, with the same start and limit: negative ones then count from the
+    end, so that 3, 2, 1, 0, whose limit is -1, and -2, -1, whose limit is 0, became no elements at all.
+    """
+    made = producer(index, "Range")
+    if made is None or index is None or is_nonnegative(index):
+        return index
+    start, limit, delta = made.inputs
+    step = op.static(delta)
+    if step is not None and step > 0 and _is_size(start, op):
+        return index
+    return op.Add(op.Range(0, op.Sub(limit, start), delta), start)
+
+
+_OF_SIZES = {"Add", "Cast", "Concat", "Div", "Gather", "Max", "Mul", "Slice", "Squeeze", "Unsqueeze"}
+
+
+def _is_size(value: ir.Value | None, op: OpBuilder) -> bool:
+    """Tell whether an integer is computed from sizes and constants in ways that give no negative number."""
+    number = op.static(value)
+    if number is not None:
+        return bool((number >= 0).all())
+    node = None if value is None else value.producer()
+    if node is None or node.domain:
+        return False
+    if node.op_type in ("Shape", "Size"):
+        return True
+    operands = node.inputs[:1] if node.op_type in ("Gather", "Slice", "Squeeze", "Unsqueeze") else node.inputs
+    return node.op_type in _OF_SIZES and all(_is_size(each, op) for each in operands)
 
 
 def _apart_from_transpose(op: OpBuilder, value: ir.Value | None) -> ir.Value | None:
