@@ -118,7 +118,7 @@ def export(
         capture_repeated_blocks: Classes of modules of which equal ones are captured once, or True for those members
             of module lists that have an equal. Their forward must do nothing but compute its result.
         size_checks: Whether the graph itself refuses sizes that break a condition of ``constraints``, in a node that is
-            named after it. The program checks them in any case. Needs opset 13.
+            named after it. The program checks them in any case.
         trial_runs: Whether the model and what was captured of it are run and compared at other sizes, to find out
             whether it is right for those that torch.export takes for special; without that, it refuses them.
         strategy: The only way to capture that may be taken; by default they are tried in order, and

@@ -138,7 +138,7 @@ def export(
         target: ``"onnxruntime"`` for operators of its own domain ``com.microsoft``.
         capture_repeated_blocks: Refused: TorchScript has no such blocks.
         size_checks: Whether the graph itself refuses sizes that break a condition of ``constraints``, in a node that is
-            named after it. The program checks them in any case. Needs opset 13.
+            named after it. The program checks them in any case.
         trial_runs: Changes nothing: a TorchScript program is not captured for sizes larger than 1.
         strategy: Refused: it chooses a way to capture of torch.export's.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU.

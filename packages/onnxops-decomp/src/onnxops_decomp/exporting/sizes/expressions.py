@@ -11,53 +11,44 @@ from typing import Any
 
 import sympy
 
+from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.graph.symbols import dimension_symbol
 
-__all__ = ["names_in_size", "parsed_size", "size", "solved", "symbolic_size", "value_of_size"]
+__all__ = ["names_in_size", "parsed_size", "size", "solved", "symbolic_size", "unevaluated", "value_of_size"]
 
-_OPERATORS: dict[type, Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.USub: operator.neg,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
+# What Python computes, and the name under which :mod:`onnxops_decomp.builder.expressions` knows it, if it has one.
+_OPERATORS: dict[type, tuple[Callable[..., Any], str]] = {
+    ast.Add: (operator.add, "Add"),
+    ast.Sub: (operator.sub, ""),
+    ast.Mult: (operator.mul, "Mul"),
+    ast.FloorDiv: (operator.floordiv, "FloorDiv"),
+    ast.Div: (operator.truediv, "IntTrueDiv"),
+    ast.Mod: (operator.mod, "Mod"),
+    ast.Pow: (operator.pow, "Pow"),
+    ast.USub: (operator.neg, ""),
+    ast.Not: (operator.not_, "Not"),
+    ast.Eq: (operator.eq, "Equality"),
+    ast.NotEq: (operator.ne, "Unequality"),
+    ast.Lt: (operator.lt, "StrictLessThan"),
+    ast.LtE: (operator.le, "LessThan"),
+    ast.Gt: (operator.gt, "StrictGreaterThan"),
+    ast.GtE: (operator.ge, "GreaterThan"),
 }
 # As torch writes them, without the modules that they are in.
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "float": float,
-    "floor": math.floor,
-    "max": max,
-    "min": min,
-    "round": round,
-    "sqrt": math.sqrt,
-    "sym_float": float,
-    "trunc": math.trunc,
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
+    "abs": (abs, "Abs"),
+    "ceil": (math.ceil, "CeilToInt"),
+    "float": (float, "ToFloat"),
+    "floor": (math.floor, "FloorToInt"),
+    "max": (max, "Max"),
+    "min": (min, "Min"),
+    "round": (round, "RoundToInt"),
+    "sqrt": (math.sqrt, "OpaqueUnaryFn_sqrt"),
+    "sym_float": (float, "ToFloat"),
+    "trunc": (math.trunc, "TruncToInt"),
 }
 _MODULE = re.compile(r"\b(?:math|torch)\.")
-_STRUCTURE = (
-    ast.BinOp,
-    ast.BoolOp,
-    ast.UnaryOp,
-    ast.Compare,
-    ast.Name,
-    ast.Constant,
-    ast.Load,
-    ast.And,
-    ast.Or,
-    ast.Not,
-)
-
+_STRUCTURE = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.Load, ast.And, ast.Or)
 
 # SymPy's and torch's names of what Python has operators or other names for.
 _AS_OPERATORS: dict[str, type[ast.operator]] = {
@@ -116,24 +107,22 @@ def value_of_size(node: ast.AST, values: Mapping[str, Any]) -> Any:
     """
     match node:
         case ast.Call(func=ast.Name(id=name)):
-            return _FUNCTIONS[name](*(value_of_size(argument, values) for argument in node.args))
+            return _FUNCTIONS[name][0](*(value_of_size(argument, values) for argument in node.args))
         case ast.BoolOp():
             parts = (value_of_size(part, values) for part in node.values)
             return all(parts) if isinstance(node.op, ast.And) else any(parts)
-        case ast.UnaryOp(op=ast.Not()):
-            return not value_of_size(node.operand, values)
         case ast.Constant():
             return node.value
         case ast.Name():
             return values[node.id]
         case ast.UnaryOp():
-            return _OPERATORS[type(node.op)](value_of_size(node.operand, values))
+            return _OPERATORS[type(node.op)][0](value_of_size(node.operand, values))
         case ast.BinOp():
-            return _OPERATORS[type(node.op)](value_of_size(node.left, values), value_of_size(node.right, values))
+            return _OPERATORS[type(node.op)][0](value_of_size(node.left, values), value_of_size(node.right, values))
         case ast.Compare():
             found = [value_of_size(part, values) for part in (node.left, *node.comparators)]
             pairs = zip(node.ops, found, found[1:], strict=False)
-            return all(_OPERATORS[type(sign)](left, right) for sign, left, right in pairs)
+            return all(_OPERATORS[type(sign)][0](left, right) for sign, left, right in pairs)
         case _:
             raise KeyError(ast.dump(node))
 
@@ -144,6 +133,34 @@ def symbolic_size(tree: ast.expr) -> sympy.Expr:
         value_of_size(tree, {name: dimension_symbol(name) for name in names_in_size(tree)})
     )
     return found
+
+
+def unevaluated(node: ast.AST) -> sympy.Basic:
+    """Return an expression or a condition as SymPy functions of which nothing is known, so that none is simplified.
+
+    Raises:
+        LoweringError: If a part of it has no such function.
+    """
+    match node:
+        case ast.Constant(value=int(number)):
+            return sympy.Integer(number)
+        case ast.Name(id=name):
+            return sympy.Symbol(name)
+        case ast.Call(func=ast.Name(id=name), args=parts):
+            kind = _FUNCTIONS[name][1]
+        case ast.BoolOp(op=sign, values=parts):
+            kind = type(sign).__name__
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -unevaluated(operand)
+        case ast.BinOp(op=ast.Sub(), left=left, right=right):
+            kind, parts = "Add", [left, ast.UnaryOp(ast.USub(), right)]
+        case ast.UnaryOp(op=sign, operand=operand):
+            kind, parts = _OPERATORS[type(sign)][1], [operand]
+        case ast.BinOp(op=sign, left=left, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
+            kind, parts = _OPERATORS[type(sign)][1], [left, right]
+        case _:
+            raise LoweringError(f"{ast.unparse(node)} has no form as ONNX nodes.")
+    return sympy.Function(kind)(*map(unevaluated, parts))
 
 
 def size(text: str, sizes: Mapping[str, int]) -> int | None:
