@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from onnxops_decomp.spec.schemas import NEWEST_OPSET, op_spec
 from onnxops_decomp.spec.traits import Trait, has_trait, operators_with
 
 NEWEST = {schema.name: schema for schema in onnx.defs.get_all_schemas() if not schema.domain}
@@ -24,7 +25,36 @@ FURTHER: dict[str, list[np.ndarray]] = {
 
 @pytest.mark.parametrize("op_type", sorted({name for trait in Trait for name in operators_with(trait)}))
 def test_a_row_is_that_of_an_operator(op_type: str) -> None:
-    assert op_type in NEWEST
+    assert op_spec(op_type, NEWEST_OPSET) is not None
+
+
+DTYPES = (TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64, TensorProto.UINT8)
+# Attributes that an operator must have.
+REQUIRED = {"Cast": {"to": TensorProto.INT32}, "GroupNormalization": {"num_groups": 1}}
+
+
+@pytest.mark.parametrize("op_type", [name for name in operators_with(Trait.KEEPS_SHAPE) if name in NEWEST])
+def test_the_result_has_the_shape_of_the_first_operand_for_onnx_too(op_type: str) -> None:
+    schema = NEWEST[op_type]
+    allowed = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    names = [formal.name for formal in schema.inputs[: schema.min_input]]
+    types = {}
+    for index, formal in enumerate(schema.inputs[: schema.min_input]):
+        kinds = allowed.get(formal.type_str, [formal.type_str])
+        dtype = next(
+            d
+            for d in (TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64, TensorProto.UINT8)
+            if as_text(d) in kinds
+        )
+        types[formal.name] = helper.make_tensor_type_proto(dtype, [2, 3, 4, 5] if index == 0 else [3])
+    node = helper.make_node(op_type, names, [schema.outputs[0].name], **REQUIRED.get(op_type, {}))
+    inferred = onnx.shape_inference.infer_node_outputs(schema, node, types)
+    shape = inferred[schema.outputs[0].name].tensor_type.shape
+    assert [dim.dim_value for dim in shape.dim] in ([2, 3, 4, 5], [])
+
+
+def as_text(dtype: int) -> str:
+    return f"tensor({TensorProto.DataType.Name(dtype).lower()})"
 
 
 def moved(op_type: str) -> tuple[np.ndarray, np.ndarray]:

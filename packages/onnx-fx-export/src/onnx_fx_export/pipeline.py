@@ -35,6 +35,7 @@ from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_core.exporting import conversion_settings, warn_user
 from onnxops_decomp.exporting import (
+    AtenTrait,
     CallStructure,
     ExportRecord,
     ONNXProgram,
@@ -45,6 +46,7 @@ from onnxops_decomp.exporting import (
     argument_paths,
     declared_bounds,
     example_paths,
+    has_aten_trait,
     left_out,
     output_name,
     path_name,
@@ -58,14 +60,6 @@ from onnxops_decomp.exporting import (
 )
 
 __all__ = ["Captured", "ExportRequest"]
-
-aten = torch.ops.aten
-_DROPOUTS = {
-    aten.dropout.default,
-    aten.feature_dropout.default,
-    aten.alpha_dropout.default,
-    aten.feature_alpha_dropout.default,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,7 +271,7 @@ def _warn_of_one_tensor(program: torch.export.ExportedProgram) -> None:
 def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
     """Warn of dropout that is on: the results of the model are random then."""
     count = sum(
-        node.target in _DROPOUTS and True in node.args[1:]
+        has_aten_trait(node.target, AtenTrait.DROPOUT) and True in node.args[1:]
         for module in program.graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
         for node in module.graph.nodes

@@ -32,7 +32,14 @@ from onnx_fx_export.torch_private import (
     replacements_of,
 )
 from onnxops_core.exporting import original, replaced, warn_user
-from onnxops_decomp.exporting import Example, at_sizes, identities_of_numbers, shared_writes
+from onnxops_decomp.exporting import (
+    AtenTrait,
+    Example,
+    at_sizes,
+    has_aten_trait,
+    identities_of_numbers,
+    shared_writes,
+)
 
 __all__ = [
     "SizeQuestion",
@@ -58,14 +65,6 @@ _RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
 _LARGE = 1009
 # A comparison of more sizes than this keeps its condition without a look at each combination.
 _MOST_SYMBOLS = 4
-# Operators that copy only if no view serves.
-_COPIES = (
-    torch.ops.aten.contiguous.default,
-    torch.ops.aten.flatten.using_ints,
-    torch.ops.aten.ravel.default,
-    torch.ops.aten.reshape.default,
-    torch.ops.aten.reshape_as.default,
-)
 # How torch says that a size is not 1.
 _NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
 # Sizes below are tried where a copy may be a view.
@@ -278,7 +277,9 @@ def _recurrent(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
 def _written_copies(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
     """Yield the calls that copy only if no view serves, where what they copy or give is written and the other read."""
     shared = {node for nodes in shared_writes(program.graph) for node in nodes}
-    yield from (node for node in program.graph.nodes if node in shared and node.target in _COPIES)
+    for node in program.graph.nodes:
+        if node in shared and has_aten_trait(node.target, AtenTrait.MAY_COPY):
+            yield node
 
 
 def depends_on_layout(program: torch.export.ExportedProgram) -> bool:

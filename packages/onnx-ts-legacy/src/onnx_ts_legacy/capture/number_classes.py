@@ -17,20 +17,12 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.graph.parts import node_inputs
+from onnx_ts_legacy.graph.parts import is_number_of_trace
 from onnx_ts_legacy.graph.sources import is_library
 from onnxops_core.exporting import original
 
 __all__ = ["isinstance_of_numbers", "kind_of_number"]
 
-_ARITHMETIC = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("__and__", "__lshift__", "__or__", "__rshift__", "__xor__", "abs", "add", "bitwise_and", "bitwise_not"),
-        *("bitwise_or", "bitwise_xor", "ceil", "div", "eq", "floor", "floor_divide", "ge", "gt", "le", "logical_not"),
-        *("lt", "mul", "ne", "neg", "pow", "remainder", "round", "rsub", "sub", "trunc"),
-    )
-)
 _STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _NUMPY = f"{os.sep}numpy{os.sep}"
 _IS_TENSOR = os.path.join(os.path.dirname(torch.__file__), "__init__.py")
@@ -76,19 +68,8 @@ def _is_asked_by_model(frame: FrameType | None) -> bool:
 
 def _number_like(tensor: torch.Tensor) -> bool | int | float | None:
     """Return a number of the class that a size, or what follows from sizes, has outside of traces."""
-    if not _is_number(private.traced_value(tensor)):
+    if not is_number_of_trace(private.traced_value(tensor)):
         return None
     if tensor.dtype == torch.bool:
         return True
     return 1.0 if tensor.is_floating_point() else 1
-
-
-def _is_number(value: Any) -> bool:
-    node = value.node()
-    kind = str(node.kind())
-    if kind in ("prim::NumToTensor", "aten::size"):
-        return True
-    if kind not in _ARITHMETIC:
-        return False
-    operands = [operand for operand in node_inputs(node) if operand.node().kind() != "prim::Constant"]
-    return bool(operands) and all(map(_is_number, operands))

@@ -36,7 +36,15 @@ from onnx_ts_legacy.state.values import (
 from onnx_ts_legacy.state.variables import number_in, number_tensor, value_of
 from onnx_ts_legacy.symbolics.unconverted import write_aten
 from onnxops_decomp import UnsupportedOperatorError
-from onnxops_decomp.exporting import apply_lowering, choice_arguments, chosen_by_data, find_lowering, to_ir
+from onnxops_decomp.exporting import (
+    AtenTrait,
+    apply_lowering,
+    choice_arguments,
+    chosen_by_data,
+    find_lowering,
+    has_aten_trait,
+    to_ir,
+)
 
 __all__ = ["call"]
 
@@ -74,7 +82,7 @@ def call(
     number = _number_result(context, overload, args)
     if number is not None:
         return number
-    if overload in _DROPOUTS and len(args) == 3 and (args[2] is False or args[1] == 0):
+    if has_aten_trait(overload, AtenTrait.DROPOUT) and len(args) == 3 and (args[2] is False or args[1] == 0):
         return args[0]
     return _lowered_call(context, overload, args, kwargs)
 
@@ -291,9 +299,6 @@ _RETURNING_SELF = frozenset(
         *("to", "type_as", "cpu", "contiguous", "flatten", "atleast_1d", "atleast_2d", "atleast_3d", "sum_to_size"),
         *("real", "conj", "resolve_conj", "resolve_neg", "positive", "lift_fresh"),
     )
-)
-_DROPOUTS = frozenset(
-    getattr(aten, name).default for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 )
 
 

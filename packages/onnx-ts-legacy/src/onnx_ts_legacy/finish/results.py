@@ -12,19 +12,11 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy.capture.graphs import Captured, is_left_out
-from onnx_ts_legacy.graph.parts import node_inputs
+from onnx_ts_legacy.graph.parts import is_number_of_trace, node_inputs
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, SequenceState, Tensor, VectorState
 from onnxops_decomp.exporting import key_of, output_name
 
 __all__ = ["Result", "results_of"]
-
-_ARITHMETIC = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "neg", "pow", "abs", "to"),
-        *("eq", "ne", "lt", "le", "gt", "ge"),
-    )
-)
 
 
 @dataclasses.dataclass
@@ -78,7 +70,7 @@ def results_of(
             given = _given(variable, rest)
             results.append(Result(output_name(keys), leaf.value, given.node(), _is_number(leaf.value)))
             if captured.result:
-                results[-1].is_number = _is_traced_number(given)
+                results[-1].is_number = is_number_of_trace(given)
     if captured.result:
         # A trace returns what the result holds one by one.
         places = iter(range(len(results)))
@@ -144,15 +136,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, ListRef):
         return isinstance(value.state, VectorState)
     return not isinstance(value, Tensor | Maybe)
-
-
-def _is_traced_number(value: Any) -> bool:
-    """Tell whether a tensor of a trace is a size, or what arithmetic makes of sizes: numbers in the program."""
-    node = value.node()
-    if node.kind() == "prim::NumToTensor":
-        return True
-    if node.kind() not in _ARITHMETIC:
-        return False
-    tensors = [operand for operand in node_inputs(node) if operand.type().kind() == "TensorType"]
-    operands = [operand for operand in tensors if operand.node().kind() != "prim::Constant"]
-    return bool(operands) and all(map(_is_traced_number, operands))

@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-__all__ = ["all_nodes", "block_inputs", "block_nodes", "block_outputs", "node_branches", "node_inputs", "node_outputs"]
+from onnxops_decomp.exporting import AtenTrait, has_aten_trait
+
+__all__ = [
+    "all_nodes",
+    "block_inputs",
+    "block_nodes",
+    "block_outputs",
+    "is_number_of_trace",
+    "node_branches",
+    "node_inputs",
+    "node_outputs",
+]
 
 
 def node_inputs(node: Any) -> list[Any]:
@@ -58,3 +69,16 @@ def all_nodes(block: Any) -> Iterator[Any]:
 
 def _return_node(block: Any) -> Any:
     return block.return_node() if hasattr(block, "return_node") else block.returnNode()
+
+
+def is_number_of_trace(value: Any) -> bool:
+    """Tell whether a tensor of a trace is a size, or what arithmetic makes of sizes: a number in the program."""
+    node = value.node()
+    kind = str(node.kind())
+    if kind in ("prim::NumToTensor", "aten::size"):
+        return True
+    if not has_aten_trait(kind, AtenTrait.ARITHMETIC):
+        return False
+    tensors = [operand for operand in node_inputs(node) if operand.type().kind() == "TensorType"]
+    operands = [operand for operand in tensors if operand.node().kind() != "prim::Constant"]
+    return bool(operands) and all(map(is_number_of_trace, operands))

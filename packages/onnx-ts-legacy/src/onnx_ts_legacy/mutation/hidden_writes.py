@@ -11,11 +11,11 @@ from onnx_ts_legacy.calls.scalars import binary
 from onnx_ts_legacy.mutation.writes import write_tensor
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import Tensor, is_runtime
+from onnxops_decomp.exporting import AtenTrait, has_aten_trait
 
 __all__ = ["update_running_statistics"]
 
 aten = torch.ops.aten
-_UPDATING = (aten.batch_norm.default, aten.native_batch_norm.default, aten.instance_norm.default)
 _TRAINING, _MOMENTUM = 5, 6
 
 
@@ -25,7 +25,7 @@ def update_running_statistics(context: ConversionContext, overload: torch._ops.O
     Source: ``torch.nn.BatchNorm1d``: ``x_new = (1 - momentum) * x + momentum * x_observed``, the variance unbiased.
     What instance normalization observes is the mean over the instances.
     """
-    if overload not in _UPDATING or not args[_TRAINING] or not isinstance(args[3], Tensor):
+    if not has_aten_trait(overload, AtenTrait.STATISTICS) or not args[_TRAINING] or not isinstance(args[3], Tensor):
         return
     x, mean, variance, momentum = args[0], args[3], args[4], args[_MOMENTUM]
     axes = [axis for axis in range(x.fake.dim()) if axis != 1]

@@ -17,6 +17,7 @@ from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import Content, Stale, Tensor, View
 from onnx_ts_legacy.state.variables import node_value, value_of
+from onnxops_decomp.exporting import AtenTrait, has_aten_trait
 
 __all__ = ["VIEWS_IN_PLACE", "assign", "node_value"]
 
@@ -39,19 +40,6 @@ _STALE = (
     "A tensor is read that was changed through another variable{place}, which shows the same memory on some paths of "
     "the program only, depending on a condition that the runtime knows; clone it before it is changed."
 )
-
-_RESHAPES = frozenset(
-    (
-        *("view", "_unsafe_view", "reshape", "view_as", "reshape_as", "_reshape_alias", "flatten", "unflatten"),
-        *("ravel", "squeeze", "unsqueeze", "atleast_1d", "atleast_2d", "atleast_3d"),
-    )
-)
-_PERMUTATIONS = frozenset(
-    ("permute", "transpose", "t", "movedim", "moveaxis", "swapaxes", "swapdims", "numpy_T", "mT", "adjoint", "mH")
-)
-
-# In torch these are views of complex tensors, too.
-_CONJUGATIONS = frozenset(("conj", "_conj", "adjoint", "mH"))
 
 
 def assign(context: ConversionContext, target: Tensor, value: ir.Value) -> None:
@@ -79,16 +67,18 @@ def assign(context: ConversionContext, target: Tensor, value: ir.Value) -> None:
 def _put_back(context: ConversionContext, view: View, parent: ir.Value, value: ir.Value) -> ir.Value:
     """Return what the parent of ``view`` holds after ``value`` was written to the view."""
     whole, part = view.parent.fake, view.fake
-    name = view.call.overload._schema.name.removeprefix("aten::")
-    if name in _CONJUGATIONS and whole.is_complex():
+    operator = view.call.overload
+    name = operator._schema.name.removeprefix("aten::")
+    # In torch these are views of complex tensors, too.
+    if has_aten_trait(operator, AtenTrait.CONJUGATES) and whole.is_complex():
         value = _call(context, aten.conj_physical.default, [(value, part)])
     if _same_elements(whole, part):
         return value
-    if name in _RESHAPES:
+    if has_aten_trait(operator, AtenTrait.RESHAPES):
         return _call(context, aten.reshape.default, [(value, part), list(whole.shape)])
     if name in _COMPLEX_PARTS:
         return _COMPLEX_PARTS[name](context, (parent, whole), (value, part))
-    if name in _PERMUTATIONS:
+    if has_aten_trait(operator, AtenTrait.PERMUTES):
         permutation = _permutation(view)
         inverse = sorted(range(len(permutation)), key=permutation.__getitem__)
         return _call(context, aten.permute.default, [(value, part), inverse])

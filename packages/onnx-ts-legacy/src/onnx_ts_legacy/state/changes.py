@@ -10,11 +10,10 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, is_runtime
-from onnxops_decomp.exporting import lasting_in_copies
+from onnxops_decomp.exporting import AtenTrait, has_aten_trait, lasting_in_copies
 
 __all__ = ["changing_line", "is_fixed", "is_read", "lasting"]
 
-_ARITHMETIC = frozenset(f"aten::{name}" for name in ("add", "sub", "mul", "div", "floordiv", "remainder", "neg"))
 _FILLED = ("append", "extend", "insert", "clear", "pop", "remove", "Delete", "_set_item", "update")
 _FILLING = frozenset(f"aten::{name}" for name in _FILLED)
 
@@ -34,7 +33,7 @@ def is_read(graph: Any, name: str) -> bool:
             node, kind = use.user, use.user.kind()
             if kind == "prim::SetAttr" and node.s("name") == name:
                 continue
-            if kind not in _ARITHMETIC and not (kind in _FILLING and use.offset == 0):
+            if not has_aten_trait(kind, AtenTrait.ARITHMETIC) and not (kind in _FILLING and use.offset == 0):
                 return True
             waiting.extend(node.outputs())
         seen.add(value.unique())

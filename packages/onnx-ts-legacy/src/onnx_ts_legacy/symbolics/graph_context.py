@@ -28,15 +28,11 @@ from onnx_ts_legacy.state.values import ListRef, Tensor, is_runtime
 from onnx_ts_legacy.state.variables import value_of
 from onnx_ts_legacy.symbolics.blocks import BLOCKS, BlockNode
 from onnx_ts_legacy.symbolics.values import SymbolicValue
-from onnxops_decomp.exporting import ScriptFunction, check_result, to_ir
+from onnxops_decomp.exporting import ScriptFunction, Trait, check_result, has_trait, to_ir
 
 __all__ = ["GraphContext", "run_symbolic"]
 
 _ATTRIBUTE = re.compile(r"^(?P<name>.+)_(?P<kind>[ifstgz])$")
-# Operators whose operands TorchScript promotes to one dtype.
-_WITH_WRAPPED_NUMBERS = frozenset(
-    ("Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Sub")
-)
 _ATEN_DOMAIN = "org.pytorch.aten"
 
 
@@ -153,7 +149,7 @@ class GraphContext:
             node = BlockNode(self, op_type, inputs, outputs)
             return node.output() if outputs == 1 else tuple(node.outputs())
         if domain in ("", "onnx"):
-            if op_type in _WITH_WRAPPED_NUMBERS:
+            if has_trait(op_type, Trait.BROADCASTS):
                 inputs = self._in_one_dtype(inputs)
             results: Sequence[ir.Value] = self.builder.at(self.opset).emit_many(op_type, outputs, *inputs, **attributes)
         else:

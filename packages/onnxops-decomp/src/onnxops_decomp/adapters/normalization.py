@@ -61,7 +61,8 @@ def _standardized(op: OpBuilder, x: ir.Value, epsilon: float) -> ir.Value:
     return op.Div(centered, op.Sqrt(op.Add(variance, epsilon)))
 
 
-@adapter("GroupNormalization", below=21)
+# Scale and bias of each channel, not of each group.
+@adapter("GroupNormalization", below=21, same_text=False)
 def group_normalization(
     op: OpBuilder,
     X: ir.Value,

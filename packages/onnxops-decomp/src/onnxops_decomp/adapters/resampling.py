@@ -82,7 +82,8 @@ def resize_with_all_inputs(
     return op.Resize(X, roi or nothing, scales or nothing, sizes, **attributes)
 
 
-@adapter("Resize", below=11)
+# Where the samples lie.
+@adapter("Resize", below=11, same_text=False)
 def resize_from_single_operators(
     op: OpBuilder,
     X: ir.Value,

@@ -165,7 +165,8 @@ def grid_sample(
     return op.reshape(result, [op.size(X, 0), op.size(X, 1), *out])
 
 
-@adapter("GridSample", below=20)
+# The names of the modes.
+@adapter("GridSample", below=20, same_text=False)
 def grid_sample_of_images(
     op: OpBuilder,
     X: ir.Value,

@@ -116,7 +116,8 @@ def flatten(op: OpBuilder, input: ir.Value, *, axis: int = 1) -> ir.Value:
 # ---- Split
 
 
-@adapter("Split", below=18)
+# Into as many parts as there are outputs.
+@adapter("Split", below=18, same_text=False)
 def split(
     op: OpBuilder,
     input: ir.Value,

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
 
 
-@adapter("RoiAlign", below=16)
+# Where the samples lie by default.
+@adapter("RoiAlign", below=16, same_text=False)
 def roi_align_at_pixel_corners(
     op: OpBuilder,
     X: ir.Value,

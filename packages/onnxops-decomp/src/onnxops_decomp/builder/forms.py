@@ -21,12 +21,13 @@ import onnx_ir as ir
 from onnxops_decomp.builder.runtime import Runtime
 from onnxops_decomp.spec.schemas import NEWEST_OPSET
 
-__all__ = ["Adapter", "adapter", "find_adapter", "find_forms", "without_kernel"]
+__all__ = ["Adapter", "adapter", "find_adapter", "find_forms", "other_meanings", "without_kernel"]
 
 Adapter = Callable[..., Any]
 Form = tuple[int, Adapter]
 
 _ADAPTERS: dict[str, dict[int, Adapter]] = {}
+_OTHER_MEANINGS: dict[str, list[int]] = {}
 _COMPOSED: dict[str, list[tuple[int, frozenset[ir.DataType] | None, Adapter]]] = {}
 _FORMS: dict[tuple[Any, ...], tuple[Form, ...]] = {}
 _loaded = False
@@ -35,13 +36,18 @@ _loaded = False
 _COMPOSITIONS = tuple(f"onnxops_decomp.runtimes.onnxruntime.{name}" for name in ("composed", "random", "regions"))
 
 
-def adapter(*op_types: str, below: int) -> Callable[[Adapter], Adapter]:
+def adapter(*op_types: str, below: int, same_text: bool = True) -> Callable[[Adapter], Adapter]:
     """Register a function as the form of ``op_types`` below opset ``below``.
 
     The function is called as ``function(op, *inputs, **attributes)`` with the operands of the newer form; where the
     caller asked for more than one output, ``_outputs`` says how many. It returns the values that stand for the node's
     outputs, or raises :class:`~onnxops_decomp.errors.UnsupportedOpsetError`. ``op`` takes calls in the forms of opset
     ``below - 1``, and ``op.newest`` in the newest ones.
+
+    Args:
+        op_types: Operators that it is for.
+        below: The opset that brought the change.
+        same_text: Whether a call of the older form that the newer one takes, too, means the same in both.
 
     Raises:
         ValueError: If the change has an adapter already.
@@ -53,6 +59,8 @@ def adapter(*op_types: str, below: int) -> Callable[[Adapter], Adapter]:
             if below in changes:
                 raise ValueError(f"{op_type} already has an adapter below opset {below}.")
             changes[below] = function
+            if not same_text:
+                _OTHER_MEANINGS.setdefault(op_type, []).append(below)
         _FORMS.clear()
         return function
 
@@ -92,6 +100,12 @@ def find_adapter(op_type: str, opset: int, dialect: int) -> tuple[int, Adapter] 
         return None
     below = max((version for version in changes if opset < version <= dialect), default=None)
     return None if below is None else (below, changes[below])
+
+
+def other_meanings(op_type: str, older: int, newer: int) -> list[int]:
+    """Return the opsets between two that gave another meaning to calls which their older form has, too."""
+    _load()
+    return [below for below in _OTHER_MEANINGS.get(op_type, ()) if older < below <= newer]
 
 
 def find_forms(

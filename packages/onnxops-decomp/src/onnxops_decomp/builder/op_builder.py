@@ -351,7 +351,7 @@ class OpBuilder(SizeOperations):
         if rule is not None and (len(outputs) == 1 or op_type not in inference.FIRST_ALONE):
             dims = rule(values, attributes, self.static)
             if dims is not None:
-                for output in outputs if op_type in inference.SAME_SHAPES else outputs[:1]:
+                for output in outputs if has_trait(op_type, Trait.SAME_SHAPES) else outputs[:1]:
                     output.shape = ir.Shape(dims)
                 return
         node = outputs[0].producer()

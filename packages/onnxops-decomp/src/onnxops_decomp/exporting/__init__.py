@@ -144,8 +144,10 @@ from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, restor
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.runtimes.onnxruntime.shared_caches import share_caches
+from onnxops_decomp.spec.aten_traits import AtenTrait, has_aten_trait
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET
+from onnxops_decomp.spec.traits import Trait, has_trait
 from onnxops_decomp.torch_private import (
     fake_mode_of,
     flattened_subclass,
@@ -166,6 +168,7 @@ __all__ = [
     "OPTIONS",
     "TIED_KEY",
     "UNKNOWN_DIM",
+    "AtenTrait",
     "CallStructure",
     "CallableProgram",
     "Converted",
@@ -205,6 +208,7 @@ __all__ = [
     "StreamedTensor",
     "SymbolNames",
     "SymbolSource",
+    "Trait",
     "Translations",
     "VerificationError",
     "Verified",
@@ -248,7 +252,9 @@ __all__ = [
     "from_dynamic_axes",
     "functional_overload",
     "grouped_mm_form",
+    "has_aten_trait",
     "has_autocast_kernel",
+    "has_trait",
     "identities_of_numbers",
     "ignored_state",
     "in_mode",

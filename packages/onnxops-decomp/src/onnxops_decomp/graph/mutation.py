@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
+from onnxops_decomp.spec.aten_traits import AtenTrait, has_aten_trait
 from onnxops_decomp.torch_private import is_composite
 
 __all__ = [
@@ -22,72 +23,6 @@ __all__ = [
     "written_inputs",
     "written_roots",
 ]
-
-# Operators that write to an argument without saying so in their schema: position of the argument that, when true,
-# makes them update the running statistics.
-_HIDDEN_WRITES = {
-    "aten::batch_norm": 5,
-    "aten::_batch_norm_impl_index": 5,
-    "aten::cudnn_batch_norm": 5,
-    "aten::miopen_batch_norm": 5,
-    "aten::native_batch_norm": 5,
-    "aten::instance_norm": 5,
-}
-
-# Composite operators that always compute a new tensor. Others may hand an operand through, as dropout does in
-# evaluation, and their schemas do not say so.
-_FRESH = frozenset(
-    f"aten::{name}"
-    for name in [
-        "adaptive_avg_pool1d",
-        "adaptive_avg_pool2d",
-        "adaptive_avg_pool3d",
-        "adaptive_max_pool1d",
-        "avg_pool1d",
-        "batch_norm",
-        "bilinear",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "cosine_similarity",
-        "cross_entropy_loss",
-        "embedding_bag",
-        "group_norm",
-        "gru",
-        "instance_norm",
-        "layer_norm",
-        "linear",
-        "log_softmax",
-        "lstm",
-        "matmul",
-        "max_pool1d",
-        "max_pool2d",
-        "max_pool3d",
-        "outer",
-        "pixel_shuffle",
-        "relu6",
-        "rms_norm",
-        "rnn_relu",
-        "rnn_tanh",
-        "scaled_dot_product_attention",
-        "selu",
-        "silu",
-        "softmax",
-        "std",
-        "true_divide",
-        "upsample_bicubic2d",
-        "upsample_bilinear2d",
-        "upsample_linear1d",
-        "upsample_nearest1d",
-        "upsample_nearest2d",
-        "upsample_nearest3d",
-        "upsample_trilinear3d",
-        "var",
-    ]
-)
 
 # Control flow, whose results share no memory with its operands.
 _WITHOUT_ALIASES = (
@@ -156,10 +91,7 @@ def written_inputs(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
 
 
 def _writes_silently(node: torch.fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    position = _HIDDEN_WRITES.get(node.target._schema.name)
-    if position is None or len(node.args) <= position or not node.args[position]:
+    if not has_aten_trait(node.target, AtenTrait.STATISTICS) or not any(node.args[5:6]):
         return False
     # Without running statistics there is nothing to write to.
     return any(isinstance(statistic, torch.fx.Node) for statistic in node.args[3:5])
@@ -178,7 +110,7 @@ def _aliased_operands(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         for index, argument in enumerate(schema.arguments):
             if argument.alias_info is not None and index < len(node.args):
                 yield from _nodes_in(node.args[index])
-    elif is_composite(target) and schema.name not in _FRESH:
+    elif is_composite(target) and not has_aten_trait(target, AtenTrait.FRESH):
         yield from node.all_input_nodes
 
 
@@ -190,7 +122,7 @@ def _is_fresh_part(node: torch.fx.Node) -> bool:
     if not isinstance(whole, torch.fx.Node) or not isinstance(whole.target, torch._ops.OpOverload):
         return False
     schema = whole.target._schema
-    makes = not is_composite(whole.target) or schema.name in _FRESH
+    makes = not is_composite(whole.target) or has_aten_trait(whole.target, AtenTrait.FRESH)
     makes = makes and len(schema.returns) > 1 and all(result.alias_info is None for result in schema.returns)
     same = [user for user in whole.users if user.target is operator.getitem and user.args[1] == index]
     return makes and len(same) == 1

@@ -30,7 +30,6 @@ __all__ = ["GraphImport", "Root"]
 _FOLDED = 1024
 """Constants of more elements are computed when the module runs."""
 _NUMBER_TYPES = {torch.int64, torch.int32, torch.bool}
-_NEVER_FOLDED = {"If", "Loop", "Scan", "SequenceMap", "FlexAttention"}
 _NODE_KEY = "onnx"
 
 
@@ -421,7 +420,8 @@ class GraphImport:
         """Compute a call of small constants; tell whether it was one."""
         given = [each for each in (*bound.args, *bound.kwargs.values()) if isinstance(each, Given)]
         constants = [self.find(each.value).constant for each in given]
-        if not constants or node.op_type in _NEVER_FOLDED or has_trait(node.op_type, Trait.RANDOM):
+        has_body = any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values())
+        if not constants or has_body or has_trait(node.op_type, Trait.RANDOM):
             return False
         if any(not isinstance(each, torch.Tensor) or each.numel() > _FOLDED for each in constants):
             return False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.builder.forms import other_meanings
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
@@ -25,20 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["ScriptFunction", "constant_of", "emit_at", "script_lowering"]
 
 Library = Mapping[tuple[str, str], ir.Function]
-
-# Changes after which a call of the older form, left as it is, would mean something else.
-_MEANING_CHANGED = frozenset(
-    (
-        ("GridSample", 20),  # the names of the modes
-        ("GroupNormalization", 21),  # scale and bias of each channel, not of each group
-        ("Hardmax", 13),  # the axes that are normalised over
-        ("LogSoftmax", 13),
-        ("Resize", 11),  # where the samples lie
-        ("RoiAlign", 16),  # likewise, by default
-        ("Softmax", 13),
-        ("Split", 18),  # into as many parts as there are outputs
-    )
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,7 +300,7 @@ def _raised(
         LoweringError: If the call would not mean the same.
     """
     old, new = op_spec(op_type, older), op_spec(op_type, newer)
-    changed = [below for name, below in _MEANING_CHANGED if name == op_type and older < below <= newer]
+    changed = other_meanings(op_type, older, newer)
     if op_type == "Split" and (len(inputs) > 1 or "split" in attributes):
         changed = []
     if old is None:

@@ -352,9 +352,11 @@ def _chosen(reader: _Reader, node: ir.Node) -> Read:
     """Read the larger of two numbers as it is written where ONNX Runtime compares integers as 32 bits in Max."""
     condition, *choices = node.inputs
     compared = condition.producer() if condition else None
-    if compared is not None and compared.op_type in ("Less", "LessOrEqual"):
+    smaller = compared is not None and compared.op_type in ("Less", "LessOrEqual")
+    larger = compared is not None and compared.op_type in ("Greater", "GreaterOrEqual")
+    if smaller:
         choices.reverse()
-    if compared is None or compared.op_type not in _COMPARISONS or list(compared.inputs) != choices:
+    if compared is None or not (smaller or larger) or list(compared.inputs) != choices:
         raise Unreadable("a choice by a condition")
     return _RULES["Max"](reader, compared)
 
@@ -370,8 +372,6 @@ def _at_least(more: Element, less: Element, by: int) -> Element:
     atom = _number(more) - _number(less) - Affine.of(by)
     return frozenset() if atom.is_positive_or_zero else frozenset((atom,))
 
-
-_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
 _RULES: dict[str, Callable[[_Reader, ir.Node], Read]] = {
     "Shape": _shape,

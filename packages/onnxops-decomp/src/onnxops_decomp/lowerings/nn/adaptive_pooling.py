@@ -14,14 +14,13 @@ from onnxops_decomp.formulas.sliding_windows import batched, has_window_operator
 from onnxops_decomp.lowerings.nn.pooling import max_pool_lowering
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.inference import same_dim
+from onnxops_decomp.spec.traits import Trait, has_trait
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.builder.sizes import Size
 
 aten = torch.ops.aten
-
-_ELEMENTWISE = frozenset(("Add", "BatchNormalization", "Clip", "HardSwish", "Mul", "Relu", "Sigmoid"))
 
 
 def _bounds(op: OpBuilder, size: Size, count: Size) -> tuple[ir.Value, ir.Value]:
@@ -83,9 +82,15 @@ def _adaptive_avg_pool(op: OpBuilder, self: ir.Value, output_size: Sequence[Size
 def _behind_convolution(x: ir.Value) -> bool:
     """Tell whether a value comes from a convolution, whose layout runtimes keep for pooling but for no reduction."""
     node = x.producer()
-    while node is not None and node.op_type in _ELEMENTWISE and node.inputs[0] is not None:
+    while node is not None and _is_elementwise(node) and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node is not None and node.op_type == "Conv"
+
+
+def _is_elementwise(node: ir.Node) -> bool:
+    return has_trait(node.op_type, Trait.BROADCASTS, node.domain) or has_trait(
+        node.op_type, Trait.KEEPS_SHAPE, node.domain
+    )
 
 
 def _divisors(sizes: Sequence[Size], counts: Sequence[Size]) -> list[int] | None:
