@@ -118,7 +118,7 @@ WAYS: dict[str, Callable[[Tensor], object]] = {
     "an index": lambda x: x * [1.0, 2.0, 3.0, 4.0, 5.0, 6.0][x.argmax()],
     "operator.index": lambda x: x * operator.index(x.argmax()),
     "a number of torch's own dispatch": lambda x: x * torch.ops.aten.item(x[0, 0]),
-    "an argument that torch does not record": lambda x: x.roll(x.argmax()),
+    "an argument that torch does not record": lambda x: torch.layer_norm(x, [3], eps=x[0, 0].abs()),
     "in": lambda x: x if 5 in x else -x,
     "text": lambda x: x * len(str(x)),
     "formatted text": lambda x: x * float(f"{x[0, 0]:.3f}"),

@@ -182,7 +182,7 @@ def export(
     with asked, exclusive_export(), writing, select_model_mode_for_export(model, training):
         reference = Reference.of(model, by_definition=True)
         with record.stage("capture"):
-            captured = capture(model, args, kwargs, state, options.axes_of if frozen_values == "error" else None)
+            captured = capture(model, args, kwargs, state, options.axes_of, frozen_values == "error")
         options = _named(options, captured, model)
         with record.stage("convert"), record.profiled(), torch.no_grad(), conversion_settings():
             record.program = program = convert_numbers(captured, options, reference)

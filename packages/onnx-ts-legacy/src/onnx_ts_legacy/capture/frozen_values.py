@@ -7,7 +7,6 @@ lists take, functions of tensors that give Python values, sizes as keys, and att
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import os
 import sys
@@ -24,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
+from onnx_ts_legacy.capture.expanded_numbers import expanding_functions, is_integer
 from onnx_ts_legacy.capture.number_classes import isinstance_of_numbers
 from onnx_ts_legacy.capture.size_decisions import SizeDecision, sizes_behind
 from onnx_ts_legacy.capture.watched_calls import WatchedCalls
@@ -92,7 +92,7 @@ class FrozenValues:
         self._told: dict[tuple[str, str, int], Place] = {}
         self._integers: list[tuple[torch.Tensor, Any, int, Place]] = []
         self._inputs: frozenset[int] = frozenset()
-        self._is_muted = self._compares = False
+        self._is_muted = self._compares = self._is_dynamic = False
         self._refuses = refuses
         self._data: TracedData | None = None
         self._decided: dict[str, Cause] = {}
@@ -105,6 +105,7 @@ class FrozenValues:
         """Note the model's inputs and their dynamic axes. To be called as the trace begins."""
         self.decisions.clear()
         self.decided.clear()
+        self._is_dynamic = any(dynamic)
         if private.traces():
             self._inputs = frozenset(private.traced_value(tensor).unique() for tensor in inputs)
         if self._refuses and private.traces():
@@ -174,6 +175,21 @@ class FrozenValues:
             # What is written to the tensor later is not read here.
             self._decide(tensor.clone(), answer, place)
         return answer
+
+    def may_be_size(self, value: Any) -> bool:
+        """Tell whether a value is an integer that may follow from dynamic sizes."""
+        return self._is_dynamic and is_integer(value)
+
+    def lose(self, tensor: torch.Tensor) -> None:
+        """Note that an operator takes a tensor for a number that the trace does not hold."""
+        place = None if self._is_muted or _in_a_check() else _place()
+        if place is None:
+            return
+        if sizes_behind(private.traced_value(tensor), self._inputs):
+            with self._state(_is_muted=True):
+                self._decide(tensor.clone(), tensor.item(), place)
+        else:
+            self.tell(_INDEX, place)
 
     def text(self, tensor: torch.Tensor, usual: Callable[[], str]) -> str:
         """Return a tensor as text; a size is a number there, as it is outside of traces."""
@@ -330,7 +346,7 @@ def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
     """
     values = FrozenValues(refuses)
     before, _active.values = getattr(_active, "values", None), values
-    watched = WatchedCalls(values.add_decision) if refuses else contextlib.nullcontext()
+    watched = WatchedCalls(values.may_be_size, values.lose, values.add_decision if refuses else None)
     try:
         with warnings.catch_warnings(), replaced(_replacements()), watched, watched_threads(values.add_thread):
             warnings.simplefilter("always", private.TracerWarning)
@@ -417,6 +433,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
         ),
         *((builtins, name, _asking(original(builtins, name), FrozenValues.compare)) for name in ("max", "min")),
         (builtins, "isinstance", isinstance_of_numbers(_is_traced)),
+        *expanding_functions(),
     )
 
 

@@ -145,6 +145,7 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     state: str = "io",
     dynamic_axes: DynamicAxes | None = None,
+    refuses: bool = False,
 ) -> Captured:
     """Capture a model.
 
@@ -153,8 +154,9 @@ def capture(
         args: Example arguments, a tuple or a single one; a dict at the end holds keyword arguments.
         kwargs: Further keyword arguments.
         state: What becomes of changes that are not tensors: ``"ignore"`` warns of them, else they are refused.
-        dynamic_axes: Given the leaves of the call, returns the dynamic axes of each tensor. If it is given, a trace
-            in which the data or a dynamic size decides a Python value is refused, and not only warned of.
+        dynamic_axes: Given the leaves of the call, returns the dynamic axes of each tensor.
+        refuses: Whether a trace in which the data or a dynamic size decides a Python value is refused, and not only
+            warned of.
 
     Raises:
         ArgumentsError: If the arguments do not fit the model's signature.
@@ -167,7 +169,7 @@ def capture(
             return _scripted(model, positional, named)
         if not callable(model):
             raise ArgumentsError(f"A model to export is a module or function, got {type(model).__name__}.")
-        return _traced(model, positional, named, state, dynamic_axes)
+        return _traced(model, positional, named, state, dynamic_axes, refuses)
 
 
 def positional_list(model: Any, args: Any) -> Any:
@@ -368,7 +370,12 @@ def _example_leaves(
 
 
 def _traced(
-    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: str, dynamic_axes: DynamicAxes | None
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    state: str,
+    dynamic_axes: DynamicAxes | None,
+    refuses: bool,
 ) -> Captured:
     signature = _signature(model)
     kwargs = in_order(signature.parameters, kwargs)
@@ -386,7 +393,7 @@ def _traced(
         private.recorded_symbolics(),
         autocast.recorded(),
         kept_state(model) as found,
-        told_frozen_values(dynamic_axes is not None) as frozen,  # sees the calls of the model, not those of the others
+        told_frozen_values(refuses) as frozen,  # sees the calls of the model, not those of the others
     ):
         begin = partial(frozen.begin, dynamic=dynamic_axes(named) if dynamic_axes is not None else ())
         at_end = [autocast.note, frozen.close, found.leave]

@@ -14,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.capture.expanded_numbers import with_lists
+from onnxops_decomp.exporting import defined_for_sizes
 
 __all__ = ["WatchedCalls", "may_be_frozen", "name_of"]
 
@@ -54,11 +56,17 @@ class WatchedCalls(TorchFunctionMode):
     """Reports the Python values that calls make of tensors meanwhile, as long as this thread records a trace.
 
     Args:
-        notice: Called with each of them, in the frame of the call.
+        is_size: Tells of a tensor whether it may follow from dynamic sizes.
+        lose: Called with each tensor that a call takes as a number which the trace does not hold.
+        notice: Called with each Python value, in the frame of the call, and with these numbers.
     """
 
-    def __init__(self, notice: Notice) -> None:
+    def __init__(
+        self, is_size: Callable[[Any], bool], lose: Callable[[torch.Tensor], None], notice: Notice | None
+    ) -> None:
         super().__init__()
+        self._is_size = is_size
+        self._lose = lose
         self._notice = notice
 
     def __torch_function__(
@@ -67,21 +75,32 @@ class WatchedCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         if not private.traces():
             return func(*args, **kwargs)
+        if (sized := defined_for_sizes(func, args, kwargs, self._is_size)) is not None:
+            return sized
+        name = name_of(func)
+        args, kwargs = with_lists(name, args, kwargs)
         numbers = [
             (tensor, _uses(tensor)) for tensor in pytree.tree_leaves((args[1:], kwargs)) if _may_be_number(tensor)
         ]
         result = func(*args, **kwargs)
-        name = name_of(func)
-        what = _NAMES.get(name, f"{name}()")
-        if _gives_values(name, func, result):
-            self._notice(what, (args, kwargs), name in _OF_SIZES)
-        elif name in _CONSTRUCTORS:
-            self._notice(what, _elements((*args, *kwargs.values())), False)
-        else:
-            for tensor, uses in numbers:
-                if _uses(tensor) == uses:
-                    self._notice(f"a number that {what} takes", tensor, False)
+        gives_values = _gives_values(name, func, result)
+        if not gives_values and name not in _CONSTRUCTORS:
+            self._check(name, [tensor for tensor, uses in numbers if _uses(tensor) == uses])
+        elif self._notice is not None:
+            operands = (args, kwargs) if gives_values else _elements((*args, *kwargs.values()))
+            self._notice(_spoken(name), operands, gives_values and name in _OF_SIZES)
         return result
+
+    def _check(self, name: str, lost: Sequence[torch.Tensor]) -> None:
+        for tensor in lost:
+            if self._notice is None:
+                self._lose(tensor)
+            else:
+                self._notice(f"a number that {_spoken(name)} takes", tensor, False)
+
+
+def _spoken(name: str) -> str:
+    return _NAMES.get(name, f"{name}()")
 
 
 def _may_be_number(value: Any) -> bool:

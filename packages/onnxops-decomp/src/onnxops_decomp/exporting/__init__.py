@@ -139,6 +139,7 @@ from onnxops_decomp.graph.mutation import (
     written_inputs,
     written_roots,
 )
+from onnxops_decomp.graph.size_definitions import defined_for_sizes
 from onnxops_decomp.graph.symbols import SymbolNames, dimension_symbol
 from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, restore_calls
 from onnxops_decomp.lowerings.scripted import ScriptFunction
@@ -240,6 +241,7 @@ __all__ = [
     "converted_rows",
     "declared_bounds",
     "declared_text",
+    "defined_for_sizes",
     "dimension_symbol",
     "dims_of",
     "emit_expression",

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from onnxops_decomp.graph.definitions import corrcoef, cov, gaussian_nll_loss, masked_index, needs_masked_index
 from onnxops_decomp.graph.dynamic_definitions import DYNAMIC_DEFINITIONS
 from onnxops_decomp.graph.packed_sequences import PACKING, packed_batch
+from onnxops_decomp.graph.size_definitions import defined_for_sizes
 
 __all__ = ["WholeCalls", "grouped_mm_form", "restore_calls"]
 
@@ -346,6 +347,10 @@ _AROUND: dict[Any, _Around] = {
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+def _is_symbol(value: Any) -> bool:
+    return isinstance(value, torch.SymInt)
+
+
 def _has_dynamic_sizes(operands: Any) -> bool:
     tensors = (leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor))
     return any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape)
@@ -412,6 +417,8 @@ class WholeCalls(TorchFunctionMode):
             return PACKING[func](*args, **kwargs)
         if func in DYNAMIC_DEFINITIONS and _has_dynamic_sizes((args, kwargs)):
             return DYNAMIC_DEFINITIONS[func](*args, **kwargs)
+        if (sized := defined_for_sizes(func, args, kwargs, _is_symbol)) is not None:
+            return sized
         if func is torch.Tensor.__getitem__ and (batch := packed_batch(*args)) is not None:
             return batch
         if func is torch.Tensor.__getitem__ and (indices := _tensors_of_index(args[1])) is not None:

@@ -1,0 +1,84 @@
+"""Numbers that stand for lists of equal ones, as ``kernel_size=n`` does for ``[n, n]``.
+
+torch makes such a list of a traced size without a word to the trace, which then holds it as a constant; the elements of
+a list that the program gives are recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from onnx_ts_legacy import _torch_private as private
+from onnxops_core.exporting import original
+
+__all__ = ["expanding_functions", "is_integer", "with_lists"]
+
+
+def with_lists(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the arguments of a call with lists in the place of the integers that torch expands.
+
+    Args:
+        name: What the operator is called in ATen.
+        args: By position, the tensor itself first.
+        kwargs: By name.
+    """
+    if not any(is_integer(value) for value in (*args[1:], *kwargs.values())):
+        return args, kwargs
+    listed = [_as_list(name, index, value) for index, value in enumerate(args)]
+    return listed, {key: _as_list(name, key, value) for key, value in kwargs.items()}
+
+
+def _as_list(name: str, place: int | str, value: Any) -> Any:
+    length = _length(name, place) if is_integer(value) else None
+    return value if length is None else [value] * length
+
+
+def is_integer(value: Any) -> bool:
+    """Tell whether a value is a tensor that torch takes for an integer, as the sizes of a trace are."""
+    return isinstance(value, torch.Tensor) and not value.dim() and not (value.is_floating_point() or value.is_complex())
+
+
+@functools.cache
+def _length(name: str, place: int | str) -> int | None:
+    """Return how long the list is that an operator of ATen takes at a place; None if it may take no list there."""
+    packet = getattr(torch.ops.aten, name.lstrip("_"), None)
+    schemas = [] if packet is None else [getattr(packet, overload)._schema for overload in packet.overloads()]
+    found = [each for schema in schemas for each in _arguments(schema, place)]
+    if any(str(each.type) == "Tensor" for each in found):
+        return None
+    return next((each.N for each in found if each.N), None)
+
+
+def _arguments(schema: Any, place: int | str) -> Iterator[Any]:
+    if isinstance(place, str):
+        yield from (each for each in schema.arguments if each.name == place)
+    else:
+        yield from [each for each in schema.arguments if not each.kwarg_only][place : place + 1]
+
+
+def expanding_functions() -> list[tuple[Any, str, Any]]:
+    """Return replacements of what ``torch.nn.functional`` calls by itself, which no mode of torch sees."""
+    functional = torch.nn.functional
+    return [(functional, name, _expanding(name, usual)) for name, usual in _builtins(functional)]
+
+
+def _builtins(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name in list(vars(module)):
+        usual = original(module, name)
+        if isinstance(usual, BuiltinFunctionType) and hasattr(torch.ops.aten, name):
+            yield name, usual
+
+
+def _expanding(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(usual)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if private.traces():
+            args, kwargs = with_lists(name, args, kwargs)  # type: ignore[assignment]
+        return usual(*args, **kwargs)
+
+    return function
