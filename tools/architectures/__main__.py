@@ -4,13 +4,14 @@
 
 What is known already is not run again, but for the verdicts that `--again` names: the results, one JSON line for each
 class, are kept beside this file. Classes come in an order of chance that is always the same, so that a part of them is
-a fair sample.
+a fair sample. Several runs may go on at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import fcntl
 import hashlib
 import json
 import logging
@@ -18,6 +19,7 @@ import multiprocessing
 import resource
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,28 @@ def known(path: Path = RESULTS) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def keep(row: dict[str, Any], path: Path = RESULTS) -> None:
+    """Add a result to those that are kept, in the place of an older one of the same class."""
+    with (path.parent / "__init__.py").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = {(each["library"], each["name"]): each for each in [*known(path), row]}
+        path.write_text("".join(f"{json.dumps(rows[key])}\n" for key in sorted(rows)))
+
+
+def _warm_up(libraries: Sequence[str]) -> None:
+    """Load what is loaded on first use: the processes of the classes find it loaded, and their times are without it."""
+    batch = {0: "batch"}
+    onnx_fx_export.export(torch.nn.Linear(2, 2), (torch.ones(2, 2),), dynamic_shapes=(batch,))
+    if "transformers" in libraries:
+        from transformers import LlamaConfig, LlamaModel
+
+        config = LlamaConfig(
+            hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8
+        )
+        model: torch.nn.Module = LlamaModel(config)
+        onnx_fx_export.export(model.eval(), (torch.ones(2, 3, dtype=torch.int64),), dynamic_shapes={"input_ids": batch})
+
+
 def main() -> None:
     """Judge what is not known yet, until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -83,25 +107,21 @@ def main() -> None:
     parser.add_argument("--beside", type=int, default=8, help=help_beside)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    # What is loaded on first use is no part of the time of a class.
-    onnx_fx_export.export(torch.nn.Linear(2, 2), (torch.ones(2, 2),), dynamic_shapes=({0: "batch"},))
+    _warm_up(options.library)
     end = time.monotonic() + 60 * options.minutes
-    results = {(row["library"], row["name"]): row for row in known()}
     for library in options.library:
-        names = sorted(options.only or class_names(library), key=_chance)
+        names = options.only or sorted(class_names(library), key=_chance)
         for index, name in enumerate(names):
             if time.monotonic() > end:
                 break
-            before = results.get((library, name))
-            if before is not None and before["verdict"] not in options.again and not options.only:
+            before = {row["name"]: row["verdict"] for row in known() if row["library"] == library}.get(name)
+            if before is not None and before not in options.again and not options.only:
                 continue
             beside = bool(options.beside) and index % options.beside == 0
             row = _in_a_process(library, name, beside, options.limit)
-            results[library, name] = row
+            keep(row)
             print(f"{index + 1}/{len(names)} {name}: {row['verdict']} {row['reason'][:90]}", flush=True)
-            lines = [json.dumps(results[key]) for key in sorted(results)]
-            RESULTS.write_text("".join(f"{line}\n" for line in lines))
-    write_page([*results.values()])
+    write_page(known())
 
 
 if __name__ == "__main__":

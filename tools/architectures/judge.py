@@ -68,6 +68,8 @@ def judged(library: str, name: str, *, timed: bool = True, beside: bool = False)
         form = _form(library, model)
         example, dims = inputs_of(library, model, *_EXAMPLE, form)
         expected = [(inputs, _tensors(model, inputs)) for inputs in _calls(library, model, example, form)]
+        if text := _difference(_tensors(model, example), expected[0][1]):
+            raise NotBuiltError(f"eager draws random numbers: in two calls, {text}")
     except NotBuiltError as error:
         result.verdict, result.reason = "not built", str(error)
         return result

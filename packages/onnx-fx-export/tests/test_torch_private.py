@@ -10,6 +10,7 @@ from onnx_fx_export.torch_private import (
     causal_mask_detection,
     dimension_facts,
     fake_like,
+    followed_scalars,
     guard_texts,
     interpreted_nodes,
     is_decided_by_data,
@@ -103,6 +104,31 @@ def test_the_nodes_that_failed_are_found_inside_out() -> None:
         torch.fx.Interpreter(graph).run("text")
     assert [node.target for node in interpreted_nodes(caught.value)] == [torch.relu]
     assert interpreted_nodes(ValueError()) == []
+
+
+def test_scalars_are_followed_from_where_they_are_made_to_where_they_are_read() -> None:
+    operators, buffers, reads = list[str](), list[torch.Tensor](), list[torch.Tensor]()
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.tensor(4))
+
+        def forward(self, x):
+            return x.view((self.count * 2).item())
+
+    def read(tensor: torch.Tensor) -> int:
+        reads.append(tensor)
+        return 8
+
+    model = Model()
+    noted = (lambda operator, *_: operators.append(str(operator)), lambda real, _: buffers.append(real), read)
+    with followed_scalars(*noted):
+        program = torch.export.export(model, (torch.ones(2, 4),))
+    assert "aten.mul.Tensor" in operators
+    assert any(buffer is model.count for buffer in buffers)
+    assert reads
+    assert program.graph.output_node().args[0][0].meta["val"].shape == (8,)
 
 
 @pytest.mark.parametrize("name", private_names(onnx_fx_export))

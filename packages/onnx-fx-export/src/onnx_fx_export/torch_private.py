@@ -25,7 +25,7 @@ import torch
 from torch._dynamo.exc import UserError, UserErrorType
 from torch._export.non_strict_utils import make_constraints
 from torch._higher_order_ops import scan
-from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
@@ -39,7 +39,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 import onnxops_core
 import onnxops_decomp
-from onnxops_core.exporting import replaced
+from onnxops_core.exporting import original, replaced
 
 __all__ = [
     "ACCESS",
@@ -50,6 +50,7 @@ __all__ = [
     "dynamic_associative_scan",
     "equating_operators",
     "fake_like",
+    "followed_scalars",
     "guard_texts",
     "guards_of",
     "guards_on_layout",
@@ -57,6 +58,7 @@ __all__ = [
     "interpreted_nodes",
     "is_decided_by_data",
     "is_dimension_error",
+    "known_scalar",
     "not_the_users",
     "operator_without_kernel",
     "real_tensors",
@@ -238,6 +240,50 @@ def fake_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             torch.nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, torch.nn.Parameter) else new
             for new, old in zip(made, tensors, strict=True)
         ]
+
+
+def followed_scalars(
+    computed: Callable[[torch._ops.OpOverload, Any, Any, torch.Tensor], None],
+    made: Callable[[torch.Tensor, torch.Tensor], None],
+    read: Callable[[torch.Tensor], Any],
+) -> AbstractContextManager[None]:
+    """Watch tensors of one element and no dimensions that torch.export computes without data.
+
+    Relies on ``FakeTensorMode.dispatch`` and ``from_tensor``.
+
+    Args:
+        computed: Gets the operator, its arguments and the result.
+        made: Gets a tensor with data, and the one that stands for it.
+        read: Gets a tensor, and returns the number in it; None if that is not known.
+    """
+
+    def dispatch(self: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READS and (number := read(args[0])) is not None:
+            return number
+        result = original(FakeTensorMode, "dispatch")(self, func, types, args, kwargs)
+        if isinstance(result, FakeTensor) and not result.dim():
+            computed(func, args, kwargs, result)
+        return result
+
+    def from_tensor(self: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> Any:
+        result = original(FakeTensorMode, "from_tensor")(self, tensor, **options)
+        if not tensor.dim():
+            made(tensor, result)
+        return result
+
+    return replaced([(FakeTensorMode, "dispatch", dispatch), (FakeTensorMode, "from_tensor", from_tensor)])
+
+
+_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+
+
+def known_scalar(tensor: torch.Tensor) -> int | float | None:
+    """Return the number in a tensor without dimensions that is a constant of a graph; None for another one."""
+    constant = getattr(tensor, "constant", None) if isinstance(tensor, FakeTensor) else tensor
+    if constant is None or constant.dim() or constant.dtype == torch.bool or constant.is_complex():
+        return None
+    with _disable_current_modes():
+        return constant.item()
 
 
 def sizes_unlike_0_and_1() -> AbstractContextManager[None]:

@@ -19,6 +19,7 @@ from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
 from onnx_fx_export.repeats.block_expansion import expand
 from onnx_fx_export.repeats.blocks import RepeatedBlocks
+from onnx_fx_export.sizes.in_tensors import SizesInTensors
 from onnx_fx_export.sizes.lengths import lengths_as_sizes
 from onnx_fx_export.sizes.number_classes import classes_of_numbers
 from onnx_fx_export.sizes.questions import SizeQuestion, noted_questions, warn_of_squeezed_data
@@ -79,7 +80,7 @@ def record(run: Run) -> Recorded:
     """
     request, model, strict = run.request, run.request.model, run.strict
     blocks = request.repeated_blocks if run.blocks else False
-    questions, keys = None, list[str]()
+    questions, keys, numbers = None, list[str](), SizesInTensors(model)
     with onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
         stack.enter_context(stand_ins())
         if request.has_dynamic_numbers or strict:
@@ -91,6 +92,7 @@ def record(run: Run) -> Recorded:
             keys = stack.enter_context(classes_of_numbers())
             if any(request.specs):
                 stack.enter_context(refused_storage_sizes())
+                stack.enter_context(numbers)
             for kept in (
                 *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
                 *(texts_of_numbers(), lengths_as_sizes(model)),
@@ -105,6 +107,7 @@ def record(run: Run) -> Recorded:
         beside = recorded_calls(run.calls) if strict else contextlib.nullcontext()
         program = state.capture(export, (args, kwargs), strict, beside)
         doubts = [*dict.fromkeys(keys), *state.type_tests()]
+    numbers.check(program)
     if blocks:
         expand(program)
     notes = state.notes(program, run.example, request.state)
