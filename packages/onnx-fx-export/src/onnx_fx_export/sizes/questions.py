@@ -38,6 +38,7 @@ from onnxops_decomp.exporting import (
     at_sizes,
     has_aten_trait,
     identities_of_numbers,
+    order_relations,
     shared_writes,
 )
 
@@ -69,8 +70,6 @@ _MOST_SYMBOLS = 4
 _NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
 # Sizes below are tried where a copy may be a view.
 _SMALL = 17
-# Sizes of which none divides another.
-_PRIMES = (7, 11, 13, 17, 19, 23)
 # So many sizes may follow from one that becomes 1.
 _MOST_FOLLOWING = 2
 
@@ -175,30 +174,17 @@ def _questions_of_order(
     tensor: torch.Tensor, answer: bool, options: Mapping[str, Any], frame: FrameType
 ) -> Iterator[SizeQuestion]:
     """Yield the sizes 0 and 1 at which ``is_contiguous`` answers otherwise: torch takes sizes for 2 or more."""
-    shape, strides = [*map(plain, tensor.shape)], [*map(plain, tensor.stride())]
-    symbols = sorted(set().union(*(part.free_symbols for part in (*shape, *strides))), key=str)
-    usual = dict(zip(symbols, _PRIMES, strict=False))
     place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-    def differs(sizes: Mapping[sympy.Symbol, int]) -> bool:
-        numbers = [[at_sizes(number, sizes) for number in part] for part in (shape, strides)]
-        if not all(isinstance(number, sympy.Integer) and number >= 0 for part in numbers for number in part):
-            return False
-        size_numbers, stride_numbers = ([int(number) for number in part if number is not None] for part in numbers)
-        shown = torch.empty_strided(size_numbers, stride_numbers, device="meta")
-        return shown.is_contiguous(**options) is not answer
-
-    if differs(usual):
+    relations = order_relations([*map(plain, tensor.shape)], [*map(plain, tensor.stride())], answer, **options)
+    if relations is None:
         # The order of the example is a special one.
         dimensions: list[Any] = [*tensor.shape]
         symbolic = [size for size in dimensions if isinstance(size, torch.SymInt)]
         hints = {symbol: hint_of(size) for size in symbolic if (symbol := plain(size)).is_Symbol}
         yield from (SizeQuestion(sympy.Eq(symbol, hint), place, is_guarded=False) for symbol, hint in hints.items())
         return
-    for symbol, size in itertools.product(symbols, range(_SMALL)):
-        if differs({**usual, symbol: size}):
-            relation = sympy.Ne(symbol, size) if size else sympy.Ge(symbol, 1)
-            yield SizeQuestion(relation, place, is_guarded=size < 2)
+    for relation, size in relations:
+        yield SizeQuestion(relation, place, is_guarded=size < 2)
 
 
 def _questions_of_strides(tensor: torch.Tensor, frame: FrameType) -> Iterator[SizeQuestion]:

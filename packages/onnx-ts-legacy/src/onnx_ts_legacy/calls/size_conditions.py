@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -19,11 +18,7 @@ from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import truth_of_relation
 from onnx_ts_legacy.state.values import Tensor
 from onnxops_core.exporting import warn_user
-
-# Sizes of which none divides another.
-_PRIMES = (7, 11, 13, 17, 19, 23)
-# Sizes below are tried where the order of a tensor in memory decides something.
-_SMALL = 17
+from onnxops_decomp.exporting import order_relations
 
 __all__ = ["chunk_conditions", "decided_conditions", "squeeze_conditions"]
 
@@ -139,23 +134,12 @@ def _order_relations(context: ConversionContext, value: Any, decision: SizeDecis
     """Yield the relations without which a tensor would be contiguous where it is not in the example, or the reverse."""
     form, example = _form(context, value.unique()), (*value.type().sizes(), *value.type().strides())
     sizes, strides = ([_expression(context, number) for number in part] for part in (form.shape, form.stride()))
-    symbols = sorted(set().union(*(number.free_symbols for number in (*sizes, *strides))), key=str)
-    usual = dict(zip(symbols, _PRIMES, strict=False))
-
-    def differs(at: Mapping[sympy.Symbol, int]) -> bool:
-        numbers = [[number.subs(at) for number in part] for part in (sizes, strides)]
-        if not all(number.is_Integer and number >= 0 for part in numbers for number in part):
-            return False
-        shown = torch.empty_strided(*([int(number) for number in part] for part in numbers), device="meta")
-        return shown.is_contiguous(memory_format=decision.memory_format) is not decision.answer
-
-    if differs(usual):
+    relations = order_relations(sizes, strides, bool(decision.answer), decision.memory_format)
+    if relations is None:
         # The order of the example is a special one.
         yield from (sympy.Eq(size, number) for size, number in zip((*sizes, *strides), example, strict=True))
         return
-    for symbol, size in itertools.product(symbols, range(_SMALL)):
-        if differs({**usual, symbol: size}):
-            yield sympy.Ne(symbol, size) if size else sympy.Ge(symbol, 1)
+    yield from (relation for relation, _ in relations)
 
 
 def _expression(context: ConversionContext, number: int | torch.SymInt) -> sympy.Expr:

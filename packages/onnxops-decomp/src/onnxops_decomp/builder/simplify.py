@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxops_decomp.builder.scope import NodeWriter
 from onnxops_decomp.passes.matching import producer
 from onnxops_decomp.spec.inference import dims_of, same_dim
+from onnxops_decomp.spec.significands import SIGNIFICAND_BITS
 
 __all__ = ["simplified"]
 
@@ -48,26 +49,18 @@ def _cast(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | 
     return source if source.dtype == target and _holds(x.dtype, target) else None
 
 
-_SIGNIFICAND = {
-    ir.DataType.FLOAT16: 11,
-    ir.DataType.BFLOAT16: 8,
-    ir.DataType.FLOAT: 24,
-    ir.DataType.DOUBLE: 53,
-}
-
-
 def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
     """Tell whether every number of ``narrow`` is one of ``wide``."""
     if narrow == ir.DataType.BOOL:
-        return wide.is_integer() or wide in _SIGNIFICAND
-    if narrow in _SIGNIFICAND:
+        return wide.is_integer() or wide in SIGNIFICAND_BITS
+    if narrow in SIGNIFICAND_BITS:
         halves = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-        return wide in _SIGNIFICAND and wide not in halves and _SIGNIFICAND[wide] >= _SIGNIFICAND[narrow]
+        return wide in SIGNIFICAND_BITS and wide not in halves and SIGNIFICAND_BITS[wide] >= SIGNIFICAND_BITS[narrow]
     if not narrow.is_integer():
         return False
     digits = narrow.bitwidth - narrow.is_signed()
-    if wide in _SIGNIFICAND:
-        return digits <= _SIGNIFICAND[wide]
+    if wide in SIGNIFICAND_BITS:
+        return digits <= SIGNIFICAND_BITS[wide]
     signs = wide.is_signed() or not narrow.is_signed()
     return wide.is_integer() and signs and digits <= wide.bitwidth - wide.is_signed()
 

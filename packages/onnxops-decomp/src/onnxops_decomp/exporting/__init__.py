@@ -102,6 +102,7 @@ from onnxops_decomp.exporting.sizes.dynamic_shapes import (
     smallest_declared,
 )
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
+from onnxops_decomp.exporting.sizes.layouts import order_relations
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
 from onnxops_decomp.exporting.state.contents import KeptContents
 from onnxops_decomp.exporting.state.identities import identities_of_numbers
@@ -283,6 +284,7 @@ __all__ = [
     "number_as_size",
     "number_of",
     "option_refusal",
+    "order_relations",
     "other_sizes",
     "output_name",
     "parsed_size",

@@ -16,6 +16,7 @@ from onnxops_decomp.lowerings.layout.creation import scalar
 from onnxops_decomp.lowerings.layout.joining import broadcast_sizes
 from onnxops_decomp.lowerings.layout.shapes import flattened
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.spec.significands import SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -124,8 +125,7 @@ def _beyond(op: OpBuilder, value: ir.Value) -> int:
     """Return the first integer that the dtype cannot hold, or no longer exactly where it is a float."""
     dtype = op.dtype(value)
     if dtype.is_floating_point():
-        digits = {ir.DataType.FLOAT16: 11, ir.DataType.BFLOAT16: 8, ir.DataType.FLOAT: 24}
-        return (1 << digits.get(dtype, 53)) + 1
+        return (1 << SIGNIFICAND_BITS[dtype]) + 1
     return 2 if dtype == ir.DataType.BOOL else 1 << (dtype.bitwidth - (0 if dtype.name.startswith("U") else 1))
 
 

@@ -11,21 +11,20 @@ import onnx_ir as ir
 
 from onnxops_decomp.adapters.random import bernoulli
 from onnxops_decomp.builder.forms import without_kernel
+from onnxops_decomp.spec.significands import SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
 
 _T = ir.DataType
-# Bits of the significand: a uniform number of so many bits never rounds up to 1.
-_PRECISION = {_T.FLOAT16: 11, _T.BFLOAT16: 8, _T.FLOAT: 24, _T.DOUBLE: 53}
 
 
 without_kernel("Bernoulli")(bernoulli)
 
 
 def _uniform(op: OpBuilder, shape: ir.Value, dtype: ir.DataType, seed: float | None) -> ir.Value:
-    """Return numbers of [0, 1), each made of as many random bits as its significand has."""
-    bits = _PRECISION[dtype]
+    """Return numbers of [0, 1), each made of as many random bits as its significand has: none rounds up to 1."""
+    bits = SIGNIFICAND_BITS[dtype]
     wide = _T.DOUBLE if dtype == _T.DOUBLE else _T.FLOAT
     ones = op.ConstantOfShape(op.Concat(shape, [bits], axis=0), value=np.ones(1, np.float32))
     mask = op.emit_many("Dropout", 2, ones, 0.5, True, seed=None if seed is None else int(seed))[1]
@@ -45,7 +44,7 @@ def _normal(op: OpBuilder, shape: ir.Value, dtype: ir.DataType, seed: float | No
 def _dtype(dtype: int | None, like: ir.Value | None = None) -> ir.DataType:
     if dtype:
         return ir.DataType(dtype)
-    return like.dtype if like is not None and like.dtype in _PRECISION else _T.FLOAT
+    return like.dtype if like is not None and like.dtype in SIGNIFICAND_BITS else _T.FLOAT
 
 
 @without_kernel("RandomUniform")
