@@ -16,15 +16,23 @@ def info(name, dtype, shape):
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
-def model(nodes, inputs, outputs, initializers=(), opset=21, dtype=FLOAT):
+def _declared(each, dtype):
+    """An input or output, given as (name, shape), (name, dtype, shape) or whole."""
+    if isinstance(each, onnx.ValueInfoProto):
+        return each
+    name, *dtypes, shape = each
+    return info(name, dtypes[0] if dtypes else dtype, shape)
+
+
+def model(nodes, inputs, outputs, initializers=(), opset=21, dtype=FLOAT, **options):
     graph = helper.make_graph(
         nodes,
         "graph",
-        [each if isinstance(each, onnx.ValueInfoProto) else info(each[0], dtype, each[1]) for each in inputs],
-        [each if isinstance(each, onnx.ValueInfoProto) else info(each[0], dtype, each[1]) for each in outputs],
+        [_declared(each, dtype) for each in inputs],
+        [_declared(each, dtype) for each in outputs],
         [numpy_helper.from_array(array, name) for name, array in dict(initializers).items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9, **options)
 
 
 def recurrent(op_type, with_lengths=False, **attributes):

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from importable_models import model
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -22,17 +23,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "onnxops-core" / "tests"))
 from core_node_cases import onnx_cases
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-
-
-def model(nodes, inputs, outputs, initializers=(), opset=21, **options):
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(name, dtype, shape) for name, dtype, shape in inputs],
-        [helper.make_tensor_value_info(name, dtype, shape) for name, dtype, shape in outputs],
-        [numpy_helper.from_array(array, name) for name, array in dict(initializers).items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **options)
 
 
 def run(proto, feeds):

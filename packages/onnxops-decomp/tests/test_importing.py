@@ -6,22 +6,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from importable_models import model
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxops_decomp import ModelImportError, to_torch
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-
-
-def model(nodes, inputs, outputs, initializers=(), opset=21, **options):
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(name, dtype, shape) for name, dtype, shape in inputs],
-        [helper.make_tensor_value_info(name, dtype, shape) for name, dtype, shape in outputs],
-        [numpy_helper.from_array(array, name) for name, array in dict(initializers).items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9, **options)
 
 
 def flattening():

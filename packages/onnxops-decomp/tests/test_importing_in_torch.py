@@ -5,22 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from importable_models import model
+from onnx import TensorProto, helper
 
 from onnxops_decomp import to_torch
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-
-
-def model(nodes, inputs, outputs, initializers=(), opset=21, dtype=FLOAT):
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(name, dtype, shape) for name, shape in inputs],
-        [helper.make_tensor_value_info(name, dtype, shape) for name, shape in outputs],
-        [numpy_helper.from_array(array, name) for name, array in dict(initializers).items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
 def convolutional():
