@@ -1,4 +1,4 @@
-"""Loops over rows of which data decides how many there are, as mixtures of experts have them."""
+"""Loops over rows whose number the data decides, as mixtures of experts have them."""
 
 from __future__ import annotations
 

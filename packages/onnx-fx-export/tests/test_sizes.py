@@ -307,7 +307,7 @@ BOUNDS = {
 @pytest.mark.parametrize("dim", ["n", Dim.DYNAMIC], ids=["name", "DYNAMIC"])
 def test_a_bound_that_is_not_declared_is_told_of(bound, dim) -> None:
     model, rows = BOUNDS[bound]
-    with pytest.warns(UserWarning, match=f"part of the declared sizes only: .*({bound})"):
+    with pytest.warns(UserWarning, match=f"only some of the declared sizes: .*({bound})"):
         export(model, (torch.randn(rows, 3),), dynamic_shapes=({0: dim},))
 
 
@@ -395,7 +395,7 @@ class Squeezed(torch.nn.Module):
 
 
 def test_a_squeezed_dimension_that_is_one_in_the_example_is_refused_with_its_line() -> None:
-    with pytest.raises(DynamicShapeError, match=r"n != 1(.|\n)*Size 1 is treated apart at .*test_sizes.py:\d+"):
+    with pytest.raises(DynamicShapeError, match=r"n != 1(.|\n)*Size 1 is treated differently at .*test_sizes.py:\d+"):
         export(Squeezed(), (torch.ones(1, 3),), dynamic_shapes=({0: "n"},))
 
 

@@ -43,7 +43,7 @@ TABLES: dict[str, tuple[Callable[[Any, T], T], int]] = {
 def test_the_length_of_a_table_bounds_the_sizes_that_read_it(case: str, exporter: str) -> None:
     read, most = TABLES[case]
     model, dims = Table(read).eval(), {0: "b", 1: "n"}
-    with pytest.warns(UserWarning, match=f"part of the declared sizes only: n <= {most}"):
+    with pytest.warns(UserWarning, match=f"only some of the declared sizes: n <= {most}"):
         program = TRACING[exporter](model, (torch.randn(2, 5, 4),), dynamic_shapes=(dims,))
     assert program.constraints.conditions == (f"n <= {most}",)
     for length in (1, most):

@@ -190,7 +190,7 @@ def test_squeezing_a_size_that_data_makes_one_in_the_example_is_an_error() -> No
         def forward(self, n: Tensor) -> Tensor:
             return torch.zeros(n[0], 4).squeeze(0)
 
-    with pytest.raises(DynamicDimensionError, match="squeezed that is 1 in the example"):
+    with pytest.raises(DynamicDimensionError, match="1 in the example is squeezed"):
         export(Zeros(), (torch.tensor([1]),))
 
 

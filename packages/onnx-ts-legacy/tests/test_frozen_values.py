@@ -175,7 +175,7 @@ def test_bytes_follow_the_sizes_or_are_a_condition() -> None:
     larger = torch.cat([X, X, X])
     torch.testing.assert_close(program(larger)[0], larger * larger.nbytes)
 
-    with pytest.warns(UserWarning, match="part of the declared sizes"):
+    with pytest.warns(UserWarning, match="only some of the declared sizes"):
         program = onnx_ts_legacy.export(many_bytes, (X,), **axes)
     with pytest.raises(OnnxExporterError, match="n"):
         program(larger)

@@ -124,10 +124,10 @@ def export(
         strategy: The only way to capture that may be taken; by default they are tried in order, and
             ``program.capture_strategy`` says which one served. ``"repeated-blocks"`` is for what
             ``capture_repeated_blocks`` names. ``"non-strict"`` is ``torch.export`` running the model.
-            ``"row-loops"`` makes a loop of each that Python code runs over rows of which data decides how many there
-            are, ``"size-loops"`` a scan of each over a dynamic number of steps, and ``"measured-kernels"`` measures the
-            shapes that operators give where torch's own kernels fix sizes or need data; these compare the result with
-            the model. ``"strict"`` is ``torch.export`` with Dynamo.
+            ``"row-loops"`` makes a loop of each Python loop over rows whose number the data decides, ``"size-loops"`` a
+            scan of each over a dynamic number of steps, and ``"measured-kernels"`` measures the shapes that operators
+            give where torch's own kernels fix sizes or need data; these compare the result with the model.
+            ``"strict"`` is ``torch.export`` with Dynamo.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some

@@ -278,8 +278,8 @@ def _warn_of_dropout(program: torch.export.ExportedProgram) -> None:
     )
     if count:
         warn_user(
-            f"The model is in training mode: {count} call(s) of dropout stay random in the ONNX model. Call its eval() "
-            "before the export if that is not meant."
+            f"The model is in training mode: {count} call(s) of dropout stay random in the ONNX model. Call "
+            "model.eval() before the export if that is not intended."
         )
 
 
@@ -311,7 +311,7 @@ def _check_example(result: ONNXProgram, args: tuple[Any, ...], kwargs: Mapping[s
     try:
         result.check_sizes(inputs)
     except InvalidArgumentError as error:
-        apart = f"\nSize 1 is treated apart at {', '.join(lines)}." if lines else ""
+        apart = f"\nSize 1 is treated differently at {', '.join(lines)}." if lines else ""
         raise DynamicShapeError(
             f"The model could be captured with dynamic dimensions, but not for the sizes of the example: {error}{apart}"
         ) from error

@@ -184,8 +184,8 @@ class _Comparison:
                     continue
                 return engine, candidates
         raise VerificationError(
-            "Nothing runs the original, so that the result cannot be compared with it; give inputs that it takes, or "
-            f"do without by verify=False. {reasons[0] if reasons else ''}"
+            "Nothing can run the original, so the result cannot be compared with it; give inputs that it takes, or "
+            f"skip the comparison with verify=False. {reasons[0] if reasons else ''}"
         )
 
     def candidates(self) -> list[list[InputSet]]:
@@ -201,7 +201,7 @@ class _Comparison:
                 for pair in pairs
             ]
         except onnx_verify.InputError as error:
-            raise VerificationError(f"The original cannot be run on inputs that are made up: {error}") from error
+            raise VerificationError(f"The original cannot be run on generated inputs: {error}") from error
 
 
 def _plain(model: Any) -> Any:

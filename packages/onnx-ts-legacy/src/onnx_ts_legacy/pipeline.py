@@ -174,7 +174,7 @@ def convert_numbers(captured: Captured, options: Options, reference: Reference |
         except OnnxExporterError as error:
             last = error
             continue
-        warn_user(f"{', '.join(names)} of the example becomes a constant of the model and no input, as {first}")
+        warn_user(f"{', '.join(names)} of the example becomes a constant of the model instead of an input, as {first}")
         return program
     # What fails with constants as well does not fail because of the numbers.
     raise last
@@ -403,7 +403,7 @@ class _Conversion:
             if path in changed:
                 self._add_state(path, interface_value(self.context, slot, changed[path]))
         if not self._outputs:
-            raise ArgumentsError("The model returns no tensor and no number, so that there is nothing to export.")
+            raise ArgumentsError("The model returns no tensor and no number, so there is nothing to export.")
         pairs = frozenset(name for name, value in self._outputs if is_complex(value))
         self._interface = dataclasses.replace(self._interface, complex_outputs=pairs)
 

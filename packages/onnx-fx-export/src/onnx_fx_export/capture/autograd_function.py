@@ -129,8 +129,8 @@ def recorded_calls(calls: list[SymbolicFunctionCall]) -> contextlib.AbstractCont
         for index, place in call.changed.items():
             if place is None:
                 raise MutationError(
-                    f"{cls.__qualname__}.forward changes its argument in place and does not return it, so that its "
-                    "symbolic method cannot say what becomes of it. Let forward return it, or compute on a clone."
+                    f"{cls.__qualname__}.forward changes its argument in place and does not return it, so its "
+                    "symbolic method cannot describe the change. Let forward return it, or compute on a clone."
                 )
             results[place] = operands[index].copy_(results[place])
         return results[0] if call.single else tuple(results)
@@ -179,7 +179,7 @@ class SymbolicContext:
         for key, value in attributes.items():
             stem, _, kind = key.rpartition("_")
             if not stem or kind not in self._KINDS:
-                raise LoweringError(f"Attribute {key!r} of {name} ends in none of _i, _f, _s and _t.")
+                raise LoweringError(f"Attribute {key!r} of {name} does not end in _i, _f, _s or _t.")
             values[stem] = ir.tensor_adapters.TorchTensor(value) if isinstance(value, torch.Tensor) else value
         domain, _, op_type = name.rpartition("::")
         if domain in ("", "onnx"):

@@ -37,9 +37,9 @@ _OTHER_VALUES = (
     "number in a way that is lost in the capture, such as a text that it makes of one."
 )
 _OTHER_CLASSES = (
-    "What torch.export captured of the model gives other values than the model does: a dynamic size is no int there, "
-    "and a tensor no torch.Tensor itself. Use isinstance() instead of type(), torch.compiler.is_exporting() instead of "
-    "torch.SymInt, and no size as a key. The lines that may be the reason:"
+    "What torch.export captured of the model gives other values than the model does: there, a dynamic size is not an "
+    "int, and a tensor is not a plain torch.Tensor. Use isinstance() instead of type(), torch.compiler.is_exporting() "
+    "instead of torch.SymInt, and do not use sizes as keys. The lines that may be the reason:"
 )
 
 

@@ -44,7 +44,9 @@ def load_source(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         )
     options = dict(made[2]) if len(made) > 2 else {}
     if unknown := options.keys() - OPTIONS.keys():
-        raise InvalidArgumentError(f"{source} states {min(unknown)!r}, not an argument of onnx_fx_export.export.")
+        raise InvalidArgumentError(
+            f"{source} gives {min(unknown)!r}, which is not an argument of onnx_fx_export.export."
+        )
     return made[0], tuple(made[1]), options
 
 

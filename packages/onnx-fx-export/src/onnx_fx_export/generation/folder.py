@@ -136,8 +136,8 @@ def export_folder(
     _check_dtype(model, dtype, precision)
     if engine == "genai" and kind.genai_type is None:
         raise InvalidArgumentError(
-            f"ONNX Runtime GenAI runs no {type(model).__name__}. Pass engine='onnxruntime' for the Generator of this "
-            "package (--engine onnxruntime on the command line)."
+            f"ONNX Runtime GenAI cannot run {type(model).__name__}. Pass engine='onnxruntime' for the Generator of "
+            "this package (--engine onnxruntime on the command line)."
         )
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:

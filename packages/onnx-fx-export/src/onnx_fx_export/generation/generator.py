@@ -151,10 +151,10 @@ class Generator:
             raise InvalidArgumentError(f"The model has no input {', '.join(unknown)}; it has {', '.join(known)}.")
         if "input_ids" in wanted:
             if input_ids is None:
-                raise InvalidArgumentError("The model goes on from tokens: give input_ids.")
+                raise InvalidArgumentError("The model continues from tokens: give input_ids.")
             others |= _checked(input_ids, attention_mask)
         if missing := sorted(set(wanted) - others.keys()):
-            raise InvalidArgumentError(f"The model also reads {', '.join(missing)}, which the call lacks.")
+            raise InvalidArgumentError(f"The model also reads {', '.join(missing)}, which the call does not give.")
         return others
 
     def _check_length(self, length: int) -> None:

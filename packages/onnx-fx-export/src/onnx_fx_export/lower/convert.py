@@ -276,7 +276,7 @@ class _Converter:
         if (extra := next(overrides, None)) is not None:
             raise InvalidArgumentError(f"output_names has {extra!r} and more, but the model has no output for it.")
         if not values and not state:
-            raise InvalidArgumentError("The model returns no tensor and no number, so that there is nothing to export.")
+            raise InvalidArgumentError("The model returns no tensor and no number, so there is nothing to export.")
         warn_of_left_out(left_out)
         final = self._with_state(values, state)
         self.number_outputs = {str(final[index].name) for index in numbers}

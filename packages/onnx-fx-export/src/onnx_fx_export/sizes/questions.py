@@ -343,9 +343,9 @@ def conditions_for_small_sizes(
     if lines:
         places = "\n".join(f"  {line}" for line in lines)
         warn_user(
-            f"The model treats size 1 of a dynamic dimension apart, at\n{places}\nThe exported model is right for "
-            "larger sizes only, and its program refuses size 1. Declare torch.export.Dim(..., min=2) if it does not "
-            "occur, else export the model once more for it."
+            f"The model treats size 1 of a dynamic dimension differently, at\n{places}\nThe exported model is right "
+            "for larger sizes only, and its program refuses size 1. Declare torch.export.Dim(..., min=2) if it does "
+            "not occur, else export the model once more for it."
         )
     return [question.relation for question in (*asked, *assumed)], lines
 

@@ -84,7 +84,9 @@ class OnnxFxRunner(ModelRunner):
         given = {name: leaf for name, leaf in input_leaves(kwargs) if isinstance(leaf, torch.Tensor)}
         declared = self._model.graph.inputs
         if missing := [value.name for value in declared if value.name not in given]:
-            raise InvalidArgumentError(f"The model takes {missing}, which the call lacks: it has {list(given)}.")
+            raise InvalidArgumentError(
+                f"The model takes {missing}, which the call does not give: it has {list(given)}."
+            )
         feeds = {str(value.name): given[str(value.name)] for value in declared}
         self._constraints.check(self._model.graph, {name: tuple(tensor.shape) for name, tensor in feeds.items()})
         return self.unflatten(self._session.run(declared, feeds))

@@ -221,7 +221,7 @@ def _contains(context: ConversionContext, target: Any, item: Any) -> Any:
 
 def _sort(context: ConversionContext, target: ListRef, reverse: bool = False) -> None:
     if any(isinstance(item, Tensor) for item in target.items):
-        raise ScriptValueError("A list of tensors is sorted, whose order only the runtime knows.")
+        raise ScriptValueError("A list of tensors is sorted into an order that only the runtime knows.")
     context.heap.write(target, tuple(sorted(target.items, reverse=reverse)))
 
 

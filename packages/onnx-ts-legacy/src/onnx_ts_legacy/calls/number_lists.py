@@ -55,7 +55,7 @@ def as_vector(context: ConversionContext, state: Any, dtype: torch.dtype | None 
         return state
     kind = kind_of_numbers(state) or dtype
     if kind is None or (state and kind_of_numbers(state) is None):
-        raise ScriptValueError("A list of other things than numbers is used where numbers are needed.")
+        raise ScriptValueError("A list of something other than numbers is used where numbers are needed.")
     op = context.op
     element = to_ir(kind)
     parts = [op.Reshape(number_value(context, item, element), [1]) for item in state]
@@ -166,7 +166,7 @@ def _multiply(context: ConversionContext, a: Any, b: Any) -> ListRef:
 
 def _slice(context: ConversionContext, target: ListRef, start: Any = None, end: Any = None, step: int = 1) -> ListRef:
     if not isinstance(step, int) or step < 1:
-        raise ScriptValueError("A list of numbers is sliced backwards whose length only the runtime knows.")
+        raise ScriptValueError("A list of numbers whose length only the runtime knows is sliced backwards.")
     return ListRef(context.heap, VectorState(_part(context, _vector(context, target), start, end, step)))
 
 

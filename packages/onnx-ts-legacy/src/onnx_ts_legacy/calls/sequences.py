@@ -231,7 +231,7 @@ def sliced(context: ConversionContext, state: SequenceState, start: Any, end: An
     elif step > 0:
         places = context.call(aten.slice.Tensor, [places, 0, start, end, step], {})
     else:
-        raise ScriptValueError("A list is sliced backwards whose length only the runtime knows.")
+        raise ScriptValueError("A list whose length only the runtime knows is sliced backwards.")
     empty = as_sequence(context, ListRef(context.heap, ()), state.element)
     return extended(context, empty, state, places)
 

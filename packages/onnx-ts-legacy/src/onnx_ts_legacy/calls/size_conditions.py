@@ -36,8 +36,8 @@ def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
     expression = metadata.symbols.expression(size)
     if not metadata.is_declared(expression):
         raise DynamicDimensionError(
-            f"The data decides into how many parts this is cut, which are {chunks} of {chunks} or more rows only. Cut "
-            "it at given places, or script the model (torch.jit.script)."
+            f"The data decides into how many parts this is cut: there are {chunks} only if it has {chunks} or more "
+            "rows. Cut it at given places, or script the model (torch.jit.script)."
         )
     if chunks == 2:
         return [f"{expression} != 1"]
@@ -67,8 +67,8 @@ def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> li
     left = len(sizes) - sum(isinstance(sizes[axis], int) and sizes[axis] == 1 for axis in asked_axes)
     if any(map(metadata.is_one_in_example, dynamic)) or (rank is not None and rank < left):
         raise DynamicDimensionError(
-            "A dimension is squeezed that is 1 in the example and dynamic: the rank of the result would depend on its "
-            "size. Declare it static, or squeeze none that can have other sizes."
+            "A dynamic dimension that is 1 in the example is squeezed: the rank of the result would depend on its "
+            "size. Declare it static, or do not squeeze a dimension that can have other sizes."
         )
     source = source_line(node)
     relations = [sympy.Ne(metadata.symbols.expression(size), 1) for size in dynamic]

@@ -355,7 +355,7 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
         return leaf
     if isinstance(leaf, bool | int | float):
         return torch.tensor(leaf, device="cpu")
-    raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has tensors, and numbers as such, only.")
+    raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has only tensors, and numbers as tensors.")
 
 
 def _example_leaves(
@@ -494,7 +494,7 @@ def _refuse_constant_inputs(graph: Any, names: Sequence[str], tensors: Sequence[
         for name, tensor in zip(names, tensors, strict=True):
             if constant.numel() and constant.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
                 raise CaptureError(
-                    f"The trace holds {name} as a constant, so that the model would ignore it: something that tracing "
+                    f"The trace holds {name} as a constant, so the model would ignore it: something that tracing "
                     f"does not record makes a tensor of its memory (used at {source_line(node) or 'an unknown line'})."
                 )
 

@@ -30,7 +30,7 @@ __all__ = ["TracedState", "kept_state"]
 
 _MOST_TRACES = 4
 _OTHER_CLASSES = (
-    "The trace gives other values than the model does: a size is a tensor there, and no int. Use isinstance() instead "
+    "The trace gives other values than the model does: there, a size is a tensor, not an int. Use isinstance() instead "
     "of type() and hasattr(), or script the model. The lines that may be the reason:"
 )
 
@@ -111,7 +111,7 @@ class TracedState:
         """
         if names := [*self.rebound(), *self._watch.tensor_changes()]:
             raise CaptureError(
-                f"The model binds {min(names)} anew, which tracing does not record in models that hold scripted "
+                f"The model rebinds {min(names)}, which tracing does not record in models that hold scripted "
                 "modules; keep it in a buffer and write to that with copy_(), or script the whole model."
             )
 

@@ -387,7 +387,7 @@ class ListItems(Group, ListContents):
             return Vector(Carried(dtype, ((len(items),),)))
         if len(tensors) < len(items):
             raise ControlFlowError(
-                "A list of other things than tensors or numbers changes its length in a branch or loop."
+                "A list of something other than tensors or numbers changes its length in a branch or loop."
             )
         sequence = Sequence(tensors[0])
         for tensor in tensors[1:]:

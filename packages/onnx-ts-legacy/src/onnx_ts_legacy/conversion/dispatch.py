@@ -144,7 +144,7 @@ def _convert_unreadable(context: ConversionContext, node: Any, args: Sequence[An
     """Hand on a text that is not known; other such values cannot be read."""
     unreadable = next(arg for arg in args if isinstance(arg, _UNREADABLE))
     if isinstance(unreadable, Maybe):
-        raise ScriptValueError("A value is used that is None or not, depending on what the runtime computes.")
+        raise ScriptValueError("A value is used that may be None, depending on what the runtime computes.")
     if node.outputsSize() == 1 and node.output().type().kind() == "StringType":
         return unreadable
     raise unreadable.error()

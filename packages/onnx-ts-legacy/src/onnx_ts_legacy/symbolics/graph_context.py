@@ -323,7 +323,7 @@ def run_symbolic(
     if listed and len(many) == 1 and isinstance(getattr(_variable(many[0]), "type", None), ir.SequenceType):
         many = [SymbolicValue(context.op.SequenceAt(_variable(many[0]), index)) for index in range(count)]
     if len(many) < count:
-        raise ScriptValueError(f"The symbolic of {node.kind()} gives {len(many)} results, the operator {count}.")
+        raise ScriptValueError(f"The symbolic of {node.kind()} gives {len(many)} results, the operator has {count}.")
     variables = _as_variables(context, node, args, many, fakes)
     if listed:
         return ListRef(context.heap, tuple(variables))

@@ -59,7 +59,7 @@ def scales_of_factors(g: GraphContext, scales: Sequence[Any]) -> Any:
 def interpolation_warning(interpolate_mode: str) -> None:
     """Warn that Upsample and Resize below opset 11 place their samples otherwise than torch does."""
     warn_user(
-        f"ONNX's {interpolate_mode} resizing below opset 11 has no coordinate modes, so that samples may lie at other "
+        f"ONNX's {interpolate_mode} resizing below opset 11 has no coordinate modes, so samples may lie at other "
         "places than torch's; export with opset_version 11 or above for the same result.",
         OnnxExporterWarning,
     )

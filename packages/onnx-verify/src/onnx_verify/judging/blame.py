@@ -97,7 +97,7 @@ def blame(
     running = [answer for answer in whole if answer.runs]
     if len(running) < 2:
         errors = "; ".join(answer.error for answer in whole if answer.error)
-        raise ModelRunError(f"fewer than two engines run the model, so that none can be judged: {errors}")
+        raise ModelRunError(f"fewer than two engines run the model, so none can be judged: {errors}")
     result = Blame(whole, alone=stands_alone(whole))
     if result.ok:
         return result

@@ -21,7 +21,7 @@ def load(model: onnx.ModelProto) -> Callable[[Mapping[str, Any]], Sequence[Any]]
 
     def run(feeds: Mapping[str, Any]) -> Sequence[Any]:
         if any(not isinstance(value, np.ndarray | np.generic) for value in feeds.values()):
-            raise TypeError("OpenVINO takes tensors alone")
+            raise TypeError("OpenVINO takes only tensors")
         results = compiled(dict(feeds))
         by_name = {name: results[port] for port in compiled.outputs for name in port.names}
         return [by_name[name] if name in by_name else results[index] for index, name in enumerate(names)]

@@ -250,21 +250,23 @@ def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: 
     wanted = to_ir(expected.dtype) if affine_of(value) is None or value.dtype is None else value.dtype
     if expected.dtype.is_complex:
         if not settle_complex(value):
-            raise LoweringError(f"{operator} gives a complex tensor in torch, but its lowering a real one.")
+            raise LoweringError(f"{operator} gives a complex tensor in torch, but its lowering gives a real one.")
         dims = (*dims, 2)
     elif is_complex(value):
-        raise LoweringError(f"{operator} gives a real tensor in torch, but its lowering a complex one.")
+        raise LoweringError(f"{operator} gives a real tensor in torch, but its lowering gives a complex one.")
     if value.dtype is None:
         value.type = ir.TensorType(wanted)
     elif value.dtype != wanted:
-        raise LoweringError(f"{operator} gives {wanted.name} in torch, but its lowering {value.dtype.name}.")
+        raise LoweringError(f"{operator} gives {wanted.name} in torch, but its lowering gives {value.dtype.name}.")
     known = dims_of(value)
     if known is not None and len(known) != len(dims):
-        raise LoweringError(f"{operator} gives rank {len(dims)} in torch, but its lowering rank {len(known)}.")
+        raise LoweringError(f"{operator} gives rank {len(dims)} in torch, but its lowering gives rank {len(known)}.")
     if known is not None:
         for axis, (mine, theirs) in enumerate(zip(known, dims, strict=True)):
             if isinstance(mine, int) and isinstance(theirs, int) and mine != theirs:
-                raise LoweringError(f"{operator} gives size {theirs} along axis {axis} in torch, its lowering {mine}.")
+                raise LoweringError(
+                    f"{operator} gives size {theirs} along axis {axis} in torch, but its lowering gives {mine}."
+                )
     # An input is as it was declared; what an operator hands through may be called otherwise here.
     if known is None or (value.producer() is not None and known != dims):
         value.shape = ir.Shape(dims)

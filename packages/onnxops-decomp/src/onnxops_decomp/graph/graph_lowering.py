@@ -218,7 +218,9 @@ class GraphLowering:
             result = self.op.constant(result, wanted)
         floats = result.dtype is not None and result.dtype.is_floating_point() and wanted.is_floating_point()
         if result.dtype not in (None, wanted) and not floats:
-            raise LoweringError(f"{node.target} gives {wanted.name} in torch, but its lowering {result.dtype.name}.")
+            raise LoweringError(
+                f"{node.target} gives {wanted.name} in torch, but its lowering gives {result.dtype.name}."
+            )
         return mark_number(self.op.cast(result, wanted))
 
     def number(self, val: Any, expression: sympy.Expr) -> Any:
@@ -291,11 +293,11 @@ class GraphLowering:
         """Hold the results of a lowering against what torch says of them; see :func:`check_result`."""
         if isinstance(val, torch.Tensor):
             if not isinstance(result, ir.Value):
-                raise LoweringError(f"{name} gives a tensor in torch, but its lowering {type(result).__name__}.")
+                raise LoweringError(f"{name} gives a tensor in torch, but its lowering gives {type(result).__name__}.")
             check_result(result, val, self.symbols.dims(val), name)
         elif isinstance(val, list | tuple):
             if not isinstance(result, list | tuple) or len(result) < len(val):
-                raise LoweringError(f"{name} gives {len(val)} results in torch, its lowering fewer.")
+                raise LoweringError(f"{name} gives {len(val)} results in torch, but its lowering gives fewer.")
             for part, expected in zip(result, val, strict=False):
                 if isinstance(expected, torch.Tensor) and part is not None:
                     self.check(part, expected, name)

@@ -17,7 +17,7 @@ def check_size(model: ir.Model) -> None:
     """Refuse a model whose functions become too many nodes when they are inlined: each may call another twice.
 
     Raises:
-        ModelImportError: If they do, or call each other without an end.
+        ModelImportError: If they do, or call each other endlessly.
     """
     sizes: dict[ir.OperatorIdentifier, int] = {}
 
@@ -29,7 +29,7 @@ def check_size(model: ir.Model) -> None:
         if function is None:
             return 1
         if name in callers:
-            raise ModelImportError("Functions of the model call each other without an end.")
+            raise ModelImportError("Functions of the model call each other endlessly.")
         if name not in sizes:
             sizes[name] = size_of(function.all_nodes(), (*callers, name))
         return sizes[name]

@@ -82,7 +82,7 @@ def collected_loop(
     count = len(state)
     _, _, shown = advance(torch.zeros((), dtype=torch.int64), going, state)
     if shown and limit is None:
-        raise NotImplementedError("torch records no loop without a limit that collects a value of each step")
+        raise NotImplementedError("torch cannot record a loop without a limit that collects a value at each step")
     rows = [each.new_zeros((limit, *each.shape)) for each in shown]
     most = torch.tensor(_ENDLESS) if limit is None else torch.scalar_tensor(limit, dtype=torch.int64)
 

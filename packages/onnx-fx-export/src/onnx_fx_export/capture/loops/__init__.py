@@ -1,1 +1,1 @@
-"""Loops over the rows of a tensor of which data decides how many there are, as Python code writes them."""
+"""Loops over the rows of a tensor whose number the data decides, as Python code writes them."""

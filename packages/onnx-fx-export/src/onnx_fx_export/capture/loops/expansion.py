@@ -158,7 +158,7 @@ class _Loop:
     def _refuse(self, reason: str) -> CaptureError:
         where = f" at {self.place}" if self.place else ""
         return CaptureError(
-            f"The loop{where}, whose length data decides, {reason}. torch.while_loop and torch.cond take its place."
+            f"The loop{where}, whose length data decides, {reason}. Use torch.while_loop or torch.cond instead."
         )
 
     def _compare(self, way: _Way, again: _Way) -> None:

@@ -162,7 +162,7 @@ def _tensors(frame: FrameType, names: dict[str, torch.Tensor]) -> list[torch.Ten
 
 def place_of(frame: FrameType) -> str:
     """Return the end of a message: where the loop is, and what to do."""
-    return f", at {frame.f_code.co_filename}:{frame.f_lineno}; torch.while_loop and torch.cond take its place."
+    return f", at {frame.f_code.co_filename}:{frame.f_lineno}; use torch.while_loop or torch.cond instead."
 
 
 def _next_answers(body: _Body) -> list[bool]:

@@ -1,4 +1,4 @@
-"""The capture of models with loops over rows of which data decides how many there are."""
+"""The capture of models with loops over rows whose number the data decides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def record_loops(run: Callable[..., Run]) -> Recorded:
     if loops.broken is not None:
         raise CaptureError(f"A loop whose length data decides ends by break or return{place_of(loops.broken)}")
     if not loops.count:
-        raise CaptureError("There is no loop over rows of which data decides how many there are.")
+        raise CaptureError("There is no loop over rows whose number the data decides.")
     expand_loops(recorded.program)
     request = how.request
     if any(request.specs):

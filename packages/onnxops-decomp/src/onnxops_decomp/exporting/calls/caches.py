@@ -201,7 +201,7 @@ def check_cache(caches: Any, cache: Any) -> None:
         return
     if any(isinstance(layer, caches.StaticSlidingWindowLayer) for layer in cache.layers):
         raise InvalidArgumentError(
-            "Of StaticCache only layers without a sliding window can be inputs: the others count tokens in Python. "
+            "Only layers of a StaticCache without a sliding window can be inputs: the others count tokens in Python. "
             "Use a DynamicCache."
         )
     if not all(getattr(layer, "is_initialized", True) for layer in cache.layers):
@@ -225,9 +225,9 @@ def check_counts(cache: Any) -> None:
         if unknown or seen > keys.shape[-2]:
             count = "an unknown number of" if unknown else seen
             raise InvalidArgumentError(
-                f"The {type(cache).__name__} has seen {count} tokens, and its sliding windows hold {keys.shape[-2]} of "
-                "them: a model that is given the tensors alone would take positions for others. Export with a cache "
-                "that holds all of its tokens, and make the window of the model large enough for them."
+                f"The {type(cache).__name__} has seen {count} tokens, and its sliding windows hold {keys.shape[-2]} "
+                "of them: a model that is given the tensors alone would take one position for another. Export with a "
+                "cache that holds all of its tokens, and make the window of the model large enough for them."
             )
 
 

@@ -226,7 +226,7 @@ def warn_of_left_out(values: Mapping[str, Any]) -> None:
     """
     if values:
         places = ", ".join(f"{value!r} at {name}" for name, value in values.items())
-        warn_user(f"The model returns {places}: no output of an ONNX model, and left out.")
+        warn_user(f"The model returns {places}: this is not an output of an ONNX model and is left out.")
 
 
 def warn_of_numbers(constants: Mapping[str, Any], alternative: str) -> None:

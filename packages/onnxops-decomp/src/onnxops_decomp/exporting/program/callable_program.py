@@ -129,7 +129,7 @@ class CallableProgram:
         try:
             leaves = structure.leaves(args, rest)
             if clash := named.keys() & set(user):
-                raise InvalidArgumentError(f"The input {min(clash)} is given by its argument as well.")
+                raise InvalidArgumentError(f"The input {min(clash)} is also given as an argument.")
         except InvalidArgumentError:
             feeds = self._by_input(args, kwargs)
             if feeds is None:

@@ -116,7 +116,7 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SaveError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
+        raise SaveError(f"The folder {folder} cannot be created: {error.strerror or error}.") from error
 
 
 def _write(record: ExportRecord, folder: Path, page: bool, captured: bool, failure: OnnxExporterError | None) -> None:

@@ -52,7 +52,7 @@ class SizeConstraints:
     def check(
         self, graph: ir.Graph, shapes: Mapping[str, Sequence[int]], numbers: Mapping[str, int] | None = None
     ) -> None:
-        """Hold the shapes of a call against the declared ones and the conditions.
+        """Compare the shapes of a call with the declared ones and the conditions.
 
         Args:
             graph: The model's graph, whose inputs say what dimensions are called.
@@ -91,7 +91,7 @@ class SizeConstraints:
 
 
 def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[str, int]) -> None:
-    """Hold sizes that are expressions in others against those, which may follow from them.
+    """Compare sizes that are expressions in others with those, which may follow from them.
 
     Args:
         expressions: For each size its text, its value, and where it is.
@@ -133,7 +133,7 @@ def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> Non
     ]
     if found:
         warn_user(
-            f"The model is right for a part of the declared sizes only: {'; '.join(found)}. Its program refuses the "
+            f"The model is right for only some of the declared sizes: {'; '.join(found)}. Its program refuses the "
             "others. Declare the bounds, as torch.export.Dim('n', min=..., max=...) does, or change the code that "
             "needs them."
         )

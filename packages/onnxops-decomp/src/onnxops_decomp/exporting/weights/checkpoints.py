@@ -67,7 +67,7 @@ def _indexed(index: Path) -> dict[str, torch.Tensor]:
     except FileNotFoundError as error:
         raise InvalidArgumentError(f"There is no checkpoint at {index}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidArgumentError(f"{index} is no index of a checkpoint: it has no weight_map.") from error
+        raise InvalidArgumentError(f"{index} is not the index of a checkpoint: it has no weight_map.") from error
     shards = {file: _file(file, _wanted(files, file)) for file in dict.fromkeys(files.values())}
     return {name: shards[file][name] for name, file in files.items()}
 
@@ -103,7 +103,7 @@ def _safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise InvalidArgumentError(f"{path} is no whole safetensors file: {error}.") from error
+        raise InvalidArgumentError(f"{path} is not a complete safetensors file: {error}.") from error
 
 
 def _torch(path: Path) -> Any:

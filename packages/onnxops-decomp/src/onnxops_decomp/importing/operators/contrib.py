@@ -169,7 +169,7 @@ def rotary_embedding(
     scale: float = 1.0,
 ) -> Tensor:
     if is_packed_batching or scale != 1:
-        raise NotImplementedError("packed batches and scales are left to kernels for GPUs")
+        raise NotImplementedError("packed batches and scales need kernels for GPUs")
     length = input.shape[-2]
     if position_ids.dim() < 2:  # the first position, the same in the whole batch
         steps = torch.arange(length, device=position_ids.device)
@@ -230,7 +230,7 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention whose three projections are one product, as optimized models of BERT and GPT-2 hold it."""
     if do_rotary or past_present_share_buffer:
-        raise NotImplementedError("rotation and shared buffers in Attention are left to kernels for GPUs")
+        raise NotImplementedError("rotation and shared buffers in Attention need kernels for GPUs")
     projected = torch.matmul(input, weights)
     projected = projected if bias is None else projected + bias
     third = projected.shape[2] // 3
@@ -269,6 +269,6 @@ def _seen(mask_index: Tensor, batch: int, queries: int, place: Tensor) -> Tensor
         inside = inside & (place >= starts) if mask_index.shape[0] == 2 * batch else inside
         return inside.view(batch, 1, 1, -1)
     if mask_index.dim() == 4:  # the last rows of a square of all places
-        raise NotImplementedError("a mask of rank 4 is left to kernels for GPUs")
+        raise NotImplementedError("a mask of rank 4 needs kernels for GPUs")
     made = mask_index > 0
     return made[:, None, None, :] if made.dim() == 2 else made[:, None]

@@ -86,8 +86,8 @@ def _of_sums(function: Function) -> Function:
         reduction = reduce or args[-1]
         if reduction not in ("add", "sum", "mean"):
             raise LoweringError(
-                f"ONNX multiplies no complex elements that meet at one place, which {reduction!r} of a complex tensor "
-                "asks for; scatter their logarithms with 'sum' and take the exponential, or scatter one at a time."
+                f"ONNX cannot multiply complex elements that meet in one place, as {reduction!r} of a complex tensor "
+                "needs; scatter their logarithms with 'sum' and take the exponential, or scatter one at a time."
             )
         return function(op, *args, **({} if reduce is None else {"reduce": reduce}), **kwargs)
 

@@ -53,7 +53,7 @@ def choose_qparams_symmetric(
 @lowering("quantized_decomposed::choose_qparams_per_token")
 def choose_qparams_per_token(op: OpBuilder, input: ir.Value, dtype: torch.dtype) -> tuple[ir.Value, ir.Value]:
     if dtype != torch.int8:
-        raise LoweringError(f"choose_qparams_per_token knows int8 only, got {dtype}.")
+        raise LoweringError(f"choose_qparams_per_token supports only int8, got {dtype}.")
     # torch computes in the dtype of the input, or in float for half floats.
     scale = op.Div(op.ReduceMax(op.Abs(op.cast(input, _FLOAT)), [-1]), 127.0)
     scale = op.cast(op.Max(scale, 1e-5), _DOUBLE)
@@ -128,7 +128,7 @@ def scaled_mm(
 ) -> ir.Value:
     if scale_result is not None:
         raise LoweringError(
-            "scale_result has no one meaning: torch divides by it on the CPU and multiplies by it on CUDA. "
+            "scale_result has no single meaning: torch divides by it on the CPU and multiplies by it on CUDA. "
             "Scale the result with an operator of its own."
         )
     return _scaled_product(op, self, mat2, scale_a, scale_b, bias, out_dtype)
