@@ -135,7 +135,7 @@ def _of_last_axis(op_type: str) -> Adapter:
 
 for _name in ("Hardmax", "LogSoftmax", "Softmax"):
     # The axes that are normalised over.
-    adapter(_name, below=13, same_text=False)(_of_last_axis(_name))
+    adapter(_name, below=13, keeps_meaning=False)(_of_last_axis(_name))
 
 
 def _function(form: Callable[[OpBuilder, ir.Value], ir.Value]) -> Adapter:

@@ -62,7 +62,7 @@ def _standardized(op: OpBuilder, x: ir.Value, epsilon: float) -> ir.Value:
 
 
 # Scale and bias of each channel, not of each group.
-@adapter("GroupNormalization", below=21, same_text=False)
+@adapter("GroupNormalization", below=21, keeps_meaning=False)
 def group_normalization(
     op: OpBuilder,
     X: ir.Value,

@@ -83,7 +83,7 @@ def resize_with_all_inputs(
 
 
 # Where the samples lie.
-@adapter("Resize", below=11, same_text=False)
+@adapter("Resize", below=11, keeps_meaning=False)
 def resize_from_single_operators(
     op: OpBuilder,
     X: ir.Value,

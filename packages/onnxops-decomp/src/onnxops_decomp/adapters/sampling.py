@@ -166,7 +166,7 @@ def grid_sample(
 
 
 # The names of the modes.
-@adapter("GridSample", below=20, same_text=False)
+@adapter("GridSample", below=20, keeps_meaning=False)
 def grid_sample_of_images(
     op: OpBuilder,
     X: ir.Value,

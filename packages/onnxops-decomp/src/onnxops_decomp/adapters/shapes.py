@@ -117,7 +117,7 @@ def flatten(op: OpBuilder, input: ir.Value, *, axis: int = 1) -> ir.Value:
 
 
 # Into as many parts as there are outputs.
-@adapter("Split", below=18, same_text=False)
+@adapter("Split", below=18, keeps_meaning=False)
 def split(
     op: OpBuilder,
     input: ir.Value,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # Where the samples lie by default.
-@adapter("RoiAlign", below=16, same_text=False)
+@adapter("RoiAlign", below=16, keeps_meaning=False)
 def roi_align_at_pixel_corners(
     op: OpBuilder,
     X: ir.Value,

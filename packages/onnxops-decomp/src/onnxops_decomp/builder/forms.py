@@ -36,7 +36,7 @@ _loaded = False
 _COMPOSITIONS = tuple(f"onnxops_decomp.runtimes.onnxruntime.{name}" for name in ("composed", "random", "regions"))
 
 
-def adapter(*op_types: str, below: int, same_text: bool = True) -> Callable[[Adapter], Adapter]:
+def adapter(*op_types: str, below: int, keeps_meaning: bool = True) -> Callable[[Adapter], Adapter]:
     """Register a function as the form of ``op_types`` below opset ``below``.
 
     The function is called as ``function(op, *inputs, **attributes)`` with the operands of the newer form; where the
@@ -47,7 +47,7 @@ def adapter(*op_types: str, below: int, same_text: bool = True) -> Callable[[Ada
     Args:
         op_types: Operators that it is for.
         below: The opset that brought the change.
-        same_text: Whether a call of the older form that the newer one takes, too, means the same in both.
+        keeps_meaning: Whether a call of the older form means the same where the newer one takes it, too.
 
     Raises:
         ValueError: If the change has an adapter already.
@@ -59,7 +59,7 @@ def adapter(*op_types: str, below: int, same_text: bool = True) -> Callable[[Ada
             if below in changes:
                 raise ValueError(f"{op_type} already has an adapter below opset {below}.")
             changes[below] = function
-            if not same_text:
+            if not keeps_meaning:
                 _OTHER_MEANINGS.setdefault(op_type, []).append(below)
         _FORMS.clear()
         return function

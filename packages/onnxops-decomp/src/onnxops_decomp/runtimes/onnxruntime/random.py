@@ -44,7 +44,8 @@ def _normal(op: OpBuilder, shape: ir.Value, dtype: ir.DataType, seed: float | No
 def _dtype(dtype: int | None, like: ir.Value | None = None) -> ir.DataType:
     if dtype:
         return ir.DataType(dtype)
-    return like.dtype if like is not None and like.dtype in SIGNIFICAND_BITS else _T.FLOAT
+    given = None if like is None else like.dtype
+    return given if given is not None and given in SIGNIFICAND_BITS else _T.FLOAT
 
 
 @without_kernel("RandomUniform")
