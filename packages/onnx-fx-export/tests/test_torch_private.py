@@ -1,12 +1,14 @@
 """What the exporter uses of torch without a public promise is still there and means the same."""
 
 import pytest
+import sympy
 import torch
 from torch_names import found, private_names
 
 import onnx_fx_export
 from onnx_fx_export.torch_private import (
     Writes,
+    answer_for_many,
     causal_mask_detection,
     dimension_facts,
     fake_like,
@@ -16,6 +18,7 @@ from onnx_fx_export.torch_private import (
     is_decided_by_data,
     is_dimension_error,
     undecided_condition,
+    whole_bounds,
 )
 from onnxops_core.exporting import replaced
 
@@ -96,6 +99,27 @@ def test_a_condition_on_data_is_an_expression() -> None:
     assert condition is not None
     assert condition.rhs == 1
     assert undecided_condition(RuntimeError("data-dependent")) is None
+
+
+def test_bounds_of_what_is_cut_off_are_whole() -> None:
+    from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges
+
+    with whole_bounds():
+        found = SymPyValueRangeAnalysis.trunc_to_int(ValueRanges(sympy.Float(0.0), sympy.oo), torch.int64)
+    assert found.lower.is_Integer
+
+
+@pytest.mark.parametrize("operator", ["nonzero", "item"])
+def test_only_numbers_of_rows_are_taken_for_many(operator: str) -> None:
+    answers = []
+
+    def function(x):
+        size = x.nonzero().shape[0] if operator == "nonzero" else x.sum().item()
+        answers.append(answer_for_many(size > 2))
+        return x
+
+    torch.export.export(Broken(function), (torch.ones(4, dtype=torch.int64),), strict=False)
+    assert set(answers) == {True if operator == "nonzero" else None}
 
 
 def test_the_nodes_that_failed_are_found_inside_out() -> None:

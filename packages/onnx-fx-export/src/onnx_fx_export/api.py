@@ -63,7 +63,9 @@ def export(
     capture_repeated_blocks: ModuleClasses = False,
     size_checks: bool = False,
     trial_runs: bool = True,
-    strategy: Literal["repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "strict"]
+    strategy: Literal[
+        "repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "open-sizes", "strict"
+    ]
     | None = None,
     widen_bfloat16: bool = False,
     nan: NanHandling = DEFAULT_NAN,
@@ -126,8 +128,9 @@ def export(
             ``capture_repeated_blocks`` names. ``"non-strict"`` is ``torch.export`` running the model.
             ``"row-loops"`` makes a loop of each Python loop over rows whose number the data decides, ``"size-loops"`` a
             scan of each over a dynamic number of steps, and ``"measured-kernels"`` measures the shapes that operators
-            give where torch's own kernels fix sizes or need data; these compare the result with the model.
-            ``"strict"`` is ``torch.export`` with Dynamo.
+            give where torch's own kernels fix sizes or need data. ``"open-sizes"`` keeps symbolic what Python code
+            makes ``int`` or ``float``, and answers questions about how many rows the data leaves as for many. These
+            compare the result with the model. ``"strict"`` is ``torch.export`` with Dynamo.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some

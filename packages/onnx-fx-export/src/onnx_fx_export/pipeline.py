@@ -32,6 +32,7 @@ from onnx_fx_export.inputs.arguments import (
 )
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
 from onnx_fx_export.sizes.dimension_names import name_output_axes
+from onnx_fx_export.torch_private import whole_bounds
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_core.exporting import conversion_settings, warn_user
 from onnxops_decomp.exporting import (
@@ -89,11 +90,11 @@ class ExportRequest:
             OnnxExporterError: If one of them fails.
         """
         given = self.given
-        with record.stage("capture"):
+        with record.stage("capture"), whole_bounds():
             # Trial runs, which compare the model and what was captured of it, are a stage inside of this one.
             captured = self.captured(record.stage)
             record.captured = captured.program
-        with record.stage("convert"), conversion_settings(), record.profiled():
+        with record.stage("convert"), conversion_settings(), whole_bounds(), record.profiled():
             record.program = result = self.converted(captured)
             result.capture_strategy = captured.found.strategy
             if given["optimize"] == "onnxscript":

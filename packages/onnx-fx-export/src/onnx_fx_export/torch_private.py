@@ -25,6 +25,7 @@ import torch
 from torch._dynamo.exc import UserError, UserErrorType
 from torch._export.non_strict_utils import make_constraints
 from torch._higher_order_ops import scan
+from torch._library.fake_impl import FakeImplCtx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import (
@@ -36,6 +37,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges
 
 import onnxops_core
 import onnxops_decomp
@@ -43,8 +45,10 @@ from onnxops_core.exporting import original, replaced
 
 __all__ = [
     "ACCESS",
+    "TorchDispatchMode",
     "WithoutEmptyBags",
     "Writes",
+    "answer_for_many",
     "causal_mask_detection",
     "dimension_facts",
     "dynamic_associative_scan",
@@ -61,6 +65,7 @@ __all__ = [
     "known_scalar",
     "not_the_users",
     "operator_without_kernel",
+    "possibly_empty_results",
     "real_tensors",
     "records_modes",
     "replaced_kernels",
@@ -69,6 +74,7 @@ __all__ = [
     "sizes_unlike_0_and_1",
     "specializations",
     "undecided_condition",
+    "whole_bounds",
 ]
 
 # What a captured graph reads an attribute of a weight with that is a subclass of Tensor.
@@ -169,6 +175,25 @@ def undecided_condition(error: BaseException) -> sympy.Basic | None:
     while seen is not None and not isinstance(seen, GuardOnDataDependentSymNode):
         seen = seen.__cause__ or seen.__context__
     return None if seen is None else seen.cond
+
+
+def answer_for_many(condition: torch.SymBool) -> bool | None:
+    """Return whether a condition holds where data lets many rows through; None if it is about something else.
+
+    (``ShapeEnv.size_like`` has the sizes that data decides, in contrast to numbers that are read from data.)
+    """
+    env = condition.node.shape_env
+    expression = env.replace(condition.node.expr)
+    symbols = sorted(expression.free_symbols, key=str)
+    if not symbols or not all(symbol in env.size_like for symbol in symbols):
+        return None
+    many = {s: sympy.Integer(min(_MANY + n, env.var_to_range[s].upper)) for n, s in enumerate(symbols)}
+    answer = expression.xreplace(many)
+    return bool(answer) if answer in (sympy.true, sympy.false) else None
+
+
+# A number of rows that no code treats apart.
+_MANY = 100_003
 
 
 def interpreted_nodes(error: BaseException) -> list[torch.fx.Node]:
@@ -432,6 +457,33 @@ def real_tensors() -> Iterator[None]:
             yield
     finally:
         torch._C._set_meta_in_tls_dispatch_include(inside)
+
+
+def possibly_empty_results() -> AbstractContextManager[None]:
+    """Let the sizes that data decides be 0 and 1, too, where a library describes its operators in the older way.
+
+    Its ``FakeImplCtx.create_unbacked_symint`` takes them for 2 or more unless it is told otherwise, as torchvision's
+    ``nms`` does, and what a model does with no boxes would be lost; ``new_dynamic_size`` does not.
+    """
+
+    def create(self: FakeImplCtx, *, min: int = 0, max: int | None = None) -> torch.SymInt:
+        return self.new_dynamic_size(min=min, max=max)
+
+    return replaced([(FakeImplCtx, "create_unbacked_symint", create)])
+
+
+def whole_bounds() -> AbstractContextManager[None]:
+    """Let the bounds of numbers that were cut off be integers (``SymPyValueRangeAnalysis.trunc_to_int``).
+
+    torch 2.15 leaves the bound 0.0 as it is, and fails where it divides such a number.
+    """
+
+    def trunc_to_int(a: Any, dtype: Any) -> Any:
+        found = original(SymPyValueRangeAnalysis, "trunc_to_int")(a, dtype)
+        bounds = (sympy.Integer(int(b)) if isinstance(b, sympy.Float) else b for b in (found.lower, found.upper))
+        return ValueRanges(*bounds)
+
+    return replaced([(SymPyValueRangeAnalysis, "trunc_to_int", trunc_to_int)])
 
 
 class WithoutEmptyBags(TorchDispatchMode):

@@ -16,6 +16,7 @@ from onnx_fx_export.capture.comparison import agree_at_other_sizes, compare_at_o
 from onnx_fx_export.capture.errors import capture_error
 from onnx_fx_export.capture.loops.strategy import record_loops
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
+from onnx_fx_export.capture.open_sizes import record_open
 from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
@@ -144,6 +145,18 @@ def _no_loops(attempts: Attempts) -> str:
     return "" if failure is None or undecided_condition(failure) is not None else "no loop was left open by data"
 
 
+def _not_open(attempts: Attempts) -> str:
+    """Require that the code of the model fixes a size, or asks for what data decides, and that it can be compared."""
+    failure = attempts.failures.get(NON_STRICT.name)
+    if not attempts.request.trial_runs or not attempts.has_data or attempts.request.has_dynamic_numbers:
+        return "its result would not be compared with the model, which needs trial runs, weights and no dynamic numbers"
+    if isinstance(failure, MutationError):
+        return "the state of the model is refused"
+    fixed = isinstance(failure, DynamicShapeError) or (failure is not None and is_dimension_error(failure))
+    open_to_data = failure is not None and undecided_condition(failure) is not None
+    return "" if failure is None or fixed or open_to_data else "no size was fixed or left open by data"
+
+
 def _not_for_dynamo(attempts: Attempts) -> str:
     """Dynamo would record the forward of a Function and lose what its symbolic method says, and forget state."""
     if attempts.calls:
@@ -189,7 +202,8 @@ def _agrees(attempts: Attempts, recorded: Recorded) -> bool:
     if not trials.possible or request.has_dynamic_numbers:
         return True
     with request.stage(TRIAL_RUNS):
-        return trials.agree_on_example() and agree_at_other_sizes(trials, Sizes.of(recorded.program, request.specs))
+        on_example = trials.agree_on_example() is not False
+        return on_example and agree_at_other_sizes(trials, Sizes.of(recorded.program, request.specs))
 
 
 def _record_scanned(attempts: Attempts) -> Recorded:
@@ -203,10 +217,13 @@ BLOCKS = Strategy("repeated-blocks", _no_blocks, partial(_record_non_strict, blo
 NON_STRICT = Strategy("non-strict", _never, _record_non_strict)
 LOOPS = Strategy("row-loops", _no_loops, lambda attempts: record_loops(attempts.run))
 SCANNED = Strategy("size-loops", _no_scans, _record_scanned)
+OPEN = Strategy("open-sizes", _not_open, lambda attempts: record_open(attempts.run))
 MEASURED = Strategy("measured-kernels", _not_measured, lambda attempts: record_measured(attempts.run))
 STRICT = Strategy("strict", _not_for_dynamo, _record_strict)
 
-STRATEGIES: Mapping[str, Strategy] = {one.name: one for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, STRICT)}
+STRATEGIES: Mapping[str, Strategy] = {
+    one.name: one for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, OPEN, STRICT)
+}
 
 
 def captured_by_strategies(request: CaptureRequest, example: Example, declared: Any) -> tuple[Recorded, str]:

@@ -19,12 +19,13 @@ from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
 from onnx_fx_export.repeats.block_expansion import expand
 from onnx_fx_export.repeats.blocks import RepeatedBlocks
+from onnx_fx_export.sizes.extremes import open_extremes
 from onnx_fx_export.sizes.in_tensors import SizesInTensors
 from onnx_fx_export.sizes.lengths import lengths_as_sizes
 from onnx_fx_export.sizes.number_classes import classes_of_numbers
 from onnx_fx_export.sizes.questions import SizeQuestion, noted_questions, warn_of_squeezed_data
 from onnx_fx_export.sizes.texts import texts_of_numbers
-from onnx_fx_export.torch_private import dynamic_associative_scan, sizes_unlike_0_and_1
+from onnx_fx_export.torch_private import dynamic_associative_scan, possibly_empty_results, sizes_unlike_0_and_1
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core import onnx_export
 from onnxops_decomp.exporting import Example, WholeCalls, registered_results
@@ -83,6 +84,7 @@ def record(run: Run) -> Recorded:
     questions, keys, numbers = None, list[str](), SizesInTensors(model)
     with onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
         stack.enter_context(stand_ins())
+        stack.enter_context(possibly_empty_results())
         if request.has_dynamic_numbers or strict:
             # A number may be 0 or 1, and Dynamo compares sizes for the model: only guards tell what was asked.
             stack.enter_context(sizes_unlike_0_and_1())
@@ -95,7 +97,7 @@ def record(run: Run) -> Recorded:
                 stack.enter_context(numbers)
             for kept in (
                 *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
-                *(texts_of_numbers(), lengths_as_sizes(model)),
+                *(texts_of_numbers(), lengths_as_sizes(model), open_extremes()),
                 *([RepeatedBlocks(model, blocks)] if blocks else ()),
             ):
                 stack.enter_context(kept)

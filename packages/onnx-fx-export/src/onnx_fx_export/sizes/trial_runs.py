@@ -6,7 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -16,6 +16,8 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.torch_private import WithoutEmptyBags, hint_of
 from onnxops_decomp.exporting import Example, KeptContents, are_close, is_without_data, kept_inventory, resampled
+
+Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
 __all__ = ["TrialRuns", "as_plain", "in_order", "plain", "user_values"]
 
@@ -53,30 +55,42 @@ class TrialRuns:
             map(is_without_data, itertools.chain(self.model.parameters(), self.model.buffers()))
         )
 
-    def agree_on_example(self) -> bool:
-        """Tell whether both give the same at the sizes of the example; also where the model does not run."""
+    def agree_on_example(self, around: Around = contextlib.nullcontext) -> bool | None:
+        """Tell whether both give the same at the sizes of the example; None where the model does not run.
+
+        Args:
+            around: Makes what is entered around each of both runs.
+        """
         shapes: list[Sequence[Any]] = [x.shape for x in user_values(self.program) if isinstance(x, torch.Tensor)]
         symbolic = [size for shape in shapes for size in shape if isinstance(size, torch.SymInt)]
         sizes = {plain(size): sympy.Integer(hint_of(size)) for size in symbolic if plain(size).is_Symbol}
-        expected, right = self.run(sizes)
-        return right or expected is None
+        expected, right = self.run(sizes, around)
+        return None if expected is None else right
 
-    def run(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> tuple[list[torch.Tensor] | None, bool]:
+    def run(
+        self, sizes: Mapping[sympy.Symbol, sympy.Integer], around: Around = contextlib.nullcontext
+    ) -> tuple[list[torch.Tensor] | None, bool]:
         """Run both.
+
+        Args:
+            sizes: The sizes by symbol.
+            around: Makes what is entered around each of both runs.
 
         Returns:
             What the model gives, None where it does not take these sizes, and whether the program gives the same.
         """
         try:
             call = _call_at(self.program, self.example, sizes)
-            expected = _eager(self.model, call)
+            expected = _eager(self.model, call, around)
         except Exception:
             # Where the model raises, whatever it is, the captured program is not right.
             return None, False
         try:
-            return expected, _gives(self.program, call, sizes, expected)
+            with around():
+                actual = _results(self.program, call, sizes)
         except Exception:
             return expected, False
+        return expected, len(expected) == len(actual) and all(map(are_close, actual, expected))
 
 
 def _call_at(
@@ -112,7 +126,7 @@ def user_values(program: torch.export.ExportedProgram) -> list[Any]:
     return [node.meta.get("val") for node, spec in pairs if spec.kind is InputKind.USER_INPUT]
 
 
-def _eager(model: torch.nn.Module, call: Example) -> list[torch.Tensor]:
+def _eager(model: torch.nn.Module, call: Example, around: Around) -> list[torch.Tensor]:
     """Return what a model gives for a call; whatever it changes is put back.
 
     Raises:
@@ -121,7 +135,7 @@ def _eager(model: torch.nn.Module, call: Example) -> list[torch.Tensor]:
     with kept_inventory(model) as inventory, torch.no_grad(), WithoutEmptyBags(), _same_random_numbers():
         kept = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
         try:
-            with kept:
+            with kept, around():
                 results = model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1]))
             return [result.clone() for result in _tensors(results)]
         finally:
@@ -136,13 +150,10 @@ def _same_random_numbers() -> Iterator[None]:
         yield
 
 
-def _gives(
-    program: torch.export.ExportedProgram,
-    call: Example,
-    sizes: Mapping[sympy.Symbol, sympy.Integer],
-    expected: Sequence[torch.Tensor],
-) -> bool:
-    """Tell whether a captured graph gives these results for a call, and each of its values has the shape noted.
+def _results(
+    program: torch.export.ExportedProgram, call: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]
+) -> list[torch.Tensor]:
+    """Return what a captured graph gives for a call.
 
     Operators are exported for the shapes that were noted of their operands.
 
@@ -150,14 +161,12 @@ def _gives(
         program: What was captured.
         call: The arguments.
         sizes: Their sizes by symbol.
-        expected: The results.
 
     Raises:
-        Exception: Whatever the graph raises.
+        Exception: Whatever the graph raises, and where one of its values has not the shape that was noted.
     """
     with torch.no_grad(), _same_random_numbers():
-        actual = _tensors(_run(program, copy.deepcopy(call), sizes))
-    return len(expected) == len(actual) and all(map(are_close, actual, expected))
+        return _tensors(_run(program, copy.deepcopy(call), sizes))
 
 
 class _NotedShapes(torch.fx.Interpreter):

@@ -37,6 +37,6 @@ def record_loops(run: Callable[..., Run]) -> Recorded:
     request = how.request
     if any(request.specs):
         compare_at_other_sizes(recorded, how)
-    elif not TrialRuns(recorded.program, request.model, how.example, request.trial_runs).agree_on_example():
+    elif TrialRuns(recorded.program, request.model, how.example, request.trial_runs).agree_on_example() is False:
         raise CaptureError(_DIFFERS)
     return recorded

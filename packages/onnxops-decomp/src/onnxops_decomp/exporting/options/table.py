@@ -104,7 +104,9 @@ OPTIONS: Mapping[str, Option] = {
     "size_checks": Option(FLAG),
     "trial_runs": Option(FLAG, about="Only torch.export captures for sizes from 2 on, so that others are to be tried."),
     "strategy": Option(
-        either("repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "strict").or_none(),
+        either(
+            "repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "open-sizes", "strict"
+        ).or_none(),
         _by_torchscript("a TorchScript program is traced or scripted, and not captured by torch.export"),
         about="By default they are tried in this order.",
     ),

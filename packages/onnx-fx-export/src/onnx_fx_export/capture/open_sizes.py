@@ -1,0 +1,184 @@
+"""Sizes that the code of a model turns into numbers, and questions about how much data lets through, left open.
+
+``int(x.shape[0] / 2)`` makes a number of a size in Python, and ``if kept.shape[0] > 0:`` cannot be answered without
+data. Most code of either kind is right for every size: the number may stay symbolic, and a branch that is there for no
+rows gives what the other one gives. So a question is answered as for many rows, and what is captured is compared with
+the model at other sizes, and with other numbers of rows, until each question has had its other answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from onnx_fx_export.capture.comparison import compare_at_other_sizes
+from onnx_fx_export.capture.row_counts import GivenCounts
+from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.errors import CaptureError
+from onnx_fx_export.sizes.conversions import open_conversions
+from onnx_fx_export.sizes.texts import asking_frame
+from onnx_fx_export.sizes.trial_runs import TrialRuns
+from onnx_fx_export.torch_private import answer_for_many, undecided_condition
+from onnxops_core.exporting import original, replaced
+
+__all__ = ["record_open"]
+
+_NAMESPACE = "onnx_fx_export_questions"
+_RESHAPES = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
+# Numbers of rows that all operators find at once, and that one finds where the others find _OTHERS.
+_ALL, _ONE, _OTHERS = (0, 1, 2, 5), (0, 1), 3
+# More operators than this are not tried one by one.
+_MOST_OPERATORS = 24
+
+
+def record_open(run: Callable[..., Run]) -> Recorded:
+    """Capture with sizes kept open, and compare with the model.
+
+    Args:
+        run: Makes a run of torch.export.
+
+    Raises:
+        Exception: What torch.export raises, if it is for another reason.
+        CaptureError: If the program and the model differ, or a question could not be tried.
+    """
+    how = run(around=_WrittenSizes())
+    with ExitStack() as stack:
+        stack.enter_context(open_conversions(how.request.model))
+        stack.enter_context(replaced([(torch.SymBool, "__bool__", _truth)]))
+        recorded = record(how)
+    if any(how.request.specs):
+        compare_at_other_sizes(recorded, how)
+    _compare_at_other_counts(recorded, how)
+    return recorded
+
+
+def _truth(condition: Any) -> bool:
+    """Answer what nothing but data decides as for many rows, and mark it in the graph."""
+    try:
+        return bool(original(torch.SymBool, "__bool__")(condition))
+    except Exception as error:
+        # The frame in between is that of the replacement.
+        if undecided_condition(error) is None or asking_frame(sys._getframe(2)) is None:
+            raise
+        answer = answer_for_many(condition)
+        if answer is None:
+            raise
+    _mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
+    return answer
+
+
+class _WrittenSizes(TorchFunctionMode):
+    """Writes the sizes that reshapes leave to be computed, which cannot be where there are no elements."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function; of a tensor whose size is symbolic, a reshape is given each size."""
+        if func in _RESHAPES and not kwargs and isinstance(args[0].numel(), torch.SymInt):
+            sizes = [*args[1]] if len(args) == 2 and isinstance(args[1], Sequence) else [*args[1:]]
+            # One comparison of a symbolic size with a number would ask for it.
+            computed = [place for place, size in enumerate(sizes) if isinstance(size, int) and size == -1]
+            others = math.prod(sizes[: computed[0]] + sizes[computed[0] + 1 :]) if computed else 0
+            if isinstance(others, torch.SymInt):
+                sizes[computed[0]] = args[0].numel() // others
+                args = (args[0], sizes)
+        return func(*args, **(kwargs or {}))
+
+
+# ---- questions
+
+
+@functools.cache
+def _mark() -> Any:
+    """Define on first use the operator that marks a condition, and what it is taken for."""
+    library = torch.library.Library(_NAMESPACE, "DEF")
+    name = library.define("answer(Tensor condition, bool taken) -> ()")
+    library.impl(name, lambda condition, taken: None, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{_NAMESPACE}::{name}", lambda condition, taken: None, lib=library)
+    _LIBRARIES.append(library)
+    operator = getattr(torch.ops, _NAMESPACE).answer.default
+    torch.fx.node.has_side_effect(operator)
+    return operator
+
+
+_LIBRARIES: list[torch.library.Library] = []
+
+
+class _Answers(GivenCounts):
+    """Notes by position which marked conditions hold otherwise than they are taken for."""
+
+    def __init__(self, usual: int | None, apart: Mapping[int, int], cutting: frozenset[Any]) -> None:
+        super().__init__(usual, apart, cutting)
+        self.marks = 0
+        self.otherwise: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _mark():
+            if bool(args[0]) is not args[1]:
+                self.otherwise.add(self.marks)
+            self.marks += 1
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def _compare_at_other_counts(recorded: Recorded, run: Run) -> None:
+    """Run model and program with other numbers of rows, and take the marks away.
+
+    Raises:
+        CaptureError: If they differ, or a condition did not get its other answer.
+    """
+    graph, request = recorded.program.graph, run.request
+    marks = graph.find_nodes(op="call_function", target=_mark())
+    open_questions = set(range(len(marks)))
+    trials = TrialRuns(recorded.program, request.model, run.example, request.trial_runs)
+    if marks:
+        for mode, right in _tried(trials, _cutting(recorded.program)):
+            if not right:
+                raise CaptureError("What was captured differs from the model for another number of rows.")
+            open_questions -= mode.otherwise
+    if open_questions:
+        raise CaptureError("A question about what data decides could not be tried with its other answer.")
+    for mark in marks:
+        graph.erase_node(mark)
+    graph.eliminate_dead_code()
+
+
+def _tried(trials: TrialRuns, cutting: frozenset[Any]) -> Iterator[tuple[_Answers, bool]]:
+    """Yield what each run of the program met, where the model takes the number of rows, and whether it was right."""
+
+    def compared(usual: int | None, apart: Mapping[int, int]) -> tuple[_Answers, bool | None]:
+        modes: list[_Answers] = []
+
+        def around() -> _Answers:
+            modes.append(_Answers(usual, apart, cutting))
+            return modes[-1]
+
+        right = trials.agree_on_example(around)
+        return modes[-1], right
+
+    first, right = compared(None, {})
+    settings: list[tuple[int, dict[int, int]]] = [(count, {}) for count in _ALL]
+    if first.met > _MOST_OPERATORS:
+        raise CaptureError("There are too many operators whose number of rows data decides.")
+    settings += [(_OTHERS, {position: count}) for position in range(first.met) for count in _ONE]
+    for found, agreed in ((first, right), *(compared(*setting) for setting in settings)):
+        if agreed is not None:
+            yield found, agreed
+
+
+def _cutting(program: torch.export.ExportedProgram) -> frozenset[Any]:
+    """Return the operators of other libraries that find rows of which data decides how many there are."""
+    return frozenset(
+        node.target
+        for node in program.graph.nodes
+        if node.meta.get("unbacked_bindings")
+        and isinstance(node.target, torch._ops.OpOverload)
+        and node.target.namespace != "aten"
+        and isinstance(node.meta.get("val"), torch.Tensor)
+    )
