@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+import runtime_survey
 from models import build, info
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
@@ -15,6 +16,9 @@ from typer.testing import CliRunner
 import onnx_verify
 from onnx_verify import Backend, InputError, InputSet, ModelRunError, blame, compare, find_mismatch, portable
 from onnx_verify.cli import app
+from onnx_verify.judging import gaps
+from onnx_verify.judging import portable as judging
+from onnx_verify.judging.gaps import Fate, Measured
 from onnx_verify.running import engines
 
 pytest.importorskip("onnxops_decomp", reason="onnxops-decomp is not installed")
@@ -141,6 +145,51 @@ def test_each_place_says_what_stands_in_the_way(others):
     assert not places["without_softmax", 21].loads
     assert places["wrong_softmax", 21].agrees is False
     assert "differ" in places["wrong_softmax", 21].reason
+
+
+def branching():
+    """A model whose Softmax stands in the branches of an If."""
+
+    def branch(name):
+        node = helper.make_node("Softmax", ["x"], [name], axis=-1)
+        return helper.make_graph([node], name, [], [info(name, ["n"])])
+
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch("a"), else_branch=branch("b"))
+    return build([node], [info("x", ["n"]), info("c", [], TensorProto.BOOL)], [info("y", ["n"])])
+
+
+def no_branches(model):
+    if any(node.op_type == "If" for node in model.graph.node):
+        raise NotImplementedError("Softmax in the body of If")
+    return wrong_softmax(model)
+
+
+@pytest.mark.parametrize("known, named", [({"Softmax"}, "Softmax"), ({"Neg"}, "If"), (set(), "If")])
+def test_an_operator_in_a_body_is_named_where_the_engine_is_known_to_lack_it(others, monkeypatch, known, named):
+    sys.modules["offered_engines"].without_softmax = no_branches
+    monkeypatch.setattr(judging, "lacks", lambda engine, node, opset: node.op_type in known)
+    _, place = portable(branching(), engines=["ort", "without_softmax"])
+    assert (place.loads, place.operator) == (False, named)
+
+
+def test_an_engine_lacks_an_operator_from_the_version_on_that_was_measured(monkeypatch):
+    known = {"engine": Measured("1", {"Softmax": Fate(3, 0, 0, 13), "Neg": Fate(3, 1, 0, 6)})}
+    monkeypatch.setattr(gaps, "measured", lambda: known)
+    softmax, neg = (helper.make_node(name, ["x"], ["y"]) for name in ("Softmax", "Neg"))
+    assert gaps.lacks("engine", softmax, 13)
+    assert not gaps.lacks("engine", softmax, 11)
+    assert not gaps.lacks("engine", neg, 13)
+    assert not gaps.lacks("another engine", softmax, 13)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("engine", ["ort", "reference", "torch"])
+def test_what_is_known_of_an_engine_is_what_is_measured(engine: str) -> None:
+    known = gaps.measured()[engine]
+    if runtime_survey.version(engine) != known.version:
+        pytest.skip(f"another version was measured: {known.version}")
+    found = runtime_survey.survey(engine, lambda function, cases: [function(case) for case in cases])
+    assert found == known.operators, "python -m tools.runtime_table measures anew"
 
 
 def test_an_opset_that_the_model_cannot_have_is_told_of():

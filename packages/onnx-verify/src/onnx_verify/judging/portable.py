@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import onnx
 
 from onnx_verify.comparing.comparison import compare_outputs, resolve_inputs
 from onnx_verify.errors import MissingDependencyError, ModelRunError
@@ -13,6 +15,7 @@ from onnx_verify.inputs.generate import RandomInputs
 from onnx_verify.inputs.reading import InputsLike
 from onnx_verify.inputs.sets import InputSet
 from onnx_verify.judging.answers import usable_engines
+from onnx_verify.judging.gaps import lacks, name_of
 from onnx_verify.models.model import LoadedModel, ModelLike, load_model
 from onnx_verify.models.slicing import Graph, piece
 from onnx_verify.running.runtimes import Backend, Outputs
@@ -147,24 +150,45 @@ def _try(
 
 
 def _in_the_way(engine: str, model: LoadedModel, inputs: InputSet, own: str) -> str:
-    """Returns the operator that an engine cannot run, as far as another engine has values to try each with."""
+    """Returns the operator that an engine cannot run: one that fails alone, or one that it is known to lack."""
     graph = Graph(model)
+    versions = {each.domain: each.version for each in model.proto.opset_import}
+
+    def lacked(node: onnx.NodeProto) -> bool:
+        return lacks(engine, node, versions.get(node.domain, 1))
+
     firsts: dict[str, int] = {}
     for index, node in enumerate(graph.nodes):
-        firsts.setdefault(f"{node.domain}::{node.op_type}" if node.domain else node.op_type, index)
-    samples = bind_samples(model, [inputs])
-    reads = {name for index in firsts.values() for name in graph.uses[index]}
+        firsts.setdefault(name_of(node), index)
+    tried = sorted(firsts.items(), key=lambda item: not lacked(graph.nodes[item[1]]))
+    failing = _failing(engine, graph, tried, bind_samples(model, [inputs])[0], own)
+    # What fails as a whole may do so because of a node in its body.
+    where = [node for node in graph.nodes if not failing or name_of(node) == failing]
+    return next((name_of(node) for node in _nodes(where) if lacked(node)), failing)
+
+
+def _failing(engine: str, graph: Graph, tried: Sequence[tuple[str, int]], sample: Mapping[str, Any], own: str) -> str:
+    """Returns the first operator that does not run alone, as far as another engine has values to try each with."""
+    reads = {name for _, index in tried for name in graph.uses[index]}
     try:
-        values = dict(OnnxStream(graph, samples, Backend.parse(own)).values(reads & set(graph.producer)))
+        values = dict(OnnxStream(graph, [sample], Backend.parse(own)).values(reads & set(graph.producer)))
     except ModelRunError:
         return ""
-    for operator, index in firsts.items():
-        node = graph.nodes[index]
+    for operator, index in tried:
         feeds = {name: values[name][0] for name in graph.uses[index] if name in values}
-        feeds |= {name: samples[0][name] for name in graph.uses[index] if name in samples[0]}
+        feeds |= {name: sample[name] for name in graph.uses[index] if name in sample}
         try:
-            single = piece(graph, [index], [name for name in node.output if name], feeds)
+            single = piece(graph, [index], [name for name in graph.nodes[index].output if name], feeds)
             Backend.parse(engine).load(single).run(InputSet(feeds=feeds))
         except ModelRunError:
             return operator
     return ""
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yields nodes and those of their bodies."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _nodes(body.node)
