@@ -18,7 +18,7 @@ Row = tuple[str, str, list[int], str, int, int]
 """Domain, name, opsets, what it is in torch, cases that are right, all cases."""
 
 
-def importer_page(rows: Iterable[Row], reasons: Iterable[tuple[str, str]]) -> str:
+def importer_page(rows: Iterable[Row], reasons: Iterable[tuple[str, str]], suite: tuple[int, int]) -> str:
     """Return the page that lists each operator with what it is in torch, how many of its cases are right, and why."""
     rows = list(rows)
     imported = [row for row in rows if row[3] != "not imported"]
@@ -35,7 +35,8 @@ def importer_page(rows: Iterable[Row], reasons: Iterable[tuple[str, str]]) -> st
             "on. An operator is one operator of ATen, one of onnxops-core (native), a formula of several, control "
             "flow, or Python where the values are no tensors; `torch.ops` names what the first case calls. Cases are "
             f"ONNX's own node cases of one node, and for `com.microsoft` comparisons with ONNX Runtime: {right} of "
-            f"{tried} agree. Written by `{COMMAND}`.",
+            f"{tried} agree. Of ONNX's whole backend suite, its models and what it writes out as functions included, "
+            f"{suite[0]} of {suite[1]} agree. Written by `{COMMAND}`.",
             markdown_table(["operator", "domain", "opsets", "in PyTorch", "cases"], cells).replace("---:", "---"),
             "## What does not agree, and why",
             markdown_table(["operator or case", "reason"], [list(row) for row in reasons]).replace("---:", "---"),
@@ -48,7 +49,7 @@ def main(root: Path) -> int:
     sys.path.insert(0, str(root / TESTS))
     matrix = importlib.import_module("importer_matrix")
     rows = matrix.measured()
-    (root / PAGE).write_text(importer_page(rows, matrix.reasons()), encoding="utf-8")
+    (root / PAGE).write_text(importer_page(rows, matrix.reasons(), matrix.backend_suite()), encoding="utf-8")
     print(f"{len(rows)} operators")
     return 0
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
 
 from onnxops_decomp import ModelImportError, to_torch
 
@@ -22,6 +25,7 @@ from core_node_cases import to_torch as to_tensor
 
 RANDOM = ("bernoulli", "training_dropout")
 REASONS = {
+    "Gradient": "derivatives of nodes of the same graph are left to torch.autograd",
     "ImageDecoder": "decoding images is left to libraries of images",
     "TreeEnsemble": "no ensembles of trees",
 }
@@ -50,6 +54,39 @@ OTHER_RESULTS = {
     for name in names
 }
 """Cases that do not agree, and why."""
+
+
+@functools.cache
+def model_cases() -> list[Any]:
+    """ONNX's own cases of whole models, as far as they come with the package."""
+    found = []
+    for kind in ("simple", "pytorch-converted", "pytorch-operator"):
+        for case in load_model_tests(kind=kind):
+            folder = Path(case.model_dir or "")
+            if not case.model_dir or not (folder / "model.onnx").exists():
+                continue
+            model = onnx.load(folder / "model.onnx")
+            fixed = {tensor.name for tensor in model.graph.initializer}
+            given = [each.type for each in model.graph.input if each.name not in fixed]
+            sets = [
+                (_saved(each, "input", given), _saved(each, "output", [each.type for each in model.graph.output]))
+                for each in sorted(folder.glob("test_data_set_*"))
+            ]
+            found.append(
+                types.SimpleNamespace(name=case.name, model=model, data_sets=sets, rtol=case.rtol, atol=case.atol)
+            )
+    return found
+
+
+def _saved(folder: Path, kind: str, declared: list[onnx.TypeProto]) -> list[Any]:
+    """Return the inputs or outputs that a folder holds."""
+    forms = {"tensor_type": onnx.TensorProto, "sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}
+    found = []
+    for place in range(len(list(folder.glob(f"{kind}_*.pb")))):
+        proto = forms[declared[place].WhichOneof("value")]()
+        proto.ParseFromString((folder / f"{kind}_{place}.pb").read_bytes())
+        found.append(proto)
+    return found
 
 
 def value(proto: Any) -> Any:
@@ -116,13 +153,14 @@ def test_the_first_case_of_each_operator_agrees() -> None:
 
 @pytest.mark.parametrize("operator", sorted(REASONS))
 def test_what_is_not_imported_is_refused_by_name(operator: str) -> None:
-    case = next(case for case in onnx_cases() if case.model.graph.node[0].op_type == operator)
+    every = (*onnx_cases(), *model_cases())
+    case = next(case for case in every if any(node.op_type == operator for node in case.model.graph.node))
     with pytest.raises(ModelImportError, match=operator):
         to_torch(case.model)
 
 
 @pytest.mark.wide
 def test_all_cases_agree() -> None:
-    failures = {case.name: failure(case) for case in onnx_cases() if not excused(case)}
-    assert len(failures) > 1800
+    failures = {case.name: failure(case) for case in (*onnx_cases(), *model_cases()) if not excused(case)}
+    assert len(failures) >= 1980
     assert not {name: text for name, text in failures.items() if text}
