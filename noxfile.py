@@ -400,10 +400,19 @@ def tables(session: nox.Session) -> None:
     session.run(python, "-m", "tools.importer_table", external=True)
 
 
+@nox.session(venv_backend="none")
+def surveys(session: nox.Session) -> None:
+    """Measure what runtimes run, and opset conversion beside ONNX's own; write data and pages in docs/reference/."""
+    python = torch_env(session)
+    session.run(python, "-m", "tools.runtime_table", external=True)
+    session.run(python, "-m", "tools.opset_table", external=True)
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure beside torch.onnx; figures go to bench-output/, with `-- --publish` to README and docs too."""
     session.install(TORCH[DEFAULT_TORCH], *group("bench"), *(f"./packages/{name}" for name in PACKAGES))
+    session.install("--no-deps", *group("onnx2torch"))
     output = ROOT / "bench-output"
     output.mkdir(exist_ok=True)
     scripts = {path.stem: path for path in sorted(ROOT.glob("benchmarks/*.py")) if path.stem != "figures"}
