@@ -340,7 +340,7 @@ def prove_wheel(session: nox.Session, builder: str, package: str, directory: Pat
 
 @nox.session
 def quickstart(session: nox.Session) -> None:
-    """Export two real pretrained models, check them against PyTorch and print what came out."""
+    """Export two real pretrained models and a language model, check them against PyTorch and print what came out."""
     session.install(TORCH[DEFAULT_TORCH], *group("quickstart"), *(f"./packages/{name}" for name in PACKAGES))
     session.install("--no-deps", *group("model-files"))
     session.run("python", "examples/quickstart.py", *session.posargs)

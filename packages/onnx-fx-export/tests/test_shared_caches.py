@@ -143,3 +143,104 @@ def test_several_tokens_follow_a_cache(folder, rows):
     with torch.no_grad():
         wanted = model(torch.from_numpy(tokens)).logits[:, -1].numpy()
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+class SpelledOut(OneLayer):
+    """Attention of products and a Softmax, whose scores a function changes."""
+
+    def __init__(self, change) -> None:
+        super().__init__(lambda query, key, kept: (key <= query) & kept)
+        self.change = change
+        self.slopes = torch.nn.Parameter(torch.tensor([0.5, 0.25]), requires_grad=False)
+        self.sinks = torch.nn.Parameter(torch.randn(HEADS), requires_grad=False)
+        self.near = torch.nn.Parameter(torch.randn(16), requires_grad=False)
+
+    def forward(self, input_ids, attention_mask, key, value):
+        heads = self.project(self.embedding(input_ids)).unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
+        query, new_key, new_value = heads.unbind(0)
+        keys, values = torch.cat([key, new_key], 2), torch.cat([value, new_value], 2)
+        queries = torch.arange(input_ids.shape[1])[:, None] + key.shape[2]
+        allowed = self.mask(queries, torch.arange(keys.shape[2]), attention_mask.bool()[:, None, None])
+        lowest = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
+        weights = self.change(self, query @ keys.transpose(2, 3) * 0.3, lowest, attention_mask)
+        return (weights @ values).transpose(1, 2).flatten(2), keys, values
+
+
+def plain(layer, scores, lowest, mask):
+    return (scores + lowest).softmax(-1)
+
+
+def capped(layer, scores, lowest, mask):
+    return (torch.tanh(scores / 2.0) * 2.0 + lowest).softmax(-1)
+
+
+def with_sinks(layer, scores, lowest, mask):
+    sinks = layer.sinks.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], -1)
+    joined = torch.cat([scores + lowest, sinks], -1)
+    return (joined - joined.amax(-1, keepdim=True)).softmax(-1)[..., :-1]
+
+
+def with_slopes(layer, scores, lowest, mask):
+    positions = ((mask.cumsum(-1) - 1) * mask)[:, None, None]
+    return (scores + layer.slopes[:, None, None] * positions + lowest).softmax(-1)
+
+
+def capped_with_the_mask(layer, scores, lowest, mask):
+    return (torch.tanh((scores + lowest) / 2.0) * 2.0).softmax(-1)
+
+
+def with_numbers_of_the_mask(layer, scores, lowest, mask):
+    return (scores + 0.5 * mask[:, None, None] + lowest).softmax(-1)
+
+
+def with_distances(layer, scores, lowest, mask):
+    places = torch.arange(mask.shape[1])
+    queries = places[-scores.shape[2] :, None]
+    return (scores + layer.near[(queries - places).clamp(0, 15)] + lowest).softmax(-1)
+
+
+def over_the_queries(layer, scores, lowest, mask):
+    return (scores + lowest).softmax(-2)
+
+
+def exported_spelled_out(change) -> tuple[SpelledOut, onnx_fx_export.ONNXProgram, bool]:
+    model, kept = SpelledOut(change).eval(), {0: "batch", 2: "past"}
+    shapes = ({0: "batch", 1: "new"}, {0: "batch", 1: "total"}, kept, kept)
+    program = onnx_fx_export.export(
+        model, call(2, 5, 3), dynamic_shapes=shapes, opset_version=23, target="onnxruntime",
+        input_names=["tokens", "mask", "key", "value"],
+    )  # fmt: skip
+    return model, program, share_caches(program.model, "tokens", "mask", 64)
+
+
+@pytest.mark.parametrize("change", [plain, capped, with_sinks, with_slopes])
+def test_attention_that_is_spelled_out_is_known(change):
+    model, program, shared = exported_spelled_out(change)
+
+    assert shared
+    assert (count(program, "GroupQueryAttention"), count(program, "Softmax")) == (1, 0)
+    for sizes in [(1, 0, 1), (3, 0, 6), (1, 7, 4), (3, 9, 1)]:
+        arguments = call(*sizes)
+        for found, wanted in zip(program(*arguments), model(*arguments), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_added_counts_the_tokens_that_are_kept():
+    model, program, _ = exported_spelled_out(with_slopes)
+    tokens, _, key, value = call(2, 0, 6)
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]])
+
+    found = program(tokens, mask, key, value)[0]
+
+    torch.testing.assert_close(found[1], model(tokens, mask, key, value)[0][1], rtol=1e-4, atol=1e-5)
+    alone = model(tokens[:1, :4], mask[:1, :4], key[:1], value[:1])[0]
+    torch.testing.assert_close(found[:1, :4], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [capped_with_the_mask, with_numbers_of_the_mask, with_distances, over_the_queries])
+def test_other_scores_stay(change):
+    model, program, shared = exported_spelled_out(change)
+
+    assert not shared
+    arguments = call(2, 6, 4)
+    torch.testing.assert_close(program(*arguments)[0], model(*arguments)[0], rtol=1e-4, atol=1e-5)

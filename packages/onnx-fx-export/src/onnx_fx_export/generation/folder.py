@@ -21,7 +21,7 @@ from onnx_fx_export.generation.kinds import Kind, Part, kind_of
 from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
 from onnx_fx_export.generation.requirements import genai, onnxruntime
-from onnx_fx_export.generation.shared_weights import share_weights
+from onnx_fx_export.generation.shared_weights import save_together
 from onnx_fx_export.generation.sizes import check_sizes, own_bounds
 from onnx_fx_export.generation.streaming import StreamedModel, streamed
 from onnx_fx_export.generation.verifying import Compared, counts_padding, verify_folder
@@ -242,26 +242,26 @@ class _Request:
 
 def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     """Write all files of a folder; return the number of nodes."""
-    kind, config, nodes = request.kind, request.kind.config(), 0
-    parts = kind.parts(last_logits=request.last_logits)
-    for part in parts:
+    kind, config = request.kind, request.kind.config()
+    programs: dict[str, ONNXProgram] = {}
+    for part in kind.parts(last_logits=request.last_logits):
         stages.begin(f"export {part.file}")
-        program = request.program(part)
+        program = programs[part.file] = request.program(part)
         if request.engine == "genai" and kind.shares_caches:
             config["search"]["past_present_share_buffer"] = _share_caches(program, kind)
         if request.stream:
             request.stream.fill(program, part.module)
-        stages.begin(f"save {part.file}")
-        program.save(folder / part.file, external_data=True)
-        nodes += sum(1 for _ in program.model.graph.all_nodes())
-    if len(parts) > 1:
-        stages.begin("join the weights")
-        share_weights(folder, [part.file for part in parts])
+    stages.begin("save")
+    if len(programs) > 1:
+        save_together(folder, {file: program.model for file, program in programs.items()})
+    else:
+        for file, program in programs.items():
+            program.save(folder / file, external_data=True)
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     kind.model.generation_config.save_pretrained(folder)
     if request.tokenizer:
         request.tokenizer.save_pretrained(folder)
-    return nodes
+    return sum(1 for program in programs.values() for _ in program.model.graph.all_nodes())
 
 
 def _share_caches(program: ONNXProgram, kind: Kind) -> bool:

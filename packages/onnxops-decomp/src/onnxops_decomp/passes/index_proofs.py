@@ -68,12 +68,21 @@ class Token:
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """How many tokens a padding mask keeps up to a place, and ``offset``; no less than ``least``."""
+    """How many tokens a padding mask keeps up to a place, and ``offset``; no less than ``least``.
+
+    With ``zeroed`` it is that for the tokens alone that the mask keeps, and zero for the others.
+    """
 
     row: Affine
     place: Affine
     offset: int = 0
     least: int | None = None
+    zeroed: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether it is a sum and no more."""
+        return self.least is None and not self.zeroed
 
 
 # Numbers that are at least zero, and tokens that are kept: all of them have to be.
@@ -319,7 +328,7 @@ def _at(tensor: Read, index: Index) -> Element:
 
 
 def _sum(left: Element, right: Element) -> Element:
-    if isinstance(left, Position) and isinstance(right, Affine) and not right.terms and left.least is None:
+    if isinstance(left, Position) and isinstance(right, Affine) and not right.terms and left.is_plain:
         return dataclasses.replace(left, offset=left.offset + right.constant)
     return _number(left) + _number(right)
 
@@ -329,14 +338,21 @@ def _difference(left: Element, right: Element) -> Element:
 
 
 def _product(left: Element, right: Element) -> Element:
+    for token, position in ((left, right), (right, left)):
+        if isinstance(token, Token) and isinstance(position, Position) and _is_of(token, position):
+            return dataclasses.replace(position, zeroed=True)
     first, second = _number(left), _number(right)
     if first.terms and second.terms:
         raise Unreadable("a product of sizes")
     return second.times(first.constant) if not first.terms else first.times(second.constant)
 
 
+def _is_of(token: Token, position: Position) -> bool:
+    return (token.row, token.place) == (position.row, position.place)
+
+
 def _largest(left: Element, right: Element) -> Element:
-    if isinstance(left, Position) and left.least is None and isinstance(right, Affine) and not right.terms:
+    if isinstance(left, Position) and left.is_plain and isinstance(right, Affine) and not right.terms:
         return dataclasses.replace(left, least=right.constant)
     raise Unreadable("the larger of two numbers")
 

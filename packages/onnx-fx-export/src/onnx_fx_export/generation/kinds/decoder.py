@@ -16,7 +16,7 @@ from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept
 from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config, stop_tokens
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
 
-__all__ = ["Decoder", "reading_last"]
+__all__ = ["CachedGraph", "Decoder", "reading_last"]
 
 _BATCH, _NEW, _PAST = 2, 3, 5
 
@@ -78,8 +78,8 @@ class Decoder(Kind):
         return int(batch.inputs["input_ids"].shape[1])
 
 
-class DecoderGraph(torch.nn.Module):
-    """The forward of a causal language model, with its cache as tensors.
+class CachedGraph(torch.nn.Module):
+    """What the forwards of causal language models have in common whose cache is tensors.
 
     Args:
         model: A model of transformers with a language model head.
@@ -92,34 +92,41 @@ class DecoderGraph(torch.nn.Module):
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self._head = model.get_output_embeddings() if last_logits else None
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: Cache
+    def read(
+        self, new: int, attention_mask: torch.Tensor, past_key_values: Cache, **given: torch.Tensor
     ) -> dict[str, torch.Tensor | Cache]:
-        """Return the logits of the new tokens, and the cache with their keys and values behind those of before.
+        """Return the logits of what is new, and the cache with its keys and values behind those of before.
 
         Args:
-            input_ids: New tokens (B, S), int64.
+            new: How many tokens are new.
             attention_mask: 1 for a token and 0 for padding (B, P + S), int64.
             past_key_values: Keys and values (B, heads, P, width) of each layer.
+            given: What is new, and what else the model reads.
 
         Returns:
             ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
-        new = attention_mask[:, -input_ids.shape[1] :]
-        positions = {}
         if self._takes_positions:
-            counted = (attention_mask.cumsum(-1) - 1).clamp(min=0)
-            positions["position_ids"] = counted[:, -input_ids.shape[1] :]
-        with reading_last(self._head, new):
+            given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -new:]
+        with reading_last(self._head, attention_mask[:, -new:]):
             result = self.model(
-                input_ids=input_ids,
                 attention_mask=attention_mask,
                 past_key_values=as_dynamic(past_key_values),
                 use_cache=True,
                 return_dict=True,
-                **positions,
+                **given,
             )
         return {"logits": result.logits, "present": kept_by(result.past_key_values)}
+
+
+class DecoderGraph(CachedGraph):
+    """The forward of a causal language model on tokens."""
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: Cache
+    ) -> dict[str, torch.Tensor | Cache]:
+        """Return what :meth:`read` makes of new tokens (B, S), int64."""
+        return self.read(input_ids.shape[1], attention_mask, past_key_values, input_ids=input_ids)
 
 
 @contextlib.contextmanager
@@ -128,8 +135,7 @@ def reading_last(head: torch.nn.Module | None, mask: torch.Tensor) -> Iterator[N
     if head is None:
         yield
         return
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device) * mask
-    last = places.argmax(-1)
+    last = mask.cumsum(-1).argmax(-1)  # the first place up to which all are counted
 
     def picked(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         hidden, *others = args

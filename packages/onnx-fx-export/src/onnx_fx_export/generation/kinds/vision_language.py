@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.generation.caches import Cache, as_dynamic, kept_by
+from onnx_fx_export.generation.caches import Cache
 from onnx_fx_export.generation.config import EMBEDDING_FILE, VISION_FILE
 from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
-from onnx_fx_export.generation.kinds.decoder import Decoder, reading_last
+from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
 
 __all__ = ["VisionLanguage"]
 
@@ -174,19 +174,8 @@ class EmbeddingGraph(torch.nn.Module):
         return {"inputs_embeds": torch.where(is_image.unsqueeze(-1), rows[places], embeds)}
 
 
-class EmbeddedDecoderGraph(torch.nn.Module):
-    """The forward of a causal language model on embeddings, with its cache as tensors.
-
-    Args:
-        model: A model of transformers with a language model head.
-        last_logits: Whether logits are computed for the last token of each row alone.
-    """
-
-    def __init__(self, model: Any, *, last_logits: bool) -> None:
-        super().__init__()
-        self.model = model
-        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-        self._head = model.get_output_embeddings() if last_logits else None
+class EmbeddedDecoderGraph(CachedGraph):
+    """The forward of a causal language model on embeddings."""
 
     def forward(
         self,
@@ -195,28 +184,14 @@ class EmbeddedDecoderGraph(torch.nn.Module):
         token_type_ids: torch.Tensor | None,
         past_key_values: Cache,
     ) -> dict[str, torch.Tensor | Cache]:
-        """Return the logits of what is new, and the cache with its keys and values behind those of before.
+        """Return what :meth:`read` makes of new embeddings (B, S, width).
 
         Args:
-            inputs_embeds: Embeddings (B, S, width).
+            inputs_embeds: The embeddings.
             attention_mask: 1 for a token and 0 for padding (B, P + S), int64.
             token_type_ids: 1 for a token of an image and 0 for another (B, P + S), int64, if the model takes them.
             past_key_values: Keys and values (B, heads, P, width) of each layer.
-
-        Returns:
-            ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
+        given = {} if token_type_ids is None else {_TYPES: token_type_ids}
         length = inputs_embeds.shape[1]
-        given: dict[str, Any] = {} if token_type_ids is None else {_TYPES: token_type_ids}
-        if self._takes_positions:
-            given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -length:]
-        with reading_last(self._head, attention_mask[:, -length:]):
-            result = self.model(
-                inputs_embeds=inputs_embeds,
-                attention_mask=attention_mask,
-                past_key_values=as_dynamic(past_key_values),
-                use_cache=True,
-                return_dict=True,
-                **given,
-            )
-        return {"logits": result.logits, "present": kept_by(result.past_key_values)}
+        return self.read(length, attention_mask, past_key_values, inputs_embeds=inputs_embeds, **given)

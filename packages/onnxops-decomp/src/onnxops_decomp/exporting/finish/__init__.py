@@ -11,9 +11,11 @@ import onnx_ir as ir
 
 from onnxops_decomp.exporting.finish.attention import FoldAttentionHeads, FoldRepeatedHeads
 from onnxops_decomp.exporting.finish.functions import HoistWeightTransposes, as_model
+from onnxops_decomp.exporting.finish.gathering import FuseGatheredRows
 from onnxops_decomp.exporting.finish.normalization import FuseRMSNormalization
 from onnxops_decomp.exporting.finish.products import FuseGemm
 from onnxops_decomp.exporting.finish.rotary import FuseRotaryEmbedding
+from onnxops_decomp.exporting.finish.small_weights import FoldSmallWeights
 from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, FoldWeightTransposes
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.runtimes import target_passes
@@ -22,17 +24,19 @@ __all__ = ["PASSES", "finish_model"]
 
 PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
     FoldWeightTransposes,
+    FoldSmallWeights,
     FuseGemm,
     FoldBatchNormalization,
     FuseRMSNormalization,
     FuseRotaryEmbedding,
     FoldRepeatedHeads,
     FoldAttentionHeads,
+    FuseGatheredRows,
     DeduplicateInitializers,
 )
 
 
-_OF_WEIGHTS = (FoldWeightTransposes, FoldBatchNormalization, DeduplicateInitializers)
+_OF_WEIGHTS = (FoldWeightTransposes, FoldSmallWeights, FoldBatchNormalization, DeduplicateInitializers)
 
 
 def finish_model(model: ir.Model, target: str | None = None, *, folds_weights: bool = True) -> None:

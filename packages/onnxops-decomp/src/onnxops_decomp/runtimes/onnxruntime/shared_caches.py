@@ -6,16 +6,17 @@ Specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOper
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxops_decomp.passes.derived import DerivedTensor
 from onnxops_decomp.passes.index_proofs import Affine, Position, Token, Unreadable, read
-from onnxops_decomp.passes.matching import constant, dims, operand, producer, replace_outputs, sole_user, sweep
+from onnxops_decomp.passes.matching import dims, operand, producer, replace_outputs, sole_user, sweep
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
+from onnxops_decomp.runtimes.onnxruntime.packed_products import packed_products
+from onnxops_decomp.runtimes.onnxruntime.position_tables import at_positions, by_head
+from onnxops_decomp.runtimes.onnxruntime.spelled_attention import Attention, read_attention
 
 __all__ = ["share_caches"]
 
@@ -24,8 +25,10 @@ _HEADS_OUT = (0, 2, 1, 3)
 _WIDTH_STEP = 8
 # With the rotary embedding inside it wants this.
 _TURNED_WIDTH_STEP = 16
-_KNOWN = ("scale", "softcap", "is_causal")
+_TURNING = {"interleaved", "rotary_embedding_dim"}
+_NORMALIZATIONS = ("RMSNormalization", "LayerNormalization")
 _NEW, _PAST, _BATCH = (Affine.of(symbol) for symbol in ("S", "P", "B"))
+Table = npt.NDArray[np.generic]
 _ROW, _QUERY, _KEY = (Affine.of(symbol) for symbol in ("b", "i", "j"))
 
 
@@ -47,6 +50,27 @@ class _Inputs:
         sizes = {str(new[0]): _BATCH, str(new[1]): _NEW, str(kept[1]): _PAST + _NEW}
         return cls(named[tokens], named[mask], sizes)
 
+    def is_position(self, value: ir.Value) -> bool:
+        """Tell whether a value (B, S) is how many tokens the mask keeps before each new one."""
+        return self._counts(value, _NEW, _PAST + _QUERY)
+
+    def is_key_position(self, value: ir.Value) -> bool:
+        """Tell whether a value (B, P + S) is how many tokens the mask keeps before each that it keeps."""
+        return self._counts(value, _PAST + _NEW, _QUERY)
+
+    def _counts(self, value: ir.Value, length: Affine, place: Affine) -> bool:
+        if value.dtype != ir.DataType.INT64:
+            return False
+        try:
+            tensor = read(value, self.sizes, self.mask)
+            found = tensor.at((_ROW, _QUERY)) if tensor.sizes == (_BATCH, length) else None
+        except Unreadable:
+            return False
+        if not isinstance(found, Position) or found.least not in (None, 0):
+            return False
+        # Before a token that is kept there are zero or more; what the others have does not matter.
+        return found == Position(_ROW, place, -1, found.least, found.zeroed)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Turned:
@@ -54,16 +78,22 @@ class _Turned:
 
     source: ir.Value
     tables: tuple[ir.Value, ir.Value]
+    interleaved: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
     """How one attention is written."""
 
-    node: ir.Node
-    query: ir.Value
+    attention: Attention
     joins: tuple[ir.Node, ir.Node]
     window: int | None
+    bias: Table | None
+
+    @property
+    def query(self) -> ir.Value:
+        """The queries (B, N, S, D)."""
+        return self.attention.query
 
     @property
     def heads(self) -> tuple[int, int, int]:
@@ -103,8 +133,8 @@ def share_caches(model: ir.Model, tokens: str, mask: str, length: int) -> bool:
         return False
     for cache in caches:
         inputs.sizes.setdefault(str((dims(cache) or ())[2]), _PAST)
-    attentions = [node for node in graph if node.op_type == "Attention" and node.domain == ""]
-    plans = [plan for node in attentions if (plan := _planned(node, inputs)) is not None]
+    attentions = [found for node in graph if (found := read_attention(node)) is not None]
+    plans = [plan for found in attentions if (plan := _planned(found, inputs, length)) is not None]
     if not plans or {join.inputs[0] for plan in plans for join in plan.joins} != set(caches):
         return False
     if not all(_is_free(cache, plans) for cache in caches):
@@ -132,32 +162,43 @@ def _one_size(node: ir.Node) -> int | None:
     return start if end == start + 1 else None
 
 
-def _planned(node: ir.Node, inputs: _Inputs) -> _Plan | None:
-    query, mask = operand(node, 0), operand(node, 3)
-    joins = [_join(operand(node, place), node) for place in (1, 2)]
-    if query is None or mask is None or query.dtype not in DTYPES or len(node.inputs) > 4 or len(node.outputs) > 1:
+def _planned(attention: Attention, inputs: _Inputs, length: int) -> _Plan | None:
+    query = attention.query
+    keys, values = _join(attention.key), _join(attention.value)
+    if keys is None or values is None or query.dtype not in DTYPES:
         return None
-    known = all(name in _KNOWN for name in node.attributes)
-    if not known or node.attributes.get_int("is_causal", 0) != 0:
-        return None
-    keys, values = joins
-    if keys is None or values is None or not _fit(dims(query), dims(keys.outputs[0]), dims(values.outputs[0])):
+    if not _fit(dims(query), dims(keys.outputs[0]), dims(values.outputs[0])):
         return None
     try:
-        window = _window(mask, inputs)
+        window = _window(attention.allowed, inputs)
     except Unreadable:
         return None
-    return _Plan(node, query, (keys, values), window)
+    tables = [_bias_table(value, factor, inputs, attention, length) for value, factor in attention.added]
+    known = [table for table in tables if table is not None]
+    if len(known) < len(tables):
+        return None
+    return _Plan(attention, (keys, values), window, sum(known[1:], known[0]) if known else None)
 
 
-def _join(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
+def _bias_table(value: ir.Value, factor: float, inputs: _Inputs, attention: Attention, length: int) -> Table | None:
+    """Return what is added to the scores (heads, T) of a key at each position, if its position alone decides that."""
+    heads = (dims(attention.query) or (None, None))[1]
+    places = np.arange(length, dtype=np.int64)
+    found = at_positions(value, places, inputs.is_key_position)
+    table = by_head(found, heads) if found is not None and isinstance(heads, int) else None
+    if table is None or table.shape[1] != length or attention.query.dtype is None:
+        return None
+    return np.asarray(table.astype(np.float64) * factor).astype(attention.query.dtype.numpy())
+
+
+def _join(value: ir.Value | None) -> ir.Node | None:
     """Return the node that puts new keys or values behind those of the cache, for one reader and as an output."""
     node = producer(value, "Concat")
     if node is None or value is None or len(node.inputs) != 2 or node.attributes.get_int("axis", 0) not in (2, -2):
         return None
     past = operand(node, 0)
-    alone = all(usage.node is reader for usage in value.uses()) and len(value.uses()) == 1
-    return node if past is not None and past.is_graph_input() and value.is_graph_output() and alone else None
+    alone = len(value.uses()) == 1 and value.is_graph_output()
+    return node if past is not None and past.is_graph_input() and alone else None
 
 
 def _fit(query: tuple[object, ...] | None, *others: tuple[object, ...] | None) -> bool:
@@ -199,11 +240,29 @@ def _window(mask: ir.Value, inputs: _Inputs) -> int | None:
     return others[0].constant + 1
 
 
+def _attributes(plan: _Plan, turned: _Turned | None) -> list[ir.Attr]:
+    heads, groups, _ = plan.heads
+    result = [
+        ir.AttrInt64("num_heads", heads),
+        ir.AttrInt64("kv_num_heads", groups),
+        ir.AttrInt64("do_rotary", int(turned is not None)),
+        ir.AttrFloat32("scale", plan.attention.scale),
+    ]
+    if turned is not None and turned.interleaved:
+        result.append(ir.AttrInt64("rotary_interleaved", 1))
+    if plan.attention.softcap > 0:
+        result.append(ir.AttrFloat32("softcap", plan.attention.softcap))
+    if plan.window is not None:
+        result.append(ir.AttrInt64("local_window_size", plan.window))
+    return result
+
+
 class _Rewriting:
     def __init__(self, graph: ir.Graph, inputs: _Inputs, length: int) -> None:
         self._graph, self._inputs, self._length = graph, inputs, length
         self._first = next(iter(graph))
         self._tables: dict[ir.Value, ir.Value | None] = {}
+        self._biases: dict[bytes, ir.Value] = {}
         self._lengths = self._counted()
         counted = self._lengths[1].producer()
         assert counted is not None
@@ -211,31 +270,27 @@ class _Rewriting:
 
     def write(self, plan: _Plan) -> None:
         """Put the operator in the place of an attention."""
-        node, (keys, values) = plan.node, plan.joins
-        heads, groups, width = plan.heads
+        node, (keys, values) = plan.attention.node, plan.joins
         new_key, new_value = keys.inputs[1], values.inputs[1]
         assert new_key is not None
         assert new_value is not None
         turned = self._turned(plan.query), self._turned(new_key)
         query, key = plan.query, new_key
         tables: tuple[ir.Value, ...] = ()
-        if turned[0] is not None and turned[1] is not None and turned[0].tables == turned[1].tables:
-            (query, key), tables = (turned[0].source, turned[1].source), turned[0].tables
+        first, second = turned
+        if first is not None and second is not None and first == dataclasses.replace(second, source=first.source):
+            (query, key), tables = (first.source, second.source), first.tables
         flat = [self._flat(node, each) for each in (query, key, new_value)]
-        packed = self._packed(node, flat) if tables or turned == (None, None) else None
+        packed = packed_products(self._graph, node, flat) if tables or turned == (None, None) else None
         own = flat if packed is None else [packed, None, None]
-        inputs = [*own, keys.inputs[0], values.inputs[0], *self._lengths, *tables]
-        attributes = [
-            ir.AttrInt64("num_heads", heads),
-            ir.AttrInt64("kv_num_heads", groups),
-            ir.AttrInt64("do_rotary", int(bool(tables))),
-            ir.AttrFloat32("scale", node.attributes.get_float("scale", width**-0.5)),
-        ]
-        if (cap := node.attributes.get_float("softcap", 0.0)) > 0:
-            attributes.append(ir.AttrFloat32("softcap", cap))
-        if plan.window is not None:
-            attributes.append(ir.AttrInt64("local_window_size", plan.window))
-        operator = ir.Node(DOMAIN, "GroupQueryAttention", inputs, attributes, num_outputs=3, version=None)
+        cache = [keys.inputs[0], values.inputs[0], *self._lengths]
+        inputs: list[ir.Value | None] = [*own, *cache, *(tables or (None, None)), None, self._bias(plan)]
+        inputs.append(plan.attention.sinks)
+        while inputs[-1] is None:
+            inputs.pop()
+        operator = ir.Node(
+            DOMAIN, "GroupQueryAttention", inputs, _attributes(plan, first if tables else None), num_outputs=3
+        )
         result = self._result(node)
         old = [result.producer(), node, keys, values]
         presents = {1: keys.outputs[0], 2: values.outputs[0]}
@@ -243,6 +298,23 @@ class _Rewriting:
         for each in old:
             if each is not None:
                 sweep(each)
+
+    def _bias(self, plan: _Plan) -> ir.Value | None:
+        """Return what is added to the scores, (1, N, S, P + S), or None for nothing."""
+        if plan.bias is None:
+            return None
+        key = plan.bias.tobytes()
+        if key not in self._biases:
+            name = f"bias_{len(self._biases)}"
+            table = self._numbers(f"{name}.table", plan.bias[None, :, None])
+            zero, last = self._numbers("zero", np.array([0], np.int64)), self._numbers("last", np.array([3], np.int64))
+            total = self._new("Shape", [self._inputs.mask], f"{name}.keys", start=1, end=2)
+            seen = self._new("Slice", [table, zero, total, last], f"{name}.seen")
+            one = self._numbers("one", np.array([1], np.int64))
+            new = self._new("Shape", [self._inputs.tokens], f"{name}.queries", start=1, end=2)
+            shape = self._new("Concat", [one, one, new, one], f"{name}.shape", axis=0)
+            self._biases[key] = self._new("Expand", [seen, shape], name)
+        return self._biases[key]
 
     def count_past(self, caches: list[ir.Value]) -> None:
         """Take the number of earlier tokens from the mask: a cache that grows in place has room for more."""
@@ -292,59 +364,27 @@ class _Rewriting:
         """Read a rotary embedding whose cosines and sines follow from the position alone."""
         node = producer(value, "RotaryEmbedding")
         source = operand(node, 0) if node else None
-        if node is None or source is None or node.attributes or len(node.inputs) != 3:
+        width = (dims(source) or (None,))[-1]
+        if node is None or source is None or len(node.inputs) != 3 or not set(node.attributes) <= _TURNING:
             return None
         cosine, sine = (self._table(operand(node, place)) for place in (1, 2))
-        width = (dims(source) or (None,))[-1]
-        if cosine is None or sine is None or not isinstance(width, int) or width % _TURNED_WIDTH_STEP:
+        turning = node.attributes.get_int("rotary_embedding_dim", 0) or width
+        if cosine is None or sine is None or not isinstance(turning, int) or turning % _TURNED_WIDTH_STEP:
             return None
-        if not dims(cosine) == dims(sine) == (self._length, width // 2):
+        if not dims(cosine) == dims(sine) == (self._length, turning // 2):
             return None
-        return _Turned(source, (cosine, sine))
+        return _Turned(source, (cosine, sine), bool(node.attributes.get_int("interleaved", 0)))
 
     def _table(self, value: ir.Value | None) -> ir.Value | None:
         """Return what a value (B, S, D/2) holds at each position, as an initializer."""
         if value is None:
             return None
         if value not in self._tables:
-            array = self._at_positions(value, np.arange(self._length))
-            self._tables[value] = None if array is None else self._numbers(f"{value.name}.table", array[0])
+            array = at_positions(value, np.arange(self._length), self._inputs.is_position)
+            self._tables[value] = (
+                None if array is None or len(array) != 1 else self._numbers(f"{value.name}.table", array[0])
+            )
         return self._tables[value]
-
-    def _at_positions(self, value: ir.Value, places: npt.NDArray[np.int64]) -> npt.NDArray[np.generic] | None:
-        """Compute a function of positions element by element; None if it is none that is known."""
-        if self._is_position(value):
-            return places[None]
-        node = value.producer()
-        if node is None or node.domain:
-            return None
-        weights = [each for each in node.inputs if each is not None and each.is_initializer()]
-        others = [each for each in node.inputs if each is not None and not each.is_initializer()]
-        x = self._at_positions(others[0], places) if len(others) == 1 else None
-        if x is None:
-            return None
-        if node.op_type == "Unsqueeze" and (axes := constant(weights[0])) is not None and axes.tolist() == [2]:
-            return x[..., None] if x.ndim == 2 else None
-        if node.op_type == "Cast":
-            return x.astype(ir.DataType(node.attributes.get_int("to", 0)).numpy())
-        if node.op_type == "Mul" and len(weights) == 1 and len(dims(weights[0]) or ()) <= 1:
-            tensor = weights[0].const_value
-            return None if tensor is None else np.asarray(x * tensor.numpy())
-        if node.op_type in ("Cos", "Sin"):
-            return np.asarray(np.cos(x) if node.op_type == "Cos" else np.sin(x))
-        return None
-
-    def _is_position(self, value: ir.Value) -> bool:
-        """Tell whether a value (B, S) is how many tokens the mask keeps before each new one."""
-        if value.dtype != ir.DataType.INT64:
-            return False
-        try:
-            tensor = read(value, self._inputs.sizes, self._inputs.mask)
-            if tensor.sizes != (_BATCH, _NEW):
-                return False
-            return tensor.at((_ROW, _QUERY)) == Position(_ROW, _PAST + _QUERY, -1, 0)
-        except Unreadable:
-            return False
 
     def _flat(self, before: ir.Node, value: ir.Value) -> ir.Value:
         """Bring heads (B, N, S, D) to (B, S, N * D)."""
@@ -353,26 +393,54 @@ class _Rewriting:
         assert isinstance(shape[1], int)
         assert isinstance(shape[3], int)
         width = shape[1] * shape[3]
-        turned = producer(value, "Transpose")
-        apart = operand(turned, 0) if turned else None
-        if turned is None or tuple(turned.attributes.get_ints("perm", ())) != _HEADS_OUT or apart is None:
-            turned = ir.Node("", "Transpose", [value], [ir.AttrInt64s("perm", _HEADS_OUT)], num_outputs=1)
-            apart = turned.outputs[0]
-            self._insert(before, turned, f"{value.name}.turned", value, ir.Shape([shape[0], shape[2], *shape[1::2]]))
+        apart = self._apart(before, value)
         split = producer(apart, "Reshape")
         source = operand(split, 0) if split else None
         if dims(source) == (shape[0], shape[2], width) and source is not None:
             return source
         target = self._numbers(f"flat_{width}", np.array([0, 0, width], np.int64))
         joined = ir.Node("", "Reshape", [apart, target], num_outputs=1)
-        self._insert(before, joined, f"{value.name}.flat", value, ir.Shape([shape[0], shape[2], width]))
-        return joined.outputs[0]
+        return self._insert(before, joined, f"{value.name}.flat", value, ir.Shape([shape[0], shape[2], width]))
 
-    def _insert(self, before: ir.Node, node: ir.Node, name: str, like: ir.Value, shape: ir.Shape) -> None:
+    def _apart(self, before: ir.Node, value: ir.Value) -> ir.Value:
+        """Bring heads (B, N, S, D) to (B, S, N, D); what works on single heads is done there."""
+        shape, node = dims(value), value.producer()
+        assert shape is not None
+        turned = ir.Shape([shape[0], shape[2], shape[1], shape[3]])
+        source = None if node is None or node.domain or len(value.uses()) > 1 else operand(node, 0)
+        if node is not None and source is not None and node.op_type == "Transpose":
+            if tuple(node.attributes.get_ints("perm", ())) == _HEADS_OUT:
+                return source
+        elif node is not None and source is not None and node.op_type in _NORMALIZATIONS:
+            if len(node.outputs) == 1 and node.attributes.get_int("axis", -1) in (-1, 3):
+                inputs = [self._apart(before, source), *node.inputs[1:]]
+                new = ir.Node("", node.op_type, inputs, list(node.attributes.values()), num_outputs=1)
+                return self._insert(before, new, f"{value.name}.apart", value, turned)
+        elif node is not None and source is not None and node.op_type == "RotaryEmbedding" and len(node.inputs) == 3:
+            return self._turned_flat(before, node, source)
+        new = ir.Node("", "Transpose", [value], [ir.AttrInt64s("perm", _HEADS_OUT)], num_outputs=1)
+        return self._insert(before, new, f"{value.name}.turned", value, turned)
+
+    def _turned_flat(self, before: ir.Node, node: ir.Node, source: ir.Value) -> ir.Value:
+        """Turn heads where they stand side by side, and return them as (B, S, N, D)."""
+        value = node.outputs[0]
+        batch, heads, new, width = dims(value) or ()
+        assert isinstance(heads, int)
+        assert isinstance(width, int)
+        inputs = [self._flat(before, source), *node.inputs[1:]]
+        attributes = [*node.attributes.values(), ir.AttrInt64("num_heads", heads)]
+        turned = ir.Node("", "RotaryEmbedding", inputs, attributes, num_outputs=1)
+        flat = self._insert(before, turned, f"{value.name}.flat", value, ir.Shape([batch, new, heads * width]))
+        target = self._numbers(f"heads_{heads}_{width}", np.array([0, 0, heads, width], np.int64))
+        apart = ir.Node("", "Reshape", [flat, target], num_outputs=1)
+        return self._insert(before, apart, f"{value.name}.apart", value, ir.Shape([batch, new, heads, width]))
+
+    def _insert(self, before: ir.Node, node: ir.Node, name: str, like: ir.Value, shape: ir.Shape) -> ir.Value:
         result = node.outputs[0]
         node.name, result.name, result.type, result.shape = name, name, like.type, shape
         node.metadata_props.update(before.metadata_props)
         self._graph.insert_before(before, node)
+        return result
 
     def _result(self, node: ir.Node) -> ir.Value:
         """Return the value (B, S, N * D) that the operator gives, from which the heads follow where they are wanted."""
@@ -400,91 +468,3 @@ class _Rewriting:
         heads.outputs[0].shape = value.shape
         apart.outputs[0].shape = ir.Shape([shape[0], shape[2], shape[1], shape[3]])
         return flat
-
-    def _packed(self, before: ir.Node, flat: list[ir.Value]) -> ir.Value | None:
-        """Return one product by the joined weights in the place of three of the same value."""
-        products = [each for value in flat if (each := _product(value)) is not None]
-        if len(products) != len(flat) or len({each.kind for each in products}) != 1:
-            return None
-        first, like, shape = products[0].node, flat[0], dims(flat[0])
-        assert shape is not None
-        joined = [self._joined(list(each), first.op_type) for each in zip(*(p.weights for p in products), strict=True)]
-        inputs = list(first.inputs)
-        for place, weight in zip(products[0].places, joined, strict=False):
-            inputs[place] = weight
-        widths = [(dims(value) or (None,))[-1] for value in flat]
-        if not all(isinstance(width, int) for width in widths):
-            return None
-        total = sum(width for width in widths if isinstance(width, int))
-        attributes = [
-            ir.AttrInt64("N", total) if name == "N" else attribute for name, attribute in first.attributes.items()
-        ]
-        node = ir.Node(first.domain, first.op_type, inputs, attributes, num_outputs=1, version=first.version)
-        wide = ir.Shape([*shape[:2], total])
-        self._insert(before, node, f"{like.name}.packed", like, wide)
-        if products[0].bias is None:
-            return node.outputs[0]
-        add = ir.Node("", "Add", [node.outputs[0], joined[-1]], num_outputs=1)
-        self._insert(before, add, f"{like.name}.packed.biased", like, wide)
-        return add.outputs[0]
-
-    def _joined(self, values: list[ir.Value], op_type: str) -> ir.Value:
-        """Return weights beside each other, put together when they are written."""
-        axis = -1 if op_type == "MatMul" else 0
-        name = f"{values[0].name}.packed"
-        tensors = [value.const_value for value in values if value.const_value is not None]
-        sizes = [list(tensor.shape.numpy()) for tensor in tensors]
-        whole = list(sizes[0])
-        whole[axis] = sum(each[axis] for each in sizes)
-        tensor = DerivedTensor(
-            partial(_beside, axis), tensors, name=name, dtype=tensors[0].dtype, shape=ir.Shape(whole)
-        )
-        value = ir.Value(name=name, type=values[0].type, shape=ir.Shape(whole), const_value=tensor)
-        self._graph.initializers.add(value)
-        return value
-
-
-def _beside(axis: int, *arrays: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    return np.concatenate(arrays, axis)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Product:
-    """A product with weights that nothing else reads, and a bias behind it."""
-
-    node: ir.Node
-    places: tuple[int, ...]
-    bias: ir.Value | None
-
-    @property
-    def weights(self) -> list[ir.Value]:
-        """The weights of the node, and the bias."""
-        found = [self.node.inputs[place] for place in self.places]
-        return [value for value in (*found, self.bias) if value is not None]
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What is the same for products that can become one."""
-        own = {name: attribute.value for name, attribute in self.node.attributes.items() if name != "N"}
-        return (self.node.op_type, id(self.node.inputs[0]), self.places, self.bias is None, tuple(sorted(own.items())))
-
-
-def _product(value: ir.Value) -> _Product | None:
-    bias, add = None, producer(value, "Add")
-    if add is not None:
-        biases = [each for each in add.inputs if each is not None and each.is_initializer()]
-        others = [each for each in add.inputs if each is not None and not each.is_initializer()]
-        if len(biases) != 1 or dims(biases[0]) != ((dims(value) or (None,))[-1],):
-            return None
-        bias, value = biases[0], others[0]
-    node = value.producer()
-    if node is None or (node.domain, node.op_type) not in (("", "MatMul"), (DOMAIN, "MatMulNBits")):
-        return None
-    places = tuple(place for place, each in enumerate(node.inputs) if place and each is not None)
-    result = _Product(node, places, bias)
-    # Zeros of four bits are packed in pairs, which do not join where their number is odd.
-    if node.op_type == "MatMulNBits" and not set(places) <= {1, 2, 5}:
-        return None
-    ready = all(w.is_initializer() and w.const_value is not None and len(w.uses()) == 1 for w in result.weights)
-    is_matrix = node.op_type != "MatMul" or len(dims(result.weights[0]) or ()) == 2
-    return result if ready and is_matrix else None

@@ -1,0 +1,115 @@
+"""Products of one value by several weights as one product, whose weights are put together when they are written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxops_decomp.passes.derived import DerivedTensor
+from onnxops_decomp.passes.matching import dims, producer
+from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN
+
+__all__ = ["packed_products"]
+
+
+def packed_products(graph: ir.Graph, before: ir.Node, values: Sequence[ir.Value]) -> ir.Value | None:
+    """Return several products, biases included, beside each other, or None if they are not products of one value.
+
+    Args:
+        graph: Where the weights are.
+        before: The node before which the product is computed.
+        values: The products (B, S, N), of weights that nothing else reads.
+    """
+    products = [each for value in values if (each := _product(value)) is not None]
+    if len(products) != len(values) or len({each.kind for each in products}) != 1:
+        return None
+    first, like, shape = products[0].node, values[0], dims(values[0])
+    widths = [(dims(value) or (None,))[-1] for value in values]
+    if shape is None or not all(isinstance(width, int) for width in widths):
+        return None
+    total = sum(width for width in widths if isinstance(width, int))
+    joined = [_joined(graph, list(each), first.op_type) for each in zip(*(p.weights for p in products), strict=True)]
+    inputs = list(first.inputs)
+    for place, weight in zip(products[0].places, joined, strict=False):
+        inputs[place] = weight
+    attributes = [ir.AttrInt64("N", total) if name == "N" else each for name, each in first.attributes.items()]
+    node = ir.Node(first.domain, first.op_type, inputs, attributes, num_outputs=1, version=first.version)
+    wide = ir.Shape([*shape[:2], total])
+    _insert(graph, before, node, f"{like.name}.packed", like, wide)
+    if products[0].bias is None:
+        return node.outputs[0]
+    add = ir.Node("", "Add", [node.outputs[0], joined[-1]], num_outputs=1)
+    _insert(graph, before, add, f"{like.name}.packed.biased", like, wide)
+    return add.outputs[0]
+
+
+def _insert(graph: ir.Graph, before: ir.Node, node: ir.Node, name: str, like: ir.Value, shape: ir.Shape) -> None:
+    result = node.outputs[0]
+    node.name, result.name, result.type, result.shape = name, name, like.type, shape
+    node.metadata_props.update(before.metadata_props)
+    graph.insert_before(before, node)
+
+
+def _joined(graph: ir.Graph, values: list[ir.Value], op_type: str) -> ir.Value:
+    """Return weights beside each other."""
+    axis = -1 if op_type == "MatMul" else 0
+    name = f"{values[0].name}.packed"
+    tensors = [value.const_value for value in values if value.const_value is not None]
+    sizes = [list(tensor.shape.numpy()) for tensor in tensors]
+    whole = list(sizes[0])
+    whole[axis] = sum(each[axis] for each in sizes)
+    tensor = DerivedTensor(partial(_beside, axis), tensors, name=name, dtype=tensors[0].dtype, shape=ir.Shape(whole))
+    value = ir.Value(name=name, type=values[0].type, shape=ir.Shape(whole), const_value=tensor)
+    graph.initializers.add(value)
+    return value
+
+
+def _beside(axis: int, *arrays: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    return np.concatenate(arrays, axis)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Product:
+    """A product with weights that nothing else reads, and a bias behind it."""
+
+    node: ir.Node
+    places: tuple[int, ...]
+    bias: ir.Value | None
+
+    @property
+    def weights(self) -> list[ir.Value]:
+        """The weights of the node, and the bias."""
+        found = [self.node.inputs[place] for place in self.places]
+        return [value for value in (*found, self.bias) if value is not None]
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What is the same for products that can become one."""
+        own = {name: attribute.value for name, attribute in self.node.attributes.items() if name != "N"}
+        return (self.node.op_type, id(self.node.inputs[0]), self.places, self.bias is None, tuple(sorted(own.items())))
+
+
+def _product(value: ir.Value) -> _Product | None:
+    bias, add = None, producer(value, "Add")
+    if add is not None:
+        biases = [each for each in add.inputs if each is not None and each.is_initializer()]
+        others = [each for each in add.inputs if each is not None and not each.is_initializer()]
+        if len(biases) != 1 or dims(biases[0]) != ((dims(value) or (None,))[-1],):
+            return None
+        bias, value = biases[0], others[0]
+    node = value.producer()
+    if node is None or (node.domain, node.op_type) not in (("", "MatMul"), (DOMAIN, "MatMulNBits")):
+        return None
+    places = tuple(place for place, each in enumerate(node.inputs) if place and each is not None)
+    result = _Product(node, places, bias)
+    # Zeros of four bits are packed in pairs, which do not join where their number is odd.
+    if node.op_type == "MatMulNBits" and not set(places) <= {1, 2, 5}:
+        return None
+    ready = all(w.is_initializer() and w.const_value is not None and len(w.uses()) == 1 for w in result.weights)
+    is_matrix = node.op_type != "MatMul" or len(dims(result.weights[0]) or ()) == 2
+    return result if ready and is_matrix else None
