@@ -1,11 +1,13 @@
 """Folders for ONNX Runtime GenAI beside those that GenAI's own model builder writes by hand, in one run.
 
-    python benchmarks/generation.py [--only llama qwen3] [--json FILE]
+    python benchmarks/generation.py [--only llama qwen3] [--nodes] [--json FILE]
 
 Both folders come from one checkpoint of random weights: 8 layers of width 512, 8 heads that share 4 of keys and values.
 GenAI runs both on one thread, the two taking turns: a prompt of 512 tokens, then 32 tokens more. Where precision is
 int4, the builder lets the product round its operand to eight bits as well, which is faster; here the product is exact,
-and so it is asked of the builder, too (``accuracy_level=1``).
+and so it is asked of the builder, too (``accuracy_level=1``). With ``--nodes`` nothing is timed: the nodes of both are
+counted for every architecture that the builder knows and that a small random configuration makes; where one of them
+fails, its count is missing.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,23 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("GraniteConfig", {}),
 }
 PRECISIONS = ("fp32", "int4")
+_MIXED = {"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 4}
+# Those that the builder knows, too, but that are not timed.
+COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
+    **MODELS,
+    "qwen2": ("Qwen2Config", {}),
+    "phi": ("PhiConfig", {}),
+    "phi3": ("Phi3Config", {}),
+    "gemma": ("GemmaConfig", {}),
+    "gemma2": ("Gemma2Config", _MIXED),
+    "gemma3": ("Gemma3TextConfig", _MIXED),
+    "olmo": ("OlmoConfig", {}),
+    "smollm3": ("SmolLM3Config", {}),
+    "nemotron": ("NemotronConfig", {}),
+    "ernie": ("Ernie4_5Config", {}),
+    "hunyuan": ("HunYuanDenseV1Config", {}),
+    "gpt_oss": ("GptOssConfig", {**_MIXED, "num_local_experts": 4, "num_experts_per_tok": 2}),
+}
 
 
 def checkpoint(name: str, folder: Path) -> None:
@@ -44,10 +64,14 @@ def checkpoint(name: str, folder: Path) -> None:
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    kind, settings = MODELS[name]
+    kind, settings = COUNTED[name]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**{**_SIZES, **settings})
-    transformers.AutoModelForCausalLM.from_config(config).eval().save_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for weight in model.parameters():
+        if weight.dim() == 1:  # those that are alike would be one weight
+            weight.data.normal_(1, 0.1)
+    model.save_pretrained(folder)
     tokenizer = Tokenizer(models.BPE({"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
@@ -121,6 +145,27 @@ def measure(name: str, precision: str, rounds: int) -> dict[str, Cell]:
     }
 
 
+def node_count(write: Callable[[Path, Path, str], None], source: Path, out: Path) -> int | None:
+    """Return how many nodes a folder has, or None if it cannot be written."""
+    try:
+        write(source, out, "fp32")
+    except Exception as error:  # whatever the one or the other raises
+        print(f"{out.name}: {type(error).__name__}: {str(error).splitlines()[0][:100]}", file=sys.stderr)
+        return None
+    return len(onnx.load(out / "model.onnx", load_external_data=False).graph.node)
+
+
+def counted(name: str) -> dict[str, Cell]:
+    """Count the nodes of both folders of one model."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "checkpoint"
+        checkpoint(name, source)
+        nodes, other = (node_count(write, source, Path(folder) / write.__name__) for write in (ours, theirs))
+    ratio = nodes / other if nodes and other else None
+    return {"model": name, "nodes": nodes, "their_nodes": other, "node_ratio": ratio}
+
+
+NODE_COLUMNS = {"model": "model", "nodes": "nodes", "their_nodes": "builder's", "node_ratio": "ratio"}
 COLUMNS = {
     "model": "model",
     "precision": "precision",
@@ -138,14 +183,24 @@ COLUMNS = {
 
 def main() -> None:
     """Measure and print the table."""
-    parser = command(__doc__, MODELS)
+    parser = command(__doc__, COUNTED, list(MODELS))
     parser.add_argument("--rounds", type=int, default=5, help="how often each side has its turn; the best counts")
+    parser.add_argument("--nodes", action="store_true", help="count the nodes of all architectures, and time nothing")
     options = parser.parse_args()
     quiet()
     try:
         import onnxruntime_genai  # noqa: F401
     except ModuleNotFoundError:
         print("onnxruntime-genai is not installed: nothing measured.")
+        return
+    if options.nodes:
+        names = COUNTED if options.only == list(MODELS) else options.only
+        Figure(
+            title="Nodes of folders for ONNX Runtime GenAI",
+            caption="Nodes beside the folders of GenAI's model builder.",
+            columns=NODE_COLUMNS,
+            rows=[counted(name) for name in names],
+        ).finish(options.json)
         return
     Figure(
         title="Folders for ONNX Runtime GenAI",

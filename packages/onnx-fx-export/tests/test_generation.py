@@ -107,11 +107,22 @@ def test_several_tokens_follow_a_cache(llama):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gemma2", "bloom"])
-def test_other_architectures_generate_alike(name, tmp_path):
-    folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime", logits="all")
+def test_biases_by_position_generate_alike(tmp_path):
+    folder = export_folder(language_model("bloom"), tmp_path / "out", engine="onnxruntime", logits="all")
 
     assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+
+
+@pytest.mark.parametrize("name", ["gemma2", "bloom", "gpt_oss"])
+@pytest.mark.filterwarnings("ignore:The model has sliding windows")
+def test_genai_runs_attention_that_is_spelled_out(name, tmp_path):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+
+    folder = export_folder(language_model(name), tmp_path / "out")
+
+    assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+    graph = onnx.load(folder.path / "model.onnx", load_external_data=False).graph
+    assert [node.op_type for node in graph.node].count("GroupQueryAttention") == 2
 
 
 @pytest.mark.wide
