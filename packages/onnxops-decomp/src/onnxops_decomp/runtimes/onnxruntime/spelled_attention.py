@@ -97,6 +97,16 @@ def _heads(value: ir.Value | None) -> ir.Value | None:
     return source if len(shape) == 3 and before is not None and len(before) == 4 and before[2:] == shape[1:] else None
 
 
+def _stripped(value: ir.Value | None) -> ir.Value | None:
+    """Return what scores are before their first axes are joined, or parted, into (B, N)."""
+    node = producer(value, "Reshape")
+    source = operand(node, 0) if node else None
+    before, after = dims(source), dims(value)
+    if before is None or after is None or {len(before), len(after)} != {3, 4} or before[-2:] != after[-2:]:
+        return value
+    return _stripped(source)
+
+
 def _result(node: ir.Node) -> ir.Node | None:
     """Return the node that gives the heads (B, N, S, D) of a product, the product or a Reshape behind it."""
     value = node.outputs[0]
@@ -198,10 +208,10 @@ class _Scores:
 
     def _read(self, value: ir.Value | None, factor: float) -> bool:
         """Read a term; False if it cannot be one."""
-        value = _heads(_uncast(value))
-        node = None if value is None else value.producer()
+        value = _stripped(_uncast(value))
         if value is None:
             return False
+        node = value.producer()
         if node is not None and not node.domain and node.op_type == "Add":
             return all(self._read(each, factor) for each in node.inputs)
         scaled = _scaled(value)
@@ -276,7 +286,7 @@ def _scaled(value: ir.Value) -> tuple[ir.Value, float] | None:
 
 def _holds_product(value: ir.Value) -> bool:
     """Tell whether scaling applies to a product, so that it is part of the scale."""
-    value = _heads(value) or value
+    value = _stripped(value) or value
     scaled = _scaled(value)
     return _product(value) is not None or (scaled is not None and _holds_product(scaled[0]))
 
