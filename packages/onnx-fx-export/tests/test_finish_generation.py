@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-
 import pytest
 import torch
 
@@ -12,8 +10,8 @@ from onnx_fx_export import ONNXProgram, export
 HALF, REST = 4, 2
 
 
-def op_counts(program: ONNXProgram) -> collections.Counter[str]:
-    return collections.Counter(node.op_type for node in program.model.graph)
+def operators(program: ONNXProgram) -> list[str]:
+    return [node.op_type for node in program.model.graph]
 
 
 def by_slices(x, cos, sin):
@@ -82,8 +80,8 @@ def exported_rotary(model: Rotary, width: int) -> tuple[ONNXProgram, float]:
 def test_a_rotary_embedding_is_one_node_however_it_is_written(spelling, width, scale):
     program, difference = exported_rotary(Rotary(spelling, scale), width)
 
-    assert op_counts(program)["RotaryEmbedding"] == 1
-    assert not op_counts(program).keys() & {"Neg", "Split", "Slice"}
+    assert operators(program).count("RotaryEmbedding") == 1
+    assert not {"Neg", "Split", "Slice"} & set(operators(program))
     assert difference < 1e-5
 
 
@@ -91,7 +89,7 @@ def test_a_rotary_embedding_is_one_node_however_it_is_written(spelling, width, s
 def test_other_turns_stay(spelling):
     program, difference = exported_rotary(Rotary(spelling), 8)
 
-    assert op_counts(program)["RotaryEmbedding"] == 0
+    assert operators(program).count("RotaryEmbedding") == 0
     assert difference < 1e-5
 
 
@@ -108,12 +106,12 @@ def test_a_weight_and_a_constant_are_added_when_they_are_written(tmp_path):
     model, x = Shifted(), torch.randn(2, 6)
     program = export(model, (x,))
 
-    assert op_counts(program)["Add"] == 0
+    assert operators(program).count("Add") == 0
     torch.testing.assert_close(program(x), model(x))
     other = Shifted()
     program.apply_weights(other.state_dict())
     torch.testing.assert_close(program(x), other(x))
-    assert op_counts(export(model, (x,), optimize=False))["Add"] == 1
+    assert operators(export(model, (x,), optimize=False)).count("Add") == 1
 
 
 class Row(torch.nn.Module):
@@ -131,7 +129,7 @@ def test_one_row_of_each_entry_is_gathered_whole():
     program = export(Row(), (torch.randn(2, 5, 4), torch.tensor([1, 4])), dynamic_shapes=dims)
     x, index = torch.randn(3, 7, 4), torch.tensor([6, 0, -1])
 
-    assert (op_counts(program)["GatherND"], op_counts(program)["GatherElements"]) == (1, 0)
+    assert (operators(program).count("GatherND"), operators(program).count("GatherElements")) == (1, 0)
     wanted = x[torch.arange(3), index][:, None]
     torch.testing.assert_close(program(x, index), wanted)
 
@@ -139,4 +137,4 @@ def test_one_row_of_each_entry_is_gathered_whole():
 def test_a_part_of_a_row_is_gathered_by_its_elements():
     program = export(Columns(), (torch.randn(2, 5, 4), torch.tensor([1, 4])))
 
-    assert op_counts(program)["GatherElements"] == 1
+    assert operators(program).count("GatherElements") == 1
