@@ -60,13 +60,16 @@ def _stored(value: ir.Value, data: BinaryIO, places: dict[bytes, int]) -> ir.Ext
     end = data.tell()
     data.write(b"\0" * (-end % _PAGE))
     begin, digested = data.tell(), _Digested(data)
-    tensor.tofile(digested)  # type: ignore[arg-type]
+    if isinstance(tensor, ir.Tensor | ir.LazyTensor):
+        tensor.tofile(digested)  # piece by piece
+    else:
+        digested.write(tensor.tobytes())
     length = data.tell() - begin
     if (known := places.setdefault(digested.digest(), begin)) != begin:
         data.seek(end)
         data.truncate()
     return ir.ExternalTensor(
-        DATA_FILE, known, length, tensor.dtype, name=tensor.name or "", shape=ir.Shape(list(tensor.shape)),
+        DATA_FILE, known, length, tensor.dtype, name=tensor.name or "", shape=ir.Shape(tensor.shape.numpy()),
         base_dir=Path(data.name).parent,
     )  # fmt: skip
 

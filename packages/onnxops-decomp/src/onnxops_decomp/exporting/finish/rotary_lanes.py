@@ -177,10 +177,10 @@ class _Reader:
             raise _Unknown
         sizes = [(dims(each) or (None,))[-1] for each in node.outputs]
         place = list(node.outputs).index(value)
-        if not all(isinstance(size, int) for size in sizes):
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) != len(sizes):
             raise _Unknown
-        begin = sum(size for size in sizes[:place] if isinstance(size, int))
-        return whole[..., begin : begin + sizes[place]]  # type: ignore[operator]
+        return whole[..., sum(known[:place]) : sum(known[: place + 1])]
 
     def _unsqueeze(self, node: ir.Node, value: ir.Value) -> Lanes:
         axes, rank = constant(operand(node, 1)), len(dims(value) or ())

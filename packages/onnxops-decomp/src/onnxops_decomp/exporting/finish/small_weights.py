@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp.passes import DerivedTensor
-from onnxops_decomp.passes.matching import constant
+from onnxops_decomp.passes.matching import constant, dims
 
 __all__ = ["FoldSmallWeights"]
 
@@ -36,19 +36,20 @@ class FoldSmallWeights(ir.passes.InPlacePass):
 
     def _fold(self, graph: ir.Graph, node: ir.Node) -> bool:
         result, places = node.outputs[0], [place for place, value in enumerate(node.inputs) if _is_vector(value)]
-        numbers = [constant(value) for place, value in enumerate(node.inputs) if place not in places]
+        others = [constant(value) for place, value in enumerate(node.inputs) if place not in places]
+        numbers = tuple(number for number in others if number is not None and number.size == 1)
         if len(places) != 1 or result.is_graph_output() or result.shape is None or result.dtype is None:
             return False
-        if any(number is None or number.size != 1 for number in numbers):
+        if len(numbers) != len(others):
             return False
         weight = node.inputs[places[0]]
         assert weight is not None
         source = weight.const_value
-        if source is None or tuple(result.shape) != tuple(source.shape):
+        if source is None or dims(result) != source.shape.numpy():
             return False
-        derive = partial(_computed, node.op_type, places[0], tuple(numbers))
+        derive = partial(_computed, node.op_type, places[0], numbers)
         name = str(result.name)
-        tensor = DerivedTensor(derive, [source], name=name, dtype=result.dtype, shape=ir.Shape(list(source.shape)))
+        tensor = DerivedTensor(derive, [source], name=name, dtype=result.dtype, shape=ir.Shape(source.shape.numpy()))
         value = ir.Value(name=f"{weight.name}.{name}", type=result.type, shape=tensor.shape, const_value=tensor)
         ir.convenience.replace_all_uses_with(result, value)
         graph.remove(node, safe=True)
@@ -61,8 +62,9 @@ def _is_vector(value: ir.Value | None) -> bool:
     if value is None or not value.is_initializer() or value.is_graph_input():
         return False
     tensor = value.const_value
-    is_weight = isinstance(tensor, ir.tensor_adapters.TorchTensor | DerivedTensor)
-    return is_weight and value.dtype is not None and value.dtype.is_floating_point() and len(tensor.shape) == 1
+    if not isinstance(tensor, ir.tensor_adapters.TorchTensor | DerivedTensor):
+        return False
+    return value.dtype is not None and value.dtype.is_floating_point() and len(tensor.shape) == 1
 
 
 def _computed(op_type: str, place: int, numbers: tuple[Array, ...], vector: Array) -> Array:

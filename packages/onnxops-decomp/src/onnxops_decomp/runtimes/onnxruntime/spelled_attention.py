@@ -73,7 +73,7 @@ def _operator(node: ir.Node) -> Attention | None:
         return None
     known = all(name in _KNOWN for name in node.attributes)
     width, allowed = (dims(query) or (None,))[-1], _condition(mask)
-    if not known or node.attributes.get_int("is_causal", 0) or not isinstance(width, int) or allowed is None:
+    if not known or node.attributes.get_int("is_causal", 0) != 0 or not isinstance(width, int) or allowed is None:
         return None
     cap = node.attributes.get_float("softcap", 0.0)
     return Attention(node, query, key, value, allowed, node.attributes.get_float("scale", width**-0.5), cap)
@@ -243,18 +243,22 @@ class _Scores:
             return True
         node = producer(value, "Where")
         if node is not None:
-            below = producer(operand(node, 0), "Less")
-            limit = constant(operand(below, 1)) if below else None
-            hidden = constant(operand(node, 1))
-            hides = hidden is not None and np.all(hidden <= _HIDES) and limit is not None and np.all(limit <= 0)
-            seen = _condition(operand(below, 0)) if below and hides and limit is not None and limit > _HIDES else None
-            rest = operand(node, 2)
+            seen, rest = _seen(node), operand(node, 2)
             if seen is not None and rest is not None:
                 self.allowed.append(seen)
                 self.added.append((rest, factor))
                 return True
         self.added.append((value, factor))
         return True
+
+
+def _seen(node: ir.Node) -> ir.Value | None:
+    """Return the condition of a mask if a Where hides what the mask does: where it adds less than a limit."""
+    below, hidden = producer(operand(node, 0), "Less"), constant(operand(node, 1))
+    mask, limit = (operand(below, 0), constant(operand(below, 1))) if below else (None, None)
+    if mask is None or limit is None or hidden is None or not np.all(hidden <= _HIDES):
+        return None
+    return _condition(mask) if np.all((limit > _HIDES) & (limit <= 0)) else None
 
 
 def _condition(mask: ir.Value) -> ir.Value | None:
@@ -278,9 +282,9 @@ def _scaled(value: ir.Value) -> tuple[ir.Value, float] | None:
         pairs.append((node.inputs[1], node.inputs[0]))
     for x, by in pairs:
         number = constant(by)
-        if x is not None and number is not None and number.size == 1:
-            by_number = float(number.item())
-            return x, (by_number if node.op_type == "Mul" else 1 / by_number)
+        if x is not None and number is not None and number.size == 1 and number.item():
+            factor = float(number.item())
+            return x, (factor if node.op_type == "Mul" else 1 / factor)
     return None
 
 
