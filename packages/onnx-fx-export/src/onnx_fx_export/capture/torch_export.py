@@ -17,8 +17,8 @@ from onnx_fx_export.capture.stand_ins.all import stand_ins
 from onnx_fx_export.capture.state import StateNotes, watched_state
 from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
-from onnx_fx_export.repeats.block_expansion import expand
 from onnx_fx_export.repeats.blocks import RepeatedBlocks
+from onnx_fx_export.repeats.withheld import ParametersNeededError
 from onnx_fx_export.sizes.extremes import open_extremes
 from onnx_fx_export.sizes.in_tensors import SizesInTensors
 from onnx_fx_export.sizes.lengths import lengths_as_sizes
@@ -79,9 +79,15 @@ def record(run: Run) -> Recorded:
     Raises:
         Exception: Whatever torch.export or the model raises.
     """
+    if run.blocks:
+        with contextlib.suppress(ParametersNeededError):
+            return _record(run, withhold=True)
+    return _record(run)
+
+
+def _record(run: Run, *, withhold: bool = False) -> Recorded:
     request, model, strict = run.request, run.request.model, run.strict
-    blocks = request.repeated_blocks if run.blocks else False
-    questions, keys, numbers = None, list[str](), SizesInTensors(model)
+    repeated, questions, keys, numbers = None, None, list[str](), SizesInTensors(model)
     with onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
         stack.enter_context(stand_ins())
         stack.enter_context(possibly_empty_results())
@@ -98,20 +104,23 @@ def record(run: Run) -> Recorded:
             for kept in (
                 *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
                 *(texts_of_numbers(), lengths_as_sizes(model), open_extremes()),
-                *([RepeatedBlocks(model, blocks)] if blocks else ()),
             ):
                 stack.enter_context(kept)
+            if run.blocks:
+                repeated = stack.enter_context(RepeatedBlocks(model, request.repeated_blocks, withhold=withhold))
         args, kwargs = stack.enter_context(variable_numbers(model, run.example, request.specs))
         for prepared in (named_keywords(model, kwargs), unmarked((args, kwargs)), autocast_inside(model), run.around):
             stack.enter_context(prepared)
         state = stack.enter_context(watched_state(model))
         export = partial(torch.export.export, model, args, kwargs, dynamic_shapes=run.declared, strict=strict)
+        if repeated is not None:
+            export = partial(repeated.capture, export)
         beside = recorded_calls(run.calls) if strict else contextlib.nullcontext()
         program = state.capture(export, (args, kwargs), strict, beside)
         doubts = [*dict.fromkeys(keys), *state.type_tests()]
     numbers.check(program)
-    if blocks:
-        expand(program)
+    if repeated is not None:
+        repeated.complete(program)
     notes = state.notes(program, run.example, request.state)
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = run.calls

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["AttributeReads", "equal", "parameters_of", "structure"]
+__all__ = ["AttributeReads", "equal", "structure"]
 
 _PRIMITIVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
 # Compared as a whole by ``structure``.
@@ -97,26 +97,18 @@ def _watched(kind: Any) -> Any:
     return type(kind)(kind.__name__, (kind,), members)
 
 
-def parameters_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return all parameters and buffers of a module by name, shared ones under every name."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-
-
 def structure(module: torch.nn.Module) -> tuple[Any, ...] | None:
     """Return what two modules need in common to be compared at all, or None for one with hooks."""
     modules = list(module.named_modules(remove_duplicate=False))
     if any(getattr(each, name, None) for _, each in modules for name in _HOOKS):
         return None
-    tensors = parameters_of(module)
+    tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     places: dict[int, int] = {}
     return (
         tuple((path, type(each)) for path, each in modules),
         tuple(
             (name, tuple(t.shape), t.stride(), t.dtype, str(t.device), type(t), places.setdefault(id(t), len(places)))
-            for name, t in tensors.items()
+            for name, t in tensors
         ),
     )
 

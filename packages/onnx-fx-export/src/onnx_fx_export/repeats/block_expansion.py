@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch.export.graph_signature import InputKind
 
-from onnx_fx_export.repeats.blocks import marker_operators
+from onnx_fx_export.repeats.markers import marker_operators
 
 __all__ = ["NotRepeatableError", "expand"]
 
@@ -29,11 +29,12 @@ class _Block:
     results: list[torch.fx.Node] = dataclasses.field(default_factory=list)
 
 
-def expand(program: torch.export.ExportedProgram) -> None:
+def expand(program: torch.export.ExportedProgram, owed: Mapping[int, Sequence[torch.fx.Node]]) -> None:
     """Replace the stand-ins of repeated calls by copies of the recorded nodes, and drop the marks, in place.
 
     Args:
         program: Captured while :class:`~onnx_fx_export.repeats.blocks.RepeatedBlocks` was active.
+        owed: The last operands of each repeated call that the graph lacks.
 
     Raises:
         NotRepeatableError: If a repeated block uses or gives tensors that are not arguments, parameters or results.
@@ -59,7 +60,7 @@ def expand(program: torch.export.ExportedProgram) -> None:
             node.meta["nn_module_stack"] = _completed(node.meta.get("nn_module_stack") or {}, block.path)
     for node in repetitions:
         operands, recorded, call = cast(Any, node.args)
-        _copy(node, blocks[recorded], operands, call)
+        _copy(node, blocks[recorded], [*operands, *owed[call]], call)
     for node in list(program.graph.nodes):
         if node.target in (begin, end):
             program.graph.erase_node(node)

@@ -21,12 +21,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.repeats.attribute_reads import AttributeReads, equal, parameters_of, structure
+from onnx_fx_export.repeats.attribute_reads import AttributeReads, equal, structure
+from onnx_fx_export.repeats.block_expansion import expand
+from onnx_fx_export.repeats.markers import RESULTS, FreshResult, marker_operators
 from onnx_fx_export.repeats.regions import ModuleClasses
+from onnx_fx_export.repeats.withheld import WithheldParameters
 
-__all__ = ["RepeatedBlocks", "marker_operators"]
+__all__ = ["RepeatedBlocks"]
 
-_NAMESPACE = "onnx_fx_export_blocks"
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, *_NUMBERS)
 
@@ -57,29 +59,19 @@ class _Operand:
     index: int
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fresh:
-    """Position, shape, stride, dtype and device of a result."""
-
-    index: int
-    metadata: tuple[Any, ...]
-
-    def like(self) -> torch.Tensor:
-        shape, stride, dtype, device = self.metadata
-        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-
-
 class RepeatedBlocks:
     """While active, calls of repeated blocks of a model are captured once.
 
     Args:
         model: The model.
         classes: Classes of the blocks, or True for the members of module lists that have an equal in the model.
+        withhold: Whether torch.export is spared the parameters of what seems to be repeated.
     """
 
-    def __init__(self, model: torch.nn.Module, classes: ModuleClasses) -> None:
-        self._blocks = _candidates(model, classes)
-        self._structures = {path: structure(block) for path, block in self._blocks.items()}
+    def __init__(self, model: torch.nn.Module, classes: ModuleClasses, *, withhold: bool = True) -> None:
+        self._blocks, self._structures = _candidates(model, classes)
+        self._withheld = WithheldParameters(model, self._blocks if withhold else {}, self._structures)
+        self._owed: dict[int, Sequence[str]] = {}
         self._recorded: list[_Recorded] = []
         self._recording = False
         self._numbers = itertools.count()
@@ -92,7 +84,27 @@ class RepeatedBlocks:
     def __exit__(self, *exception: object) -> None:
         for block in self._blocks.values():
             del block.__dict__["forward"]
-        _RESULTS.clear()
+        RESULTS.clear()
+
+    def capture(self, run: Callable[[], torch.export.ExportedProgram]) -> torch.export.ExportedProgram:
+        """Run torch.export.
+
+        Raises:
+            ParametersNeededError: If parameters were withheld that have to be there.
+        """
+        # What another run recorded is not in the graph of this one.
+        self._recorded.clear()
+        self._owed.clear()
+        return self._withheld.capture(run)
+
+    def complete(self, program: torch.export.ExportedProgram) -> None:
+        """Put copies of the recorded blocks where a captured program repeats them, in place.
+
+        Raises:
+            NotRepeatableError: If a repeated block uses or gives more than its call shows.
+        """
+        parameters = self._withheld.add_to(program)
+        expand(program, {call: [parameters[name] for name in names] for call, names in self._owed.items()})
 
     def _call(self, path: str, block: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -100,11 +112,18 @@ class RepeatedBlocks:
         if self._recording or own is None or not all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves):
             return forward(*args, **kwargs)
         call = (spec, [_metadata(leaf) for leaf in leaves], _modes())
-        operands = [*(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), *parameters_of(block).values()]
-        number = next(self._numbers)
+        number, owed = next(self._numbers), self._withheld.names.get(path, ())
+        tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        own_parameters = () if owed else (tensor for _, tensor in block.named_parameters(remove_duplicate=False))
+        operands = [*tensors, *(tensor for _, tensor in block.named_buffers(remove_duplicate=False)), *own_parameters]
         for recorded in self._recorded:
-            if recorded.structure == own and equal(recorded.call, call) and recorded.reads.agree(block):
+            if recorded.structure == own and _same(recorded.call, call) and recorded.reads.agree(block):
+                self._owed[number] = owed
+                if any(isinstance(entry, _Operand) and entry.index >= len(operands) for entry in recorded.results):
+                    self._withheld.refuse()
                 return _repeated(recorded, number, operands)
+        if owed:
+            self._withheld.refuse()
         recorded = _Recorded(number, own, AttributeReads(block), call)
         self._recording = True
         try:
@@ -130,14 +149,14 @@ class RepeatedBlocks:
                 recorded.results.append(_Operand(position))
             elif isinstance(leaf, torch.Tensor):
                 metadata = (tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device)
-                recorded.results.append(_Fresh(len(fresh), metadata))
+                recorded.results.append(FreshResult(len(fresh), metadata))
                 fresh.append(leaf)
             else:
                 recorded.results.append(leaf)
         end(fresh, recorded.number)
         if all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves):
             recorded.result_spec = spec
-        _RESULTS[recorded.number] = [entry for entry in recorded.results if isinstance(entry, _Fresh)]
+        RESULTS[recorded.number] = [entry for entry in recorded.results if isinstance(entry, FreshResult)]
         return result
 
 
@@ -149,7 +168,7 @@ def _repeated(recorded: _Recorded, number: int, operands: list[torch.Tensor]) ->
         operands[entry.index]
         if isinstance(entry, _Operand)
         else fresh[entry.index]
-        if isinstance(entry, _Fresh)
+        if isinstance(entry, FreshResult)
         else entry
         for entry in recorded.results
     ]
@@ -157,66 +176,49 @@ def _repeated(recorded: _Recorded, number: int, operands: list[torch.Tensor]) ->
     return pytree.tree_unflatten(leaves, recorded.result_spec)
 
 
-def _candidates(model: torch.nn.Module, classes: ModuleClasses) -> dict[str, torch.nn.Module]:
-    """Return the modules that may be repeated, by path."""
+def _candidates(model: torch.nn.Module, classes: ModuleClasses) -> tuple[dict[str, torch.nn.Module], dict[str, Any]]:
+    """Return the modules that may be repeated, by path, and what two of them need in common."""
     if classes is True:
-        listed = {
-            path: module
+        found = {
+            f"{parent}.{name}".strip("."): module
             for parent, container in model.named_modules()
             if isinstance(container, torch.nn.ModuleList | torch.nn.Sequential)
-            for path, module in ((f"{parent}.{name}".strip("."), m) for name, m in container.named_children())
+            for name, module in container.named_children()
             if next(module.parameters(), None) is not None
         }
-        structures = {path: structure(module) for path, module in listed.items()}
-        counts = Counter(map(repr, structures.values()))
-        chosen = {path: module for path, module in listed.items() if counts[repr(structures[path])] > 1}
     else:
         kinds = tuple(classes) if classes else ()
-        chosen = {path: module for path, module in model.named_modules() if path and type(module) in kinds}
+        found = {path: module for path, module in model.named_modules() if path and type(module) in kinds}
+    structures = {path: structure(module) for path, module in found.items()}
+    counts = Counter(structures.values())
     # A forward of its own tells an instance from its class.
-    return {path: module for path, module in chosen.items() if "forward" not in vars(module)}
+    chosen = {
+        path: module
+        for path, module in found.items()
+        if "forward" not in vars(module) and (classes is not True or counts[structures[path]] > 1)
+    }
+    return chosen, structures
 
 
 def _metadata(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        sizes = [_number(size) for size in (*leaf.shape, *leaf.stride(), leaf.storage_offset())]
+        sizes = [*leaf.shape, *leaf.stride(), leaf.storage_offset()]
         return [leaf.dim(), sizes, leaf.dtype, leaf.device, leaf.requires_grad, leaf.is_conj(), leaf.is_neg()]
-    return _number(leaf)
+    return leaf
 
 
-def _number(value: Any) -> Any:
-    return str(value.node.expr) if isinstance(value, _NUMBERS) else value
+def _same(first: Any, second: Any) -> bool:
+    """Tell whether the metadata of two calls are equal; of sizes the first call may have found that they are."""
+    return equal(_with_texts(first), _with_texts(second))
+
+
+def _with_texts(metadata: Any) -> Any:
+    if isinstance(metadata, list | tuple):
+        return [_with_texts(entry) for entry in metadata]
+    return str(metadata.node.expr) if isinstance(metadata, _NUMBERS) else metadata
 
 
 def _modes() -> list[Any]:
     """Return the switches of torch that change what a call computes."""
-    return [torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype()]
-
-
-# Result metadata by the number of the recorded call, for the operator that stands in for its repetitions.
-_RESULTS: dict[int, list[_Fresh]] = {}
-
-
-def _repeat_fake(operands: Sequence[torch.Tensor], recorded: int, call: int) -> list[torch.Tensor]:
-    return [entry.like() for entry in _RESULTS[recorded]]
-
-
-@functools.cache
-def marker_operators() -> tuple[Any, Any, Any]:
-    """Define the operators on first use: begin and end of a recorded call, and what stands for a repeated one."""
-    library = torch.library.Library(_NAMESPACE, "DEF")
-    library.define("begin(Tensor[] operands, int call) -> ()")
-    library.define("end(Tensor[] results, int call) -> ()")
-    library.define("repeat(Tensor[] operands, int recorded, int call) -> Tensor[]")
-    for name in ("begin", "end"):
-        library.impl(name, lambda tensors, call: None, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"{_NAMESPACE}::{name}", lambda tensors, call: None, lib=library)
-    torch.library.register_fake(f"{_NAMESPACE}::repeat", _repeat_fake, lib=library)
-    _LIBRARIES.append(library)
-    operators = getattr(torch.ops, _NAMESPACE)
-    for operator in (operators.begin.default, operators.end.default):
-        torch.fx.node.has_side_effect(operator)
-    return operators.begin.default, operators.end.default, operators.repeat.default
-
-
-_LIBRARIES: list[torch.library.Library] = []
+    autocast = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+    return [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast, torch.get_default_dtype()]

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -174,7 +174,8 @@ class _NotedShapes(torch.fx.Interpreter):
 
     def __init__(self, module: torch.fx.GraphModule, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> None:
         super().__init__(module)
-        self.sizes = sizes
+        self._sizes = sizes
+        self._known: dict[sympy.Expr, int | None] = {}
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run a node.
@@ -183,12 +184,29 @@ class _NotedShapes(torch.fx.Interpreter):
             ValueError: If its result has another shape than noted.
         """
         result = super().run_node(n)
-        for found, noted in zip(pytree.tree_leaves(result), pytree.tree_leaves(n.meta.get("val")), strict=False):
-            if isinstance(found, torch.Tensor) and isinstance(noted, torch.Tensor):
-                shape = [plain(size).xreplace(self.sizes) for size in noted.shape]
-                if any(size.is_Integer and size != actual for size, actual in zip(shape, found.shape, strict=True)):
-                    raise ValueError(f"{n} has shape {found.shape}, not {shape}")
+        noted = n.meta.get("val")
+        # What one operator gives is mostly one tensor, and looking for leaves costs more than to run it.
+        if n.op in ("placeholder", "output") or (isinstance(result, torch.Tensor) and isinstance(noted, torch.Tensor)):
+            pairs: Iterable[tuple[Any, Any]] = [(result, noted)]
+        else:
+            pairs = zip(pytree.tree_leaves(result), pytree.tree_leaves(noted), strict=False)
+        for found, expected in pairs:
+            if isinstance(found, torch.Tensor) and isinstance(expected, torch.Tensor):
+                self._check(n, found, expected)
         return result
+
+    def _check(self, node: torch.fx.Node, found: torch.Tensor, noted: torch.Tensor) -> None:
+        shape = [size if isinstance(size, int) else self._at_sizes(size) for size in noted.shape]
+        if any(size != actual for size, actual in zip(shape, found.shape, strict=True) if size is not None):
+            raise ValueError(f"{node} has shape {found.shape}, not {shape}")
+
+    def _at_sizes(self, size: torch.SymInt) -> int | None:
+        """Return what a size is here; None if it is not known."""
+        expression = size.node.expr
+        if expression not in self._known:
+            value = as_plain(expression).xreplace(self._sizes)
+            self._known[expression] = int(value) if value.is_Integer else None
+        return self._known[expression]
 
 
 def _run(
