@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +43,48 @@ def test_the_captured_program_can_be_kept(tmp_path: Path) -> None:
     export(torch.nn.ReLU(), (torch.ones(5),), dump_exported_program=True, artifacts_dir=tmp_path)
     program = torch.export.load(tmp_path / "exported_program.pt2")
     torch.testing.assert_close(program.module()(-torch.ones(5)), torch.zeros(5))
+
+
+@dataclasses.dataclass
+class Parts:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+@dataclasses.dataclass
+class NamelessParts(Parts):
+    pass
+
+
+torch.export.register_dataclass(NamelessParts)
+
+
+class Tensors(dict):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Parts, Tensors])
+def test_the_captured_program_is_kept_with_its_containers(kind: Any, tmp_path: Path) -> None:
+    class Sums(torch.nn.Module):
+        def forward(self, x, parts):
+            first, second = (parts[k] for k in ("first", "second")) if kind is Tensors else vars(parts).values()
+            return kind(first=x + first, second=x - second)
+
+    args = (torch.ones(3), kind(first=torch.ones(3), second=torch.zeros(3)))
+    export(Sums(), args, dump_exported_program=True, artifacts_dir=tmp_path)
+    with torch.serialization.safe_globals([kind]):
+        result = torch.export.load(tmp_path / "exported_program.pt2").module()(*args)
+    assert type(result) is kind
+    torch.testing.assert_close(result["first"] if kind is Tensors else result.first, torch.full((3,), 2.0))
+
+
+def test_a_container_that_torch_has_no_name_for_is_one_clear_error(tmp_path: Path) -> None:
+    def halves(x):
+        return NamelessParts(x[:2], x[2:])
+
+    with pytest.raises(onnx_fx_export.SaveError, match=r"NamelessParts.*serialized_type_name"):
+        export(halves, (torch.ones(4),), dump_exported_program=True, artifacts_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("option", ["report", "profile", "dump_exported_program"])

@@ -80,6 +80,7 @@ FORMS = {
     "shape member": lambda x: x * 2 if 4 in x.shape else x,
     "index in a shape": lambda x: x * x.shape.index(4) if 4 in x.shape else x + 1,
     "stride": lambda x: x * 2 if x.T.contiguous().stride(0) == 4 else x,
+    "stride of a turned copy": lambda x: x * x.T.contiguous().stride(1),
     "offset": lambda x: x * x[x.shape[0] - 1 :].storage_offset(),
     "contiguity": lambda x: x * 2 if x.T.is_contiguous() else x,
     "contiguity of a part": lambda x: x * 2 if x[:, : x.shape[0] - 3].is_contiguous() else x,

@@ -281,6 +281,35 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 }
 
 
+class Tables(nn.Module):
+    @staticmethod
+    @functools.cache
+    def static(count: int) -> torch.Tensor:
+        return torch.arange(count).float()
+
+    @classmethod
+    @functools.lru_cache(4)
+    def of_class(cls, count: int) -> torch.Tensor:
+        return torch.arange(count).float() + 1
+
+    @property
+    @functools.cache
+    def own(self) -> torch.Tensor:
+        return torch.arange(3).float() + 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.static(x.shape[-1]) + self.of_class(x.shape[-1]) + self.own
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+def test_caches_of_methods_hold_no_tensors_of_an_export_afterwards(export: Any) -> None:
+    model = Tables()
+    export(model, (torch.ones(2, 3),))
+    result = model(torch.ones(2, 3))
+    assert type(result) is torch.Tensor
+    torch.testing.assert_close(result, Tables()(torch.ones(2, 3)))
+
+
 @pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
 @pytest.mark.parametrize("case", CASES)
 def test_state_in_an_object_is_refused_and_the_object_goes_on_as_before(case: str, export: Any) -> None:

@@ -18,6 +18,7 @@ from ts_models import exported
 
 import onnx_ts_legacy
 from onnx_ts_legacy import OnnxExporterError
+from onnx_ts_legacy.errors import CaptureError
 
 T = torch.Tensor
 
@@ -55,6 +56,7 @@ BRANCHES: dict[str, tuple[Callable[[T], T], tuple[int, int], str, Any, Any]] = {
     "strides": (lambda x: x * x.stride(0), (4, 3), "k == 3", (6, 3), (4, 2)),
     "all strides": (lambda x: x * sum(x.t().stride()), (4, 3), "k == 3", (6, 3), (4, 2)),
     "strides of a part": (lambda x: x[:, ::2] * x[:, ::2].stride(0), (4, 3), "k == 3", (6, 3), (4, 4)),
+    "rounded half": (lambda x: x * int(x.shape[0] * 0.5), (4, 2), "0.5 * n == 2.0", (4, 3), (6, 2)),
     "text": (lambda x: x * 2 if str(x.size(0)) == "4" else x, (4, 2), "n == 4", (4, 3), (5, 2)),
 }
 
@@ -64,6 +66,7 @@ ORDERS: dict[str, tuple[Callable[[T], T], tuple[int, int], Sequence[tuple[int, i
     "nothing": (lambda x: x.sum(1) * 0 + x.t().is_contiguous(), (4, 3), [(6, 2)], [(4, 0)]),
     "part": (lambda x: x * 2 if x[:, :2].is_contiguous() else x, (4, 3), [(6, 4)], [(4, 2), (1, 4)]),
     "made by a size": (lambda x: x * 2 if x[:, :2].is_contiguous() else x, (4, 2), [(4, 2)], [(4, 5)]),
+    "turned copy": (lambda x: x * x.t().contiguous().stride(0), (3, 4), [(3, 7)], [(3, 1), (4, 4), (3, 0)]),
     "always": (lambda x: x * 2 if x.is_contiguous() else x, (4, 2), [(4, 2), (1, 1), (6, 3)], []),
 }
 
@@ -96,12 +99,23 @@ def test_an_order_that_makes_no_difference_is_no_condition(recwarn: pytest.Warni
     assert [str(warning.message) for warning in recwarn] == []
 
 
+OF_MEMORY = (
+    lambda x: x * x.untyped_storage().nbytes(),
+    lambda x: x * len(x.untyped_storage()),
+    lambda x: x * x[1:].storage().size(),
+)
+
+
+@pytest.mark.parametrize("read", [*OF_MEMORY, lambda x: x * x[1:].storage_offset()])
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+def test_how_a_tensor_of_dynamic_size_lies_in_memory_is_refused_with_the_line(read: Callable[[T], T]) -> None:
+    line = f"{__file__}:{read.__code__.co_firstlineno}"
+    with pytest.raises(CaptureError, match=rf"a size decides.*storage.*{line}"):
+        onnx_ts_legacy.export(read, (torch.randn(4, 3),), input_names=["x"], dynamic_axes={"x": {1: "k"}})
+
+
 def test_the_size_of_a_storage_is_warned_of_with_its_line() -> None:
-    for read in (
-        lambda x: x * x.untyped_storage().nbytes(),
-        lambda x: x * len(x.untyped_storage()),
-        lambda x: x * x[1:].storage().size(),
-    ):
+    for read in OF_MEMORY:
         with pytest.warns(torch.jit.TracerWarning, match="storage is a Python value") as caught:
             onnx_ts_legacy.export(read, (torch.randn(4, 3),))
         places = [(w.filename, w.lineno) for w in caught if "storage is a Python value" in str(w.message)]

@@ -8,7 +8,8 @@ import itertools
 import pytest
 
 from onnxops_decomp.exporting.sizes.conditions import condition_holds, simplified
-from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size
+from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
+from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, value_of_size
 
 CONDITIONS = {
     ("s >= 4", "2*s % 4 == 0", "2*s == 4*(s//2)", "s > 3"): ["s >= 4", "s % 2 == 0"],
@@ -51,6 +52,39 @@ def test_short_conditions_say_the_same(texts: tuple[str, ...]) -> None:
     for point in itertools.product(range(1, 24), repeat=len(names)):
         sizes = dict(zip(names, point, strict=True))
         assert _all_hold(before, sizes) == _all_hold(after, sizes), sizes
+
+
+# As torch writes them, and what they are for n = 7.
+OF_TORCH = {
+    "0.5*ToFloat(n)": 3.5,
+    "FloorToInt(FloatTrueDiv(ToFloat(n), 2.0))": 3,
+    "CeilToInt(IntTrueDiv(n, 2))": 4,
+    "TruncToInt(-1*IntTrueDiv(n, 2))": -3,
+    "TruncToFloat(IntTrueDiv(n, 2))": 3.0,
+    "RoundToInt(IntTrueDiv(n, 3))": 2,
+    "RoundDecimal(IntTrueDiv(n, 3), 1)": 2.3,
+    "CleanDiv(2*n, 7)": 2,
+    "CeilDiv(n, 4)": 2,
+    "ModularIndexing(n, 2, 2)": 1,
+    "PowByNatural(n, 2)": 49,
+    "FloatPow(ToFloat(n), 2.0)": 49.0,
+    "OpaqueUnaryFn_sqrt(n + 2)": 3.0,
+    "Abs(Identity(-1*n))": 7,
+    "ceiling(n/2)": 4,
+}
+
+
+@pytest.mark.parametrize("text", OF_TORCH)
+def test_what_torch_computes_of_sizes_is_read(text: str) -> None:
+    tree = parsed_size(text)
+    assert tree is not None
+    assert value_of_size(tree, {"n": 7}) == OF_TORCH[text]
+
+
+def test_a_condition_that_cannot_be_read_is_reported() -> None:
+    with pytest.warns(UserWarning, match=r"cannot check them:\n  unheard_of"):
+        constraints = SizeConstraints(["unheard_of(n) > 2", "n != 7"])
+    assert constraints.conditions == ("n != 7",)
 
 
 def _all_hold(trees: list[ast.expr], sizes: dict[str, int]) -> bool:

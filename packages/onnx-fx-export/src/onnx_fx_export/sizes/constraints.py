@@ -19,7 +19,6 @@ from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.sizes.size_one import is_about_one
 from onnx_fx_export.sizes.small import larger_sizes
 from onnx_fx_export.torch_private import guard_texts, is_decided_by_data
-from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import (
     CONSTRAINTS_KEY,
     Dims,
@@ -66,7 +65,7 @@ def size_constraints(
     texts = [text for text in dict.fromkeys(guard_texts(program)) if not (facts.right_for_one and is_about_one(text))]
     translated = {text: _translated(text, inputs, leaves) for text in texts}
     guards = [guard for guard in translated.values() if guard is not None and parsed_size(guard) is not None]
-    _warn_of_unread([text for text, guard in translated.items() if guard is None or parsed_size(guard) is None])
+    unread = [text for text, guard in translated.items() if guard is None or parsed_size(guard) is None]
     names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
     least = {names[symbol]: size for symbol, size in facts.least.items()}
     conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
@@ -77,21 +76,14 @@ def size_constraints(
             conditions.extend(_without_refuted(text, tried))
     for fact in facts.conditions or ():
         conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
-    conditions.extend(relation for fact in assumptions if (relation := _relation(fact)) is not None)
-    return SizeConstraints(text for text in conditions if _says_something(text))
+    conditions.extend(map(_relation, assumptions))
+    return SizeConstraints([*(text for text in conditions if _says_something(text)), *unread])
 
 
 def _normal(text: str) -> str | None:
     """Return a condition as Python writes it; None if it is more than arithmetic."""
     tree = parsed_size(text)
     return None if tree is None else ast.unparse(tree)
-
-
-def _warn_of_unread(texts: Sequence[str]) -> None:
-    """Report conditions that cannot be written in terms of the model, instead of dropping them silently."""
-    if texts:
-        listed = "\n".join(f"  {text}" for text in texts)
-        warn_user(f"The model is right where these conditions hold, and its program cannot check them:\n{listed}")
 
 
 def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:
@@ -213,17 +205,21 @@ def _translated(text: str, inputs: Mapping[str, Dims], leaves: Sequence[str]) ->
     return None if unknown or "L[" in translated else translated
 
 
-def _relation(fact: Any) -> str | None:
+def _relation(fact: Any) -> str:
+    """Return a fact as a condition of Python's, or as SymPy writes it."""
+    if isinstance(fact, sympy.Or | sympy.And):
+        joint = " or " if isinstance(fact, sympy.Or) else " and "
+        return joint.join(f"({_relation(part)})" for part in fact.args)
     signs = {"Ne": "!=", "Unequality": "!=", "Eq": "==", "Equality": "=="}
     sign = getattr(fact, "rel_op", None) or signs.get(type(fact).__name__)
-    return None if sign is None else f"{fact.lhs} {sign} {fact.rhs}"
+    return str(fact) if sign is None else f"{fact.lhs} {sign} {fact.rhs}"
 
 
 def _says_something(text: str) -> bool:
-    """Tell whether a text is a condition that can be checked, and not one that holds for all sizes."""
+    """Tell whether a text is a condition, and not one that holds for all sizes."""
     tree = parsed_size(text)
     if isinstance(tree, ast.BoolOp) or tree is None:
-        return tree is not None
+        return text != "True"
     if not isinstance(tree, ast.Compare):
         return False
     symbols = {name: dimension_symbol(name) for name in names_in_size(tree)}

@@ -10,6 +10,7 @@ import torch
 
 from onnx_ts_legacy.capture.size_decisions import SizeDecision, conditions_of, evaluated
 from onnx_ts_legacy.errors import DynamicDimensionError
+from onnx_ts_legacy.graph.parts import node_inputs
 from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.shapes.metadata import Metadata
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm
@@ -19,6 +20,15 @@ from onnx_ts_legacy.state.numbers import truth_of_relation
 from onnx_ts_legacy.state.values import Tensor
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import order_relations
+
+# Their results show their first operand, with strides that follow from its own.
+_VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("alias", "detach", "diagonal", "expand", "expand_as", "movedim", "narrow", "numpy_T", "permute", "select"),
+        *("slice", "swapaxes", "swapdims", "t", "transpose", "unsqueeze", "view", "view_as"),
+    )
+)
 
 __all__ = ["chunk_conditions", "decided_conditions", "squeeze_conditions"]
 
@@ -120,6 +130,9 @@ def _relations(context: ConversionContext, value: Any, decision: SizeDecision) -
     if decision.of_strides:
         found = zip(_form(context, value.unique()).stride(), decision.answer, strict=True)
         yield from (_truth(context, stride == answer) for stride, answer in found)
+        if _is_laid_out_by_sizes(context, value):
+            symbols = set().union(*(_expression(context, n).free_symbols for n in _form(context, value.unique()).shape))
+            yield from (sympy.Ge(symbol, 2) for symbol in sorted(symbols, key=str))
         return
     conditions = conditions_of(value, decision)
     if not conditions:
@@ -128,6 +141,23 @@ def _relations(context: ConversionContext, value: Any, decision: SizeDecision) -
         number = evaluated(term, lambda tensor: _form(context, tensor).shape)
         relation = _truth(context, number if isinstance(number, torch.SymBool | bool) else number != 0)
         yield relation if is_true or relation is None else sympy.Not(relation)
+
+
+def _is_laid_out_by_sizes(context: ConversionContext, value: Any) -> bool:
+    """Tell whether a tensor has other strides than those known of it where a size is 0 or 1.
+
+    These are taken for larger ones. ``x.t().contiguous()`` is no copy where a size of ``x`` is 1, and has the strides
+    of ``x`` there.
+    """
+    node = value.node()
+    while node.kind() in _VIEWS:
+        value = node.inputsAt(0)
+        node = value.node()
+    if node.kind() == "prim::Param":
+        return False
+    read = [context.env.get(operand.unique()) for operand in (value, *node_inputs(node))]
+    forms = [tensor.fake for tensor in read if isinstance(tensor, Tensor)]
+    return not all(map(context.metadata.is_contiguous, forms))
 
 
 def _order_relations(context: ConversionContext, value: Any, decision: SizeDecision) -> Iterator[sympy.Basic]:

@@ -42,7 +42,8 @@ _INDEX = f"A tensor or size is used as a Python integer here, by range(), a list
 _OF_CONSTANTS = ("torch.tensor results", "torch.as_tensor results")
 _THREAD = "A thread of the model's calls torch here, which a trace does not record. Call it in forward itself."
 _OFFSET = f"storage_offset() of a part of a tensor is a Python value. {_CONSTANT}"
-_STORAGE = f"The size of a tensor's storage is a Python value. {_CONSTANT} Use x.numel() * x.element_size()."
+_INSTEAD = "Use x.numel() * x.element_size()."
+_STORAGE = f"The size of a tensor's storage is a Python value. {_CONSTANT} {_INSTEAD}"
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 _TEXT = f"A tensor is written as text here. {_CONSTANT}"
 # What torch's own modules check of what they are given, and torchvision's of images and of the number of boxes, which
@@ -246,15 +247,22 @@ class FrozenValues:
     def storage(self, usual: Callable[[], int]) -> int:
         """Return how large the memory of a tensor is, a Python value that sizes decide."""
         if not self._is_muted:
-            self.tell(_STORAGE, _asking_place())
+            self._tell_memory(_STORAGE, f"the size of a tensor's storage ({_INSTEAD.lower()[:-1]})", _asking_place())
         return usual()
 
     def offset(self, tensor: torch.Tensor, usual: Callable[[], int]) -> int:
         """Return where a tensor starts in its memory, a Python value that sizes and indices decide."""
         answer = usual()
         if answer and not self._is_muted and not _in_a_check():
-            self.tell(_OFFSET, _place())
+            self._tell_memory(_OFFSET, "storage_offset()", _place())
         return answer
+
+    def _tell_memory(self, text: str, what: str, place: Place | None) -> None:
+        """Note a number that follows from how a tensor lies in memory, which is another one for other sizes."""
+        if place is not None and self._is_dynamic:
+            self._decided.setdefault(f"{what} at {place}", Cause.SIZE)
+        else:
+            self.tell(text, place)
 
     def bytes(self, tensor: torch.Tensor, usual: Callable[[], int]) -> Any:
         """Return the bytes of a tensor's elements, a number that the trace records as following from its sizes."""

@@ -210,7 +210,8 @@ class Metadata:
             self._canonical[key] = TensorForm(dtype, sizes, strides)
         return self._canonical[key]
 
-    def _is_contiguous(self, form: TensorForm) -> bool:
+    def is_contiguous(self, form: TensorForm) -> bool:
+        """Tell whether a tensor has the strides and offset of a new one."""
         known = self._contiguous.get(id(form))
         if known is None:
             offset = form.storage_offset()
@@ -243,7 +244,7 @@ class Metadata:
         view = known_view(function, args, kwargs)
         if view is not None:
             return self.strided(args[0].dtype, *view), 0
-        form = known_form(function, args, kwargs, self._is_contiguous)
+        form = known_form(function, args, kwargs, self.is_contiguous)
         return None if form is None else (self.empty(*form), None)
 
     def _run(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int | None]:

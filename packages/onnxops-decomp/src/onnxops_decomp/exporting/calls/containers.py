@@ -66,7 +66,7 @@ def _children(value: Any) -> list[Any] | None:
 def _register(kind: type, value: Any) -> bool:
     """Register one class; return whether torch can take it apart now."""
     if dataclasses.is_dataclass(kind):
-        torch.export.register_dataclass(kind)
+        torch.export.register_dataclass(kind, serialized_type_name=_serialized_name(kind))
         return True
     return _register_subclass(kind, value)
 
@@ -80,9 +80,17 @@ def _register_subclass(kind: type, value: Any) -> bool:
         kind,
         _flattened,
         lambda items, context: _restored(kind, list(items), *context),
+        serialized_type_name=_serialized_name(kind),
+        to_dumpable_context=list,
+        from_dumpable_context=tuple,
         flatten_with_keys_fn=_flattened_with_keys,
     )
     return True
+
+
+def _serialized_name(kind: type) -> str:
+    """Return the name by which torch.export.save writes of a class."""
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 _BASES = (list, tuple, dict, collections.UserDict)

@@ -121,8 +121,7 @@ def _make(folder: Path) -> None:
 
 def _write(record: ExportRecord, folder: Path, page: bool, captured: bool, failure: OnnxExporterError | None) -> None:
     if captured and record.captured is not None:
-        with replaced_file(folder / "exported_program.pt2") as beside:
-            torch.export.save(record.captured, beside)
+        _save(record.captured, folder / "exported_program.pt2")
     profile = _profile_text(record.profiler)
     if profile is not None:
         write_text(folder / "onnx_export_profile.txt", profile)
@@ -134,6 +133,18 @@ def _write(record: ExportRecord, folder: Path, page: bool, captured: bool, failu
             record.replaced,
         )  # fmt: skip
         write_report(page_of, folder)
+
+
+def _save(program: torch.export.ExportedProgram, file: Path) -> None:
+    try:
+        with replaced_file(file) as beside:
+            torch.export.save(program, beside)
+    except NotImplementedError as error:
+        # torch names the class of a container, and a function of its own to call for it.
+        raise SaveError(
+            f"The captured program cannot be written to {file}: {error} For a dataclass call "
+            "torch.export.register_dataclass with serialized_type_name=, or leave dump_exported_program out."
+        ) from error
 
 
 @contextmanager

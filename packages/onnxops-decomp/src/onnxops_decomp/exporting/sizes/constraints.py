@@ -35,6 +35,8 @@ class SizeConstraints:
     """
 
     def __init__(self, conditions: Iterable[str], places: Mapping[str, str] | None = None) -> None:
+        conditions = list(conditions)
+        _warn_of_unread([text for text in conditions if parsed_size(text) is None])
         self.conditions = tuple(simplified(conditions))
         self.places = {short: place for text, place in (places or {}).items() for short in simplified([text])}
         self._parsed = [(text, tree) for text in self.conditions if (tree := parsed_size(text)) is not None]
@@ -88,6 +90,13 @@ class SizeConstraints:
                     f"The model was captured for {text}, but is called with {known}. Export it with an example of "
                     "such sizes, or without code that depends on them."
                 )
+
+
+def _warn_of_unread(texts: Sequence[str]) -> None:
+    """Report conditions that cannot be checked, instead of dropping them silently."""
+    if texts:
+        listed = "\n".join(f"  {text}" for text in texts)
+        warn_user(f"The model is right where these conditions hold, and its program cannot check them:\n{listed}")
 
 
 def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[str, int]) -> None:

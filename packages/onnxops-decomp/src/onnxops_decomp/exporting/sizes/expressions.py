@@ -52,13 +52,31 @@ _STRUCTURE = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Con
 
 # SymPy's and torch's names of what Python has operators or other names for.
 _AS_OPERATORS: dict[str, type[ast.operator]] = {
+    "CleanDiv": ast.FloorDiv,
+    "FloatPow": ast.Pow,
     "FloatTrueDiv": ast.Div,
     "FloorDiv": ast.FloorDiv,
     "IntTrueDiv": ast.Div,
     "Mod": ast.Mod,
+    "PowByNatural": ast.Pow,
     "PythonMod": ast.Mod,
 }
-_AS_FUNCTIONS = {"Max": "max", "Min": "min"}
+_AS_FUNCTIONS = {
+    "Abs": "abs",
+    "CeilToInt": "ceil",
+    "FloorToInt": "floor",
+    "Max": "max",
+    "Min": "min",
+    "OpaqueUnaryFn_sqrt": "sqrt",
+    "RoundDecimal": "round",
+    "RoundToInt": "round",
+    "TruncToFloat": "trunc",
+    "TruncToInt": "trunc",
+    "ceiling": "ceil",
+}
+# Python computes with numbers of both kinds.
+_AS_THEY_ARE = ("Identity", "ToFloat")
+_AS_TEXTS = {"CeilDiv": "-(-({0}) // ({1}))", "ModularIndexing": "({0}) // ({1}) % ({2})"}
 
 
 class _InPython(ast.NodeTransformer):
@@ -67,6 +85,10 @@ class _InPython(ast.NodeTransformer):
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name in _AS_OPERATORS and len(node.args) == 2:
             return ast.BinOp(node.args[0], _AS_OPERATORS[name](), node.args[1])
+        if name in _AS_THEY_ARE and len(node.args) == 1:
+            return node.args[0]
+        if name in _AS_TEXTS:
+            return ast.parse(_AS_TEXTS[name].format(*map(ast.unparse, node.args)), mode="eval").body
         if name in _AS_FUNCTIONS:
             node.func = ast.Name(_AS_FUNCTIONS[name], ast.Load())
         return node

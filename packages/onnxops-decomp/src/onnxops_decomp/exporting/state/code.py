@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["FUNCTIONS", "code_names", "is_read", "line_of", "plain_functions"]
+__all__ = ["FUNCTIONS", "code_names", "is_read", "line_of", "parts_of", "plain_functions"]
 
 _WRAPPERS = (staticmethod, classmethod, types.MethodType)
 #: The classes of which :func:`plain_functions` finds functions.
@@ -22,14 +22,20 @@ _STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_DEREF")
 
 
+def parts_of(value: Any) -> list[Any]:
+    """Return what a property or method calls, which may be a function or an object such as a cache; else the value."""
+    if isinstance(value, property):
+        return [part for part in (value.fget, value.fset, value.fdel) if part is not None]
+    if isinstance(value, _WRAPPERS):
+        return [value.__func__]
+    return [value.func] if isinstance(value, functools.cached_property) else [value]
+
+
 def plain_functions(value: Any) -> list[types.FunctionType]:
     """Return the functions written in Python that a function, method, property or decorated function consists of."""
     if isinstance(value, property):
-        return [part for part in (value.fget, value.fset) if isinstance(part, types.FunctionType)]
-    if isinstance(value, _WRAPPERS):
-        value = value.__func__
-    elif isinstance(value, functools.cached_property):
-        value = value.func
+        return [part for part in parts_of(value) if isinstance(part, types.FunctionType)]
+    (value,) = parts_of(value)
     found: list[types.FunctionType] = []
     while isinstance(value, types.FunctionType) and value not in found:
         found.append(value)

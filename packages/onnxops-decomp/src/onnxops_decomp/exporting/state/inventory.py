@@ -27,6 +27,7 @@ from onnxops_decomp.exporting.state.code import (
     code_names,
     is_read,
     line_of,
+    parts_of,
     plain_functions,
 )
 from onnxops_decomp.exporting.state.containers import (
@@ -336,6 +337,8 @@ class Inventory:
             for name, value in vars(each).items():
                 if isinstance(value, FUNCTIONS):
                     self._all_functions(plain_functions(value), each)
+                    caches = (part for part in parts_of(value) if isinstance(part, _CACHED))
+                    self._waiting.extend((f"{each.__name__}.{name}", cache, each) for cache in caches)
                 elif isinstance(value, _CACHED) or (hasattr(value, "__get__") and _is_users(type(value))):
                     self._waiting.append((f"{each.__name__}.{name}", value, each))
             self._enter(Class(each.__name__, each, each))
