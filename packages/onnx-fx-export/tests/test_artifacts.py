@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import logging
 import re
 import warnings
 from pathlib import Path
@@ -64,7 +65,9 @@ class Tensors(dict):
 
 
 @pytest.mark.parametrize("kind", [Parts, Tensors])
-def test_the_captured_program_is_kept_with_its_containers(kind: Any, tmp_path: Path) -> None:
+def test_the_captured_program_is_kept_with_its_containers(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Sums(torch.nn.Module):
         def forward(self, x, parts):
             first, second = (parts[k] for k in ("first", "second")) if kind is Tensors else vars(parts).values()
@@ -72,8 +75,9 @@ def test_the_captured_program_is_kept_with_its_containers(kind: Any, tmp_path: P
 
     args = (torch.ones(3), kind(first=torch.ones(3), second=torch.zeros(3)))
     export(Sums(), args, dump_exported_program=True, artifacts_dir=tmp_path)
-    with torch.serialization.safe_globals([kind]):
-        result = torch.export.load(tmp_path / "exported_program.pt2").module()(*args)
+    # torch logs that the example is of a class that it does not know, with a format that fails.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.WARNING)
+    result = torch.export.load(tmp_path / "exported_program.pt2").module()(*args)
     assert type(result) is kind
     torch.testing.assert_close(result["first"] if kind is Tensors else result.first, torch.full((3,), 2.0))
 

@@ -52,6 +52,25 @@ class Branch(nn.Module):
         return torch.relu(x) if bool(x.sum() > -99) else x
 
 
+class ScriptedPart(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.jit.script(nn.Linear(3, 2))
+
+    def forward(self, x):
+        return self.layer(x) * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scripted_part_is_refused_with_its_path_and_taken_by_the_fallback() -> None:
+    model = ScriptedPart()
+    with pytest.raises(CaptureError, match=r"'layer' is scripted.*dynamo=False"):
+        export(model, (X,))
+    program = export(model, (X,), fallback=True, dynamic_shapes={"x": {0: "n"}})
+    other = torch.randn(5, 3)
+    torch.testing.assert_close(program(other), model(other))
+
+
 class Loop(nn.Module):
     def forward(self, x):
         for _ in range(int(x[0, 0].abs())):

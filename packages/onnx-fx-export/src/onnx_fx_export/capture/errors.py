@@ -6,12 +6,13 @@ import linecache
 import traceback
 
 import sympy
+import torch
 
 from onnx_fx_export.capture.branches import cond_for, decides
 from onnx_fx_export.errors import CaptureError, DynamicShapeError
 from onnx_fx_export.torch_private import dimension_facts, is_dimension_error, not_the_users, undecided_condition
 
-__all__ = ["capture_error"]
+__all__ = ["capture_error", "scripted_part_error"]
 
 
 def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicShapeError:
@@ -33,6 +34,21 @@ def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicSh
         return CaptureError(f"{about}\ntorch.export says: {text.splitlines()[0]}")
     head = "\n".join(text.splitlines()[:12])
     return CaptureError(f"torch.export cannot capture the model{where} ({type(error).__name__}):\n{head}")
+
+
+def scripted_part_error(model: torch.nn.Module) -> CaptureError | None:
+    """Return what to tell the user of a model that could not be captured and has a scripted part; None if it has none.
+
+    torch.export calls what it captures, and cannot look into TorchScript.
+    """
+    scripted = (path for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule))
+    path = next(scripted, None)
+    if path is None:
+        return None
+    return CaptureError(
+        f"The submodule {path!r} is scripted, and torch.export cannot look into TorchScript. Put the module in its "
+        "place that it was made of, or let the TorchScript exporter take the model (dynamo=False, fallback=True)."
+    )
 
 
 def _asks_for_truth(condition: sympy.Basic, place: str) -> bool:

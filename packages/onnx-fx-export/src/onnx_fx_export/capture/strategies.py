@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
 from onnx_fx_export.capture.comparison import agree_at_other_sizes, compare_at_other_sizes
-from onnx_fx_export.capture.errors import capture_error
+from onnx_fx_export.capture.errors import capture_error, scripted_part_error
 from onnx_fx_export.capture.loops.strategy import record_loops
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
 from onnx_fx_export.capture.open_sizes import record_open
@@ -263,4 +263,4 @@ def captured_by_strategies(request: CaptureRequest, example: Example, declared: 
     first = next(iter(attempts.failures.values()))
     if isinstance(first, OnnxExporterError):
         raise first
-    raise capture_error(first) from first
+    raise scripted_part_error(request.model) or capture_error(first) from first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -100,22 +100,53 @@ def _common_dims(first: ir.Value, second: ir.Value) -> Dims | None:
 
 def _while_loop(lowering: GraphLowering, node: torch.fx.Node) -> Any:
     condition_graph, body_graph, carried, extra = lowering.resolve(node.args)
+    start = _condition(lowering, lowering.op, condition_graph, [*carried, *extra])
+
+    def run(body: OpBuilder, number: ir.Value, inner: Sequence[ir.Value]) -> list[ir.Value]:
+        for before, value in zip(carried, inner, strict=True):
+            if not isinstance(before, ir.Value):
+                mark_number(value)
+        following = [_value(body, v) for v in lowering.nested(body).run(body_graph, [*inner, *extra])]
+        return [_condition(lowering, body, condition_graph, [*following, *extra]), *following]
+
+    return _loop(lowering, "while", carried, run, start=start)
+
+
+def _loop(
+    lowering: GraphLowering,
+    name: str,
+    carried: Sequence[Any],
+    run: Callable[[OpBuilder, ir.Value, Sequence[ir.Value]], list[ir.Value]],
+    *,
+    count: ir.Value | None = None,
+    start: ir.Value | None = None,
+) -> list[ir.Value]:
+    """Write a Loop.
+
+    Args:
+        lowering: The lowering of the graph around it.
+        name: What loops.
+        carried: Values before the first iteration.
+        run: Given a builder, the number of an iteration and the values before it, returns whether there is another one,
+            the values after it, and what it adds to results that are stacked.
+        count: How many iterations there are at most.
+        start: Whether there is any.
+
+    Returns:
+        The values after the last iteration, and the stacked results.
+    """
     op = lowering.op
     initial = [_value(op, value) for value in carried]
-    start = _condition(lowering, op, condition_graph, [*carried, *extra])
     body = op.subgraph()
-    body.input("iteration", _INT64, ())
+    number = body.input("iteration", _INT64, ())
     body.input("condition", _BOOL, ())
     inner = [_like(body, value, "carried", dims_of(value)) for value in initial]
-    for before, value in zip(carried, inner, strict=True):
-        if not isinstance(before, ir.Value):
-            mark_number(value)
-    following = [_value(body, v) for v in lowering.nested(body).run(body_graph, [*inner, *extra])]
-    _check_dtypes("Carried value of while_loop", initial, following)
-    again = _condition(lowering, body, condition_graph, [*following, *extra])
-    graph = body.graph([again, *following], name=op.context.names.new("while_body"))
-    outputs = op.emit_many("Loop", len(initial), None, start, *initial, body=graph)
-    return _results(outputs, following, [dims_of(value) for value in inner])
+    again, *results = run(body, number, inner)
+    _check_dtypes(f"Carried value of {name}", initial, results[: len(initial)])
+    graph = body.graph([again, *results], name=op.context.names.new(f"{name}_body"))
+    outputs = op.emit_many("Loop", len(results), count, start, *initial, body=graph)
+    stacked = [None if (dims := dims_of(value)) is None else (UNKNOWN_DIM, *dims) for value in results[len(initial) :]]
+    return _results(outputs, results, [*(dims_of(value) for value in inner), *stacked])
 
 
 def _condition(lowering: GraphLowering, op: OpBuilder, graph_module: torch.fx.GraphModule, inputs: Any) -> ir.Value:
@@ -141,20 +172,14 @@ def _looped(
     scanned: Sequence[ir.Value],
     extra: Sequence[Any],
 ) -> list[ir.Value]:
-    """Run a graph over rows that may be none, for which ONNX Runtime has no Scan; it gives nothing for each row."""
-    op = lowering.op
-    initial = [_value(op, value) for value in carried]
-    body = op.subgraph()
-    number = body.input("iteration", _INT64, ())
-    body.input("condition", _BOOL, ())
-    inner = [_like(body, value, "carried", dims_of(value)) for value in initial]
-    rows = [body.Gather(value, number, axis=0) for value in scanned]
-    following = [_value(body, v) for v in lowering.nested(body).run(graph_module, [*inner, *rows, *extra])]
-    _check_dtypes("Carried value of a loop", initial, following)
-    graph = body.graph([body.constant(True), *following], name=op.context.names.new("rows_body"))
-    count = op.Gather(op.Shape(scanned[0]), 0, axis=0)
-    outputs = op.emit_many("Loop", len(initial), count, None, *initial, body=graph)
-    return _results(outputs, following, [dims_of(value) for value in inner])
+    """Run a graph over rows that may be none, for which ONNX Runtime has no Scan."""
+
+    def run(body: OpBuilder, number: ir.Value, inner: Sequence[ir.Value]) -> list[ir.Value]:
+        rows = [body.Gather(value, number, axis=0) for value in scanned]
+        results = lowering.nested(body).run(graph_module, [*inner, *rows, *extra])
+        return [body.constant(True), *(_value(body, value) for value in results)]
+
+    return _loop(lowering, "rows", carried, run, count=lowering.op.Gather(lowering.op.Shape(scanned[0]), 0, axis=0))
 
 
 def _map(lowering: GraphLowering, node: torch.fx.Node) -> Any:
