@@ -23,6 +23,7 @@ import torch
 from onnx_fx_export.sizes.lengths import homes_of
 from onnx_fx_export.torch_private import scan
 from onnxops_core.exporting import replaced
+from onnxops_decomp.exporting import codes_in
 
 __all__ = ["has_loops", "scanned_loops"]
 
@@ -348,30 +349,35 @@ def scanned_loops(model: torch.nn.Module) -> Iterator[None]:
 def _rewritten(model: torch.nn.Module) -> Iterator[tuple[types.FunctionType, types.CodeType]]:
     for home in homes_of(model):
         file = getattr(home, "__file__", None)
-        codes = _codes(file) if file else {}
+        codes = _codes(file, "".join(linecache.getlines(file))) if file else {}
         if not codes:
             continue
         for function in _functions(home):
-            code = codes.get(function.__code__.co_firstlineno)
+            code = codes.get(function.__code__)
             if code is not None and code.co_freevars == function.__code__.co_freevars:
                 yield function, code
 
 
 @functools.lru_cache(maxsize=64)
-def _codes(file: str) -> dict[int, types.CodeType]:
-    """Return the code of the functions of a file with loops that can be scans, by the line at which they begin."""
-    source = "".join(linecache.getlines(file))
+def _codes(file: str, source: str) -> dict[types.CodeType, types.CodeType]:
+    """Return the code of the functions of a file with loops that can be scans, by their own.
+
+    Args:
+        file: Its path.
+        source: What it holds now, which may no longer be what runs.
+    """
     if "in range(" not in source:
         return {}
-    found: dict[int, types.CodeType] = {}
+    found: dict[types.CodeType, types.CodeType] = {}
     tree = ast.parse(source)
+    own = {(c.co_firstlineno, c.co_name): c for c in codes_in(compile(tree, file, "exec", dont_inherit=True))}
     for node in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         rewriter = _Rewriter(node)
         rewriter.visit(node)
         if rewriter.count:
             _Joins(rewriter.lists).visit(node)
-            found[first] = _compiled(node, file)
+            found[own[first, node.name]] = _compiled(node, file)
     return found
 
 

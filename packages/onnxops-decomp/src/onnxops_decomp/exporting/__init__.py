@@ -105,7 +105,7 @@ from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_siz
 from onnxops_decomp.exporting.sizes.layouts import order_relations
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
 from onnxops_decomp.exporting.state.contents import KeptContents
-from onnxops_decomp.exporting.state.identities import identities_of_numbers
+from onnxops_decomp.exporting.state.identities import codes_in, identities_of_numbers
 from onnxops_decomp.exporting.state.inventory import Inventory, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
@@ -236,6 +236,7 @@ __all__ = [
     "choice_arguments",
     "chosen_by_data",
     "class_name",
+    "codes_in",
     "collected_shapes",
     "condition_holds",
     "constants_to_nodes",

@@ -19,15 +19,16 @@ from typing import Any
 
 from onnxops_core.exporting import replaced
 
-__all__ = ["identities_of_numbers"]
+__all__ = ["codes_in", "identities_of_numbers"]
 
 _CALLED = "onnxops_decomp: is"
 _IS = dis.opmap["IS_OP"]
 # Of larger numbers CPython makes a new object each time.
 _LARGEST = 256
 _NUMBERS = (bool, int)
-# What may do something each time, and the calls that do not.
+# What may do something each time or defines functions, and the calls that do neither.
 _ONCE = (ast.Await, ast.Call, ast.NamedExpr, ast.Yield, ast.YieldFrom)
+_ONCE += (ast.DictComp, ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.SetComp)
 _SIZES = ("dim", "numel", "size")
 _active = threading.local()
 
@@ -69,8 +70,10 @@ def _rewritten(function: Any, calls: bool) -> types.CodeType | None:
     if not isinstance(function, types.FunctionType) or not _asks(function.__code__):
         return None
     code = function.__code__
-    found = _codes(code.co_filename, calls).get((code.co_firstlineno, code.co_qualname))
-    return found if found is not None and found.co_freevars == code.co_freevars else None
+    # Exporters give code another name, by which torch notes its lines.
+    written = code.replace(co_name=code.co_qualname.rpartition(".")[2])
+    found = _codes(code.co_filename, "".join(linecache.getlines(code.co_filename)), calls).get(written)
+    return None if found is None else found.replace(co_name=code.co_name)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -88,26 +91,29 @@ def _asks(code: types.CodeType) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _codes(file: str, calls: bool) -> dict[tuple[int, str], types.CodeType | None]:
-    """Return the code of the functions of a file, by first line and name; None where these belong to several.
+def _codes(file: str, source: str, calls: bool) -> dict[types.CodeType, types.CodeType]:
+    """Return what stands for the code of the functions of a file, by their own, which may no longer be what runs.
 
     Args:
         file: Its path.
+        source: What it holds now.
         calls: Whether a call stands for ``is``, and not an expression.
     """
     try:
-        tree = _Comparisons(_call if calls else _expression).visit(ast.parse("".join(linecache.getlines(file))))
-        with warnings.catch_warnings():
-            # What is called is a text until it is replaced.
-            warnings.simplefilter("ignore", SyntaxWarning)
-            module = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
+        tree = ast.parse(source)
+        before = _compiled(tree, file)
+        # Both have the same functions in the same order.
+        after = _linked(_compiled(_Comparisons(_call if calls else _expression).visit(tree), file))
     except SyntaxError:
         return {}
-    found: dict[tuple[int, str], types.CodeType | None] = {}
-    for code in _inner(_linked(module)):
-        key = (code.co_firstlineno, code.co_qualname)
-        found[key] = None if key in found else code
-    return found
+    return dict(zip(codes_in(before), codes_in(after), strict=True))
+
+
+def _compiled(tree: ast.Module, file: str) -> types.CodeType:
+    with warnings.catch_warnings():
+        # What is called is a text until it is replaced.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
 
 
 def _linked(code: types.CodeType) -> types.CodeType:
@@ -119,11 +125,12 @@ def _linked(code: types.CodeType) -> types.CodeType:
     return code.replace(co_consts=tuple(map(constant, code.co_consts)))
 
 
-def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code of the functions that code defines, and of those within them."""
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield constant
-            yield from _inner(constant)
+            yield from codes_in(constant)
 
 
 def _call(left: ast.expr, right: ast.expr) -> ast.expr:

@@ -42,8 +42,13 @@ def type_tests(functions: Iterable[Any], *, attributes: bool = False) -> list[st
         attributes: Whether attributes that only tensors have tell numbers from them, too.
     """
     plain = [function for function in functions if isinstance(function, FunctionType)]
-    found = (line for function in plain for line in (*_dispatches(function), *_tests_of(function.__code__, attributes)))
+    found = (line for function in plain for line in (*_dispatches(function), *_lines_of(function.__code__, attributes)))
     return list(dict.fromkeys(found))
+
+
+def _lines_of(code: CodeType, attributes: bool) -> Iterator[str]:
+    # The same code in another file is equal.
+    yield from (f"{code.co_filename}:{line}" for line in _tests_of(code, attributes))
 
 
 def _dispatches(function: FunctionType) -> tuple[str, ...]:
@@ -55,7 +60,7 @@ def _dispatches(function: FunctionType) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=8192)
-def _tests_of(code: CodeType, attributes: bool) -> tuple[str, ...]:
+def _tests_of(code: CodeType, attributes: bool) -> tuple[int, ...]:
     words = _WORDS | _ATTRIBUTE_WORDS if attributes else _WORDS
     # What dataclasses generate compares their own class only.
     is_generated = code.co_filename == "<string>" and code.co_name.startswith("__")
@@ -65,11 +70,11 @@ def _tests_of(code: CodeType, attributes: bool) -> tuple[str, ...]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError):
-        return (f"{code.co_filename}:{first}",) if code_names(code) & words else ()
+        return (first,) if code_names(code) & words else ()
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     found = [*_tests(tree, parents), *(_attribute_tests(tree) if attributes else ())]
     lines = sorted(node.lineno for node in found if not _is_in_a_message(node, parents))
-    return tuple(f"{code.co_filename}:{first + line - 1}" for line in lines)
+    return tuple(first + line - 1 for line in lines)
 
 
 def _compares_classes(code: CodeType) -> bool:
