@@ -244,7 +244,7 @@ def test_code_that_does_something_else_for_symbolic_sizes_is_refused_with_its_li
         )
 
 
-@pytest.mark.filterwarnings("ignore:.*part of the declared sizes")
+@pytest.mark.filterwarnings("ignore:.*some of the declared sizes")
 @pytest.mark.parametrize("rows", [4, 6])
 def test_the_identity_of_a_size_is_a_condition(rows) -> None:
     def function(x):
