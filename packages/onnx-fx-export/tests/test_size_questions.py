@@ -305,6 +305,23 @@ def test_a_total_that_is_asked_about_may_be_as_small_as_its_parts() -> None:
         program(new, mask[:, :3], past)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("case", ["squeezed", "first rows"])
+def test_what_calls_of_a_captured_program_take_for_granted_is_a_condition(case, strict) -> None:
+    class Cut(torch.nn.Module):
+        def forward(self, x):
+            return x.squeeze(0) + 1 if case == "squeezed" else x[:2].sum(0) * x[:2].shape[0]
+
+    model, shapes = Cut(), {"x": {0: torch.export.Dim("n")}}
+    captured = torch.export.export(model, (torch.randn(5, 3),), dynamic_shapes=shapes, strict=strict)
+    with pytest.warns(UserWarning, match="size 1"):
+        program = export(captured)
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(program(x), model(x))
+    with pytest.raises(InvalidArgumentError, match="captured for"):
+        program(torch.randn(1, 3))
+
+
 def test_a_declared_minimum_of_a_captured_program_is_kept() -> None:
     def shapes():
         return ({0: Dim("n", min=3)}, {0: Dim("m")})

@@ -32,6 +32,7 @@ from onnx_fx_export.inputs.arguments import (
 )
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
 from onnx_fx_export.sizes.dimension_names import name_output_axes
+from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.torch_private import whole_bounds
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_core.exporting import conversion_settings, warn_user
@@ -158,7 +159,7 @@ class ExportRequest:
                 if self.given[name]:
                     raise InvalidArgumentError(f"An ExportedProgram is captured already: leave out {name}.")
             _warn_of_one_tensor(self.model)
-            return Captured(CapturedProgram(self.model), self.input_names)
+            return Captured(CapturedProgram(self.model, SizeFacts.of_graph(self.model)), self.input_names)
         module = self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model)
         check_devices(module, self.args, self.kwargs or {})
         absent = left_out(inspect.signature(module.forward), self.args, self.kwargs or {})

@@ -10,10 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sympy
+import torch
 
 from onnx_fx_export.sizes.questions import SizeQuestion, conditions_for_small_sizes, conditions_on_layout
 from onnx_fx_export.sizes.small import least_sizes, sizes_tried
-from onnx_fx_export.sizes.trial_runs import TrialRuns
+from onnx_fx_export.sizes.trial_runs import TrialRuns, user_values
 
 __all__ = ["SizeFacts"]
 
@@ -37,6 +38,19 @@ class SizeFacts:
     least: Mapping[str, int] = dataclasses.field(default_factory=dict)
     tried: Sequence[Mapping[str, int]] = ()
     right_for_one: bool = False
+
+    @classmethod
+    def of_graph(cls, program: torch.export.ExportedProgram) -> SizeFacts:
+        """Find out what the calls of a program that the user captured take for granted.
+
+        What the code of the model asked is not known any more.
+
+        Warns:
+            UserWarning: If the program is not right for size 1 of a dynamic dimension.
+        """
+        trials = TrialRuns(program, torch.nn.Module(), ((), {}), wanted=False)
+        conditions, apart = conditions_for_small_sizes(trials, [{} for _ in user_values(program)], ())
+        return cls(conditions, apart)
 
     @classmethod
     def found(

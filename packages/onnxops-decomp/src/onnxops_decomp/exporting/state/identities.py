@@ -27,8 +27,10 @@ _IS = dis.opmap["IS_OP"]
 _LARGEST = 256
 _NUMBERS = (bool, int)
 # What may do something each time or defines functions, and the calls that do neither.
-_ONCE = (ast.Await, ast.Call, ast.NamedExpr, ast.Yield, ast.YieldFrom)
-_ONCE += (ast.DictComp, ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.SetComp)
+_ONCE = (
+    *(ast.Await, ast.Call, ast.NamedExpr, ast.Yield, ast.YieldFrom),
+    *(ast.DictComp, ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.SetComp),
+)
 _SIZES = ("dim", "numel", "size")
 _active = threading.local()
 
