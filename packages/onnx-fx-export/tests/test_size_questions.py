@@ -13,7 +13,7 @@ from torch.export import Dim
 from onnx_fx_export import DynamicShapeError, InvalidArgumentError, export
 from onnx_fx_export.inputs.arguments import FunctionModule
 
-APART = "treats size 1 of a dynamic dimension apart"
+APART = "treats size 1 of a dynamic dimension differently"
 
 
 class SpecialForOne(torch.nn.Module):
