@@ -32,6 +32,17 @@ def test_guards_are_texts_over_input_sizes() -> None:
     assert "L['x'].size()[0] > 5" in guard_texts(program)
 
 
+def test_guards_call_extremes_as_python_does() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if min(x.shape[0], x.shape[1]) > 5 else x
+
+    dims = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    program = torch.export.export(Model(), (torch.ones(8, 9),), dynamic_shapes=(dims,), strict=False)
+    texts = guard_texts(program)
+    assert any(text.startswith("min(") for text in texts), texts
+
+
 def test_writes_are_noted_of_tensors_without_data_and_their_views() -> None:
     written, read = fake_like([torch.ones(2, 3), torch.ones(2, 3)])
     with Writes() as writes:

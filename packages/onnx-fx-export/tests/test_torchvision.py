@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torchvision_operators
 from detection_models import MODELS, apart
 from torch.utils import _pytree as pytree
@@ -68,4 +69,52 @@ def test_boxes_are_suppressed_by_category_however_many_there_are(monkeypatch: py
 
     assert library.batched_nms is batched_nms
     for arguments in (example(8), example(40), example(5, best=0.2), example(120)):
+        torch.testing.assert_close(program(*arguments), model(*arguments))
+
+
+def expand_masks(mask: torch.Tensor, padding: int) -> tuple[torch.Tensor, float]:
+    return F.pad(mask, (padding,) * 4), (mask.shape[-1] + 2 * padding) / mask.shape[-1]
+
+
+def expand_boxes(boxes: torch.Tensor, scale: float) -> torch.Tensor:
+    center, half = (boxes[:, 2:] + boxes[:, :2]) * 0.5, (boxes[:, 2:] - boxes[:, :2]) * 0.5 * scale
+    return torch.cat([center - half, center + half], 1)
+
+
+def paste_masks_in_image(masks: torch.Tensor, boxes: torch.Tensor, img_shape: tuple[int, int]) -> torch.Tensor:
+    """One mask after the other, as torchvision defines it."""
+    masks, scale = expand_masks(masks, 1)
+    pasted = masks.new_zeros(len(masks), 1, *img_shape)
+    for mask, image, (left, top, right, bottom) in zip(
+        masks, pasted, expand_boxes(boxes, scale).long().tolist(), strict=True
+    ):
+        size = max(bottom - top + 1, 1), max(right - left + 1, 1)
+        resized = F.interpolate(mask[None], size=size, mode="bilinear", align_corners=False)[0, 0]
+        y0, y1, x0, x1 = max(top, 0), min(bottom + 1, img_shape[0]), max(left, 0), min(right + 1, img_shape[1])
+        image[0, y0:y1, x0:x1] = resized[y0 - top : y1 - top, x0 - left : x1 - left]
+    return pasted
+
+
+class Pasting(torch.nn.Module):
+    def forward(self, image: torch.Tensor, masks: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+        height, width = image.shape[-2:]
+        library: Any = sys.modules["torchvision.models.detection.roi_heads"]
+        return library.paste_masks_in_image(masks, boxes, (height, width))
+
+
+def test_masks_are_pasted_into_images_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = {"expand_masks": expand_masks, "expand_boxes": expand_boxes}
+    library = SimpleNamespace(paste_masks_in_image=paste_masks_in_image, **functions)
+    monkeypatch.setitem(sys.modules, "torchvision.models.detection.roi_heads", library)
+    model = Pasting()
+
+    def example(count: int, height: int, width: int) -> tuple[torch.Tensor, ...]:
+        corner = torch.rand(count, 2) * torch.tensor([width, height]) - 4
+        boxes = torch.cat([corner, corner + torch.rand(count, 2) * 12], 1)
+        return torch.zeros(3, height, width), torch.rand(count, 1, 7, 7), boxes
+
+    program = export(model, example(3, 20, 30), dynamic_shapes=({1: "height", 2: "width"}, {0: "n"}, {0: "n"}))
+
+    assert library.paste_masks_in_image is paste_masks_in_image
+    for arguments in (example(3, 20, 30), example(5, 33, 17), example(2, 9, 40)):
         torch.testing.assert_close(program(*arguments), model(*arguments))

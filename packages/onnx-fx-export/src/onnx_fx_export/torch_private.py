@@ -82,8 +82,12 @@ ACCESS = torch.ops.export.access_subclass_inner_tensor.default
 
 
 def guard_texts(program: torch.export.ExportedProgram) -> list[str]:
-    """Return the guards on input sizes as Python text over ``L['x'].size()[0]`` (``_guards_code``)."""
-    return list(getattr(program, "_guards_code", None) or ())
+    """Return the guards on input sizes as Python text over ``L['x'].size()[0]`` (``_guards_code``).
+
+    torch 2.15 calls the smaller of two sizes ``torch.sym_min``, earlier releases ``min``.
+    """
+    texts = getattr(program, "_guards_code", None) or ()
+    return [re.sub(r"\btorch\.sym_(min|max)\(", r"\1(", text) for text in texts]
 
 
 def hint_of(number: torch.SymBool | torch.SymInt) -> Any:
