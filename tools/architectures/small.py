@@ -200,7 +200,40 @@ def _complete(config: Any) -> None:
     for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
         if isinstance(getattr(config, key, None), int) and getattr(config, key) >= 100:
             setattr(config, key, 1)
+    _fit_heads(config)
+    _fit_rotary_sections(config)
     config.use_cache = False
+
+
+# Names of the width of an inner part over that of the model, of its heads, and of the width of one.
+_EXPANDED = (
+    ("expand", "num_heads", "head_dim"),
+    ("mamba_expand", "mamba_n_heads", "mamba_d_head"),
+    ("mamba_expand", "n_mamba_heads", "mamba_headdim"),
+)
+
+
+def _fit_heads(config: Any) -> None:
+    """Give the heads the width that the rest of a configuration leaves them, in place."""
+    known = vars(config)
+    for expand, heads, width in _EXPANDED:
+        if all(isinstance(known.get(name), int) for name in (expand, heads)) and width in known:
+            setattr(config, width, known[expand] * config.hidden_size // known[heads])
+    if "qk_head_dim" in known and "qk_nope_head_dim" in known:
+        config.qk_head_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
+
+
+_AXES = ("time", "height", "width")
+
+
+def _fit_rotary_sections(config: Any) -> None:
+    """Divide the rotated part of a head among time, height and width, in place."""
+    rope = vars(config).get("rope_parameters")
+    if not isinstance(rope, dict) or "rope_type" not in rope or not hasattr(config, "num_attention_heads"):
+        return
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    pairs, parts = int(head * rope.get("partial_rotary_factor", 1.0)) // 2, len(rope.get("mrope_section", _AXES))
+    rope["mrope_section"] = [pairs // parts + (part < pairs % parts) for part in range(parts)]
 
 
 def _is_by_layer(name: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tools.architectures.judge import judged
 from tools.architectures.page import page_text
+from tools.architectures.small import small_model
 
 # Decoders with sliding windows and with experts, encoders and decoders, attention without softmax, images, sound.
 CLASSES = [
@@ -33,6 +35,20 @@ def test_a_class_is_right_at_other_sizes(name: str) -> None:
 
 def test_a_class_that_cannot_be_built_is_no_success() -> None:
     assert judged("transformers", "NoSuchModel").verdict == "not built"
+
+
+@pytest.mark.parametrize("name", ["Mamba2Model", "LongcatFlashModel", "GlmImageTextModel"])
+def test_sizes_of_a_small_model_that_follow_from_others_fit(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = small_model("transformers", name, lambda model: model(input_ids=torch.ones(2, 12, dtype=torch.int64)))
+    assert isinstance(model, getattr(transformers, name))
+
+
+def test_a_class_that_draws_random_numbers_is_not_compared() -> None:
+    pytest.importorskip("transformers")
+    found = judged("transformers", "ViTMAEModel")
+    assert found.verdict == "not built"
+    assert "random numbers" in found.reason
 
 
 def test_the_page_tells_of_each_class_and_counts_them() -> None:
