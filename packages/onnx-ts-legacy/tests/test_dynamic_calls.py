@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from ts_models import exported, n
 
+import onnx_ts_legacy
 from onnxops_core.exporting import unfused_layers
 
 ARGUMENTS = "xyzw"
@@ -234,3 +235,17 @@ def test_a_call_takes_other_sizes(name: str, opset: int) -> None:
             input_names=list(ARGUMENTS[:count]),
             dynamic_axes=axes_of(case),
         )
+
+
+def test_distances_are_nearer_to_the_true_ones_than_those_of_pytorch_where_the_number_of_rows_is_dynamic() -> None:
+    """PyTorch multiplies matrices for more than 25 rows, which loses digits where rows are far from zero."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(40, 4, generator=generator) + 1e5 for _ in range(2))
+    program = onnx_ts_legacy.export(
+        torch.cdist, (x[:3], y[:4]), input_names=["x", "y"], dynamic_axes={"x": {0: "n"}, "y": {0: "m"}}
+    )
+    found, true = program(x, y)[0], torch.cdist(x.double(), y.double())
+    torch.testing.assert_close(found, true.float())
+    # What rounding the squares of the lengths makes of a root.
+    largest = (4 * torch.finfo(torch.float32).eps * x.norm(dim=1).max() ** 2).sqrt()
+    assert 1e6 * (found - true).abs().max() < (torch.cdist(x, y) - true).abs().max() < 2 * largest
