@@ -138,3 +138,41 @@ def test_a_part_of_a_row_is_gathered_by_its_elements():
     program = export(Columns(), (torch.randn(2, 5, 4), torch.tensor([1, 4])))
 
     assert operators(program).count("GatherElements") == 1
+
+
+def new_gelu(x):
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def gelu_of_squares(x):
+    return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
+
+
+def of_another_slope(x):
+    return x * 0.5 * (1.0 + torch.tanh(0.7 * x * (1 + 0.044715 * x * x)))
+
+
+def of_another_half(x):
+    return x * 0.6 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
+
+
+class Hidden(torch.nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.function = torch.nn.Linear(4, 6), function
+
+    def forward(self, x):
+        return self.function(self.linear(x)) + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "count"), [(new_gelu, 1), (gelu_of_squares, 1), (of_another_slope, 0), (of_another_half, 0)]
+)
+def test_gelu_by_tanh_is_one_node_for_onnxruntime_however_it_is_written(function, count):
+    model, x = Hidden(function), torch.randn(3, 5, 4)
+    program = export(model, (x,), target="onnxruntime")
+
+    assert operators(program).count("FastGelu") == count
+    assert operators(program).count("Tanh") == 1 - count
+    torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
