@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+import onnxops_decomp
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, op_spec
 from onnxops_decomp.spec.traits import Trait, has_trait, operators_with
 
@@ -99,3 +104,24 @@ def test_random_operators_are_those_that_onnx_calls_so() -> None:
 
 def test_operators_of_other_domains_have_no_traits() -> None:
     assert not has_trait("Reshape", Trait.RESHAPES, "com.microsoft")
+
+
+def listed_operators(tree: ast.Module) -> Iterator[tuple[int, list[str]]]:
+    """The collections at the top of a module that list operators, other than tables of functions: line and names."""
+    for statement in tree.body:
+        value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+        listed = [value]
+        if isinstance(value, ast.Dict):
+            listed = [*value.keys] if all(isinstance(each, ast.Constant) for each in value.values) else []
+        nodes = [node for each in listed if each is not None for node in ast.walk(each)]
+        names = [node.value for node in nodes if isinstance(node, ast.Constant) and node.value in NEWEST]
+        if len(names) > 2:  # fewer are the names of a pair, or of functions of SymPy
+            yield statement.lineno, names
+
+
+def test_what_holds_for_operators_is_listed_in_the_table_alone() -> None:
+    root = Path(onnxops_decomp.__file__).parent
+    # What a runtime does to an operator is a fact of the runtime.
+    files = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in ("spec", "runtimes")]
+    found = [(path.name, *each) for path in files for each in listed_operators(ast.parse(path.read_text()))]
+    assert found == []
