@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from onnxops_decomp.builder.forms import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.formulas.operands import arange, dim_sizes, halves, rank_of, repeat, static_ints
+from onnxops_decomp.formulas.loops import repeat_one
+from onnxops_decomp.formulas.operands import arange, dim_sizes, halves, rank_of, static_ints
 from onnxops_decomp.spec.inference import dims_of, is_nonnegative
 from onnxops_decomp.spec.traits import Trait, has_trait
 
@@ -146,7 +147,7 @@ def _scatter_combined(
         combined = b.emit(_COMBINE[reduction], b.GatherElements(state, where, axis=axis), what)
         return b.ScatterElements(state, where, combined, axis=axis)
 
-    return repeat(op, data, op.newest.size(indices, axis), step)
+    return repeat_one(op, data, op.newest.size(indices, axis), step)
 
 
 @adapter("ScatterElements", below=18)
@@ -188,7 +189,7 @@ def _scatter_rows(op: OpBuilder, data: ir.Value, indices: ir.Value, updates: ir.
         where, what = b.Gather(tuples, index, axis=0), b.Gather(rows, index, axis=0)
         return b.ScatterND(state, where, b.emit(_COMBINE[reduction], b.GatherND(state, where), what))
 
-    return repeat(op, data, count, step)
+    return repeat_one(op, data, count, step)
 
 
 @adapter("ScatterND", below=18)

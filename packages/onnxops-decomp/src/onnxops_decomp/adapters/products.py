@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxops_decomp.builder.forms import adapter
-from onnxops_decomp.formulas.operands import rank_of, repeat
+from onnxops_decomp.formulas.loops import repeat_one
+from onnxops_decomp.formulas.operands import rank_of
 from onnxops_decomp.formulas.products import einsum
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def matmul_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
     # Term after term, because runtimes add up integers as doubles. There may be none.
     nothing = newest.Mul(newest.Mul(newest.ReduceSum(left, [columns]), newest.ReduceSum(right, [rows])), 0)
-    total = repeat(op, nothing, newest.size(left, columns), step)
+    total = repeat_one(op, nothing, newest.size(left, columns), step)
     gone = [axis for axis, rank in ((-2, ranks[0]), (-1, ranks[1])) if rank == 1]
     return newest.Squeeze(total, gone) if gone else total
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.builder.sizes import Size
 
-__all__ = ["Step", "repeat"]
+__all__ = ["Step", "repeat", "repeat_one"]
+
+# So many steps are written one after the other.
+_UNROLLED = 4
 
 Step = Callable[["OpBuilder", ir.Value, list[ir.Value]], tuple[Sequence[ir.Value], Sequence[ir.Value]]]
 
@@ -71,3 +74,19 @@ def _sized(op: OpBuilder, stacked: ir.Value, sizes: Sequence[Size]) -> ir.Value:
     result = op.reshape(stacked, sizes)
     op.set_dims(result, dims or [op.dim(size) for size in sizes])
     return result
+
+
+def repeat_one(
+    op: OpBuilder, state: ir.Value, count: Size, step: Callable[[OpBuilder, ir.Value, ir.Value], ir.Value]
+) -> ir.Value:
+    """Apply ``step(op, state, index)`` with the indices from 0 to ``count - 1``, index as a vector of one element."""
+    newest = op.newest
+    if isinstance(count, int) and count <= _UNROLLED:
+        for number in range(count):
+            state = step(newest, state, newest.constant([number]))
+        return state
+
+    def whole(body: OpBuilder, index: ir.Value, states: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
+        return [step(body, states[0], body.Unsqueeze(index, [0]))], []
+
+    return repeat(newest, count, [state], whole)[0][0]

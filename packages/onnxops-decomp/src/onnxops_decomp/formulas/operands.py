@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.builder.sizes import Size
 
-__all__ = ["arange", "broadcast_sizes", "dim_sizes", "halves", "odd", "rank_of", "repeat", "static_ints"]
+__all__ = ["arange", "broadcast_sizes", "dim_sizes", "halves", "odd", "rank_of", "static_ints"]
 
 _INT64 = ir.DataType.INT64
 
@@ -104,29 +104,6 @@ def _wider(op: OpBuilder, a: Size, b: Size) -> Size:
         # A static size other than 1 decides.
         return a if isinstance(a, int) else b
     return op.newest.size_max(a, b)
-
-
-_UNROLLED = 4
-
-Step = Callable[["OpBuilder", ir.Value, ir.Value], ir.Value]
-
-
-def repeat(op: OpBuilder, state: ir.Value, count: Size, step: Step) -> ir.Value:
-    """Apply ``step(op, state, index)`` with the indices from 0 to ``count - 1``, index as a vector of one element."""
-    newest = op.newest
-    if isinstance(count, int) and count <= _UNROLLED:
-        for number in range(count):
-            state = step(newest, state, newest.constant([number]))
-        return state
-    body = newest.subgraph()
-    index, running = body.input("index", _INT64, ()), body.input("running", ir.DataType.BOOL, ())
-    before = body.input("before", op.dtype(state), dims_of(state))
-    after = step(body, before, body.Unsqueeze(index, [0]))
-    graph = body.graph([running, after], name="repeat")
-    trips = newest.constant(count) if isinstance(count, int) else count
-    result = newest.emit_many("Loop", 1, trips, newest.constant(True), state, body=graph)[0]
-    result.shape = None if state.shape is None else ir.Shape(state.shape.dims)
-    return result
 
 
 def odd(op: OpBuilder, x: ir.Value, value: ir.Value) -> ir.Value:

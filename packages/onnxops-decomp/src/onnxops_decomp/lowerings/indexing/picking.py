@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.errors import LoweringError
-from onnxops_decomp.lowerings.layout.joining import broadcast_sizes
+from onnxops_decomp.lowerings.layout.joining import torch_broadcast_sizes
 from onnxops_decomp.lowerings.layout.shapes import axis_in, flattened, unsqueeze_at
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.inference import dims_of, same_dim
@@ -108,7 +108,7 @@ def _broadcast_masked(op: OpBuilder, indices: list[ir.Value], of_masks: Sequence
 
 def stacked_indices(op: OpBuilder, plan: IndexPlan) -> tuple[ir.Value, int]:
     """Return the broadcast indices with the indexed axes as last dimension, and the rank of the broadcast part."""
-    sizes = broadcast_sizes(op, plan.indices)
+    sizes = torch_broadcast_sizes(op, plan.indices)
     columns = [op.Unsqueeze(op.expand(index, sizes), [len(sizes)]) for index in plan.indices]
     return op.Concat(*columns, axis=len(sizes)), len(sizes)
 
@@ -241,7 +241,7 @@ def take_along_dim(op: OpBuilder, self: ir.Value, indices: ir.Value, dim: int | 
         return op.GatherElements(flattened(op, self), flattened(op, indices), axis=0)
     rank = op.rank(self)
     axis = axis_in(rank, dim)
-    wide = broadcast_sizes(op, [self, indices])
+    wide = torch_broadcast_sizes(op, [self, indices])
 
     def with_own_axis(value: ir.Value) -> list[Size]:
         return [*wide[:axis], op.size(value, axis), *wide[axis + 1 :]]
@@ -272,7 +272,7 @@ def as_mask(op: OpBuilder, mask: ir.Value) -> ir.Value:
 
 @lowering(aten.masked_select.default)
 def masked_select(op: OpBuilder, self: ir.Value, mask: ir.Value) -> ir.Value:
-    sizes = broadcast_sizes(op, [self, mask])
+    sizes = torch_broadcast_sizes(op, [self, mask])
     value, wide = (flattened(op, op.expand(x, sizes)) for x in (self, as_mask(op, mask)))
     return op.Compress(value, wide)
 

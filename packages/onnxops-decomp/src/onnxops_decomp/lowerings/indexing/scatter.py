@@ -18,7 +18,7 @@ from onnxops_decomp.lowerings.indexing.picking import (
     plan_index,
     stacked_indices,
 )
-from onnxops_decomp.lowerings.layout.joining import broadcast_sizes
+from onnxops_decomp.lowerings.layout.joining import torch_broadcast_sizes
 from onnxops_decomp.lowerings.layout.shapes import axis_in, flattened, unsqueeze_at
 from onnxops_decomp.lowerings.layout.slicing import from_start, take_slice
 from onnxops_decomp.lowerings.registry import lowering
@@ -334,7 +334,7 @@ def put(op: OpBuilder, self: ir.Value, index: ir.Value, source: ir.Value, accumu
 
 @lowering(aten.masked_scatter.default)
 def masked_scatter(op: OpBuilder, self: ir.Value, mask: ir.Value, source: ir.Value) -> ir.Value:
-    sizes = broadcast_sizes(op, [self, mask])
+    sizes = torch_broadcast_sizes(op, [self, mask])
     self, mask = (op.expand(x, sizes) for x in (self, as_mask(op, mask)))
     rows = nonzero_rows(op, mask)
     count = op.Shape(rows, start=1, end=2)

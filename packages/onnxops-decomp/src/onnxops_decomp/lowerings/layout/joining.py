@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.builder.sizes import Size
 
-__all__ = ["broadcast_sizes", "concatenate"]
+__all__ = ["concatenate", "torch_broadcast_sizes"]
 
 aten = torch.ops.aten
 
@@ -124,7 +124,7 @@ def repeat_interleave_tensor(
 # ---- broadcasting of several tensors
 
 
-def broadcast_sizes(op: OpBuilder, tensors: Sequence[ir.Value]) -> list[Size]:
+def torch_broadcast_sizes(op: OpBuilder, tensors: Sequence[ir.Value]) -> list[Size]:
     """Return the sizes that ``tensors`` broadcast to; a dynamic size is taken to differ from 1, as torch does."""
     rank = max(op.rank(tensor) for tensor in tensors)
     result: list[Size] = []
@@ -138,7 +138,7 @@ def broadcast_sizes(op: OpBuilder, tensors: Sequence[ir.Value]) -> list[Size]:
 
 @lowering(aten.broadcast_tensors.default)
 def broadcast_tensors(op: OpBuilder, tensors: Sequence[ir.Value]) -> list[ir.Value]:
-    sizes = broadcast_sizes(op, tensors)
+    sizes = torch_broadcast_sizes(op, tensors)
     return [op.expand(tensor, sizes) for tensor in tensors]
 
 

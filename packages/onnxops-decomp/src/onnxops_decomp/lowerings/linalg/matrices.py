@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.lowerings.complex.numbers import joined, multiplied, parts, reciprocal
 from onnxops_decomp.lowerings.complex.structure import prod_dim
-from onnxops_decomp.lowerings.layout.joining import broadcast_sizes
+from onnxops_decomp.lowerings.layout.joining import torch_broadcast_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,7 +223,7 @@ def same_batch(op: OpBuilder, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Va
     stacks = [(grid, value) for grid, value in zip(grids, (a, b), strict=True) if grid.batch]
     batch = stacks[0][0].batch if stacks else []
     if len(stacks) > 1:
-        batch = broadcast_sizes(op, [_batch_only(op, grid, value) for grid, value in stacks])
+        batch = torch_broadcast_sizes(op, [_batch_only(op, grid, value) for grid, value in stacks])
     first, second = (
         grid.marked(op.expand(value, [*batch, *grid.sizes[grid.rank - 2 :]]))
         for grid, value in zip(grids, (a, b), strict=True)

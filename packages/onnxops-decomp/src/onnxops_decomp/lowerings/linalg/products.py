@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.formulas.loops import repeat
-from onnxops_decomp.lowerings.layout.joining import broadcast_sizes
+from onnxops_decomp.lowerings.layout.joining import torch_broadcast_sizes
 from onnxops_decomp.lowerings.layout.shapes import axis_in
 from onnxops_decomp.lowerings.linalg.matrices import DOUBLE, INT64, Grid, identity_like, wide
 from onnxops_decomp.lowerings.registry import lowering
@@ -24,7 +24,7 @@ _TAYLOR_DEGREE = 15
 
 @lowering(aten.linalg_cross.default)
 def linalg_cross(op: OpBuilder, self: ir.Value, other: ir.Value, *, dim: int = -1) -> ir.Value:
-    sizes = broadcast_sizes(op, [self, other])
+    sizes = torch_broadcast_sizes(op, [self, other])
     axis = axis_in(len(sizes), dim)
     a, b = op.expand(self, sizes), op.expand(other, sizes)
     # Component i is a[i+1] * b[i+2] - a[i+2] * b[i+1].

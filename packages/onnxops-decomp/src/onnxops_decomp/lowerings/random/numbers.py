@@ -13,7 +13,7 @@ from onnxops_decomp.builder.sizes import INT64_MAX
 from onnxops_decomp.dtypes import to_ir, to_torch
 from onnxops_decomp.formulas.loops import repeat
 from onnxops_decomp.lowerings.layout.creation import scalar
-from onnxops_decomp.lowerings.layout.joining import broadcast_sizes
+from onnxops_decomp.lowerings.layout.joining import torch_broadcast_sizes
 from onnxops_decomp.lowerings.layout.shapes import flattened
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.significands import SIGNIFICAND_BITS
@@ -152,7 +152,7 @@ def bernoulli(op: OpBuilder, self: ir.Value, p: Operand | None = None) -> ir.Val
 
 @lowering(aten.normal.Tensor_Tensor)
 def normal(op: OpBuilder, mean: ir.Value, std: ir.Value) -> ir.Value:
-    numbers = standard_normal(op, broadcast_sizes(op, [mean, std]), op.dtype(mean))
+    numbers = standard_normal(op, torch_broadcast_sizes(op, [mean, std]), op.dtype(mean))
     return op.Add(op.Mul(numbers, op.cast(std, op.dtype(mean))), mean)
 
 
@@ -261,7 +261,7 @@ def poisson(op: OpBuilder, self: ir.Value, generator: object = None) -> ir.Value
 @lowering(aten.binomial.default)
 def binomial(op: OpBuilder, count: ir.Value, prob: ir.Value, generator: object = None) -> ir.Value:
     """Count the successes of as many trials."""
-    sizes = broadcast_sizes(op, [count, prob])
+    sizes = torch_broadcast_sizes(op, [count, prob])
     trials, chance = (op.expand(op.cast(value, _DOUBLE), sizes) for value in (count, prob))
 
     def step(body: OpBuilder, i: ir.Value, state: list[ir.Value]) -> tuple[list[ir.Value], list[ir.Value]]:
