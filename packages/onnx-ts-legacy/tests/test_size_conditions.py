@@ -387,3 +387,43 @@ def test_the_graph_refuses_what_breaks_a_condition_if_it_is_asked_to(case: str, 
     torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), model(x))
     with pytest.raises(Exception, match=f"size_check: {condition}"):
         session.run(None, {"x": np.zeros((wrong, 2), np.float32)})
+
+
+@torch.jit.script
+def added_where_it_is_one_row(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    if s.size(0) == 1:
+        y = x + s
+    else:
+        y = x
+    return y
+
+
+@torch.jit.script
+def added_unless_it_has_rows(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    if s.size(0) != 1:
+        y = x * s.mean()
+    elif s.size(1) == 1:
+        y = x - s
+    else:
+        y = x + s.sum(1)
+    return y
+
+
+@pytest.mark.parametrize("rows", [1, 2], ids=["one in the example", "two in the example"])
+@pytest.mark.parametrize(
+    ("function", "axes", "shapes"),
+    [
+        (added_where_it_is_one_row, [0], [(1, 3), (2, 3), (4, 3)]),
+        (added_unless_it_has_rows, [0, 1], [(1, 1), (1, 3), (4, 1), (2, 5)]),
+    ],
+)
+def test_a_branch_on_a_size_knows_the_size(
+    function: Any, axes: list[int], shapes: list[tuple[int, int]], rows: int
+) -> None:
+    x = torch.randn(2, 3)
+    example = (x, torch.randn(rows, 3))
+    program = onnx_ts_legacy.export(function, example, input_names=["x", "s"], dynamic_axes={"s": axes})
+
+    for shape in shapes:
+        s = torch.randn(shape)
+        torch.testing.assert_close(program(x, s)[0], function(x, s))

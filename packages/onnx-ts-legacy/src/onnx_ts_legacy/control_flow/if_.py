@@ -68,7 +68,8 @@ def _only(results: list[Any]) -> Any:
 
 def _run_branch(context: ConversionContext, block: Any, condition: RuntimeBool, truth: bool) -> Branch:
     branch = Branch(context.op.subgraph())
-    with context.heap.branch() as changes, context.writing_to(branch.op):
+    assuming = context.metadata.assuming(condition.relation, truth)
+    with context.heap.branch() as changes, context.writing_to(branch.op), assuming:
         _narrow(context, condition, truth)
         try:
             branch.results = context.run_block(block, [])

@@ -6,9 +6,10 @@ Then the call is tried with several sizes, and what came out the same every time
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -53,6 +54,7 @@ class Metadata:
         self._at_least_one: list[torch.SymInt] = []
         self._known: dict[Any, tuple[Any, int | None]] = {}
         self._contiguous: dict[int, tuple[bool, TensorForm]] = {}
+        self._assumed: dict[sympy.Basic, sympy.Basic] = {}
 
     @functools.cached_property
     def _mode(self) -> private.FakeTensorMode:
@@ -226,6 +228,8 @@ class Metadata:
         Returns:
             The results, tensors as their forms, and the position of the argument whose memory they show, or None.
         """
+        if self._assumed:
+            args, kwargs = pytree.tree_map(self._with_assumed, (args, kwargs))
         key = _call_key(function, args, kwargs)
         if key in self._known:
             return self._known[key]
@@ -239,6 +243,28 @@ class Metadata:
         else:
             _forget_fakes((args, kwargs))
         return result, position
+
+    @contextlib.contextmanager
+    def assuming(self, relation: sympy.Basic | None, truth: bool) -> Iterator[None]:
+        """Take sizes for the numbers that a relation makes them, if it is of this truth, in the calls of the body."""
+        before, found = self._assumed, _equations(relation, truth)
+        self._assumed = {**before, **found}
+        try:
+            yield
+        finally:
+            self._assumed = before
+
+    def _with_assumed(self, value: Any) -> Any:
+        if isinstance(value, torch.SymInt):
+            number = self.symbols.expression(value).xreplace(self._assumed)
+            return int(number) if number.is_Integer else value
+        if not isinstance(value, TensorForm) or value.layout != torch.strided:
+            return value
+        sizes, strides = ([self._with_assumed(each) for each in part] for part in (value.shape, value.stride()))
+        if all(size is before for size, before in zip(sizes, value.shape, strict=True)):
+            return value
+        is_plain = self.is_contiguous(value)
+        return self.empty(value.dtype, sizes) if is_plain else self.strided(value.dtype, sizes, strides)
 
     def _by_rule(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, int | None] | None:
         view = known_view(function, args, kwargs)
@@ -543,3 +569,19 @@ def _evaluated(size: int | torch.SymInt, values: Mapping[str, int], unknown: int
         return size
     expression = size.node.expr
     return int(expression.xreplace({s: values.get(str(s), unknown) for s in expression.free_symbols}))
+
+
+def _equations(relation: sympy.Basic | None, truth: bool) -> dict[sympy.Basic, sympy.Basic]:
+    """Return the symbols that a relation of this truth makes equal to numbers."""
+    match relation:
+        case sympy.Not():
+            return _equations(relation.args[0], not truth)
+        case sympy.And() if truth:
+            return {symbol: number for part in relation.args for symbol, number in _equations(part, True).items()}
+        case sympy.Or() if not truth:
+            return {symbol: number for part in relation.args for symbol, number in _equations(part, False).items()}
+        case sympy.Eq() | sympy.Ne() if isinstance(relation, sympy.Eq) is truth:
+            symbols = [side for side in relation.args if side.is_Symbol]
+            numbers = [side for side in relation.args if side.is_Integer]
+            return dict(zip(symbols, numbers, strict=True)) if len(symbols) == len(numbers) == 1 else {}
+    return {}
