@@ -1,16 +1,19 @@
 """A pytest plugin: what the exporters' tests run in ONNX Runtime is imported, and has to give the same in PyTorch.
 
 By default a spread of the tests is watched, `--round-trips all` watches every one. A model that holds operators of the
-user's own is left out, as is one that is fed other weights than its own.
+user's own is left out, as is one that is fed other weights than its own. With `--keep-models FOLDER` the watched tests
+alone run, and the models that they run are written to the folder.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,6 +34,8 @@ KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "com.microsoft"
 _sources: weakref.WeakKeyDictionary[Any, bytes | str] = weakref.WeakKeyDictionary()
 _imported: weakref.WeakKeyDictionary[Any, _Imported | None] = weakref.WeakKeyDictionary()
 _failures: list[str] | None = None
+_kept: Path | None = None
+"""Folder for the models that watched tests run."""
 
 
 class _Imported:
@@ -176,6 +181,17 @@ def _watched(run: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _keep(source: bytes | str) -> None:
+    """Write a model to the folder of kept ones, unless its weights lie beside it."""
+    import onnx
+
+    assert _kept is not None
+    data = source if isinstance(source, bytes) else Path(source).read_bytes()
+    model = onnx.load_from_string(data)
+    if not any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
+        (_kept / f"{hashlib.sha256(data).hexdigest()[:16]}.onnx").write_bytes(data)
+
+
 def _install() -> None:
     """Let every session of this process remember its model."""
     import onnxruntime
@@ -190,6 +206,8 @@ def _install() -> None:
         source = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         if (len(source) if isinstance(source, bytes) else os.path.getsize(source)) < LARGEST:
             _sources[self] = source
+        if _kept is not None and _failures is not None:
+            _keep(source)
 
     __init__.__wrapped__ = made  # type: ignore[attr-defined]
     kind.__init__ = __init__
@@ -205,6 +223,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="import the models that these of the exporters' tests run, and compare: some (default), all, or none",
     )
 
+    parser.addoption("--keep-models", metavar="FOLDER", help="run watched tests alone, and write their models there")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--keep-models"):
+        items[:] = [item for item in items if is_watched(item.nodeid, config.getoption("--round-trips"))]
+
 
 def is_watched(nodeid: str, chosen: str) -> bool:
     """Tell whether the models of a test are imported."""
@@ -215,10 +240,14 @@ def is_watched(nodeid: str, chosen: str) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    global _failures
+    global _failures, _kept
     if not is_watched(item.nodeid, item.config.getoption("--round-trips")):
         return (yield)
     _install()
+    folder = item.config.getoption("--keep-models")
+    if folder:
+        _kept = Path(folder)
+        _kept.mkdir(parents=True, exist_ok=True)
     found: list[str] = []
     _failures = found
     try:

@@ -31,6 +31,14 @@ def failures(monkeypatch) -> list[str]:
     return found
 
 
+def test_models_are_kept_where_a_folder_is_named(failures: list[str], monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(round_trips, "_kept", tmp_path)
+    session()
+    session()
+    (kept,) = tmp_path.iterdir()
+    assert onnx.load(kept) == model("Relu")
+
+
 X = {"x": np.array([-1, 2], np.float32)}
 
 
