@@ -83,8 +83,9 @@ def page(
     if files:
         sections += [
             "## Small files",
-            "The models that a spread of the exporters' tests runs in ONNX Runtime, in every engine: how many run and "
-            "give the same, and the operator that stands in the way of the others.",
+            "The models that a spread of the exporters' tests runs in ONNX Runtime, in every engine on random inputs: "
+            "how many run and give the same, and the operator that stands in the way of the others. What draws random "
+            "numbers has `another result`, what takes no such inputs `ModelRunError`.",
             markdown_table(["engine", "files", "in the way"], rows_of_files(files)).replace("---:", "---"),
         ]
     sections += [
