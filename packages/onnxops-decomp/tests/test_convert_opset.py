@@ -348,6 +348,12 @@ def test_the_first_case_of_each_operator_at(opset: int) -> None:
     assert list(outcomes.values()).count("right") > 110
 
 
+def test_a_loss_below_its_opset_keeps_the_reduction_and_the_class_that_it_leaves_out() -> None:
+    cases = {case.name: case for case in onnx_cases()}
+    names = ("test_sce_none", "test_sce_sum", "test_sce_mean_weight_ii_4d", "test_sce_NCd1d2d3_sum_weight_high_ii")
+    assert [outcome(cases[name], 11) for name in names] == ["right"] * 4
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("opset", range(7, 27))
 def test_all_cases_of_onnx_at(opset: int) -> None:

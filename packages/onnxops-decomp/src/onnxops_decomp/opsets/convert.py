@@ -286,7 +286,7 @@ class _GraphConversion:
         try:
             return self._checked(self.standard(node.op_type, inputs, attributes, count), before)
         except LoweringError:
-            body = specified_function(node, self.source, inputs)
+            body = specified_function(node, self.source, inputs, given)
             if body is None:
                 raise
             defaults = {name: each for name, each in body.attributes.items() if each.value is not None}

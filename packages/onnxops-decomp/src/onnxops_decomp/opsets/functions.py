@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -11,13 +11,16 @@ import onnx_ir as ir
 __all__ = ["specified_function"]
 
 
-def specified_function(node: ir.Node, opset: int, operands: Sequence[ir.Value | None]) -> ir.Function | None:
+def specified_function(
+    node: ir.Node, opset: int, operands: Sequence[ir.Value | None], attributes: Mapping[str, ir.Attr]
+) -> ir.Function | None:
     """Return the function that specifies a node, or None if none does.
 
     Args:
         node: A node of ONNX's own domain.
         opset: Opset that it is of.
         operands: Values with the types of its inputs.
+        attributes: Its attributes, those that name one of a function around it filled in.
     """
     if not onnx.defs.has(node.op_type, opset):
         return None
@@ -27,7 +30,10 @@ def specified_function(node: ir.Node, opset: int, operands: Sequence[ir.Value | 
     if not schema.has_context_dependent_function:
         return None
     types = [b"" if value is None else _type(value).SerializeToString() for value in operands]
-    text = schema.get_context_dependent_function(ir.to_proto(node).SerializeToString(), types)
+    asked = ir.to_proto(node)
+    del asked.attribute[:]
+    asked.attribute.extend(ir.to_proto(each) for each in attributes.values())
+    text = schema.get_context_dependent_function(asked.SerializeToString(), types)
     if not text:
         return None
     proto = onnx.FunctionProto.FromString(text)
