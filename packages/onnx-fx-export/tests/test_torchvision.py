@@ -107,10 +107,12 @@ def test_masks_are_pasted_into_images_of_any_size(monkeypatch: pytest.MonkeyPatc
     library = SimpleNamespace(paste_masks_in_image=paste_masks_in_image, **functions)
     monkeypatch.setitem(sys.modules, "torchvision.models.detection.roi_heads", library)
     model = Pasting()
+    torch.manual_seed(0)
 
     def example(count: int, height: int, width: int) -> tuple[torch.Tensor, ...]:
-        corner = torch.rand(count, 2) * torch.tensor([width, height]) - 4
-        boxes = torch.cat([corner, corner + torch.rand(count, 2) * 12], 1)
+        # Each box is partly in the image, as torchvision needs.
+        corner = torch.rand(count, 2) * torch.tensor([width, height]) - 2
+        boxes = torch.cat([corner, corner + torch.rand(count, 2) * 12 + 3], 1)
         return torch.zeros(3, height, width), torch.rand(count, 1, 7, 7), boxes
 
     program = export(model, example(3, 20, 30), dynamic_shapes=({1: "height", 2: "width"}, {0: "n"}, {0: "n"}))
