@@ -36,7 +36,7 @@ EVERY = sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml
         (["docs/reference/options.md"], ["onnxops-decomp"]),
         (["docs/how-to/errors.md"], ["onnx-fx-export", "onnxops-decomp"]),
         (["examples/quickstart.py"], ["onnx-fx-export"]),
-        (["benchmarks/figures.py"], ["onnx-verify"]),
+        (["benchmarks/figures.py"], ["onnx-verify", "onnxops-decomp"]),
         (["packages/onnxops-core/README.md", "packages/onnxops-core/changelog.d/new.added.md"], []),
         (["docs/index.md", "tools/workspace.py", "README.md"], []),
         (["docs/index.md", "noxfile.py"], EVERY),
