@@ -135,7 +135,7 @@ def pytest(
     command = [python, "-m", "pytest", "-c", "pyproject.toml", *arguments]
     env = {}
     if parallel and not session.posargs:
-        command += ["-n", "auto", "--dist", "worksteal"]
+        command += ["-n", "auto", "--dist", "load"]
         env = {"OMP_NUM_THREADS": "1"}
     session.run(*command, external=True, success_codes=success_codes, env=env)
 

@@ -80,7 +80,7 @@ def run_round(package: str, seed: int) -> Round:
     report = RESULTS / f"{package}.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", f"packages/{package}/tests", "-m", "not wide"]
-    command += ["-n", "auto", "--dist", "worksteal", "--random-order-bucket=global", f"--random-order-seed={seed}"]
+    command += ["-n", "auto", "--dist", "load", "--random-order-bucket=global", f"--random-order-seed={seed}"]
     began = time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": str(seed)}
     done = subprocess.run([*command, "-q", f"--junitxml={report}"], check=False, env=environment)

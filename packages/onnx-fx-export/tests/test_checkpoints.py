@@ -199,7 +199,7 @@ BROKEN = {
         "lacks a, which the index says",
     ),
     "no index": (lambda folder: (folder / "m.index.json").write_text("[]"), "no weight_map"),
-    "half a file": (lambda folder: (folder / "m.safetensors").write_bytes(b"half"), "no whole safetensors file"),
+    "half a file": (lambda folder: (folder / "m.safetensors").write_bytes(b"half"), "not a complete safetensors file"),
     "another file": (lambda folder: (folder / "m.pt").write_bytes(b"half"), "torch cannot load"),
 }
 

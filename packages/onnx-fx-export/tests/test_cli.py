@@ -230,7 +230,7 @@ def test_a_wrong_command_exits_with_2(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["factories:constant"], "factories:constant is not a function, but int"),
-    (["factories:misspelt"], "factories:misspelt states 'opset', not an argument"),
+    (["factories:misspelt"], "factories:misspelt gives 'opset', which is not an argument"),
     (["factories:raising"], "factories:raising failed: KeyError: 'weights' (at "),
     (["factories.py:nothing"], "AttributeError: module 'factories' has no attribute 'nothing'"),
     (["factories:plain", "--opset", "99"], "opset_version is a whole number, 7 to 28, not 99"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -109,9 +109,10 @@ class Options:
         found = registry.find(operator, self.opset_version)
         return self.of_torch.find(operator, self.opset_version) if found is None and self.of_torch else found
 
-    def axes_of(self, leaves: Sequence[Leaf]) -> list[Sequence[int]]:
-        """Return the dynamic axes of the tensors among the leaves of a call."""
-        named = names_by_leaf(self.input_names, leaves, ArgumentsError)
+    def axes_of(self, leaves: Sequence[Leaf], absent: Collection[str]) -> list[Sequence[int]]:
+        """Return the dynamic axes of the tensors among the leaves of a call, which leaves some parameters out."""
+        names = [name for name in self.input_names if name not in absent]
+        named = names_by_leaf(names, leaves, ArgumentsError)
         return [
             list(self.dynamic_axes.get(named.get(index, leaf.name), ()))
             for index, leaf in enumerate(leaves)

@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-DynamicAxes = Callable[[Sequence[Leaf]], Sequence[Collection[int]]]
+DynamicAxes = Callable[[Sequence[Leaf], Collection[str]], Sequence[Collection[int]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +154,8 @@ def capture(
         args: Example arguments, a tuple or a single one; a dict at the end holds keyword arguments.
         kwargs: Further keyword arguments.
         state: What becomes of changes that are not tensors: ``"ignore"`` warns of them, else they are refused.
-        dynamic_axes: Given the leaves of the call, returns the dynamic axes of each tensor.
+        dynamic_axes: Given the leaves of the call, and the names of parameters that it leaves out, returns the dynamic
+            axes of each tensor.
         refuses: Whether a trace in which the data or a dynamic size decides a Python value is refused, and not only
             warned of.
 
@@ -385,7 +386,7 @@ def _traced(
     leaves, names = [leaf.value for leaf in named], [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     root, weights = None, list[tuple[str, torch.Tensor]]()
-    rebound, autocast = dict[str, str](), TracedAutocast()
+    rebound, autocast, absent = dict[str, str](), TracedAutocast(), left_out(signature, args, kwargs)
     with (
         onnx_export(),
         unfused_layers(),
@@ -395,7 +396,7 @@ def _traced(
         kept_state(model) as found,
         told_frozen_values(refuses) as frozen,  # sees the calls of the model, not those of the others
     ):
-        begin = partial(frozen.begin, dynamic=dynamic_axes(named) if dynamic_axes is not None else ())
+        begin = partial(frozen.begin, dynamic=() if dynamic_axes is None else dynamic_axes(named, absent))
         at_end = [autocast.note, frozen.close, found.leave]
         flat = _FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
         with frozen.checked(), _explained():
@@ -414,7 +415,7 @@ def _traced(
     call = _call_structure(signature, structure, flat.result_structure)
     return Captured(
         graph, root, "model", inputs, flat.result_names, call, named, weights, rebound, flat.result,
-        left_out(signature, args, kwargs), flat.left_out, _aliases(model),
+        absent, flat.left_out, _aliases(model),
         frozenset(place.path for place in found.places), tuple(frozen.decisions),
     )  # fmt: skip
 
