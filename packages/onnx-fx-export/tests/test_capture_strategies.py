@@ -70,7 +70,7 @@ def test_dynamo_does_not_lose_a_symbolic_method() -> None:
 
 
 def test_a_strategy_that_has_nothing_to_do_says_so() -> None:
-    with pytest.raises(CaptureError, match="capture_repeated_blocks asks for no blocks"):
+    with pytest.raises(CaptureError, match="no list of the model has enough equal members"):
         export(Block(), (torch.ones(2),), strategy="repeated-blocks")
     with pytest.raises(CaptureError, match="no dimension is dynamic"):
         export(Block(), (torch.ones(2),), strategy="measured-kernels")

@@ -60,7 +60,7 @@ def export(
     optimize: bool | Literal["onnxscript"] = True,
     target: Literal["onnxruntime"] | None = None,
     export_modules_as_functions: ModuleClasses = False,
-    capture_repeated_blocks: ModuleClasses = False,
+    capture_repeated_blocks: ModuleClasses | None = None,
     size_checks: bool = False,
     trial_runs: bool = True,
     strategy: Literal[
@@ -118,19 +118,22 @@ def export(
         export_modules_as_functions: Classes of modules whose calls become calls of ONNX functions, or True for all
             modules; equal ones share a function. By default everything is inlined. Needs opset 15.
         capture_repeated_blocks: Classes of modules of which equal ones are captured once, or True for those members
-            of module lists that have an equal. Their forward must do nothing but compute its result.
+            of module lists that have an equal. Their forward must do nothing but compute its result. By default
+            members of lists of eight or more are captured once if it is certain that they do the same; False
+            captures each.
         size_checks: Whether the graph itself refuses sizes that break a condition of ``constraints``, in a node that is
             named after it. The program checks them in any case.
         trial_runs: Whether the model and what was captured of it are run and compared at other sizes, to find out
             whether it is right for those that torch.export takes for special; without that, it refuses them.
         strategy: The only way to capture that may be taken; by default they are tried in order, and
             ``program.capture_strategy`` says which one served. ``"repeated-blocks"`` is for what
-            ``capture_repeated_blocks`` names. ``"non-strict"`` is ``torch.export`` running the model.
-            ``"row-loops"`` makes a loop of each Python loop over rows whose number the data decides, ``"size-loops"`` a
-            scan of each over a dynamic number of steps, and ``"measured-kernels"`` measures the shapes that operators
-            give where torch's own kernels fix sizes or need data. ``"open-sizes"`` keeps symbolic what Python code
-            makes ``int`` or ``float``, and answers questions about how many rows the data leaves as for many. These
-            compare the result with the model. ``"strict"`` is ``torch.export`` with Dynamo.
+            ``capture_repeated_blocks`` names or, by default, what is certain to do the same. ``"non-strict"`` is
+            ``torch.export`` running the model. ``"row-loops"`` makes a loop of each Python loop over rows whose number
+            the data decides, ``"size-loops"`` a scan of each over a dynamic number of steps, and ``"measured-kernels"``
+            measures the shapes that operators give where torch's own kernels fix sizes or need data. ``"open-sizes"``
+            keeps symbolic what Python code makes ``int`` or ``float``, and answers questions about how many rows the
+            data leaves as for many. These compare the result with the model. ``"strict"`` is ``torch.export`` with
+            Dynamo.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some

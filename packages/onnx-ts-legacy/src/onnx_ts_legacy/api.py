@@ -82,7 +82,7 @@ def export(
     external_data: bool | None = None,
     optimize: bool | Literal["onnxscript"] = False,
     target: Literal["onnxruntime"] | None = None,
-    capture_repeated_blocks: bool | Collection[type[torch.nn.Module]] = False,
+    capture_repeated_blocks: bool | Collection[type[torch.nn.Module]] | None = None,
     size_checks: bool = False,
     trial_runs: bool = True,
     strategy: str | None = None,

@@ -61,7 +61,8 @@ class CaptureRequest:
         dynamic_shapes: Declared dynamic dimensions by parameter name, or None.
         output_axes: What ``dynamic_axes`` says of outputs.
         state: What becomes of changes that are not tensors: ``"ignore"`` warns of them, else they are refused.
-        repeated_blocks: Classes of modules of which equal ones are captured once; True for the members of lists.
+        repeated_blocks: Classes of modules of which equal ones are captured once; True for the members of lists, None
+            for those of which that is proven.
         trial_runs: Whether the model and what is captured of it are compared at other sizes.
         strategy: The name of the only strategy that may be taken; None tries them in order.
         stage: Times a part of the capture under a name.
@@ -74,7 +75,7 @@ class CaptureRequest:
     dynamic_shapes: Mapping[str, Any] | None
     output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     state: str = "error"
-    repeated_blocks: ModuleClasses = False
+    repeated_blocks: ModuleClasses | None = None
     trial_runs: bool = True
     strategy: str | None = None
     stage: Stage = lambda name: contextlib.nullcontext()

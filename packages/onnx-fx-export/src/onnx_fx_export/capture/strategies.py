@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
@@ -22,6 +21,7 @@ from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
+from onnx_fx_export.repeats.blocks import has_stacks
 from onnx_fx_export.sizes.fixed import equations_that_fix
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns
@@ -92,7 +92,10 @@ class Strategy:
 
 
 def _no_blocks(attempts: Attempts) -> str:
-    return "" if attempts.request.repeated_blocks else "capture_repeated_blocks asks for no blocks"
+    asked = attempts.request.repeated_blocks
+    if asked is None:
+        return "" if has_stacks(attempts.request.model) else "no list of the model has enough equal members"
+    return "" if asked else "capture_repeated_blocks asks for no blocks"
 
 
 def _never(attempts: Attempts) -> str:
@@ -172,12 +175,37 @@ def _not_for_dynamo(attempts: Attempts) -> str:
 # ---- strategies
 
 
-def _record_non_strict(attempts: Attempts, **how: Any) -> Recorded:
-    recorded = record(attempts.run(**how))
+def _record_non_strict(attempts: Attempts) -> Recorded:
+    return _checked(attempts, record(attempts.run()))
+
+
+def _checked(attempts: Attempts, recorded: Recorded) -> Recorded:
+    """Refuse what may be different from the model and is.
+
+    Raises:
+        CaptureError: If it is.
+    """
     if recorded.doubts and not _agrees(attempts, recorded):
         lines = "\n".join(f"  {line}" for line in recorded.doubts)
         raise CaptureError(f"{_OTHER_CLASSES}\n{lines}")
     return recorded
+
+
+def _record_blocks(attempts: Attempts) -> Recorded:
+    run = attempts.run(blocks=True)
+    try:
+        recorded = _checked(attempts, record(run))
+    except NotRepeatableError:
+        raise
+    except Exception as error:
+        if not run.watched:
+            attempts.failures[NON_STRICT.name] = error
+        raise
+    if run.repetitions:
+        return recorded
+    if attempts.request.repeated_blocks is None and attempts.request.strategy is not None:
+        raise CaptureError(f"The strategy {BLOCKS.name!r} is refused: no block certainly does what another one does.")
+    return recorded if attempts.request.repeated_blocks else dataclasses.replace(recorded, strategy=NON_STRICT.name)
 
 
 def _record_strict(attempts: Attempts) -> Recorded:
@@ -213,7 +241,7 @@ def _record_scanned(attempts: Attempts) -> Recorded:
     return recorded
 
 
-BLOCKS = Strategy("repeated-blocks", _no_blocks, partial(_record_non_strict, blocks=True))
+BLOCKS = Strategy("repeated-blocks", _no_blocks, _record_blocks)
 NON_STRICT = Strategy("non-strict", _never, _record_non_strict)
 LOOPS = Strategy("row-loops", _no_loops, lambda attempts: record_loops(attempts.run))
 SCANNED = Strategy("size-loops", _no_scans, _record_scanned)
@@ -243,6 +271,8 @@ def captured_by_strategies(request: CaptureRequest, example: Example, declared: 
     attempts = Attempts(request, example, declared)
     chosen = STRATEGIES.values() if request.strategy is None else [STRATEGIES[request.strategy]]
     for strategy in chosen:
+        if strategy.name in attempts.failures:
+            continue
         if reason := strategy.refusal(attempts):
             if request.strategy is not None:
                 raise CaptureError(f"The strategy {strategy.name!r} is refused: {reason}.")
@@ -252,15 +282,16 @@ def captured_by_strategies(request: CaptureRequest, example: Example, declared: 
             # Dynamo keeps sizes that int() makes of others variable.
             equations = equations_that_fix(recorded.program, request.specs) if any(request.specs) else []
             if not equations:
-                return recorded, strategy.name
+                return recorded, recorded.strategy or strategy.name
             attempts.failures[strategy.name] = DynamicShapeError.fixed(equations)
         except NotRepeatableError as error:
-            warn_user(f"Repeated blocks are captured one by one: {error}.")
+            if request.repeated_blocks is not None:
+                warn_user(f"Repeated blocks are captured one by one: {error}.")
             if request.strategy is not None:
                 raise CaptureError(f"The strategy {strategy.name!r} is refused: {error}.") from error
         except Exception as error:
             attempts.failures[strategy.name] = error
-    first = next(iter(attempts.failures.values()))
+    first = attempts.failures.get(NON_STRICT.name) or next(iter(attempts.failures.values()))
     if isinstance(first, OnnxExporterError):
         raise first
     raise scripted_part_error(request.model) or capture_error(first) from first

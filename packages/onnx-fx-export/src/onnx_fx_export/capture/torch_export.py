@@ -30,7 +30,10 @@ from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core import onnx_export
 from onnxops_decomp.exporting import Example, WholeCalls, registered_results
 
-__all__ = ["Recorded", "Run", "record"]
+__all__ = ["BLOCK_COPIES", "Recorded", "Run", "record"]
+
+#: The stage in which blocks that were captured once are copied.
+BLOCK_COPIES = "copies of blocks"
 
 
 @dataclasses.dataclass
@@ -45,6 +48,8 @@ class Run:
         blocks: Whether equal blocks are captured once.
         around: Entered around the run.
         calls: The calls of Functions with a ``symbolic`` method, once it has run.
+        repetitions: The number of calls of blocks that were copied instead of captured, once it has run.
+        watched: Whether blocks were watched for that.
     """
 
     request: CaptureRequest
@@ -54,6 +59,8 @@ class Run:
     blocks: bool = False
     around: contextlib.AbstractContextManager[Any] = dataclasses.field(default_factory=contextlib.nullcontext)
     calls: list[SymbolicFunctionCall] = dataclasses.field(default_factory=list)
+    repetitions: int = 0
+    watched: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +72,14 @@ class Recorded:
         state: What is known of its state.
         questions: What the model's code asked of sizes; None if that was not noted.
         doubts: Lines of the model's code that may do something else when they are captured.
+        strategy: The name of the strategy that it amounts to; None for the one that was taken.
     """
 
     program: torch.export.ExportedProgram
     state: StateNotes
     questions: list[SizeQuestion] | None
     doubts: Sequence[str] = ()
+    strategy: str | None = None
 
 
 def record(run: Run) -> Recorded:
@@ -79,7 +88,8 @@ def record(run: Run) -> Recorded:
     Raises:
         Exception: Whatever torch.export or the model raises.
     """
-    if run.blocks:
+    # Where repetition is still to be proven, a capture that starts anew would cost more than it saves.
+    if run.blocks and run.request.repeated_blocks is not None:
         with contextlib.suppress(ParametersNeededError):
             return _record(run, withhold=True)
     return _record(run)
@@ -87,27 +97,12 @@ def record(run: Run) -> Recorded:
 
 def _record(run: Run, *, withhold: bool = False) -> Recorded:
     request, model, strict = run.request, run.request.model, run.strict
-    repeated, questions, keys, numbers = None, None, list[str](), SizesInTensors(model)
+    numbers, repeated = SizesInTensors(model), None
+    if run.blocks and not strict:
+        repeated = RepeatedBlocks(model, request.repeated_blocks, withhold=withhold)
     with onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
-        stack.enter_context(stand_ins())
-        stack.enter_context(possibly_empty_results())
-        if request.has_dynamic_numbers or strict:
-            # A number may be 0 or 1, and Dynamo compares sizes for the model: only guards tell what was asked.
-            stack.enter_context(sizes_unlike_0_and_1())
-        elif any(request.specs):
-            questions = stack.enter_context(noted_questions())
-        if not strict:
-            keys = stack.enter_context(classes_of_numbers())
-            if any(request.specs):
-                stack.enter_context(refused_storage_sizes())
-                stack.enter_context(numbers)
-            for kept in (
-                *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
-                *(texts_of_numbers(), lengths_as_sizes(model), open_extremes()),
-            ):
-                stack.enter_context(kept)
-            if run.blocks:
-                repeated = stack.enter_context(RepeatedBlocks(model, request.repeated_blocks, withhold=withhold))
+        questions, keys = _watch_sizes(run, numbers, stack)
+        stack.enter_context(repeated or contextlib.nullcontext())
         args, kwargs = stack.enter_context(variable_numbers(model, run.example, request.specs))
         for prepared in (named_keywords(model, kwargs), unmarked((args, kwargs)), autocast_inside(model), run.around):
             stack.enter_context(prepared)
@@ -116,13 +111,48 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
         if repeated is not None:
             export = partial(repeated.capture, export)
         beside = recorded_calls(run.calls) if strict else contextlib.nullcontext()
-        program = state.capture(export, (args, kwargs), strict, beside)
+        try:
+            program = state.capture(export, (args, kwargs), strict, beside)
+        finally:
+            if repeated is not None:
+                run.repetitions, run.watched = repeated.repetitions, repeated.watched
         doubts = [*dict.fromkeys(keys), *state.type_tests()]
     numbers.check(program)
     if repeated is not None:
-        repeated.complete(program)
-    notes = state.notes(program, run.example, request.state)
+        with request.stage(BLOCK_COPIES) if repeated.repetitions else contextlib.nullcontext():
+            repeated.complete(program)
+    try:
+        notes = state.notes(program, run.example, request.state)
+    finally:
+        if repeated is not None:
+            repeated.remove()
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = run.calls
     warn_of_squeezed_data(program)
     return Recorded(program, notes, questions, doubts)
+
+
+def _watch_sizes(
+    run: Run, numbers: SizesInTensors, stack: contextlib.ExitStack
+) -> tuple[list[SizeQuestion] | None, list[str]]:
+    """Enter what notes how the code uses sizes, and what stands in for calls; return where questions and doubts go."""
+    request, model, strict = run.request, run.request.model, run.strict
+    questions, keys = None, list[str]()
+    stack.enter_context(stand_ins())
+    stack.enter_context(possibly_empty_results())
+    if request.has_dynamic_numbers or strict:
+        # A number may be 0 or 1, and Dynamo compares sizes for the model: only guards tell what was asked.
+        stack.enter_context(sizes_unlike_0_and_1())
+    elif any(request.specs):
+        questions = stack.enter_context(noted_questions())
+    if not strict:
+        keys = stack.enter_context(classes_of_numbers())
+        if any(request.specs):
+            stack.enter_context(refused_storage_sizes())
+            stack.enter_context(numbers)
+        for kept in (
+            *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
+            *(texts_of_numbers(), lengths_as_sizes(model), open_extremes()),
+        ):
+            stack.enter_context(kept)
+    return questions, keys

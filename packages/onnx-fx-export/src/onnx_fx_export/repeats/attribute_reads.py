@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
+import types
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from torch.utils import _pytree as pytree
+
+from onnxops_decomp.exporting import is_library
 
 __all__ = ["AttributeReads", "equal", "structure"]
 
@@ -21,12 +25,17 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", 
 class AttributeReads:
     """The attributes that a module and those inside it read while :meth:`recorded` is active.
 
+    Args:
+        module: The module.
+        told: Whether it is noted, too, that code asks which module it has.
+
     Attributes:
         pure: False once an attribute was assigned or deleted, or a class does not let itself be watched.
+        told_apart: Whether code of the model asked which module it has: compared it, looked it up, read all it holds.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.pure = True
+    def __init__(self, module: torch.nn.Module, *, told: bool = False) -> None:
+        self.pure, self.told_apart, self._told = True, False, told
         self._modules = dict(module.named_modules(remove_duplicate=False))
         self._names: dict[int, set[str]] = {id(each): set() for each in self._modules.values()}
 
@@ -37,7 +46,7 @@ class AttributeReads:
         try:
             for module, kind in before:
                 try:
-                    object.__setattr__(module, "__class__", _watched(cast(Hashable, kind)))
+                    object.__setattr__(module, "__class__", _watched(cast(Hashable, kind), self._told))
                 except TypeError:
                     self.pure = False
                 _ACTIVE[id(module)] = self
@@ -68,14 +77,24 @@ _ACTIVE: dict[int, AttributeReads] = {}
 
 
 @functools.cache
-def _watched(kind: Any) -> Any:
+def _watched(kind: Any, told: bool) -> Any:
     """Return a subclass whose instances tell what is read of them; nobody else can tell the two apart by name."""
 
     def read(self: torch.nn.Module, name: str) -> Any:
         active = _ACTIVE.get(id(self))
         if active is not None and not name.startswith("__"):
             active.read(self, name)
+        elif active is not None and name == "__dict__":
+            _note_asked(self, sys._getframe(1))
         return kind.__getattribute__(self, name)
+
+    def is_equal(self: torch.nn.Module, other: object) -> Any:
+        _note_asked(self, sys._getframe(1))
+        return kind.__eq__(self, other)
+
+    def digest(self: torch.nn.Module) -> int:
+        _note_asked(self, sys._getframe(1))
+        return int(kind.__hash__(self))
 
     def assign(self: torch.nn.Module, name: str, value: Any) -> None:
         if (active := _ACTIVE.get(id(self))) is not None:
@@ -91,10 +110,17 @@ def _watched(kind: Any) -> Any:
         "__getattribute__": read,
         "__setattr__": assign,
         "__delattr__": delete,
+        **({"__eq__": is_equal, "__hash__": digest} if told else {}),
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
     }
     return type(kind)(kind.__name__, (kind,), members)
+
+
+def _note_asked(module: torch.nn.Module, frame: types.FrameType) -> None:
+    active = _ACTIVE.get(id(module))
+    if active is not None and not is_library(frame.f_globals.get("__name__")):
+        active.told_apart = True
 
 
 def structure(module: torch.nn.Module) -> tuple[Any, ...] | None:

@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import torch
 from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
 
+from onnx_fx_export.repeats.attribute_reads import equal
 from onnx_fx_export.repeats.markers import marker_operators
 
 __all__ = ["NotRepeatableError", "expand"]
@@ -29,15 +31,19 @@ class _Block:
     results: list[torch.fx.Node] = dataclasses.field(default_factory=list)
 
 
-def expand(program: torch.export.ExportedProgram, owed: Mapping[int, Sequence[torch.fx.Node]]) -> None:
+def expand(
+    program: torch.export.ExportedProgram, owed: Mapping[int, Sequence[torch.fx.Node]], twins: Mapping[int, int]
+) -> None:
     """Replace the stand-ins of repeated calls by copies of the recorded nodes, and drop the marks, in place.
 
     Args:
         program: Captured while :class:`~onnx_fx_export.repeats.blocks.RepeatedBlocks` was active.
         owed: The last operands of each repeated call that the graph lacks.
+        twins: For recorded calls another one of which the nodes have to be the same.
 
     Raises:
-        NotRepeatableError: If a repeated block uses or gives tensors that are not arguments, parameters or results.
+        NotRepeatableError: If a repeated block uses or gives tensors that are not arguments, parameters or results, or
+            its nodes are not those of its twin.
     """
     begin, end, repeat = marker_operators()
     blocks: dict[int, _Block] = {}
@@ -55,6 +61,8 @@ def expand(program: torch.export.ExportedProgram, owed: Mapping[int, Sequence[to
             current.nodes.append(node)
     for number in {int(node.args[1]) for node in repetitions}:  # type: ignore[arg-type]
         _check(program, blocks[number])
+        if number in twins and not _are_twins(program, blocks[number], blocks[twins[number]]):
+            raise NotRepeatableError(f"{blocks[twins[number]].path} computes something else than {blocks[number].path}")
     for block in blocks.values():
         for node in block.nodes:
             node.meta["nn_module_stack"] = _completed(node.meta.get("nn_module_stack") or {}, block.path)
@@ -83,6 +91,60 @@ def _check(program: torch.export.ExportedProgram, block: _Block) -> None:
             given = node in results or isinstance(node.meta.get("val"), torch.SymInt)
             if user not in inside and not given and user.target not in marker_operators():
                 raise NotRepeatableError(f"{user} uses {node}, which is not a result")
+
+
+def _are_twins(program: torch.export.ExportedProgram, first: _Block, second: _Block) -> bool:
+    """Tell whether two blocks have the same nodes, each of its own operands."""
+    # What was computed of sizes in one block is there for the next one.
+    nodes, others = ([node for node in block.nodes if not _is_number(node)] for block in (first, second))
+    given = ((first.operands, second.operands), (nodes, others), (first.results, second.results))
+    if any(len(mine) != len(theirs) for mine, theirs in given):
+        return False
+    pairs: dict[torch.fx.Node, torch.fx.Node] = {}
+    if any(pairs.setdefault(mine, theirs) is not theirs for mine, theirs in zip(*given[0], strict=True)):
+        return False
+
+    def is_twin(one: Any, other: Any) -> bool:
+        if isinstance(one, torch.fx.Node) and isinstance(other, torch.fx.Node):
+            return pairs.get(one, one) is other or _is_same_size(one, other) or _is_same_constant(program, one, other)
+        return equal(one, other)
+
+    for mine, theirs in zip(nodes, others, strict=True):
+        (leaves, spec), (other_leaves, other_spec) = (pytree.tree_flatten((n.args, n.kwargs)) for n in (mine, theirs))
+        if mine.op != theirs.op or spec != other_spec or not all(map(is_twin, leaves, other_leaves)):
+            return False
+        if not (_is_same_attribute(program, mine, theirs) if mine.op == "get_attr" else mine.target is theirs.target):
+            return False
+        pairs[mine] = theirs
+    return all(map(is_twin, first.results, second.results))
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _is_same_size(one: torch.fx.Node, other: torch.fx.Node) -> bool:
+    if not (_is_number(one) and _is_number(other)):
+        return False
+    return bool(str(one.meta["val"].node.expr) == str(other.meta["val"].node.expr))
+
+
+def _is_same_constant(program: torch.export.ExportedProgram, one: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Tell whether two inputs are constants that hold the same."""
+    held = program.graph_signature.inputs_to_lifted_tensor_constants
+    if one.name not in held or other.name not in held:
+        return False
+    first, second = (program.constants[held[node.name]] for node in (one, other))
+    alike = first.dtype == second.dtype and first.shape == second.shape
+    return alike and bool(torch.all((first == second) | ((first != first) & (second != second))))
+
+
+def _is_same_attribute(program: torch.export.ExportedProgram, one: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Tell whether two nodes get graphs that read alike."""
+    first, second = (getattr(program.graph_module, str(node.target), None) for node in (one, other))
+    if not isinstance(first, torch.fx.GraphModule) or not isinstance(second, torch.fx.GraphModule):
+        return False
+    return str(first.graph) == str(second.graph)
 
 
 def _copy(stand_in: torch.fx.Node, block: _Block, operands: list[torch.fx.Node], call: int) -> None:

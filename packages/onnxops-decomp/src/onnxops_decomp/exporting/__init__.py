@@ -105,8 +105,8 @@ from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_siz
 from onnxops_decomp.exporting.sizes.layouts import order_relations
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
 from onnxops_decomp.exporting.state.contents import KeptContents
-from onnxops_decomp.exporting.state.identities import codes_in, identities_of_numbers
-from onnxops_decomp.exporting.state.inventory import Inventory, kept_inventory
+from onnxops_decomp.exporting.state.identities import codes_in, identities_of_numbers, written_code
+from onnxops_decomp.exporting.state.inventory import Inventory, is_library, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
 from onnxops_decomp.exporting.state.trial import are_close, lasting_in_copies, results_of
@@ -267,6 +267,7 @@ __all__ = [
     "is_complex",
     "is_composite",
     "is_computable",
+    "is_library",
     "is_one",
     "is_without_data",
     "kept_inventory",
@@ -335,6 +336,7 @@ __all__ = [
     "without_keywords",
     "without_metadata",
     "written_arguments",
+    "written_code",
     "written_inputs",
     "written_roots",
 ]

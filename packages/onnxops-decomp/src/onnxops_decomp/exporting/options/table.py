@@ -99,7 +99,9 @@ OPTIONS: Mapping[str, Option] = {
     "target": Option(either("onnxruntime").or_none()),
     "export_modules_as_functions": Option(kinds.CLASSES),
     "capture_repeated_blocks": Option(
-        kinds.CLASSES, _by_torchscript("a TorchScript program has no blocks that are captured once")
+        kinds.CLASSES.or_none(),
+        _by_torchscript("a TorchScript program has no blocks that are captured once"),
+        about="By default those of which it is proven that they do the same.",
     ),
     "size_checks": Option(FLAG),
     "trial_runs": Option(FLAG, about="Only torch.export captures for sizes from 2 on, so that others are to be tried."),

@@ -14,12 +14,13 @@ import linecache
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from onnxops_core.exporting import replaced
 
-__all__ = ["codes_in", "identities_of_numbers"]
+__all__ = ["codes_in", "identities_of_numbers", "written_code"]
 
 _CALLED = "onnxops_decomp: is"
 _IS = dis.opmap["IS_OP"]
@@ -32,6 +33,7 @@ _ONCE = (
     *(ast.DictComp, ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.SetComp),
 )
 _SIZES = ("dim", "numel", "size")
+_written: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
 _active = threading.local()
 
 
@@ -75,7 +77,16 @@ def _rewritten(function: Any, calls: bool) -> types.CodeType | None:
     # Exporters give code another name, by which torch notes its lines.
     written = code.replace(co_name=code.co_qualname.rpartition(".")[2])
     found = _codes(code.co_filename, "".join(linecache.getlines(code.co_filename)), calls).get(written)
-    return None if found is None else found.replace(co_name=code.co_name)
+    if found is None:
+        return None
+    running = found.replace(co_name=code.co_name)
+    _written[running] = code
+    return running
+
+
+def written_code(code: types.CodeType) -> types.CodeType:
+    """Return the code that the user wrote, of code that may run in its place."""
+    return _written.get(code, code)
 
 
 @functools.lru_cache(maxsize=8192)

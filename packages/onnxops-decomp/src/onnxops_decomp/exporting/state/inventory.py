@@ -49,7 +49,7 @@ from onnxops_decomp.exporting.state.containers import (
 )
 from onnxops_decomp.exporting.state.library_objects import GLOBAL_GENERATORS, RESTORABLE, Replayed, is_iterator
 
-__all__ = ["Change", "Inventory", "kept_inventory", "same"]
+__all__ = ["Change", "Inventory", "is_library", "kept_inventory", "same"]
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
 _ATOM_KINDS = frozenset(_ATOMS)
@@ -104,12 +104,14 @@ class Inventory:
         tensors: The tensors that are neither parameters nor buffers, by path.
         weights: Parameters and buffers, by path.
         functions: The functions that may run, with the objects whose methods they are.
+        unread: Objects that were met and that only their libraries can look into.
     """
 
     def __init__(self, model: Any) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self.weights: dict[str, torch.Tensor] = {}
         self.functions: dict[Callable[..., Any], Any] = {}
+        self.unread: list[Any] = []
         self._records: list[Record] = []
         # What torch keeps for itself is put back and not compared.
         self._own: list[Record] = []
@@ -130,8 +132,22 @@ class Inventory:
             ("", model, None),
             *((*g, None) for g in GLOBAL_GENERATORS.items()),
         ]
-        while self._waiting:
-            self._visit(*self._waiting.pop())
+        self._walk()
+
+    def add_code(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
+        """Take stock also of what code finds under its names.
+
+        Args:
+            code: Of a function, which the walk may not have met.
+            namespace: Its globals.
+        """
+        self._globals(namespace, code_names(code), None)
+        self._walk()
+
+    @property
+    def has_iterators(self) -> bool:
+        """Whether the model keeps an iterator."""
+        return bool(self._iterators) or any(isinstance(value, Replayed) for value in self.unread)
 
     def changes(self) -> list[Change]:
         """Return what is another object, number or text than before. To be called while the capture still runs."""
@@ -211,6 +227,10 @@ class Inventory:
 
     # ---- the walk
 
+    def _walk(self) -> None:
+        while self._waiting:
+            self._visit(*self._waiting.pop())
+
     def _visit(self, path: str, value: Any, owner: Any) -> None:
         kind = type(value)
         if kind not in self._ways:
@@ -219,6 +239,8 @@ class Inventory:
         if way is not None and id(value) not in self._seen:
             self._seen.add(id(value))
             way(self, path, value, owner)
+        elif way is None and kind not in _ATOM_KINDS:
+            self.unread.append(value)
 
     def _tensor(self, path: str, tensor: torch.Tensor, owner: Any) -> None:
         if not isinstance(tensor, torch.nn.Parameter):
@@ -234,7 +256,7 @@ class Inventory:
         self._enter(Cell(path, cell, owner))
 
     def _library(self, path: str, module: types.ModuleType, owner: Any) -> None:
-        if not _is_library(module.__name__):
+        if not is_library(module.__name__):
             names = frozenset(name for name in vars(module) if not name.startswith("__"))
             self._globals(vars(module), names, module)
 
@@ -345,7 +367,7 @@ class Inventory:
 
     def _all_functions(self, functions: Iterable[types.FunctionType], owner: Any) -> None:
         for function in functions:
-            if function not in self.functions and not _is_library(function.__module__):
+            if function not in self.functions and not is_library(function.__module__):
                 self.functions[function] = owner
                 self._function(function, owner)
 
@@ -382,7 +404,7 @@ class Inventory:
 
     def _global(self, known: _Named, name: str, value: Any, owner: Any) -> None:
         if isinstance(value, types.ModuleType):
-            if not _is_library(value.__name__):
+            if not is_library(value.__name__):
                 known.modules[name] = value
         elif isinstance(value, type) or plain_functions(value):
             if _is_near(value, known.record.target):
@@ -467,11 +489,12 @@ def _is_internal(target: Any, name: Any) -> bool:
 
 
 def _is_users(kind: type) -> bool:
-    return not _is_library(kind.__module__) or kind in _HOLDERS
+    return not is_library(kind.__module__) or kind in _HOLDERS
 
 
 @functools.cache
-def _is_library(module: str | None) -> bool:
+def is_library(module: str | None) -> bool:
+    """Tell whether a module is part of torch, Python or an exporter, which keep no state of models."""
     return module is None or module.partition(".")[0] in _LIBRARIES
 
 
