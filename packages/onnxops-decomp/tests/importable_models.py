@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -119,6 +120,11 @@ def scanned(**attributes):
     )
     constants = {"start": np.zeros((2, 3), np.float32), "w": np.array([1, 2, 3], np.float32)}
     return model([node], [("x", [2, "t", 3])], [("last", [2, 3]), ("all", [2, "t", 3])], constants)
+
+
+def wanted(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
 
 
 def _x(*shape):

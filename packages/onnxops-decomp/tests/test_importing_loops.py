@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
-from importable_models import DYNAMIC, doubling
+from importable_models import DYNAMIC, doubling, wanted
 
 from onnxops_decomp import to_torch
-
-
-def wanted(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)
 
 
 def tensors(feeds: dict[str, np.ndarray]) -> tuple[torch.Tensor, ...]:

@@ -120,8 +120,12 @@ def _by_index(op: OpBuilder, data: ir.Value, axis: int, before: Size, after: Siz
     if before == 0 and after == 0:
         return data
     newest = op.newest
-    size = newest.size(data, axis)
-    positions = newest.Sub(arange(op, newest.size_add(newest.size_add(size, before), after)), before)
+    # Negative amounts are taken away first; what is left is continued.
+    first = newest.size_max(newest.size_sub(0, before), 0)
+    last = newest.size_max(newest.size_sub(0, after), 0)
+    size = newest.size_sub(newest.size_sub(newest.size(data, axis), first), last)
+    added, more = newest.size_max(before, 0), newest.size_max(after, 0)
+    positions = newest.Sub(arange(op, newest.size_add(newest.size_add(size, added), more)), added)
     if mode == "wrap":
         index = newest.Mod(positions, size)
     elif mode == "edge":
@@ -133,4 +137,4 @@ def _by_index(op: OpBuilder, data: ir.Value, axis: int, before: Size, after: Siz
         index = newest.Sub(last, newest.Abs(newest.Sub(newest.Mod(positions, period), last)))
     else:
         raise UnsupportedOpsetError("Pad", op.opset, lowest=19, reason=f"mode {mode!r}")
-    return newest.Gather(data, index, axis=axis)
+    return newest.Gather(data, newest.Add(index, first), axis=axis)

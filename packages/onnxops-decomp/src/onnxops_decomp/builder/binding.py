@@ -20,6 +20,7 @@ __all__ = [
     "merge_key",
     "natural_dtype",
     "to_array",
+    "without_absent_end",
 ]
 
 
@@ -31,9 +32,10 @@ def bind_inputs(op: SizeOperations, spec: OpSpec, inputs: Sequence[Any]) -> list
     Raises:
         LoweringError: If there are too many or too few operands.
     """
-    operands = list(inputs)
-    while operands and operands[-1] is None:
-        operands.pop()
+    operands = without_absent_end(inputs)
+    # What may be left out before a variadic input is written as an empty name where no such input follows.
+    while len(operands) < spec.min_inputs and spec.formal_input(len(operands)).optional:
+        operands.append(None)
     if not spec.min_inputs <= len(operands) <= spec.max_inputs:
         raise LoweringError(
             f"ONNX {spec.op_type} takes {spec.min_inputs} to {spec.max_inputs} inputs, got {len(operands)}."
@@ -42,6 +44,14 @@ def bind_inputs(op: SizeOperations, spec: OpSpec, inputs: Sequence[Any]) -> list
         if operand is not None and (operand.__class__ is not ir.Value or is_number(operand)):
             return _with_constants(op, spec, operands)
     return operands
+
+
+def without_absent_end(inputs: Sequence[Any]) -> list[Any]:
+    """Return inputs without those at the end that are absent."""
+    present = list(inputs)
+    while present and present[-1] is None:
+        present.pop()
+    return present
 
 
 def _with_constants(op: SizeOperations, spec: OpSpec, operands: list[Any]) -> list[ir.Value | None]:

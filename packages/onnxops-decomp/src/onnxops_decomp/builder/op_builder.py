@@ -249,7 +249,8 @@ class OpBuilder(SizeOperations):
             used = self.context.domains[domain]
             raise LoweringError(f"{domain}::{op_type} asks for version {version} of a domain used at version {used}.")
         attrs = [binding.free_attribute(name, value) for name, value in attributes.items() if value is not None]
-        results = self._node(domain, op_type, list(inputs), attrs, len(dtypes), list(dtypes))
+        values = binding.without_absent_end(inputs)
+        results = self._node(domain, op_type, values, attrs, len(dtypes), list(dtypes))
         for result, dims in zip(results, shapes, strict=False):
             result.shape = None if dims is None else ir.Shape(dims)
         return results
@@ -322,8 +323,6 @@ class OpBuilder(SizeOperations):
         dtypes: Sequence[ir.DataType | None],
     ) -> tuple[ir.Value, ...]:
         names = self.context.names
-        while values and values[-1] is None:
-            values.pop()
         node = ir.Node(
             domain,
             op_type,

@@ -85,9 +85,10 @@ def _ordered(entry: Implementation, arguments: dict[str, Any], rest: list[Any]) 
 
 def _present(spec: OpSpec, node: ir.Node) -> list[ir.Value | None]:
     inputs = list(node.inputs)
+    written = len(inputs)  # an empty name at the end is there, too
     while inputs and inputs[-1] is None:
         inputs.pop()
-    if not spec.min_inputs <= len(inputs) <= spec.max_inputs:
+    if written < spec.min_inputs or len(inputs) > spec.max_inputs:
         raise ModelImportError(
             f"It has {len(inputs)} inputs, and takes {spec.min_inputs} to {spec.max_inputs} at this opset."
         )

@@ -42,7 +42,7 @@ def _of_native(native: NativeOp) -> OpSpec:
         if "Tensor" in str(each.type) or each.name in native.scalar_inputs
     }
     attributes = {each.name: _attribute_type(str(each.type)) for each in arguments if each.name not in fed}
-    outputs = len(native.output_positions)
+    outputs = max(native.output_positions) + 1
     return _spec(native.domain, native.op_type, native.since_version, fed, attributes, outputs, next(iter(fed)))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
 from onnxops_decomp.importing.errors import ModelImportError
 
-__all__ = ["check_size"]
+__all__ = ["check_size", "without_inputs"]
 
 _MOST_NODES = 1_000_000
 
@@ -36,3 +36,20 @@ def check_size(model: ir.Model) -> None:
 
     if model.functions and (total := size_of(model.graph.all_nodes(), ())) > _MOST_NODES:
         raise ModelImportError(f"The functions of the model stand for {total} nodes; {_MOST_NODES} are read at most.")
+
+
+def without_inputs(function: ir.Function, given: Collection[int]) -> ir.Function:
+    """Return a function whose nodes leave out the inputs that a call leaves out.
+
+    Args:
+        function: The function, which is left as it is.
+        given: Places of the inputs that the call has.
+    """
+    if all(place in given for place in range(len(function.inputs))):
+        return function
+    function = function.clone()
+    for place, value in enumerate(function.inputs):
+        if place not in given:
+            for use in tuple(value.uses()):
+                use.node.replace_input_with(use.idx, None)
+    return function

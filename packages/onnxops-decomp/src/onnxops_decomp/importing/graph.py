@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,11 +16,11 @@ from torch import fx
 from onnxops_decomp.importing.binding import Bound, Given, attribute_value, bind
 from onnxops_decomp.importing.errors import ModelImportError
 from onnxops_decomp.importing.foreign import foreign_spec
-from onnxops_decomp.importing.functions import check_size
+from onnxops_decomp.importing.functions import check_size, without_inputs
 from onnxops_decomp.importing.registry import Implementation, Kind, implementation, number_function
 from onnxops_decomp.importing.sizes import numbers_rank
 from onnxops_decomp.importing.tensors import FileMaps, to_value
-from onnxops_decomp.importing.values import carrier, number, numbers, to_tensor
+from onnxops_decomp.importing.values import carrier, identifier, number, numbers, to_tensor
 from onnxops_decomp.spec.schemas import OpSpec, op_spec
 from onnxops_decomp.spec.traits import Trait, has_trait
 
@@ -31,6 +30,7 @@ _FOLDED = 1024
 """Constants of more elements are computed when the module runs."""
 _NUMBER_TYPES = {torch.int64, torch.int32, torch.bool}
 _NODE_KEY = "onnx"
+_UNKNOWN = "The importer does not know this operator."
 
 
 @dataclasses.dataclass
@@ -95,12 +95,6 @@ class Root:
         return version
 
 
-def identifier(name: str) -> str:
-    """Return a name of a file as one that Python takes."""
-    cleaned = re.sub(r"\W", "_", name, flags=re.ASCII) or "value"
-    return f"_{cleaned}" if cleaned[0].isdigit() else cleaned
-
-
 class GraphImport:
     """Makes one graph: the model's, or a body of control flow.
 
@@ -137,7 +131,7 @@ class GraphImport:
             known = Known(outer.dtype, constant=outer.constant, name=outer.name)
         else:
             with self.graph.inserting_after(self._last_input()):
-                node = self.graph.placeholder(identifier(value.name or "captured"))
+                node = self.placeholder(value.name or "captured")
             self.captured[value] = node
             known = Known(outer.dtype, node, outer.rank, name=outer.name)
         self.values[value] = known
@@ -212,9 +206,15 @@ class GraphImport:
         for value in values:
             if value.is_initializer():
                 continue
-            node = self.graph.placeholder(identifier(value.name or "input"))
+            node = self.placeholder(value.name or "input")
             node.meta[_NODE_KEY] = {"name": value.name}
             self.values[value] = Known(_declared(value), node, name=value.name or "")
+
+    def placeholder(self, name: str) -> fx.Node:
+        """Return an input, under a name that no other has and that Python takes."""
+        node = self.graph.placeholder(identifier(name))
+        node.target = node.name
+        return node
 
     def nodes(self, nodes: Iterable[ir.Node]) -> None:
         """Convert nodes in order.
@@ -245,7 +245,7 @@ class GraphImport:
         opset = self.root.opset(domain, self.function)
         spec = op_spec(node.op_type, opset, domain) or foreign_spec(domain, node.op_type, opset)
         if spec is None:
-            raise ModelImportError(f"Opset {opset} of {domain or 'ai.onnx'!r} has no such operator.")
+            raise ModelImportError(_UNKNOWN if domain else f"Opset {opset} has no such operator.")
         attributes = self.attributes(node)
         if node.op_type == "Constant" and not domain:
             self.values[node.outputs[0]] = _constant(attributes, self.root.files, node.outputs[0].name or "")
@@ -257,7 +257,7 @@ class GraphImport:
             return None
         entry = implementation(domain, node.op_type, spec.since_version)
         if entry is None:
-            raise ModelImportError("The importer does not know this operator.")
+            raise ModelImportError(_UNKNOWN)
         self.call(entry, node, bind(entry, spec, node, attributes), dtypes)
         return None
 
@@ -402,7 +402,8 @@ class GraphImport:
         made.meta[_NODE_KEY] = _origin(node)
         for index, output in enumerate(node.outputs):
             if output.name:
-                item = self.graph.call_function(operator.getitem, (made, index))
+                position = entry.position(index)
+                item = self.graph.call_function(operator.getitem, (made, position))
                 self.enter(node, output, Known(dtypes[index], item))
 
     def enter(self, node: ir.Node, output: ir.Value, known: Known) -> None:
@@ -431,7 +432,7 @@ class GraphImport:
         with torch.no_grad():
             made = entry.function(*args, **{name: self.plain(each) for name, each in bound.kwargs.items()})
         for index, output in enumerate(node.outputs):
-            value = made[index] if entry.several else made
+            value = made[entry.position(index)] if entry.several and output.name else made
             if entry.rank_of_numbers is not None:
                 value = to_tensor(value, carrier(dtypes[index]))
             if output.name:
@@ -456,12 +457,11 @@ class GraphImport:
         if self.root.depth > 64:
             raise ModelImportError("Functions of the model call each other more than 64 deep.")
         knowns = [None if value is None else self.find(value) for value in node.inputs]
+        function = without_inputs(function, {place for place, known in enumerate(knowns) if known is not None})
         outer = self.values, self.function, self.arguments
         self.values = dict(self.values) | {
             formal: known for formal, known in zip(function.inputs, knowns, strict=False) if known is not None
         }
-        for formal in function.inputs[len(knowns) :]:
-            self.values.pop(formal, None)
         given = {name: self._resolved(attribute) for name, attribute in node.attributes.items()}
         defaults = {name: each for name, each in function.attributes.items() if each.value is not None}
         self.function = function
@@ -494,7 +494,7 @@ class GraphImport:
         holder, _, last = name.rpartition(".")
         (self.owner.get_submodule(holder) if holder else self.owner).add_module(last, made)
         read = [self.argument_of(value) for value in child.captured]
-        kinds = [(carrier(child.find(value).dtype or 1), _sizes(value)) for value in graph.outputs]
+        kinds = [(_dtype(child.find(value).dtype or 1), _sizes(value)) for value in graph.outputs]
         self.bodies[graph] = [child.find(value).dtype for value in graph.outputs]
         going = child.find(_renamed(graph.outputs[0])) if graph.outputs else None
         passed = child.values[graph.inputs[1]] if len(graph.inputs) > 1 else None
@@ -534,8 +534,12 @@ def _renamed(value: ir.Value) -> ir.Value:
     return value
 
 
-def _sizes(value: ir.Value) -> list[int]:
-    return [] if value.shape is None else [size if isinstance(size, int) else 0 for size in value.shape]
+def _dtype(number: int) -> torch.dtype | None:
+    return None if number == ir.DataType.STRING else carrier(number)
+
+
+def _sizes(value: ir.Value) -> list[int] | None:
+    return None if value.shape is None else [size if isinstance(size, int) else 0 for size in value.shape]
 
 
 def _declared(value: ir.Value) -> int:

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from onnxops_core.native import native_ops
+from onnxops_core.native import NativeOp, native_ops
+from onnxops_decomp.importing.errors import ModelImportError
 
 __all__ = [
     "Implementation",
@@ -59,6 +60,7 @@ class Implementation:
         keywords: Parameters that are given by name alone.
         like: Parameter whose element type the results have, where no schema tells; by default the first.
         nullable: Parameters without a default that take None.
+        outputs: Which output of the operator each item of the tuple is, if they do not stand in the same order.
     """
 
     function: Callable[..., Any]
@@ -72,6 +74,17 @@ class Implementation:
     keywords: frozenset[str] = frozenset()
     like: str = ""
     nullable: frozenset[str] = frozenset()
+    outputs: tuple[int, ...] = ()
+
+    def position(self, output: int) -> int:
+        """Return which item of the tuple is an output of the operator.
+
+        Raises:
+            ModelImportError: If none is.
+        """
+        if self.outputs and output not in self.outputs:
+            raise ModelImportError(f"Its output {output} is not known to the importer.")
+        return self.outputs.index(output) if self.outputs else output
 
 
 _TABLE: dict[tuple[str, str], list[Implementation]] = {}
@@ -158,22 +171,24 @@ def _load() -> None:
     importlib.import_module("onnxops_decomp.importing.sizes")
     for module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):
         importlib.import_module(module.name)
-    for overload, native in native_ops().items():
+    for native in native_ops().values():
         entries = _TABLE.setdefault((native.domain, native.op_type), [])
-        entries.append(_native(overload, native.since_version))
+        entries.append(_native(native))
         entries.sort(key=lambda entry: -entry.since)  # stable: a function of this package stands before its equal
 
 
-def _native(overload: torch._ops.OpOverload, since: int) -> Implementation:
+def _native(native: NativeOp) -> Implementation:
     """Return what the table holds for an operator of onnxops-core: the operator itself."""
+    overload = native.overload
     arguments = overload._schema.arguments
     return Implementation(
         overload,
-        since,
+        native.since_version,
         {each.name: _native_kind(str(each.type)) for each in arguments},
         several=len(overload._schema.returns) > 1 or "[]" in str(overload._schema.returns[0].type),
         defaults={each.name: each.default_value for each in arguments if each.has_default_value()},
         keywords=frozenset(each.name for each in arguments if each.kwarg_only),
+        outputs=native.output_positions,
     )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import keyword
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +17,13 @@ from onnxops_core.exporting import torch_dtype
 __all__ = [
     "carrier",
     "every_axis",
+    "identifier",
     "in_float",
     "is_sub_byte",
     "number",
     "numbers",
     "of_bits",
+    "of_strings",
     "order_keys",
     "ordered",
     "paired",
@@ -35,6 +40,14 @@ MINIFLOATS = frozenset({23, 27, 28})
 """Floats of 4 and 6 bits are held one per float32."""
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _FLIP = -(2**63)
+
+
+def identifier(name: str) -> str:
+    """Return a name of a file as one that Python takes."""
+    cleaned = re.sub(r"\W", "_", name, flags=re.ASCII) or "value"
+    if keyword.iskeyword(cleaned) or cleaned == "self":
+        return f"{cleaned}_"
+    return f"_{cleaned}" if cleaned[0].isdigit() else cleaned
 
 
 def carrier(number: int) -> torch.dtype:
@@ -132,6 +145,44 @@ def of_bits(function: F) -> F:
         return value.view(dtype) if value.dtype == _SIGNED[dtype] else value
 
     return _mapped(function, there, back)
+
+
+def _each(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
+    """Return a value, or the lists in it, with each item of a kind changed."""
+    if isinstance(value, list | tuple):
+        return type(value)([_each(each, kind, change) for each in value])
+    return change(value) if isinstance(value, kind) else value
+
+
+def of_strings(function: F) -> F:
+    """Compute what moves or orders elements on the places that strings have in the order of all that are given.
+
+    Strings are arrays of NumPy. Places are int32, by which results that are strings are known: positions are int64.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        arrays: list[Any] = []
+        _each([*args, *kwargs.values()], np.ndarray, arrays.append)
+        if not arrays:
+            return function(*args, **kwargs)
+        # The empty string, with which gaps are filled, has the place 0.
+        words = sorted({"", *(word for array in arrays for word in array.reshape(-1).tolist())})
+        places = {word: place for place, word in enumerate(words)}
+
+        def there(array: Any) -> Tensor:
+            flat = [places[word] for word in array.reshape(-1).tolist()]
+            return torch.tensor(flat, dtype=torch.int32).reshape(array.shape)
+
+        def back(tensor: Tensor) -> Any:
+            if tensor.dtype != torch.int32:
+                return tensor
+            return np.array([words[place] for place in tensor.reshape(-1).tolist()], object).reshape(tensor.shape)
+
+        named = {name: _each(value, np.ndarray, there) for name, value in kwargs.items()}
+        return _each(function(*_each(args, np.ndarray, there), **named), Tensor, back)
+
+    return cast(F, wrapper)
 
 
 def in_float(value: Tensor) -> Tensor:

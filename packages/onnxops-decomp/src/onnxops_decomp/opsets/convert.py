@@ -125,7 +125,8 @@ class _GraphConversion:
         results = [self.find(value) for value in graph.outputs]
         made_graph = self.op.graph(results, name=graph.name or "graph", initializers=self.weights, constants=True)
         for index, value in enumerate(graph.outputs):
-            if value.is_graph_input():  # one value is input and output, so that both have its name
+            kept = results[index].const_value is not None and results[index].name == value.name
+            if value.is_graph_input() or kept:  # one value is input or constant and output, so that both have its name
                 copy = made_graph.outputs[index].producer()
                 assert copy is not None
                 made_graph.remove(copy, safe=False)

@@ -75,9 +75,19 @@ def upsample_of_constant(
 
 
 @upgrade("Upsample", below=10)
-@upgrade("Resize", below=11)
 def upsample(op: OpBuilder, X: ir.Value, scales: ir.Value, *, mode: str = "nearest", _outputs: int = 1) -> ir.Value:
     return op.Resize(X, None, scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+
+
+@upgrade("Resize", below=11)
+def resize(op: OpBuilder, X: ir.Value, scales: ir.Value, *, mode: str = "nearest", _outputs: int = 1) -> ir.Value:
+    numbers = op.static(scales)
+    if mode == "nearest" and (numbers is None or bool((numbers < 1).any())):
+        # The only example of the specification, and ONNX Runtime, round up where a dimension shrinks.
+        shrinking, scales = op.Min(scales, 1.0), op.Max(scales, 1.0)
+        X = op.Resize(X, None, shrinking, coordinate_transformation_mode="asymmetric", nearest_mode="ceil")
+    result: ir.Value = upsample(op, X, scales, mode=mode)
+    return result
 
 
 @upgrade("Scatter", below=11)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
@@ -11,9 +14,11 @@ from torch.nn import Module
 from onnxops_decomp.importing.recording import collected_loop, is_dynamic, own, recording, scanned
 from onnxops_decomp.importing.registry import onnx_op
 
-Body = tuple[Module, list[Any], list[tuple[torch.dtype, list[int]]], bool]
-"""The module of a body, the values around it that it reads, dtype and shape of its outputs (0 for a size that is not
-known), and whether its first output is its second input or true."""
+Kind = tuple[torch.dtype | None, list[int] | None]
+"""Dtype of a value, None for strings, and its shape: 0 for a size that the file does not declare, None if none is."""
+Body = tuple[Module, list[Any], list[Kind], bool]
+"""The module of a body, the values around it that it reads, what its outputs are, and whether its first output is its
+second input or true."""
 
 
 @onnx_op("If")
@@ -33,12 +38,44 @@ def if_(cond: bool | Tensor, then_branch: Any, else_branch: Any) -> tuple[Any, .
     return tuple(torch.cond(cond.reshape(()), on_true, on_false, (*then_reads, *other_reads)))
 
 
-def _stacked(rows: list[list[Tensor]], outputs: list[tuple[torch.dtype, list[int]]]) -> list[Any]:
-    """Return what each step gave as one tensor, which is empty where there was no step."""
-    return [
-        torch.stack(row) if row else torch.empty([0, *sizes], dtype=dtype)
-        for row, (dtype, sizes) in zip(rows, outputs, strict=True)
-    ]
+def _stacked(rows: list[list[Any]], body: Body, given: Sequence[Any]) -> list[Any]:
+    """Return what each step gave as one tensor, which is empty where there was no step.
+
+    Args:
+        rows: For each of the last outputs of a body what the steps gave.
+        body: The body.
+        given: What it is called with.
+
+    Raises:
+        ValueError: If there was no step, and the shape of an output is declared nowhere and follows from no other.
+    """
+    kinds = body[2][len(body[2]) - len(rows) :]
+    if not all(rows) and any(sizes is None for _, sizes in kinds):
+        results = _without_values(body, given)
+        kinds = [
+            (dtype, [*each.shape]) for (dtype, _), each in zip(kinds, results[len(body[2]) - len(rows) :], strict=True)
+        ]
+    return [_stack(row, *kind) for row, kind in zip(rows, kinds, strict=True)]
+
+
+def _stack(row: list[Any], dtype: torch.dtype | None, sizes: list[int] | None) -> Any:
+    if dtype is None:
+        return np.stack(row) if row else np.empty([0, *(sizes or [])], object)
+    return torch.stack(row) if row else torch.empty([0, *(sizes or [])], dtype=dtype)
+
+
+def _without_values(body: Body, given: Sequence[Any]) -> Sequence[Any]:
+    """Return what a body gives, as tensors that have shapes alone."""
+    module, reads, *_ = body
+    values = [each.to("meta") if isinstance(each, Tensor) else each for each in (*given, *reads)]
+    try:
+        with torch.device("meta"):
+            made: Sequence[Any] = copy.deepcopy(module).to("meta")(*values)
+    except Exception as error:
+        raise ValueError(
+            "A loop ended before its first step, and the file does not declare the shape of what its steps give."
+        ) from error
+    return made
 
 
 @onnx_op("Loop")
@@ -58,7 +95,7 @@ def loop(M: int | None, cond: bool | Tensor | None, *v_initial: Any, body: Any) 
         for row, value in zip(rows, results[count:], strict=True):
             row.append(value)
         step += 1
-    return (*state, *_stacked(rows, outputs[1 + count :]))
+    return (*state, *_stacked(rows, body, [torch.tensor(0), torch.tensor(True), *v_initial]))
 
 
 def _recorded_loop(M: Any, alive: Any, v_initial: tuple[Any, ...], body: Any) -> tuple[Any, ...]:
@@ -113,14 +150,14 @@ def _reversed(value: Tensor, direction: int) -> Tensor:
 
 def _unrolled_scan(body: Body, state: Any, items: list[Tensor]) -> tuple[Any, Any]:
     module, reads, outputs, _ = body
-    count = len(state)
+    count, initial = len(state), state
     rows: list[list[Tensor]] = [[] for _ in outputs[count:]]
     for slices in zip(*(each.unbind(0) for each in items), strict=True):
         results = module(*state, *slices, *reads)
         state = results[:count]
         for row, value in zip(rows, results[count:], strict=True):
             row.append(value)
-    return state, _stacked(rows, outputs[count:])
+    return state, _stacked(rows, body, [*initial, *(each.new_empty(each.shape[1:]) for each in items)])
 
 
 def _recorded_scan(body: Body, state: Any, items: list[Tensor]) -> tuple[Any, Any]:

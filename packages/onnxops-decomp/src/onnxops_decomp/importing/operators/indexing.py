@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from onnxops_decomp.importing.registry import onnx_op
-from onnxops_decomp.importing.values import of_bits, ordered, widened
+from onnxops_decomp.importing.values import of_bits, of_strings, ordered, widened
 
 
 def _positions(indices: Tensor, length: int) -> Tensor:
@@ -19,6 +19,7 @@ def _positions(indices: Tensor, length: int) -> Tensor:
 
 
 @onnx_op("Gather")
+@of_strings
 @of_bits
 def gather(data: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
     positions = _positions(indices, data.shape[axis])
@@ -30,12 +31,14 @@ def gather(data: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
 
 
 @onnx_op("GatherElements")
+@of_strings
 @of_bits
 def gather_elements(data: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
     return torch.gather(data, axis, _positions(indices, data.shape[axis]))
 
 
 @onnx_op("GatherND")
+@of_strings
 @of_bits
 def gather_nd(data: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     index: list[Any] = []
@@ -61,6 +64,7 @@ def _scattered(data: Tensor, indices: Tensor, updates: Tensor, axis: int, reduct
 
 @onnx_op("Scatter")
 @onnx_op("ScatterElements")
+@of_strings
 def scatter_elements(data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, reduction: str = "none") -> Tensor:
     mapped = {"none": of_bits, "min": ordered, "max": ordered}.get(reduction, widened)
     return mapped(_scattered)(data, indices, updates, axis, reduction)
@@ -83,6 +87,7 @@ def _scattered_rows(data: Tensor, indices: Tensor, updates: Tensor, reduction: s
 
 
 @onnx_op("ScatterND")
+@of_strings
 def scatter_nd(data: Tensor, indices: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
     mapped = {"none": of_bits, "min": ordered, "max": ordered}.get(reduction, widened)
     return mapped(_scattered_rows)(data, indices, updates, reduction)
@@ -94,6 +99,7 @@ def non_zero(X: Tensor) -> Tensor:
 
 
 @onnx_op("Compress")
+@of_strings
 @of_bits
 def compress(input: Tensor, condition: Tensor, axis: int | None = None) -> Tensor:
     data, axis = (input.reshape(-1), 0) if axis is None else (input, axis)
@@ -101,12 +107,10 @@ def compress(input: Tensor, condition: Tensor, axis: int | None = None) -> Tenso
 
 
 @onnx_op("OneHot")
+@of_strings
 def one_hot(indices: Tensor, depth: int, values: Tensor, axis: int = -1) -> Tensor:
     classes = int(depth) if isinstance(depth, float) else depth
-    if not isinstance(values, Tensor):  # strings
-        off, on = list(values)
-    else:
-        off, on = values.unbind(0)
+    off, on = values.unbind(0)
     whole = indices.to(torch.int64)
     axis = axis % (indices.dim() + 1)
     steps = torch.arange(classes, device=indices.device).reshape([-1] + [1] * (indices.dim() - axis))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from onnxops_decomp.importing.registry import onnx_op
-from onnxops_decomp.importing.values import carrier, every_axis, of_bits, paired
+from onnxops_decomp.importing.values import carrier, every_axis, of_bits, of_strings, paired
 
 
 @onnx_op("Identity")
@@ -36,6 +35,7 @@ def reshape(data: Tensor, shape: list[int], allowzero: int = 0) -> Tensor:
 
 
 @onnx_op("Flatten")
+@of_strings
 def flatten(input: Tensor, axis: int = 1) -> Tensor:
     axis = axis + input.dim() if axis < 0 else axis
     rows = 1
@@ -48,16 +48,19 @@ def flatten(input: Tensor, axis: int = 1) -> Tensor:
 
 
 @onnx_op("Transpose")
+@of_strings
 def transpose(data: Tensor, perm: list[int] | None = None) -> Tensor:
     return data.permute(list(reversed(range(data.dim()))) if perm is None else perm)
 
 
 @onnx_op("Squeeze")
+@of_strings
 def squeeze(data: Tensor, axes: list[int] | None = None) -> Tensor:
     return data.squeeze() if axes is None else data.squeeze(tuple(axes))
 
 
 @onnx_op("Unsqueeze")
+@of_strings
 def unsqueeze(data: Tensor, axes: list[int]) -> Tensor:
     rank = data.dim() + len(axes)
     for axis in sorted(each % rank for each in axes):
@@ -66,13 +69,13 @@ def unsqueeze(data: Tensor, axes: list[int]) -> Tensor:
 
 
 @onnx_op("Concat")
-def concat(*inputs: Any, axis: int = 1) -> Any:
-    if not isinstance(inputs[0], Tensor):  # strings
-        return np.concatenate(inputs, axis)
+@of_strings
+def concat(*inputs: Tensor, axis: int = 1) -> Tensor:
     return torch.cat(inputs, axis)
 
 
 @onnx_op("Split")
+@of_strings
 def split(
     input: Tensor, split: list[int] | None = None, axis: int = 0, num_outputs: int | None = None
 ) -> tuple[Tensor, ...]:
@@ -85,6 +88,7 @@ def split(
 
 
 @onnx_op("Slice")
+@of_strings
 @of_bits
 def slice_(
     data: Tensor, starts: list[int], ends: list[int], axes: list[int] | None = None, steps: list[int] | None = None
@@ -109,6 +113,7 @@ def _backwards(start: int, end: int, step: int, length: int) -> slice:
 
 
 @onnx_op("Expand")
+@of_strings
 def expand(input: Tensor, shape: list[int]) -> Tensor:
     sizes = list(input.shape)
     sizes = [1] * (len(shape) - len(sizes)) + sizes
@@ -119,6 +124,7 @@ def expand(input: Tensor, shape: list[int]) -> Tensor:
 
 
 @onnx_op("Tile", since=6)
+@of_strings
 def tile(input: Tensor, repeats: list[int]) -> Tensor:
     return input.repeat(repeats)
 
@@ -127,6 +133,7 @@ _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 @onnx_op("Pad", paddings="pads", value="constant_value")
+@of_strings
 @of_bits
 def pad(
     data: Tensor,
@@ -157,11 +164,12 @@ def _padded(data: Tensor, pads: list[int], value: Tensor | float | None) -> Tens
 
 
 def _extended(data: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
-    """Return a tensor with one dimension continued by its own elements."""
+    """Return a tensor with one dimension continued by its own elements, or by those that negative amounts leave."""
     if type(before) is int and type(after) is int and before == after == 0:
         return data
-    length = data.shape[axis]
-    position = torch.arange(-before, length + after, device=data.device)
+    cropped = torch.sym_max(-before, 0)
+    length = data.shape[axis] - cropped - torch.sym_max(-after, 0)
+    position = torch.arange(-torch.sym_max(before, 0), length + torch.sym_max(after, 0), device=data.device)
     if mode == "edge":
         position = position.clamp(0, length - 1)
     elif mode == "wrap":
@@ -170,7 +178,7 @@ def _extended(data: Tensor, axis: int, before: int, after: int, mode: str) -> Te
         period = max(2 * (length - 1), 1)
         position = position.remainder(period)
         position = torch.where(position >= length, period - position, position)
-    return data.index_select(axis, position)
+    return data.index_select(axis, position + cropped)
 
 
 @onnx_op("Constant")
@@ -203,6 +211,7 @@ def trilu(input: Tensor, k: int = 0, upper: int = 1) -> Tensor:
 
 
 @onnx_op("DepthToSpace")
+@of_strings
 def depth_to_space(input: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
     n, c, h, w = input.shape
     depth = c // (blocksize * blocksize)
@@ -213,6 +222,7 @@ def depth_to_space(input: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
 
 
 @onnx_op("SpaceToDepth")
+@of_strings
 def space_to_depth(input: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
     n, c, h, w = input.shape
     split = input.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
@@ -221,6 +231,7 @@ def space_to_depth(input: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
 
 
 @onnx_op("CenterCropPad")
+@of_strings
 def center_crop_pad(input_data: Tensor, shape: list[int], axes: list[int] | None = None) -> Tensor:
     for axis, wanted in zip(every_axis(axes, input_data.dim()), shape, strict=True):
         have = input_data.shape[axis]
@@ -234,6 +245,7 @@ def center_crop_pad(input_data: Tensor, shape: list[int], axes: list[int] | None
 
 
 @onnx_op("ReverseSequence")
+@of_strings
 def reverse_sequence(input: Tensor, sequence_lens: Tensor, batch_axis: int = 1, time_axis: int = 0) -> Tensor:
     moved = input.movedim((batch_axis, time_axis), (0, 1))
     step = torch.arange(moved.shape[1], device=input.device).unsqueeze(0)

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from onnxops_decomp.importing.registry import onnx_op
+from onnxops_decomp.importing.values import of_strings
 
 _DOMAIN = "ai.onnx.ml"
 
 
 @onnx_op("ArrayFeatureExtractor", domain=_DOMAIN)
+@of_strings
 def array_feature_extractor(X: Tensor, Y: Tensor) -> Tensor:
     rows = X.unsqueeze(0) if X.dim() == 1 else X
     return rows[..., Y.reshape(-1).to(torch.int64)]

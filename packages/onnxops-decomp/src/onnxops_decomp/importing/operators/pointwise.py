@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from onnxops_decomp.importing.registry import onnx_op
-from onnxops_decomp.importing.values import of_bits, ordered, widened
+from onnxops_decomp.importing.values import of_bits, of_strings, ordered, widened
 
 _SAME = {
     "Acos": torch.acos,
@@ -58,6 +57,8 @@ def negative(X: Tensor) -> Tensor:
 
 @onnx_op("Sign")
 def sign(input: Tensor) -> Tensor:
+    if input.dtype.is_floating_point:
+        return torch.where(torch.isnan(input), input, torch.sign(input))
     return torch.sign(input) if input.dtype.is_signed else (input != 0).to(input.dtype)
 
 
@@ -255,9 +256,8 @@ def bitwise_not(X: Tensor) -> Tensor:
 
 
 @onnx_op("Where")
-def where(condition: Tensor, X: Any, Y: Any) -> Any:
-    if not isinstance(X, Tensor):  # strings
-        return np.where(condition.numpy(), X, Y)
+@of_strings
+def where(condition: Tensor, X: Tensor, Y: Tensor) -> Tensor:
     return torch.where(condition, X, Y)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from onnxops_decomp.importing.registry import onnx_op
-from onnxops_decomp.importing.values import every_axis, of_bits, order_keys, ordered, widened
+from onnxops_decomp.importing.values import every_axis, of_bits, of_strings, order_keys, ordered, widened
 
 
 def _axes(data: Tensor, axes: list[int] | None, noop_with_empty_axes: int) -> list[int] | None:
@@ -208,6 +208,7 @@ def hardmax_of_rows(input: Tensor, axis: int = 1) -> Tensor:
 
 
 @onnx_op("Unique")
+@of_strings
 @of_bits
 def unique(X: Tensor, axis: int | None = None, sorted: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     items, inverse, counts = torch.unique(X.detach(), return_inverse=True, return_counts=True, dim=axis)

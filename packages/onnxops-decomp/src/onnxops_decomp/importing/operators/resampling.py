@@ -131,4 +131,8 @@ def resize(
 @onnx_op("Resize", since=10)
 @onnx_op("Upsample", since=7)
 def upsample(X: Tensor, scales: list[float], mode: str = "nearest") -> Tensor:
+    if mode == "nearest" and any(scale < 1 for scale in scales):
+        # The only example of the specification, and ONNX Runtime, round up where a dimension shrinks.
+        shrinking, scales = [min(scale, 1.0) for scale in scales], [max(scale, 1.0) for scale in scales]
+        X = resize(X, scales=shrinking, coordinate_transformation_mode="asymmetric", nearest_mode="ceil")
     return resize(X, scales=scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from onnxops_decomp.importing.registry import onnx_op
+from onnxops_decomp.importing.values import of_strings
 
 
 @onnx_op("SequenceEmpty")
@@ -44,11 +45,13 @@ def sequence_length(input_sequence: Any) -> int:
 
 
 @onnx_op("ConcatFromSequence")
+@of_strings
 def concat_from_sequence(input_sequence: Any, axis: int, new_axis: int = 0) -> Tensor:
     return torch.stack(input_sequence, axis) if new_axis else torch.cat(input_sequence, axis)
 
 
 @onnx_op("SplitToSequence")
+@of_strings
 def split_to_sequence(input: Tensor, split: Tensor | int | None = None, axis: int = 0, keepdims: int = 1) -> Any:
     sizes = split.tolist() if isinstance(split, Tensor) else split
     if sizes is None:

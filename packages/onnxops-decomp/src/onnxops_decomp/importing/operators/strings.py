@@ -79,6 +79,8 @@ def tf_idf_vectorizer(
     factors = torch.ones_like(result[0])
     if weights is not None:
         factors[torch.tensor(ngram_indexes)] = torch.tensor(weights)
-    result = result if mode == "TF" else (result > 0).float()
-    result = result if mode == "TF" else result * factors
+    if mode == "IDF":
+        result = (result > 0).float()
+    if mode != "TF":
+        result = result * factors
     return result if X.ndim == 2 else result[0]

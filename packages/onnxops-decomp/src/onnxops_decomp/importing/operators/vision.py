@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from onnxops_core import native
@@ -71,6 +72,23 @@ def roi_align(
         sampling_ratio=sampling_ratio,
         spatial_scale=spatial_scale,
     )
+
+
+@onnx_op("MaxRoiPool")
+def max_roi_pool(X: Tensor, rois: Tensor, pooled_shape: list[int], spatial_scale: float = 1.0) -> Tensor:
+    scaled = rois[:, 1:] * spatial_scale
+    corners = torch.where(scaled < 0, torch.ceil(scaled - 0.5), torch.floor(scaled + 0.5))  # x, y, x, y
+    found = X.index_select(0, rois[:, 0].to(torch.int64))
+    for axis, column, count in ((-1, 0, pooled_shape[1]), (-2, 1, pooled_shape[0])):
+        first = corners[:, column : column + 1]
+        step = (corners[:, column + 2 : column + 3] - first + 1).clamp(min=1) / count
+        bins = torch.arange(count, device=X.device)
+        start, end = torch.floor(bins * step) + first, torch.ceil((bins + 1) * step) + first
+        place = torch.arange(X.shape[axis], device=X.device)
+        inside = (place >= start.unsqueeze(-1)) & (place < end.unsqueeze(-1))  # (rois, bins, elements)
+        spread = torch.where(inside[:, None, None], found.movedim(axis, -1).unsqueeze(-2), -torch.inf)
+        found = spread.amax(-1).movedim(-1, axis)
+    return torch.where(found == -torch.inf, 0, found)  # a bin of no elements is 0
 
 
 @onnx_op("NonMaxSuppression", since=10)
