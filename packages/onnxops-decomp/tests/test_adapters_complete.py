@@ -22,12 +22,9 @@ ADDED_ATTRIBUTE_ONLY = {
     ("CastLike", 24),
     ("DequantizeLinear", 13),
     ("DequantizeLinear", 23),
-    ("GRU", 14),
-    ("LSTM", 14),
     ("MaxPool", 8),
     ("QuantizeLinear", 13),
     ("QuantizeLinear", 19),
-    ("RNN", 14),
 }
 # Operators without which ATen does: strings, images, training, the sequences and options of ONNX.
 NOT_FOR_ATEN = {
@@ -101,7 +98,6 @@ def test_change_of_meaning_is_adapted(op_type: str, below: int) -> None:
 REWORDED = {
     ("DepthToSpace", 28),
     ("NegativeLogLikelihoodLoss", 13),
-    ("Resize", 19),  # half_pixel_symmetric, which torch has not
 }
 
 

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from importable_models import info, model, wanted
+from importable_models import GATES, info, model, wanted
 from onnx import TensorProto, helper
 from onnx.helper import make_node
 from test_importing_contrib import floats
@@ -190,6 +190,26 @@ CASES = {
     "Resize of opset 10 by what only the runtime knows": lambda: one(
         "Resize", {"x": floats(1, 1, 5, 4), "scales": np.array([1, 1, 0.6, 1.5], np.float32)}, opset=10
     ),
+    **{
+        f"Resize that is symmetric by {scale}": lambda scale=scale: one(
+            "Resize",
+            {"x": floats(1, 1, 5, 4)},
+            {"scales": np.array([1, 1, scale, 2], np.float32)},
+            19,
+            inputs=["x", "", "scales"],
+            coordinate_transformation_mode="half_pixel_symmetric",
+            mode="linear",
+        )
+        for scale in (2, 1.3)
+    },
+    "Resize for neighbours as TensorFlow has it": lambda: one(
+        "Resize",
+        {"x": floats(1, 1, 5, 4)},
+        {"roi": np.zeros(0, np.float32), "scales": np.array([1, 1, 1.7, 0.6], np.float32)},
+        11,
+        coordinate_transformation_mode="tf_half_pixel_for_nn",
+        nearest_mode="floor",
+    ),
     "a constant that is an output": lambda: several(
         [make_node("Relu", ["x"], ["y"])], {"x": floats(3)}, ["y", "k"], {"k": floats(2)}
     ),
@@ -262,3 +282,19 @@ def test_a_shape_that_follows_from_values_alone_is_not_made_up() -> None:
     proto, _ = several([node], {"n": np.array(0), "x": floats(3)}, ["y"])
     with pytest.raises(ValueError, match="does not declare the shape"):
         to_torch(proto)(torch.tensor(0), torch.rand(3))
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_recurrent_layers_with_the_batch_in_front_are_turned_around_below_their_opset(op_type: str) -> None:
+    rng, gates = np.random.default_rng(1), GATES[op_type]
+    constants = {
+        "w": rng.standard_normal((2, gates * 5, 4)).astype(np.float32),
+        "r": rng.standard_normal((2, gates * 5, 5)).astype(np.float32),
+    }
+    fed = {"x": floats(3, 6, 4), "h": floats(3, 2, 5)}
+    outputs = 2 + (op_type == "LSTM")
+    names = ["x", "w", "r", "", "", "h"]
+    proto, _ = one(op_type, fed, constants, 14, outputs, names, hidden_size=5, layout=1, direction="bidirectional")
+    made = to_torch(proto)(*map(torch.from_numpy, fed.values()))
+    for got, want in zip(wanted(ir.to_proto(convert_opset(proto, 13)), fed), made, strict=True):
+        assert_same(got, want.numpy())

@@ -19,6 +19,37 @@ if TYPE_CHECKING:
 _FLOAT = ir.DataType.FLOAT
 
 
+@adapter("Resize", below=19)
+def resize_without_symmetry(
+    op: OpBuilder,
+    X: ir.Value,
+    roi: ir.Value | None = None,
+    scales: ir.Value | None = None,
+    sizes: ir.Value | None = None,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    **attributes: Any,
+) -> ir.Value:
+    if coordinate_transformation_mode == "half_pixel_symmetric":
+        whole = sizes is not None and attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+        if not whole and not _gives_whole_sizes(op, X, scales, attributes.get("axes")):
+            raise UnsupportedOpsetError("Resize", op.opset, lowest=19, reason="half_pixel_symmetric")
+        coordinate_transformation_mode = "half_pixel"
+    return op.Resize(X, roi, scales, sizes, coordinate_transformation_mode=coordinate_transformation_mode, **attributes)
+
+
+def _gives_whole_sizes(op: OpBuilder, X: ir.Value, scales: ir.Value | None, axes: Sequence[int] | None) -> bool:
+    """Tell whether sizes times scales are known to be whole numbers: then symmetry needs no adjustment."""
+    numbers = None if scales is None else op.static(scales)
+    if numbers is None:
+        return False
+    sizes = [op.newest.size(X, axis) for axis in axes or range(op.rank(X))]
+    products = [
+        float(number) * (size if isinstance(size, int) else 1) for size, number in zip(sizes, numbers, strict=True)
+    ]
+    return all(product.is_integer() for product in products)
+
+
 @adapter("Resize", below=18)
 def resize_without_axes(
     op: OpBuilder,

@@ -90,6 +90,18 @@ def resize(op: OpBuilder, X: ir.Value, scales: ir.Value, *, mode: str = "nearest
     return result
 
 
+@upgrade("Resize", below=13)
+def resize_for_nn(
+    op: OpBuilder, *inputs: ir.Value, coordinate_transformation_mode: str, _outputs: int = 1, **attributes: Any
+) -> Any:
+    if coordinate_transformation_mode == "tf_half_pixel_for_nn":
+        # Its positions lie half a pixel behind those of half_pixel.
+        if attributes["mode"] != "nearest" or attributes["nearest_mode"] != "floor":
+            raise LoweringError("ONNX Resize with tf_half_pixel_for_nn has a form in newer opsets if it rounds down.")
+        coordinate_transformation_mode, attributes["nearest_mode"] = "half_pixel", "round_prefer_ceil"
+    return op.Resize(*inputs, coordinate_transformation_mode=coordinate_transformation_mode, **attributes)
+
+
 @upgrade("Scatter", below=11)
 def scatter(
     op: OpBuilder, data: ir.Value, indices: ir.Value, updates: ir.Value, *, axis: int = 0, _outputs: int = 1
