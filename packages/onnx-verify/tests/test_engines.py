@@ -147,6 +147,13 @@ def test_each_place_says_what_stands_in_the_way(others):
     assert "differ" in places["wrong_softmax", 21].reason
 
 
+def test_an_engine_that_is_alone_in_running_a_model_agrees_with_nothing(others):
+    ours, other = portable(network(), engines=["ort", "without_softmax"])
+    assert (ours.loads, ours.agrees, ours.ok) == (True, None, False)
+    assert "no other engine" in ours.reason
+    assert other.operator == "Softmax"
+
+
 def branching():
     """A model whose Softmax stands in the branches of an If."""
 

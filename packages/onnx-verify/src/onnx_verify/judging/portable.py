@@ -33,7 +33,8 @@ class Place:
         engine: name of the engine.
         opset: the opset.
         loads: whether the engine loads it.
-        agrees: whether it gives what the model gives as it is; None if it does not run.
+        agrees: whether it gives what the model gives as it is; None if it does not run, or nothing else of several
+            engines does.
         operator: the operator that stands in the way; empty if none does, or none can be named.
         reason: what stands in the way, in words.
     """
@@ -97,7 +98,17 @@ def portable(
             places.append(place)
             if progress is not None:
                 progress(len(places), len(wanted) * len(chosen))
+    _doubt(places)
     return places
+
+
+def _doubt(places: Sequence[Place]) -> None:
+    """Notes that what one engine alone gives, as others fail at every opset, is confirmed by nothing."""
+    ran = {place.engine for place in places if place.agrees is not None}
+    if len(ran) == 1 < len({place.engine for place in places}):
+        for place in places:
+            if place.agrees:
+                place.agrees, place.reason = None, "no other engine runs the model, so nothing confirms what it gives"
 
 
 def _expected(model: LoadedModel, sets: Sequence[InputSet], engines: Sequence[str]) -> tuple[str, list[Outputs]]:
