@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import onnx
 import pytest
@@ -18,6 +20,21 @@ def tensors(feeds: dict[str, np.ndarray]) -> tuple[torch.Tensor, ...]:
 def assert_agrees(made, model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
     for got, want in zip(made if isinstance(made, tuple) else (made,), wanted(model, feeds), strict=True):
         torch.testing.assert_close(got.detach(), torch.from_numpy(want), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "Loop over a dimension", "Scan"])
+def test_a_pickled_module_comes_back_with_names_and_metadata(name: str) -> None:
+    make, cases, _ = DYNAMIC[name]
+    model = make()
+    before = to_torch(model)
+    after = pickle.loads(pickle.dumps(before))
+
+    assert after.code == before.code
+    assert after.meta == before.meta
+    assert [node.meta for node in after.graph.nodes] == [node.meta for node in before.graph.nodes]
+    assert list(after.state_dict()) == list(before.state_dict())
+    for feeds in cases:
+        assert_agrees(after(*tensors(feeds)), model, feeds)
 
 
 @pytest.mark.parametrize("name", DYNAMIC)

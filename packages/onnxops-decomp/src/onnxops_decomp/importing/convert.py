@@ -13,6 +13,7 @@ from torch import fx
 from onnxops_decomp.files.mapped import read_mapped
 from onnxops_decomp.importing.errors import ModelImportError
 from onnxops_decomp.importing.graph import GraphImport, Root
+from onnxops_decomp.importing.module import ImportedModule
 
 __all__ = ["read_model", "to_torch"]
 
@@ -53,7 +54,7 @@ def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trai
         raise
     except Exception as error:  # whatever reading tensors and types of a broken file raises
         raise ModelImportError(f"The model cannot be imported: {type(error).__name__}: {error}") from error
-    module = fx.GraphModule(root.module, graph, "ImportedModule")
+    module = ImportedModule(root.module, graph, "ImportedModule")
     module.meta["onnx"] = _facts(read)
     module.train(False)
     return module

@@ -17,6 +17,7 @@ from onnxops_decomp.importing.binding import Bound, Given, attribute_value, bind
 from onnxops_decomp.importing.errors import ModelImportError
 from onnxops_decomp.importing.foreign import foreign_spec
 from onnxops_decomp.importing.functions import check_size, without_inputs
+from onnxops_decomp.importing.module import ImportedModule
 from onnxops_decomp.importing.registry import Implementation, Kind, implementation, number_function
 from onnxops_decomp.importing.sizes import numbers_rank
 from onnxops_decomp.importing.tensors import FileMaps, to_value
@@ -490,7 +491,7 @@ class GraphImport:
         child.nodes(graph)
         child.graph.output(tuple(child.outputs(graph.outputs)))
         name = self._free_path(graph.name or "body")
-        made = fx.GraphModule(module, child.graph)
+        made = ImportedModule(module, child.graph)
         holder, _, last = name.rpartition(".")
         (self.owner.get_submodule(holder) if holder else self.owner).add_module(last, made)
         read = [self.argument_of(value) for value in child.captured]

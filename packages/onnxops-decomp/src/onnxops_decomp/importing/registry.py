@@ -23,6 +23,7 @@ __all__ = [
     "implementation",
     "implementations",
     "number_function",
+    "number_functions",
     "on_numbers",
     "onnx_op",
 ]
@@ -210,6 +211,12 @@ def number_function(op_type: str) -> Callable[..., Any] | None:
     """Return what the operator of ONNX's own domain does with Python numbers, or None."""
     _load()
     return _NUMBERS.get(op_type)
+
+
+def number_functions() -> dict[str, Callable[..., Any]]:
+    """Return what operators of ONNX's own domain do with Python numbers, by operator."""
+    _load()
+    return _NUMBERS
 
 
 def implementations() -> dict[tuple[str, str], list[Implementation]]:

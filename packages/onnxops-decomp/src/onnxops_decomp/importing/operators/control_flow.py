@@ -67,6 +67,9 @@ def _stack(row: list[Any], dtype: torch.dtype | None, sizes: list[int] | None) -
 def _without_values(body: Body, given: Sequence[Any]) -> Sequence[Any]:
     """Return what a body gives, as tensors that have shapes alone."""
     module, reads, *_ = body
+    if recording():  # a tensor has no values there
+        found: Sequence[Any] = module(*given, *reads)
+        return found
     values = [each.to("meta") if isinstance(each, Tensor) else each for each in (*given, *reads)]
     try:
         with torch.device("meta"):
