@@ -36,7 +36,7 @@ def model(nodes, inputs, outputs, initializers=(), opset=21, dtype=FLOAT, **opti
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9, **options)
 
 
-def recurrent(op_type, with_lengths=False, **attributes):
+def recurrent(op_type, with_lengths=False, peepholes=False, **attributes):
     """Return a recurrent layer over x (length, batch, 4), and over as much of it as lengths say."""
     rng, gates = np.random.default_rng(0), GATES[op_type]
     count = 2 if attributes.get("direction") == "bidirectional" else 1
@@ -50,6 +50,9 @@ def recurrent(op_type, with_lengths=False, **attributes):
     }
     given = [("x", ["t", "n", 4]), *([info("lengths", TensorProto.INT32, ["n"])] if with_lengths else [])]
     declared = [("y", ["t", count, "n", 5]), *((name, [count, "n", 5]) for name in outputs[1:])]
+    if peepholes:
+        node.input.extend([""] * (7 - len(node.input)) + ["p"])
+        constants["p"] = rng.standard_normal((count, 15)).astype("f")
     return model([node], given, declared, constants)
 
 
@@ -157,6 +160,7 @@ DYNAMIC: dict[str, Case] = {
     },
     "GRU reset before the product": (lambda: recurrent("GRU", linear_before_reset=1), _sequences(), _TN),
     "LSTM with clipped gates": (lambda: recurrent("LSTM", clip=0.5), _sequences(), _TN),
+    "LSTM with peepholes": (lambda: recurrent("LSTM", peepholes=True), _sequences(), _TN),
     "LSTM of lengths": (lambda: recurrent("LSTM", True, direction="bidirectional"), _lengths(), _TN),
     "Loop over a dimension": (running_sum, [{"x": _x(4, 3)}, {"x": _x(7, 3)}, {"x": _x(2, 3)}], {0: "t"}),
     "Loop of a count": (lambda: doubling(True, True, False), _counts(3, 5, 0), {}),

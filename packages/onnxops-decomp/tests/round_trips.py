@@ -49,7 +49,7 @@ class _Imported:
         halves = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
         # What is beside the file is found by its path alone.
         self.module = to_torch(model if folder is None else folder)
-        nodes = list(_nodes(model.graph))
+        nodes = [node for graph in (model.graph, *model.functions) for node in _nodes(graph)]
         dtypes = {value.type.tensor_type.elem_type for value in model.graph.input}
         dtypes |= {tensor.data_type for tensor in model.graph.initializer}
         dtypes |= {each.i for node in nodes for each in node.attribute if each.name in ("to", "dtype")}
@@ -104,7 +104,7 @@ def _largest_step(model: onnx.ModelProto) -> float:
     return max((float(each.max()) for each in floats if each.size), default=0.0)
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def _nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -155,11 +155,19 @@ def _read(source: bytes | str) -> _Imported | None:
     import onnx
 
     model = onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source, load_external_data=False)
+    if isinstance(source, bytes) and _has_weights_beside(model):
+        return None
     own = {function.domain for function in model.functions}
     bodies = [node for function in model.functions for node in function.node]
     if {node.domain for node in (*_nodes(model.graph), *bodies)} - KNOWN_DOMAINS - own:
         return None
     return _Imported(model, None if isinstance(source, bytes) else source)
+
+
+def _has_weights_beside(model: onnx.ModelProto) -> bool:
+    import onnx
+
+    return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer)
 
 
 def _watched(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,7 +196,7 @@ def _keep(source: bytes | str) -> None:
     assert _kept is not None
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
     model = onnx.load_from_string(data)
-    if not any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
+    if not _has_weights_beside(model):
         (_kept / f"{hashlib.sha256(data).hexdigest()[:16]}.onnx").write_bytes(data)
 
 

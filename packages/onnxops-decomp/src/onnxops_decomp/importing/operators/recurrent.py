@@ -308,10 +308,11 @@ def lstm(
         f, g, h_of = functions[3 * index : 3 * index + 3]
         input_bias, state_bias = _halves(B, index, X, 4 * hidden)
         bias = input_bias + state_bias
-        peep_i, peep_o, peep_f = (None, None, None) if P is None else P[index].split(hidden)
 
         def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             h, c = state
+            # A recorded loop takes no parts of one tensor from around it.
+            peep_i, peep_o, peep_f = (None, None, None) if P is None else P[index].split(hidden)
             i, o, forget, new = (x @ W[index].t() + h @ R[index].t() + bias).split(hidden, -1)
             i = f(i if peep_i is None else i + peep_i * c)
             forget = 1 - i if input_forget else f(forget if peep_f is None else forget + peep_f * c)
