@@ -78,3 +78,12 @@ def test_a_model_is_exported_with_dynamic_sizes(name: str) -> None:
     program = torch.export.export(module, (torch.randn(first),), dynamic_shapes=(dims,))
     x = torch.randn(second)
     torch.testing.assert_close(program.module()(x), module(x))
+
+
+def test_a_compiled_module_pads_by_what_only_the_runtime_knows() -> None:
+    node = helper.make_node("Pad", ["x", "pads"], ["y"], mode="edge")
+    module = to_torch(model([node], [("x", FLOAT, ["n", 3]), ("pads", INT64, [4])], [("y", FLOAT, [None, None])]))
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    for pads in ([1, 0, 2, 1], [0, 2, -1, 0]):
+        x, amounts = torch.rand(4, 3), torch.tensor(pads)
+        torch.testing.assert_close(compiled(x, amounts), module(x, amounts))

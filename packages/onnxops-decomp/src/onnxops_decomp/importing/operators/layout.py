@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional
 
 from onnxops_decomp.importing.registry import onnx_op
@@ -165,7 +166,7 @@ def _padded(data: Tensor, pads: list[int], value: Tensor | float | None) -> Tens
 
 def _extended(data: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
     """Return a tensor with one dimension continued by its own elements, or by those that negative amounts leave."""
-    if type(before) is int and type(after) is int and before == after == 0:
+    if statically_known_true(before == 0) and statically_known_true(after == 0):
         return data
     cropped = torch.sym_max(-before, 0)
     length = data.shape[axis] - cropped - torch.sym_max(-after, 0)
