@@ -133,6 +133,35 @@ CASES = {
         FALSE,
         ["y"],
     ),
+    "a condition that is a list of one size compared": lambda: several(
+        [
+            make_node("Shape", ["x"], ["sizes"], start=0, end=1),
+            make_node("Greater", ["sizes", "limit"], ["c"]),
+            make_node(
+                "If",
+                ["c"],
+                ["y"],
+                then_branch=body([make_node("Neg", ["x"], ["t"])], [], [("t", FLOAT, None)]),
+                else_branch=body([make_node("Abs", ["x"], ["t"])], [], [("t", FLOAT, None)]),
+            ),
+        ],
+        {"x": floats(3)},
+        ["y"],
+        {"limit": np.array([7])},
+        15,
+    ),
+    "a padding value that is a list of one size": lambda: several(
+        [
+            make_node("Shape", ["x"], ["sizes"], start=0, end=1),
+            make_node("Cast", ["sizes"], ["value"], to=FLOAT),
+            make_node("Squeeze", ["value"], ["one"]),
+            make_node("Pad", ["x", "pads", "one"], ["y"]),
+        ],
+        {"x": floats(3)},
+        ["y"],
+        {"pads": np.array([1, 2])},
+        15,
+    ),
     "strings in a loop": lambda: several(
         [
             make_node(

@@ -385,8 +385,9 @@ class GraphImport:
             if given.kind == Kind.NUMBERS:
                 literal = known.literal
                 return self.numbers(known) if literal is None or isinstance(literal, list) else [literal]
-            if given.kind == Kind.EITHER and self.are_numbers(known):
-                return self.numbers(known)
+            if given.kind in (Kind.EITHER, Kind.SINGLE) and self.are_numbers(known):
+                one_of_list = given.kind == Kind.SINGLE and known.rank_of_numbers
+                return self.number(known) if one_of_list else self.numbers(known)
             return self.tensor(known)
         if isinstance(given, ir.TensorProtocol):
             value = to_value(given, self.root.files)

@@ -39,10 +39,11 @@ class Kind:
         NUMBER: A Python number; a tensor of one element is read.
         NUMBERS: A list of Python numbers; a tensor is read.
         EITHER: Python numbers where the value is some, a tensor otherwise.
+        SINGLE: A Python number where the value is one, or a list of one, a tensor otherwise.
         ANY: Whatever there is: a tensor, a sequence, strings, None.
     """
 
-    TENSOR, NUMBER, NUMBERS, EITHER, ANY = "tensor", "number", "numbers", "either", "any"
+    TENSOR, NUMBER, NUMBERS, EITHER, SINGLE, ANY = "tensor", "number", "numbers", "either", "single", "any"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +97,9 @@ _NUMBER_TYPES = (int, float, list[int], list[float])
 def _kind(annotation: Any) -> str:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         inner = [each for each in typing.get_args(annotation) if each is not type(None)]
-        return _kind(inner[0]) if len(inner) == 1 else Kind.EITHER
+        if len(inner) == 1:
+            return _kind(inner[0])
+        return Kind.EITHER if any(typing.get_origin(each) is list for each in inner) else Kind.SINGLE
     if annotation is torch.Tensor:
         return Kind.TENSOR
     if annotation in (int, float):

@@ -52,7 +52,9 @@ def concat_from_sequence(input_sequence: Any, axis: int, new_axis: int = 0) -> T
 
 @onnx_op("SplitToSequence")
 @of_strings
-def split_to_sequence(input: Tensor, split: Tensor | int | None = None, axis: int = 0, keepdims: int = 1) -> Any:
+def split_to_sequence(
+    input: Tensor, split: Tensor | int | list[int] | None = None, axis: int = 0, keepdims: int = 1
+) -> Any:
     sizes = split.tolist() if isinstance(split, Tensor) else split
     if sizes is None:
         parts = torch.split(input, 1, axis)
