@@ -12,6 +12,7 @@ import torch
 from both_exporters import EXPORTERS, exporters, tracing
 
 from onnx_fx_export import InvalidArgumentError, OnnxExporterError, export
+from onnxops_decomp.exporting import cache_argument
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +38,20 @@ def cache_after(model, batch: int, length: int):
 
 @pytest.mark.parametrize("opset", [20, 23])
 def test_decoding_with_a_dynamic_cache(llama, opset: int) -> None:
-    ids = torch.randint(0, 50, (2, 3))
+    ids, name = torch.randint(0, 50, (2, 3)), cache_argument(llama)
     program = export(
         llama,
-        kwargs={"input_ids": ids, "past_key_values": cache_after(llama, 2, 5)},
-        dynamic_shapes={
-            "input_ids": {0: "batch", 1: "length"},
-            "past_key_values": [{0: "batch", 2: "past"}] * 4,
-        },
+        kwargs={"input_ids": ids, name: cache_after(llama, 2, 5)},
+        dynamic_shapes={"input_ids": {0: "batch", 1: "length"}, name: [{0: "batch", 2: "past"}] * 4},
         opset_version=opset,
     )
-    assert program.input_names[:2] == ["input_ids", "past_key_values.key_cache.0"]
-    assert program.output_names[:2] == ["logits", "past_key_values.key_cache.0.out"]
+    assert program.input_names[:2] == ["input_ids", f"{name}.key_cache.0"]
+    assert program.output_names[:2] == ["logits", f"{name}.key_cache.0.out"]
     for batch, length, past in ((2, 3, 5), (3, 2, 9)):
         ids, cache = torch.randint(0, 50, (batch, length)), cache_after(llama, batch, past)
-        actual = program(input_ids=ids, past_key_values=copy.deepcopy(cache))
+        actual = program(input_ids=ids, **{name: copy.deepcopy(cache)})
         with torch.no_grad():
-            expected = llama(input_ids=ids, past_key_values=copy.deepcopy(cache))
+            expected = llama(input_ids=ids, **{name: copy.deepcopy(cache)})
         assert type(actual) is type(expected)
         torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-4, atol=1e-5)
         for mine, theirs in zip(actual.past_key_values.layers, expected.past_key_values.layers, strict=True):

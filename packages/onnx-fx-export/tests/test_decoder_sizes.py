@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from onnx_fx_export import InvalidArgumentError, export
+from onnxops_decomp.exporting import cache_argument
 
 transformers = pytest.importorskip("transformers")
 
@@ -24,6 +25,7 @@ COMMON = {
     "num_key_value_heads": 1,
     "max_position_embeddings": 64,
 }
+CACHE = cache_argument(transformers.LlamaForCausalLM)
 
 
 def llama():
@@ -46,12 +48,12 @@ def inputs(heads: int, batch: int, new: int, past: int):
     return {
         "input_ids": torch.randint(0, VOCABULARY, (batch, new)),
         "attention_mask": torch.ones(batch, past + new, dtype=torch.int64),
-        "past_key_values": transformers.DynamicCache(layers),
+        CACHE: transformers.DynamicCache(layers),
     }
 
 
 def tensors(arguments):
-    layers = arguments["past_key_values"].layers
+    layers = arguments[CACHE].layers
     cache = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
     return [arguments["input_ids"], arguments["attention_mask"], *cache]
 
@@ -59,7 +61,7 @@ def tensors(arguments):
 NAMES = {
     "input_ids": {0: "b", 1: "s"},
     "attention_mask": {0: "b", 1: "t"},
-    "past_key_values": [{0: "b", 2: "p"}] * (2 * LAYERS),
+    CACHE: [{0: "b", 2: "p"}] * (2 * LAYERS),
 }
 SIZES = [(2, 3, 5), (1, 1, 5), (2, 1, 4), (3, 2, 1), (1, 1, 1), (2, 3, 0), (1, 1, 0)]
 

@@ -13,9 +13,9 @@ from transformers import cache_utils
 
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.transformers.dims import named_dims
-from onnx_fx_export.transformers.names import input_leaves, output_leaves
+from onnx_fx_export.transformers.names import holds_cache, input_leaves, output_leaves
 from onnxops_core import onnx_export
-from onnxops_decomp.exporting import leaf_specs, register_containers
+from onnxops_decomp.exporting import cache_argument, leaf_specs, register_containers
 
 __all__ = ["FlatCall"]
 
@@ -123,9 +123,10 @@ def _windowed_cache(
     model: torch.nn.Module, arguments: Mapping[str, Any], flags: Mapping[str, Any]
 ) -> dict[str, cache_utils.DynamicCache]:
     """Return the cache that a model with sliding windows would make itself, so that it can hold all tokens."""
-    name, config = "past_key_values", getattr(model, "config", None)
-    takes_one = name in inspect.signature(model.forward).parameters and arguments.get(name) is None
-    if config is None or not takes_one or getattr(config, "is_encoder_decoder", False):
+    name, config = cache_argument(model), getattr(model, "config", None)
+    if name is None or config is None or getattr(config, "is_encoder_decoder", False):
+        return {}
+    if any(map(holds_cache, arguments.values())):
         return {}
     if not flags.get("use_cache", getattr(config, "use_cache", False)):
         return {}

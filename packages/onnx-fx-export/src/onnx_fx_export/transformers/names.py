@@ -12,6 +12,7 @@ from onnxops_decomp.exporting import key_of, tensor_places
 
 __all__ = ["holds_cache", "input_leaves", "output_leaves"]
 
+_PAST = "past_key_values"
 _LABELS = {"keys": "key", "values": "value"}
 _SIDES = {"self_attention_cache": "decoder", "cross_attention_cache": "encoder"}
 
@@ -20,9 +21,10 @@ def input_leaves(arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return the leaves of a call and what they are called: ``input_ids``, ``past_key_values.0.key``.
 
     Args:
-        arguments: Arguments of a model by name, whose containers are registered.
+        arguments: Arguments of a model by name, whose containers are registered. A cache is called
+            ``past_key_values`` whatever the installed transformers calls the argument.
     """
-    return [leaf for name, value in arguments.items() for leaf in _leaves(name, name, value)]
+    return [leaf for name, value in arguments.items() for leaf in _leaves(name, _PAST, value)]
 
 
 def output_leaves(result: Any) -> list[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
 from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
 from onnx_fx_export.generation.requirements import transformers
+from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["kind_of"]
 
@@ -37,7 +38,10 @@ def kind_of(model: Any) -> Kind:
             f"{name} reads {model.main_input_name}, and so far only models that read "
             f"{' or '.join(kind.main_inputs)} can be written."
         )
-    if missing := sorted(kind.parameters - set(inspect.signature(model.forward).parameters)):
+    missing = sorted(kind.parameters - set(inspect.signature(model.forward).parameters))
+    if cache_argument(model) is None:
+        missing.append("past_key_values")
+    if missing:
         raise InvalidArgumentError(
             f"{name} cannot be written as a folder for generation: its forward has no {', '.join(missing)}."
         )
@@ -48,7 +52,7 @@ def _decoder(model: Any) -> type[Kind]:
     """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
     if hasattr(model, "get_image_features"):
         return VisionLanguage
-    if "cache_params" in inspect.signature(model.forward).parameters:
+    if cache_argument(model) == "cache_params":
         return Recurrent
     cache = transformers().DynamicCache(config=model.config)
     states = transformers().cache_utils.LinearAttentionCacheLayerMixin

@@ -15,6 +15,7 @@ import torch
 from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept_by, layers_of, past_of
 from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config, stop_tokens
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
+from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["CachedGraph", "Decoder", "reading_last"]
 
@@ -26,7 +27,7 @@ class Decoder(Kind):
 
     genai_type: str | None = "decoder"
     shares_caches = True
-    parameters: ClassVar = {"input_ids", "attention_mask", "past_key_values", "use_cache"}
+    parameters: ClassVar = {"input_ids", "attention_mask", "use_cache"}
     main_inputs: ClassVar[tuple[str, ...]] = ("input_ids",)
 
     @functools.cached_property
@@ -36,7 +37,7 @@ class Decoder(Kind):
             token = torch.zeros(1, 1, dtype=torch.int64)
             mask = torch.ones_like(token)
             result = self.model(input_ids=token, attention_mask=mask, use_cache=True, return_dict=True)
-        return layers_of(self.model, getattr(result, "past_key_values", None))
+        return layers_of(self.model, getattr(result, cache_argument(self.model) or "", None))
 
     def parts(self, *, last_logits: bool) -> list[Part]:
         """Return the one graph, with an example of a step that follows others."""
@@ -89,6 +90,7 @@ class CachedGraph(torch.nn.Module):
     def __init__(self, model: Any, *, last_logits: bool) -> None:
         super().__init__()
         self.model = model
+        self._cache_name = cache_argument(model) or ""
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self._head = model.get_output_embeddings() if last_logits else None
 
@@ -106,17 +108,18 @@ class CachedGraph(torch.nn.Module):
         Returns:
             ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
+        cache = {self._cache_name: as_dynamic(past_key_values)}
         if self._takes_positions:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -new:]
         with reading_last(self._head, attention_mask[:, -new:]):
             result = self.model(
                 attention_mask=attention_mask,
-                past_key_values=as_dynamic(past_key_values),
                 use_cache=True,
                 return_dict=True,
+                **cache,
                 **given,
             )
-        return {"logits": result.logits, "present": kept_by(result.past_key_values)}
+        return {"logits": result.logits, "present": kept_by(getattr(result, self._cache_name))}
 
 
 class DecoderGraph(CachedGraph):

@@ -17,6 +17,7 @@ from onnx_fx_export.generation.config import CROSS_NAMES, decoder_config, genai_
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import reading_last
 from onnx_fx_export.generation.requirements import transformers
+from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["EncoderDecoder"]
 
@@ -34,7 +35,7 @@ class EncoderDecoder(Kind):
     decoder's file reads them in the first step as in all others.
     """
 
-    parameters: ClassVar = {"encoder_outputs", "decoder_input_ids", "past_key_values", "use_cache"}
+    parameters: ClassVar = {"encoder_outputs", "decoder_input_ids", "use_cache"}
     main_inputs: ClassVar = ("input_ids", _AUDIO)
 
     def __init__(self, model: Any) -> None:
@@ -55,7 +56,7 @@ class EncoderDecoder(Kind):
 
     @functools.cached_property
     def _cache(self) -> Any:
-        cache = self._first.past_key_values
+        cache = getattr(self._first, cache_argument(self.model) or "")
         if not isinstance(cache, transformers().EncoderDecoderCache):
             raise InvalidArgumentError(
                 f"{type(self.model).__name__} cannot be written as a folder for generation: its cache is "
@@ -191,6 +192,7 @@ class EncoderGraph(torch.nn.Module):
     def __init__(self, model: Any, names: list[str]) -> None:
         super().__init__()
         self.model = model
+        self._cache_name = cache_argument(model) or ""
         self._names = names
 
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor | Cache]:
@@ -198,7 +200,7 @@ class EncoderGraph(torch.nn.Module):
         token = torch.zeros(inputs[0].shape[0], 1, dtype=torch.int64)
         given = dict(zip(self._names, inputs, strict=True))
         result = self.model(**given, decoder_input_ids=token, use_cache=True, return_dict=True)
-        cross = kept_by(result.past_key_values.cross_attention_cache)
+        cross = kept_by(getattr(result, self._cache_name).cross_attention_cache)
         return {"encoder_hidden_states": result.encoder_last_hidden_state, "cross_key_values": cross}
 
 
@@ -213,6 +215,7 @@ class CrossDecoderGraph(torch.nn.Module):
     def __init__(self, model: Any, *, last_logits: bool) -> None:
         super().__init__()
         self.model = model
+        self._cache_name = cache_argument(model) or ""
         self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
         self._head = model.get_output_embeddings() if last_logits else None
 
@@ -245,9 +248,9 @@ class CrossDecoderGraph(torch.nn.Module):
             result = self.model(
                 encoder_outputs=states,
                 decoder_input_ids=input_ids,
-                past_key_values=cache,
                 use_cache=True,
                 return_dict=True,
+                **{self._cache_name: cache},
                 **mask,
             )
-        return {"logits": result.logits, "present": kept_by(result.past_key_values.self_attention_cache)}
+        return {"logits": result.logits, "present": kept_by(getattr(result, self._cache_name).self_attention_cache)}

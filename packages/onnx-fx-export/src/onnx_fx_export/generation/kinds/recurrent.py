@@ -15,11 +15,11 @@ from onnx_fx_export.generation.config import MODEL_FILE, STATE_NAMES, genai_conf
 from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.requirements import transformers
+from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["Recurrent"]
 
 _BATCH, _PAST, _READ = 2, 5, 3
-_CACHES = ("cache_params", "past_key_values")
 _GROWING = ("key", "value")
 
 
@@ -37,7 +37,7 @@ class Recurrent(Decoder):
     @functools.cached_property
     def _states(self) -> Cache:
         """What the cache of the model itself holds after a few tokens."""
-        name = cache_name(self.model)
+        name = cache_argument(self.model) or ""
         tokens = torch.ones(_BATCH, _READ, dtype=torch.int64)
         with torch.no_grad():
             result = self.model(input_ids=tokens, use_cache=True, return_dict=True)
@@ -92,12 +92,6 @@ class Recurrent(Decoder):
         return genai_config(self.model, self.model.config.model_type, decoder)
 
 
-def cache_name(model: Any) -> str:
-    """Return the parameter by which a model takes its cache."""
-    taken = inspect.signature(model.forward).parameters
-    return next(name for name in _CACHES if name in taken)
-
-
 class StepGraph(torch.nn.Module):
     """One step of a model, with its states as tensors.
 
@@ -108,7 +102,7 @@ class StepGraph(torch.nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self._cache_name = cache_name(model)
+        self._cache_name = cache_argument(model) or ""
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
 
     def forward(

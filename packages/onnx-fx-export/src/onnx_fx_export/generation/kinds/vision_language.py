@@ -27,7 +27,7 @@ class VisionLanguage(Decoder):
 
     genai_type = None
     shares_caches = False
-    parameters: ClassVar = {"input_ids", _IMAGES, "inputs_embeds", "attention_mask", "past_key_values"}
+    parameters: ClassVar = {"input_ids", _IMAGES, "inputs_embeds", "attention_mask"}
     main_inputs: ClassVar = ("input_ids", _IMAGES)
 
     def __init__(self, model: Any) -> None:

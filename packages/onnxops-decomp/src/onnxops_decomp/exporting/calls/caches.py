@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from onnxops_decomp.torch_private import taken_over_node
 
 __all__ = [
     "by_kind_of_tensor",
+    "cache_argument",
     "check_cache",
     "check_counts",
     "is_registered",
@@ -38,8 +40,23 @@ _UNKNOWN_COUNT = "_dropped_tokens_are_unknown"
 _DERIVED = {_COUNT, "batch_size", "num_heads", "k_head_dim", "v_head_dim", "_sliding_window_tensor", _UNKNOWN_COUNT}
 _PLAIN = (bool, int, float, str, type(None))
 _PARTS = ("self_attention_cache", "cross_attention_cache")
+# What models call their cache: since transformers 5.24, before it, and before it where all states are of one size.
+_ARGUMENTS = ("cache", "past_key_values", "cache_params")
 
 Place = tuple[str, int | None]
+
+
+def cache_argument(model: torch.nn.Module) -> str | None:
+    """Return the parameter of ``forward`` by which a model of transformers takes its cache, which its result has too.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The name; None if it takes no cache.
+    """
+    taken = inspect.signature(model.forward).parameters
+    return next((name for name in _ARGUMENTS if name in taken), None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
