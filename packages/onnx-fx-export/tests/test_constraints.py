@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import warnings
 from typing import Any, NamedTuple
 
 import pytest
@@ -223,3 +224,14 @@ def test_what_a_decomposition_assumes_of_named_dimensions_is_checked() -> None:
     torch.testing.assert_close(program(torch.ones(4, 2), torch.ones(9, 2)), longest(torch.ones(4, 2), torch.ones(9, 2)))
     with pytest.raises(InvalidArgumentError, match="captured for m > n"):
         program(torch.ones(9, 2), torch.ones(4, 2))
+
+
+def test_an_example_that_is_a_view_leaves_no_condition_on_what_it_is_a_view_of() -> None:
+    example = torch.randn(2, 16)[:, 3:5]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = export(lambda x: x.cumsum(1) * x.shape[1], (example,), dynamic_shapes=({0: "b", 1: "s"},))
+
+    assert program.constraints.conditions == ()
+    x = torch.randn(3, 7)
+    torch.testing.assert_close(program(x), x.cumsum(1) * 7)

@@ -37,6 +37,7 @@ __all__ = ["CONSTRAINTS_KEY", "size_constraints"]
 
 _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
 _COUNTED = "flat_args"
+_OF_VIEWS = "._base."
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
 
@@ -62,7 +63,9 @@ def size_constraints(
         declared: Conditions that the user states.
         leaves: What the arguments are called by the structure, in order; Dynamo only counts them.
     """
-    texts = [text for text in dict.fromkeys(guard_texts(program)) if not (facts.right_for_one and is_about_one(text))]
+    # An example that is a view of a larger tensor does not bring that along.
+    texts = [text for text in dict.fromkeys(guard_texts(program)) if _OF_VIEWS not in text]
+    texts = [text for text in texts if not (facts.right_for_one and is_about_one(text))]
     translated = {text: _translated(text, inputs, leaves) for text in texts}
     guards = [guard for guard in translated.values() if guard is not None and parsed_size(guard) is not None]
     unread = [text for text, guard in translated.items() if guard is None or parsed_size(guard) is None]
