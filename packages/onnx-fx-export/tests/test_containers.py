@@ -143,7 +143,21 @@ def test_states_of_linear_attention_go_in_and_come_out() -> None:
     torch.testing.assert_close(cache.layers[0].conv_states[0], before.layers[0].conv_states[0])
 
 
-def test_a_sliding_window_does_not_limit_a_cache_that_holds_all_tokens() -> None:
+class Asking(torch.nn.Module):
+    """Asks for a class in a way that has its export compared with the model."""
+
+    def __init__(self, model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, past_key_values):
+        if type(input_ids) is not torch.Tensor:
+            input_ids = torch.as_tensor(input_ids)
+        return self.model(input_ids=input_ids, past_key_values=past_key_values)
+
+
+@pytest.mark.parametrize("around", [torch.nn.Module.eval, Asking])
+def test_a_sliding_window_does_not_limit_a_cache_that_holds_all_tokens(around) -> None:
     import transformers
 
     sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
@@ -154,7 +168,7 @@ def test_a_sliding_window_does_not_limit_a_cache_that_holds_all_tokens() -> None
         cache = model(input_ids=ids[:, :3], use_cache=True).past_key_values
         expected = model(input_ids=ids).logits
     program = export(
-        model,
+        around(model),
         kwargs={"input_ids": ids[:, 3:5], "past_key_values": copy.deepcopy(cache)},
         dynamic_shapes={"input_ids": {0: "b", 1: "s"}, "past_key_values": [{0: "b", 2: "past"}] * 2},
     )

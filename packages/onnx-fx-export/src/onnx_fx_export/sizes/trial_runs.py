@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.torch_private import WithoutEmptyBags, hint_of
+from onnxops_core import onnx_export
 from onnxops_decomp.exporting import Example, KeptContents, are_close, is_without_data, kept_inventory, resampled
 
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -80,8 +81,10 @@ class TrialRuns:
             What the model gives, None where it does not take these sizes, and whether the program gives the same.
         """
         try:
-            call = _call_at(self.program, self.example, sizes)
-            expected = _eager(self.model, call, around)
+            # As it is while it is exported: caches drop nothing, and the model may ask whether it is.
+            with onnx_export():
+                call = _call_at(self.program, self.example, sizes)
+                expected = _eager(self.model, call, around)
         except Exception:
             # Where the model raises, whatever it is, the captured program is not right.
             return None, False
