@@ -88,9 +88,10 @@ def lower_graph(
     widen_bfloat16: bool = False,
     target: str | None = None,
     nan: NanHandling = "exact",
+    **context_options: Any,
 ) -> Lowered:
     """Lower what :func:`trace` recorded; a target's passes run too."""
-    context = ModelContext(opset, widen_bfloat16=widen_bfloat16, target=target, nan=nan)
+    context = ModelContext(opset, widen_bfloat16=widen_bfloat16, target=target, nan=nan, **context_options)
     op = OpBuilder(opset, context=context)
     symbols = SymbolNames(op)
     values = [_input(op, symbols, node) for node in traced.graph.nodes if node.op == "placeholder"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from decomp_harness import check, lower
+from decomp_harness import check, lower, run
 from opset_sweep import swept
 
 from onnxops_decomp.errors import LoweringError
@@ -165,3 +165,11 @@ def test_inverse_transform_of_frames_gives_complex_signals(opset: int) -> None:
 def test_products_of_complex_elements_at_one_place_are_refused(function: Any) -> None:
     with pytest.raises(LoweringError, match="one place"):
         lower(function, (torch.ones(2, 3, dtype=torch.complex64), torch.zeros(2, 3, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("function", [torch.sin, torch.cos, torch.tan, torch.sinh, torch.cosh, torch.tanh])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_small_numbers_keep_their_digits(function, dtype) -> None:
+    z = torch.tensor([1e-5 + 1e-5j, 1e-3 - 1e-4j, 1e-6j, -1e-7 + 0j], dtype=dtype)
+    proto = lower(lambda x: torch.view_as_real(function(x)), (z,)).proto
+    torch.testing.assert_close(run(proto, (z,))[0], torch.view_as_real(function(z)), rtol=1e-5, atol=0)

@@ -82,8 +82,7 @@ def group_normalization(
     # Reshape infers no size beside a batch of 0.
     length = math.prod(rest) // num_groups if len(rest) == rank - 1 else -1
     grouped = op.reshape(wide, [sizes[0], num_groups, length])
-    if dtype == ir.DataType.DOUBLE:
-        # InstanceNormalization has no kernel for it in ONNX Runtime.
+    if dtype == ir.DataType.DOUBLE and not op.takes_doubles("InstanceNormalization"):
         normalized = _standardized(op.newest, grouped, epsilon)
     else:
         normalized = op.InstanceNormalization(grouped, ones, zeros, epsilon=epsilon)

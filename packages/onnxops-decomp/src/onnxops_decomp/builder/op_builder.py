@@ -20,6 +20,7 @@ from onnxops_decomp.builder.planning import (
     open_dtype,
     with_positive_axes,
 )
+from onnxops_decomp.builder.runtime import Deviation
 from onnxops_decomp.builder.scope import Scope, remove_unused
 from onnxops_decomp.builder.simplify import simplified
 from onnxops_decomp.builder.sizes import SizeOperations
@@ -91,6 +92,19 @@ class OpBuilder(SizeOperations):
     def minds_nan(self, value: ir.Value) -> bool:
         """Tell whether what is written has to be right for NaN among the elements of ``value``."""
         return self.context.nan == "exact" and self.dtype(value).is_floating_point()
+
+    def deviates(self, deviation: Deviation) -> bool:
+        """Tell whether the runtime that the model is made for differs so from the specification."""
+        runtime = self.context.runtime
+        return runtime is not None and deviation in runtime.deviations
+
+    def takes_doubles(self, op_type: str) -> bool:
+        """Tell whether the runtime that the model is made for takes doubles in an operator that may have them."""
+        runtime = self.context.runtime
+        if runtime is None or op_type not in runtime.no_doubles:
+            return True
+        since = runtime.no_doubles[op_type]
+        return since is not None and self.opset >= since
 
     @contextmanager
     def call_of(self, operator: str) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Protocol, cast
 
 import onnx_ir as ir
 
-__all__ = ["ComputeDtype", "OwnForm", "Runtime", "default_runtime"]
+__all__ = ["ComputeDtype", "Deviation", "OwnForm", "Runtime", "default_runtime"]
 
 # Called as ``form(op, *inputs, **attributes)`` with the operands of the newest form and a builder that takes such
 # calls. It returns the one output, or None where the runtime's operator is not exactly the same.
@@ -32,6 +33,20 @@ class ComputeDtype(Protocol):
         """Return the dtype for a type variable of an operator of the default domain."""
 
 
+class Deviation(enum.Enum):
+    """Where a runtime computes something else than the specification says, so that another form is written.
+
+    Forms of more than one operator ask for these; what concerns the operands of one is prepared by the runtime.
+    """
+
+    BINS_AS_GIVEN = "the inverse DFT of half a spectrum counts the bins that it gets, whatever its length says"
+    EMPTY_EINSUM = "Einsum may end the process where a size is 0"
+    EMPTY_GEMM = "Gemm leaves beta out where the inner size is 0"
+    EMPTY_NORMALIZATION = "normalizations fail where there are no elements"
+    EMPTY_PRODUCT = "products may stay unwritten where the inner size is 0, and broadcast nothing to a batch of 0"
+    ROUGH_SPECTRUM = "DFT of FLOAT has some 4 digits at lengths that are not powers of two"
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Runtime:
     """A runtime, as far as the builder has to know it.
@@ -46,6 +61,8 @@ class Runtime:
         refusal: Says why the runtime cannot be given a call of one of its own operators; an empty text if it can.
         least_outputs: How many outputs such a call must have, by operator, where some could be left out.
         passes: What is done to a finished model, so that the runtime's own rewriting of it stays right.
+        deviations: What it computes otherwise than the specification says.
+        no_doubles: By operator the opset from which it takes doubles, which the specification allows; None if at none.
     """
 
     compute_dtype: ComputeDtype
@@ -55,6 +72,8 @@ class Runtime:
     refusal: Refusal
     least_outputs: Mapping[str, int]
     passes: tuple[type[ir.passes.InPlacePass], ...] = ()
+    deviations: frozenset[Deviation] = frozenset()
+    no_doubles: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
 
 
 @functools.cache

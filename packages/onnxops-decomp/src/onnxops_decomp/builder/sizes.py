@@ -173,7 +173,7 @@ class SizeOperations(NodeWriter):
         if lead_free(dims, target):
             return value
         if any(map(is_zero, target)) and value.dtype is not None:
-            # Nothing is left of the value. ONNX Runtime drops an Expand of a size 1 to a constant 0.
+            # Nothing is left of the value.
             lead = len(target) - len(dims or ())
             kept = [i >= lead and isinstance(size, int) and size == 1 for i, size in enumerate(target)]
             whole = [self.size(value, i - lead) if kept[i] else size for i, size in enumerate(target)]

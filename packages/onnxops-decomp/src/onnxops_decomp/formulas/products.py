@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxops_decomp.builder.runtime import Deviation
 from onnxops_decomp.builder.sizes import is_zero
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.formulas.operands import arange, rank_of
@@ -20,11 +21,9 @@ __all__ = ["Labels", "einsum", "matrix_product", "written_product", "zero_if_emp
 
 
 def matrix_product(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Return the matrix product, in a form that ONNX Runtime also computes where a size is 0.
-
-    Its MatMul leaves the product of a matrix without columns and a vector unwritten, and broadcasts nothing to a batch
-    of 0.
-    """
+    """Return the matrix product, right where a size is 0, too."""
+    if not op.deviates(Deviation.EMPTY_PRODUCT):
+        return op.MatMul(a, b)
     dims, ranks = [*(dims_of(a) or ()), *(dims_of(b) or ())], (op.rank(a), op.rank(b))
     if all(isinstance(dim, int) and dim > 0 for dim in dims) or max(ranks) == 1:
         return op.MatMul(a, b)
@@ -39,10 +38,12 @@ def matrix_product(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def zero_if_empty(op: OpBuilder, product: ir.Value, inner: Size) -> ir.Value:
-    """Return zeros where the inner size of a product is 0.
+    """Return zeros where the inner size of a product is 0, as the specification has it.
 
-    ONNX Runtime joins a Transpose, from further back, too, and the product, and then leaves matrices unwritten.
+    A runtime may join a Transpose, from further back, too, and the product, and then leave matrices unwritten.
     """
+    if not op.deviates(Deviation.EMPTY_PRODUCT):
+        return product
     if is_zero(inner):
         return op.filled_with_zeros(op.sizes(product), op.dtype(product))
     return (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "batched",
     "gathered_windows",
-    "has_window_operators",
+    "has_window_operator",
     "max_of_windows",
     "per_axis",
     "pooled_size",
@@ -24,9 +24,9 @@ __all__ = [
 ]
 
 
-def has_window_operators(dtype: ir.DataType) -> bool:
-    """Tell whether convolution and pooling take ``dtype``: in ONNX no integers, in ONNX Runtime no doubles."""
-    return dtype.is_floating_point() and dtype != ir.DataType.DOUBLE
+def has_window_operator(op: OpBuilder, op_type: str, dtype: ir.DataType) -> bool:
+    """Tell whether a convolution or pooling takes ``dtype``: in ONNX no integers, in some runtimes no doubles."""
+    return dtype.is_floating_point() and (dtype != ir.DataType.DOUBLE or op.takes_doubles(op_type))
 
 
 def per_axis(value: int | Sequence[int], count: int) -> list[int]:

@@ -98,16 +98,10 @@ def _power_of_zero(op: OpBuilder, exponent: ir.Value) -> ir.Value:
     return joined(op, op.Where(positive, none, infinite), op.Where(positive, none, undefined))
 
 
-def _sinh_cosh(op: OpBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return sinh and cosh; ONNX Runtime has them for FLOAT alone."""
-    up, down = op.Exp(x), op.Exp(op.Neg(x))
-    return op.Mul(op.Sub(up, down), 0.5), op.Mul(op.Add(up, down), 0.5)
-
-
 def _waves(op: OpBuilder, self: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
     """Return sin and cos of the real part, sinh and cosh of the imaginary part."""
     x, y = parts(op, self)
-    return op.Sin(x), op.Cos(x), *_sinh_cosh(op, y)
+    return op.Sin(x), op.Cos(x), op.Sinh(y), op.Cosh(y)
 
 
 @lowering(aten.sin.default, complex=True)
@@ -148,10 +142,9 @@ def cosh(op: OpBuilder, self: ir.Value) -> ir.Value:
 def tanh(op: OpBuilder, self: ir.Value) -> ir.Value:
     x, y = parts(op, self)
     # Beyond 20 tanh is 1 to the last digit, and cosh has not overflowed yet.
-    sinh_x, cosh_x = _sinh_cosh(op, op.Mul(op.Clip(x, -20, 20), 2))
-    double = op.Mul(y, 2)
-    divisor = op.Add(cosh_x, op.Cos(double))
-    return joined(op, op.Div(sinh_x, divisor), op.Div(op.Sin(double), divisor))
+    real, imaginary = op.Mul(op.Clip(x, -20, 20), 2), op.Mul(y, 2)
+    divisor = op.Add(op.Cosh(real), op.Cos(imaginary))
+    return joined(op, op.Div(op.Sinh(real), divisor), op.Div(op.Sin(imaginary), divisor))
 
 
 @lowering(aten.tan.default, complex=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.builder.runtime import Deviation
 from onnxops_decomp.builder.sizes import is_zero
 from onnxops_decomp.dtypes import result_dtype
 from onnxops_decomp.errors import LoweringError
@@ -90,7 +91,6 @@ def einsum(op: OpBuilder, equation: str, tensors: Sequence[ir.Value], *, path: S
     pairs = zip(values, operands, strict=True)
     sizes = {label: size for value, labels in pairs for label, size in zip(labels, op.sizes(value), strict=True)}
     if any(is_zero(size) for size in sizes.values()):
-        # ONNX Runtime's Einsum ends the process on some products without elements.
         return op.filled_with_zeros([sizes[label] for label in output], dtype)
     scalars = [value for value, labels in zip(values, operands, strict=True) if not labels]
     terms = [(value, labels) for value, labels in zip(values, operands, strict=True) if labels]
@@ -102,9 +102,9 @@ def einsum(op: OpBuilder, equation: str, tensors: Sequence[ir.Value], *, path: S
         result = op.MatMul(terms[0][0], terms[1][0])
     else:
         spelled = ",".join(labels for _, labels in terms) + "->" + output
-        # Sizes that only the runtime knows may be 0 there, as above.
+        # Sizes that only the runtime knows may be 0 there.
         known = all(isinstance(size, int) for size in sizes.values())
-        emitted = op.Einsum if known else functools.partial(composed, op)
+        emitted = op.Einsum if known or not op.deviates(Deviation.EMPTY_EINSUM) else functools.partial(composed, op)
         result = emitted(*(value for value, _ in terms), equation=spelled)
     for scalar in scalars:
         result = op.Mul(result, scalar)

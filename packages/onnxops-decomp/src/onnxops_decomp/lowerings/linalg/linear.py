@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.builder.runtime import Deviation
 from onnxops_decomp.dtypes import promote, to_ir
 from onnxops_decomp.formulas.products import matrix_product
 from onnxops_decomp.lowerings.registry import lowering
@@ -73,8 +74,8 @@ def addmm(
     alpha: Operand = 1,
 ) -> ir.Value:
     static = not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value)
-    # ONNX Runtime's Gemm leaves beta out where the inner dimension is 0.
-    if static and op.dtype(self).is_floating_point() and op.dim(op.size(mat1, 1)) != 0:
+    empty = op.dim(op.size(mat1, 1)) == 0 and op.deviates(Deviation.EMPTY_GEMM)
+    if static and op.dtype(self).is_floating_point() and not empty:
         bias = None if beta == 0 else self
         left, right, flags = mat1, mat2, {}
         transposed = _source_of_transpose(mat2)

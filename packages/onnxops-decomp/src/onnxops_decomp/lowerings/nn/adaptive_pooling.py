@@ -10,7 +10,7 @@ import torch
 
 from onnxops_decomp.builder.sizes import is_one
 from onnxops_decomp.formulas.operands import arange
-from onnxops_decomp.formulas.sliding_windows import batched, has_window_operators, max_of_windows, per_axis
+from onnxops_decomp.formulas.sliding_windows import batched, has_window_operator, max_of_windows, per_axis
 from onnxops_decomp.lowerings.nn.pooling import max_pool_lowering
 from onnxops_decomp.lowerings.registry import lowering
 from onnxops_decomp.spec.inference import same_dim
@@ -70,7 +70,7 @@ def _adaptive_avg_pool(op: OpBuilder, self: ir.Value, output_size: Sequence[Size
     if all(is_one(count) for count in counts):
         axes = list(range(2, 2 + spatial))
         result = op.GlobalAveragePool(x) if _behind_convolution(x) else op.ReduceMean(x, axes)
-    elif has_window_operators(op.dtype(x)) and (kernel := _divisors(sizes, counts)) is not None:
+    elif has_window_operator(op, "AveragePool", op.dtype(x)) and (kernel := _divisors(sizes, counts)) is not None:
         result = op.AveragePool(x, kernel_shape=kernel, strides=kernel) if any(k != 1 for k in kernel) else x
     else:
         result = x

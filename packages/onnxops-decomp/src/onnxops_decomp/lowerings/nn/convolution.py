@@ -12,7 +12,7 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.formulas.sliding_windows import (
     batched,
     gathered_windows,
-    has_window_operators,
+    has_window_operator,
     per_axis,
     pooled_size,
 )
@@ -49,7 +49,7 @@ def _convolved(
 ) -> ir.Value:
     """Convolve a batch; ``pads`` are begins, then ends."""
     # The attribute of ONNX Conv is a number, and channels of a dynamic count may be groups.
-    if not has_window_operators(op.dtype(input)) or not isinstance(groups, int):
+    if not has_window_operator(op, "Conv", op.dtype(input)) or not isinstance(groups, int):
         return _convolution_by_product(op, input, weight, bias, strides, pads, dilations, groups)
     return op.Conv(
         input,
@@ -132,7 +132,7 @@ def conv_transpose(
     spatial = op.rank(weight) - 2
     x, unbatched = batched(op, input, spatial)
     strides, pads, extra, dilations = (per_axis(v, spatial) for v in (stride, padding, output_padding, dilation))
-    if has_window_operators(op.dtype(input)):
+    if has_window_operator(op, "ConvTranspose", op.dtype(input)):
         result = op.ConvTranspose(
             x,
             weight,

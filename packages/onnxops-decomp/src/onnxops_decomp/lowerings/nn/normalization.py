@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.builder.runtime import Deviation
 from onnxops_decomp.builder.sizes import is_zero
 from onnxops_decomp.dtypes import to_torch
 from onnxops_decomp.lowerings.reductions.over_dimensions import mean
@@ -275,9 +276,10 @@ def native_group_norm(
     centered = op.Sub(grouped, average)
     variance = mean(op, op.Mul(centered, centered), 2)
     rstd = op.Reciprocal(op.Sqrt(op.Add(variance, eps)))
-    if all(isinstance(size, int) for size in op.sizes(input)):
+    # There may turn out to be no elements.
+    static = all(isinstance(size, int) for size in op.sizes(input))
+    if static or not op.deviates(Deviation.EMPTY_NORMALIZATION):
         return group_norm(op, input, group, weight, bias, eps), op.Squeeze(average, [2]), rstd
-    # ONNX Runtime's kernels for normalizations fail if there turn out to be no elements.
     result = op.reshape(op.Mul(centered, op.Unsqueeze(rstd, [2])), op.sizes(input))
     axes = list(range(1, op.rank(input) - 1))
     result = result if weight is None else op.Mul(result, op.Unsqueeze(op.cast(weight, op.dtype(input)), axes))

@@ -14,7 +14,7 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.formulas.sliding_windows import (
     batched,
     gathered_windows,
-    has_window_operators,
+    has_window_operator,
     max_of_windows,
     per_axis,
     pooled_size,
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 IntOrInts = int | Sequence[int]
-
-# ONNX Runtime's kernel of the MaxPool before this opset takes no doubles, in which integers are pooled.
-_DOUBLES_OPSET = 8
-_NARROW = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 class _Windows:
@@ -104,7 +100,9 @@ class _Windows:
 
 def _max_pool(op: OpBuilder, self: ir.Value, windows: _Windows, *, indices: bool) -> tuple[ir.Value, ...]:
     x, unbatched = batched(op, self, windows.spatial)
-    if op.dtype(x) == ir.DataType.INT64 or (op.opset < _DOUBLES_OPSET and op.dtype(x) not in _NARROW):
+    # Other integers are pooled as doubles.
+    narrow = op.dtype(x) in (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+    if op.dtype(x) == ir.DataType.INT64 or not (narrow or op.takes_doubles("MaxPool")):
         results = _composed_max_pool(op, x, windows)
     elif indices:
         result, flat = (
@@ -151,7 +149,7 @@ def _avg_pool(
     if divisor_override == 0:
         raise LoweringError("avg_pool with divisor_override=0 is an error in torch, too.")
     x, unbatched = batched(op, self, windows.spatial)
-    if not has_window_operators(op.dtype(x)):
+    if not has_window_operator(op, "AveragePool", op.dtype(x)):
         result = _avg_pool_of_sums(op, x, windows, count_include_pad, divisor_override)
     elif divisor_override is None:
         average = op.AveragePool(x, **windows.attributes(op, x), count_include_pad=int(count_include_pad))

@@ -10,7 +10,7 @@ import torch
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.formulas.operands import arange
-from onnxops_decomp.formulas.products import written_product
+from onnxops_decomp.formulas.products import written_product, zero_if_empty
 from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
@@ -81,11 +81,7 @@ def choose_qparams_per_token_asymmetric(
 @lowering(aten._int_mm.default)
 def int_mm(op: OpBuilder, self: ir.Value, mat2: ir.Value) -> ir.Value:
     inner = op.size(self, 1)
-    if isinstance(inner, int) and inner > 0:
-        return op.MatMulInteger(self, mat2)
-    # ONNX Runtime leaves the product of matrices without inner elements unwritten.
-    nothing = op.Equal(op.Shape(self, start=1), 0)
-    return op.Where(nothing, op.constant(0, ir.DataType.INT32), op.MatMulInteger(self, mat2))
+    return zero_if_empty(op, op.MatMulInteger(self, mat2), inner)
 
 
 @lowering(aten._weight_int8pack_mm.default)

@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 _DOUBLE, _INT64 = ir.DataType.DOUBLE, ir.DataType.INT64
 _TINY = torch.finfo(torch.float64).tiny
-# The dtypes that ONNX Runtime generates; all others are rounded from FLOAT.
+# The dtypes that every runtime generates; all others are rounded from FLOAT.
 _GENERATED = (ir.DataType.FLOAT, _DOUBLE)
 
 

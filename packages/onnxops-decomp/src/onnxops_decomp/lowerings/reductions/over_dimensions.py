@@ -139,7 +139,7 @@ def _has_nan(op: OpBuilder, value: ir.Value, dim: Dims, keepdim: bool) -> ir.Val
 def extremum(op: OpBuilder, op_type: str, value: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
     """Return the largest or smallest element, which in torch is NaN if there is one.
 
-    ONNX leaves open what ReduceMax makes of NaN, and ONNX Runtime's depends on where it stands.
+    ONNX leaves open what ReduceMax makes of NaN; in runtimes it may depend on where that stands.
     """
     result = reduce(op, op_type, value, dim, keepdim)
     if not op.minds_nan(value):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.builder.runtime import Deviation
 from onnxops_decomp.dtypes import is_complex, mark_complex, to_ir
 from onnxops_decomp.lowerings.complex.numbers import conj
 from onnxops_decomp.lowerings.pointwise.conversions import as_complex
@@ -51,9 +52,11 @@ def _scaled(op: OpBuilder, value: ir.Value, points: Size, exponent: float) -> ir
 def precise_dtype(op: OpBuilder, value: ir.Value, length: Size) -> ir.DataType:
     """Return the dtype to transform ``value`` in.
 
-    ONNX Runtime transforms lengths that are not powers of two by a convolution (Bluestein) that leaves FLOAT some 4
-    digits; in DOUBLE the same gives all that FLOAT can hold.
+    Where lengths that are not powers of two are transformed by a convolution (Bluestein), which leaves FLOAT some 4
+    digits, the same in DOUBLE gives all that FLOAT can hold.
     """
+    if not op.deviates(Deviation.ROUGH_SPECTRUM):
+        return op.dtype(value)
     if isinstance(length, int) and length > 0 and length & (length - 1) == 0:
         return op.dtype(value)
     return ir.DataType.DOUBLE
@@ -125,7 +128,9 @@ def _real_to_complex(
 
 
 def _with_bins(op: OpBuilder, value: ir.Value, axis: int, length: Size) -> ir.Value:
-    """Bring a one-sided spectrum to the bins that ``length`` real points have: ONNX Runtime takes it as it comes."""
+    """Bring a one-sided spectrum to the bins that ``length`` real points have."""
+    if not op.deviates(Deviation.BINS_AS_GIVEN):
+        return value
     size, bins = op.size(value, axis), op.size_add(op.size_floordiv(length, 2), 1)
     if isinstance(size, int) and size == bins:
         return value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.builder.runtime import Runtime
+from onnxops_decomp.builder.runtime import Deviation, Runtime
 from onnxops_decomp.passes.matching import operand, producer
 from onnxops_decomp.runtimes.onnxruntime.float_weights import KeepFloatWeights
 from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import (
@@ -106,6 +106,20 @@ def _raise_to_rank_of_factor(op: OpBuilder, values: list[ir.Value | None]) -> No
         values[1 - index] = op.Unsqueeze(values[1 - index], list(range(len(wanted) - len(rank))))
 
 
+# Forms of these are written without the operator; of others that take no doubles stand-ins are (``kernel_gaps``).
+_NO_DOUBLES = {
+    **dict.fromkeys(("AveragePool", "Conv", "ConvTranspose", "InstanceNormalization")),
+    "MaxPool": 8,
+}
+
 ONNXRUNTIME = Runtime(
-    compute_dtype, without_kernels(), FORMS, _prepare, refusal, least_outputs(), (KeepPaddingApart, KeepFloatWeights)
+    compute_dtype,
+    without_kernels(),
+    FORMS,
+    _prepare,
+    refusal,
+    least_outputs(),
+    (KeepPaddingApart, KeepFloatWeights),
+    frozenset(Deviation),
+    _NO_DOUBLES,
 )

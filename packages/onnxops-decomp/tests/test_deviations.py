@@ -1,0 +1,148 @@
+"""Where a runtime differs from the specification other forms are written, for that runtime alone; it does differ."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+import torch.nn.functional as F
+from decomp_harness import lower_graph, trace
+from onnx import helper
+
+from onnxops_decomp.builder.runtime import Deviation, default_runtime
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
+
+# Deviations that a later runtime no longer has; the form stays for models that run on the ones before it.
+CLOSED_SINCE = {Deviation.EMPTY_GEMM: (1, 32)}
+EINSUM = """
+import onnxruntime, numpy
+session = onnxruntime.InferenceSession(bytes.fromhex("{model}"))
+session.run(None, {{"a": numpy.zeros((2, 0), "f"), "b": numpy.zeros((3, 0), "f")}})
+"""
+
+
+def model(op_type: str, *inputs: np.ndarray[Any, Any], opset: int = 18, **attributes: Any) -> onnx.ModelProto:
+    """Return a model of one node, whose result has the dtype of its first input."""
+    names = [chr(ord("a") + number) for number in range(len(inputs))]
+    types = [helper.np_dtype_to_tensor_dtype(value.dtype) for value in inputs]
+    result = onnx.TensorProto.INT32 if op_type.endswith("Integer") else types[0]
+    graph = helper.make_graph(
+        [helper.make_node(op_type, names, ["y"], **attributes)],
+        "g",
+        [
+            helper.make_tensor_value_info(name, kind, [None] * value.ndim)
+            for name, kind, value in zip(names, types, inputs, strict=True)
+        ],
+        [helper.make_tensor_value_info("y", result, None)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def result(op_type: str, *inputs: Any, **attributes: Any) -> np.ndarray[Any, Any]:
+    proto = model(op_type, *inputs, **attributes)
+    session = ort.InferenceSession(proto.SerializeToString())
+    return session.run(None, {value.name: given for value, given in zip(proto.graph.input, inputs, strict=True)})[0]
+
+
+def zeros(*shape: int, dtype: str = "f") -> np.ndarray[Any, Any]:
+    return np.zeros(shape, dtype)
+
+
+def counts_the_bins_that_it_gets() -> bool:
+    spectrum, points = np.ones((1, 4, 2), np.float32), np.array(10)
+    found = result("DFT", spectrum, points, axis=1, inverse=1, onesided=1)
+    return not np.allclose(found[0, :, 0], np.fft.irfft(spectrum[0, :, 0] + 1j, n=10), atol=1e-3)
+
+
+def ends_the_process() -> bool:
+    proto = model("Einsum", zeros(2, 0), zeros(3, 0), equation="ij,kj->ik")
+    program = EINSUM.format(model=proto.SerializeToString().hex())
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode != 0
+
+
+def leaves_beta_out() -> bool:
+    found = result("Gemm", zeros(2, 0), zeros(0, 3), np.ones(3, np.float32), beta=2.0)
+    return not np.allclose(found, 2.0)
+
+
+def fails_without_elements() -> bool:
+    try:
+        result("LayerNormalization", zeros(2, 4, 0), zeros(0))
+    except Exception as error:  # whatever the runtime raises
+        return "LayerNormalization" in str(error)
+    return False
+
+
+def leaves_products_unwritten() -> bool:
+    # What memory held before is not the same every time.
+    tries = (result("MatMulInteger", zeros(64, 0, dtype="b"), zeros(0, 64, dtype="b")) for _ in range(50))
+    return any(found.any() for found in tries)
+
+
+def has_four_digits() -> bool:
+    signal = np.random.default_rng(0).standard_normal((1, 1001, 1)).astype(np.float32)
+    found, expected = result("DFT", signal, axis=1), np.fft.fft(signal[0, :, 0].astype(float))
+    error = np.abs(found[0, :, 0] + 1j * found[0, :, 1] - expected).max() / np.abs(expected).max()
+    return bool(error > 1e-5)
+
+
+SHOWN: dict[Deviation, Callable[[], bool]] = {
+    Deviation.BINS_AS_GIVEN: counts_the_bins_that_it_gets,
+    Deviation.EMPTY_EINSUM: ends_the_process,
+    Deviation.EMPTY_GEMM: leaves_beta_out,
+    Deviation.EMPTY_NORMALIZATION: fails_without_elements,
+    Deviation.EMPTY_PRODUCT: leaves_products_unwritten,
+    Deviation.ROUGH_SPECTRUM: has_four_digits,
+}
+
+
+@pytest.mark.parametrize("deviation", Deviation)
+def test_the_runtime_still_deviates(deviation: Deviation) -> None:
+    since = CLOSED_SINCE.get(deviation)
+    assert SHOWN[deviation]() == (since is None or is_older(*since))
+
+
+@pytest.mark.parametrize(("op_type", "since"), default_runtime().no_doubles.items())
+def test_the_runtime_still_takes_no_doubles(op_type: str, since: int | None) -> None:
+    x, one = zeros(1, 1, 4, dtype="d"), zeros(1, dtype="d")
+    others = {"Conv": [zeros(1, 1, 2, dtype="d")], "InstanceNormalization": [one, one]}
+    others["ConvTranspose"] = others["Conv"]
+    attributes = {"kernel_shape": [2]} if op_type.endswith("Pool") else {}
+
+    def takes(opset: int) -> bool:
+        try:
+            result(op_type, x, *others.get(op_type, []), opset=opset, **attributes)
+        except Exception as error:  # whatever the runtime raises
+            return "NOT_IMPLEMENTED" not in str(error)
+        return True
+
+    assert not takes(18 if since is None else since - 1)
+    assert since is None or takes(since)
+
+
+X = torch.randn(2, 3, 4)
+WRITTEN: list[tuple[Callable[..., Any], Sequence[Any], bool, str]] = [
+    (torch.matmul, (X, X[0, 0]), True, "MatMul"),
+    (torch.addmm, (torch.ones(3), torch.ones(2, 0), torch.ones(0, 3)), False, "Gemm"),
+    (lambda x, y: torch.einsum("bij,bkj->k", x, y), (X, X), True, "Einsum"),
+    (F.conv1d, (X.double(), torch.ones(2, 3, 2).double()), False, "Conv"),
+    (lambda x: F.avg_pool1d(x, 2), (X.double(),), False, "AveragePool"),
+    (torch.fft.fft, (X[..., :3],), False, "DFT"),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "dynamic", "plain"), WRITTEN)
+def test_another_runtime_gets_the_plain_operator(function: Any, args: Any, dynamic: bool, plain: str) -> None:
+    traced = trace(function, args, dynamic=dynamic)
+    usual = lower_graph(traced, opset=20).op_types()
+    other = lower_graph(traced, opset=20, runtime=None).op_types()
+
+    assert plain in other
+    assert other != usual
