@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.export import Dim
+from torch.func import grad, jacfwd, jacrev, vjp, vmap
 
 from onnx_fx_export import CaptureError, DynamicShapeError, InvalidArgumentError, OnnxExporterError, export
 from onnx_fx_export.capture.strategies import STRATEGIES
@@ -48,6 +49,47 @@ def test_the_option_takes_the_names_of_all_strategies() -> None:
     annotated = get_args(get_args(get_type_hints(export)["strategy"])[0])
     assert annotated == tuple(STRATEGIES)
     assert all(OPTIONS["strategy"].kind.fits(name) for name in STRATEGIES)
+
+
+class Transformed(torch.nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function, self.linear = function, torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def energy(model, x):
+    return model.linear(x).tanh().sum()
+
+
+TRANSFORMED = {
+    "gradient": lambda model, x: grad(lambda x: energy(model, x))(x),
+    "gradients of rows": lambda model, x: vmap(grad(lambda row: energy(model, row)))(x),
+    "jacobians of rows": lambda model, x: vmap(jacrev(lambda row: model.linear(row).tanh()))(x),
+    "forward": lambda model, x: vmap(jacfwd(torch.sin))(x),
+    "pullback": lambda model, x: vjp(torch.sin, x)[1](x * 2)[0],
+    "mapped to another axis": lambda model, x: vmap(lambda row: row.softmax(-1), out_dims=1)(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_what_transforms_of_functions_compute_is_captured(name: str) -> None:
+    torch.manual_seed(0)
+    model = Transformed(TRANSFORMED[name])
+    program = export(model, (torch.randn(3, 4),), dynamic_shapes=({0: "rows"},))
+    assert program.capture_strategy == "transforms"
+    for rows in (3, 5, 1):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(program(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_failed_export_leaves_no_transform_of_functions() -> None:
+    model = Transformed(lambda model, x: vmap(grad(lambda row: torch.as_tensor(float((row**3).sum()))))(x))
+    with pytest.raises(OnnxExporterError):
+        export(model, (torch.randn(3, 4),))
+    torch.randn(2)  # an error inside of vmap
 
 
 @pytest.mark.parametrize("name", ["repeated-blocks", "non-strict", "strict"])

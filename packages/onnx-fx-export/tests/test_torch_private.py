@@ -11,6 +11,7 @@ from onnx_fx_export.torch_private import (
     answer_for_many,
     causal_mask_detection,
     dimension_facts,
+    exported,
     fake_like,
     followed_scalars,
     guard_texts,
@@ -21,6 +22,16 @@ from onnx_fx_export.torch_private import (
     whole_bounds,
 )
 from onnxops_core.exporting import replaced
+
+
+def test_gradients_are_captured_below_autograd() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.func.grad(lambda x: x.sin().sum())(x)
+
+    program = exported(Model(), (torch.ones(3),), {}, dynamic_shapes=None, strict=False, below_autograd=True)
+    x = torch.randn(3)
+    torch.testing.assert_close(program.module()(x), x.cos())
 
 
 def test_guards_are_texts_over_input_sizes() -> None:

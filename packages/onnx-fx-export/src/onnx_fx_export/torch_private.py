@@ -27,6 +27,7 @@ from torch._export.non_strict_utils import make_constraints
 from torch._higher_order_ops import scan
 from torch._library.fake_impl import FakeImplCtx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
+from torch.export._trace import _export
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
@@ -53,6 +54,7 @@ __all__ = [
     "dimension_facts",
     "dynamic_associative_scan",
     "equating_operators",
+    "exported",
     "fake_like",
     "followed_scalars",
     "guard_texts",
@@ -73,6 +75,7 @@ __all__ = [
     "scan",
     "sizes_unlike_0_and_1",
     "specializations",
+    "transforms_left",
     "undecided_condition",
     "whole_bounds",
 ]
@@ -474,6 +477,39 @@ def possibly_empty_results() -> AbstractContextManager[None]:
         return self.new_dynamic_size(min=min, max=max)
 
     return replaced([(FakeImplCtx, "create_unbacked_symint", create)])
+
+
+def exported(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    dynamic_shapes: Any,
+    strict: bool,
+    below_autograd: bool,
+) -> torch.export.ExportedProgram:
+    """Capture a model: ``torch.export.export``, or the same below autograd (``_export``, ``pre_dispatch=False``)."""
+    if not below_autograd:
+        return torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=strict)
+    program: torch.export.ExportedProgram = _export(
+        model, tuple(args), dict(kwargs), dynamic_shapes, strict=strict, pre_dispatch=False
+    )
+    return program
+
+
+@contextlib.contextmanager
+def transforms_left() -> Iterator[None]:
+    """Leave the function transforms that the body entered and did not leave (``torch._C._functorch``).
+
+    Dynamo enters ``vmap`` and ``grad`` while it reads them, and stays there if it fails.
+    """
+    levels: Any = torch._C._functorch
+    depth = levels.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    finally:
+        if levels.get_dynamic_layer_stack_depth() > depth:
+            levels.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 def whole_bounds() -> AbstractContextManager[None]:

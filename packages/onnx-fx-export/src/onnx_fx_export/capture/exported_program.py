@@ -12,6 +12,7 @@ from onnx_fx_export.capture.strategies import TRIAL_RUNS, captured_by_strategies
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, OnnxExporterError
 from onnx_fx_export.inputs.examples import enlarged, has_special_sizes, of_size_one
 from onnx_fx_export.sizes.facts import SizeFacts
+from onnx_fx_export.sizes.fixed import dimensions_that_became_static
 from onnx_fx_export.sizes.questions import holds_for_example
 from onnx_fx_export.sizes.size_one import excludes_one, same_operations
 from onnx_fx_export.sizes.small import as_hints, takes_declared_sizes
@@ -105,13 +106,19 @@ def _captured(request: CaptureRequest, example: Example) -> CapturedProgram:
 
 
 def _tried(request: CaptureRequest, example: Example, declared: Any) -> CapturedProgram:
-    """Capture by the first strategy that serves, and find out what sizes its program is right for."""
+    """Capture by the first strategy that serves, and find out what sizes its program is right for.
+
+    Raises:
+        DynamicShapeError: If a declared dimension became static.
+    """
     recorded, strategy = captured_by_strategies(request, example, declared)
     program, facts = recorded.program, SizeFacts()
     if any(request.specs) and not request.has_dynamic_numbers:
         trials = TrialRuns(program, request.model, example, request.trial_runs)
         with request.stage(TRIAL_RUNS) if trials.possible else contextlib.nullcontext():
             facts = SizeFacts.found(trials, request.specs, recorded.questions)
+        if static := dimensions_that_became_static(program, request.specs):
+            raise DynamicShapeError.fixed(static)
     restore_calls(program.graph_module)
     cast_inside_calls(program.graph_module)
     return CapturedProgram(program, facts, recorded.state, strategy)

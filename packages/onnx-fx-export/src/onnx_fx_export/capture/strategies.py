@@ -19,6 +19,7 @@ from onnx_fx_export.capture.open_sizes import record_open
 from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.capture.transforms import has_transforms
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
 from onnx_fx_export.repeats.blocks import has_stacks
@@ -41,6 +42,10 @@ _OTHER_CLASSES = (
     "What torch.export captured of the model gives other values than the model does: there, a dynamic size is not an "
     "int, and a tensor is not a plain torch.Tensor. Use isinstance() instead of type(), torch.compiler.is_exporting() "
     "instead of torch.SymInt, and do not use sizes as keys. The lines that may be the reason:"
+)
+_OTHER_TRANSFORMS = (
+    "What torch.export captured of the model below autograd gives other values than the model does: its gradients or "
+    "what it maps over depend on something that is lost in the capture."
 )
 
 
@@ -160,6 +165,18 @@ def _not_open(attempts: Attempts) -> str:
     return "" if failure is None or fixed or open_to_data else "no size was fixed or left open by data"
 
 
+def _no_transforms(attempts: Attempts) -> str:
+    """Require transforms of functions in the code of a model that failed, and that it can be compared."""
+    failure = attempts.failures.get(NON_STRICT.name)
+    if attempts.calls:
+        return "the symbolic method of an autograd.Function would be lost"
+    if not attempts.request.trial_runs or not attempts.has_data or attempts.request.has_dynamic_numbers:
+        return "its result would not be compared with the model, which needs trial runs, weights and no dynamic numbers"
+    if isinstance(failure, MutationError):
+        return "the state of the model is refused"
+    return "" if has_transforms(attempts.request.model) else "the model calls no function of torch.func"
+
+
 def _not_for_dynamo(attempts: Attempts) -> str:
     """Dynamo would record the forward of a Function and lose what its symbolic method says, and forget state."""
     if attempts.calls:
@@ -220,6 +237,13 @@ def _record_strict(attempts: Attempts) -> Recorded:
     return recorded
 
 
+def _record_transforms(attempts: Attempts) -> Recorded:
+    recorded = record(attempts.run(below_autograd=True))
+    if not _agrees(attempts, recorded):
+        raise CaptureError(_OTHER_TRANSFORMS)
+    return recorded
+
+
 def _agrees(attempts: Attempts, recorded: Recorded) -> bool:
     """Tell whether what was captured gives the same as the model on the example and at other sizes.
 
@@ -247,10 +271,11 @@ LOOPS = Strategy("row-loops", _no_loops, lambda attempts: record_loops(attempts.
 SCANNED = Strategy("size-loops", _no_scans, _record_scanned)
 OPEN = Strategy("open-sizes", _not_open, lambda attempts: record_open(attempts.run))
 MEASURED = Strategy("measured-kernels", _not_measured, lambda attempts: record_measured(attempts.run))
+TRANSFORMS = Strategy("transforms", _no_transforms, _record_transforms)
 STRICT = Strategy("strict", _not_for_dynamo, _record_strict)
 
 STRATEGIES: Mapping[str, Strategy] = {
-    one.name: one for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, OPEN, STRICT)
+    one.name: one for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, OPEN, TRANSFORMS, STRICT)
 }
 
 

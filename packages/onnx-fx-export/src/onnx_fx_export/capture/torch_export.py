@@ -25,7 +25,13 @@ from onnx_fx_export.sizes.lengths import lengths_as_sizes
 from onnx_fx_export.sizes.number_classes import classes_of_numbers
 from onnx_fx_export.sizes.questions import SizeQuestion, noted_questions, warn_of_squeezed_data
 from onnx_fx_export.sizes.texts import texts_of_numbers
-from onnx_fx_export.torch_private import dynamic_associative_scan, possibly_empty_results, sizes_unlike_0_and_1
+from onnx_fx_export.torch_private import (
+    dynamic_associative_scan,
+    exported,
+    possibly_empty_results,
+    sizes_unlike_0_and_1,
+    transforms_left,
+)
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core import onnx_export
 from onnxops_decomp.exporting import Example, WholeCalls, registered_results
@@ -46,6 +52,7 @@ class Run:
         declared: The dynamic dimensions in torch's form.
         strict: Whether Dynamo reads the code of the model, instead of running it.
         blocks: Whether equal blocks are captured once.
+        below_autograd: Whether gradients and ``vmap`` are captured as what they compute.
         around: Entered around the run.
         calls: The calls of Functions with a ``symbolic`` method, once it has run.
         repetitions: The number of calls of blocks that were copied instead of captured, once it has run.
@@ -57,6 +64,7 @@ class Run:
     declared: Any
     strict: bool = False
     blocks: bool = False
+    below_autograd: bool = False
     around: contextlib.AbstractContextManager[Any] = dataclasses.field(default_factory=contextlib.nullcontext)
     calls: list[SymbolicFunctionCall] = dataclasses.field(default_factory=list)
     repetitions: int = 0
@@ -100,14 +108,15 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
     numbers, repeated = SizesInTensors(model), None
     if run.blocks and not strict:
         repeated = RepeatedBlocks(model, request.repeated_blocks, withhold=withhold)
-    with onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
+    with transforms_left(), onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
         questions, keys = _watch_sizes(run, numbers, stack)
         stack.enter_context(repeated or contextlib.nullcontext())
         args, kwargs = stack.enter_context(variable_numbers(model, run.example, request.specs))
         for prepared in (named_keywords(model, kwargs), unmarked((args, kwargs)), autocast_inside(model), run.around):
             stack.enter_context(prepared)
         state = stack.enter_context(watched_state(model))
-        export = partial(torch.export.export, model, args, kwargs, dynamic_shapes=run.declared, strict=strict)
+        how: dict[str, Any] = {"strict": strict, "below_autograd": run.below_autograd}
+        export = partial(exported, model, args, kwargs, dynamic_shapes=run.declared, **how)
         if repeated is not None:
             export = partial(repeated.capture, export)
         beside = recorded_calls(run.calls) if strict else contextlib.nullcontext()

@@ -19,7 +19,7 @@ from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import plain, user_values
 from onnxops_decomp.exporting import at_sizes
 
-__all__ = ["equations_that_fix"]
+__all__ = ["dimensions_that_became_static", "equations_that_fix"]
 
 # Sizes far away, counted in steps that keep all remainders.
 _FAR = (1000, 1001, 1003)
@@ -45,6 +45,28 @@ def equations_that_fix(program: torch.export.ExportedProgram, specs: Sequence[Ma
         for guard in dict.fromkeys(with_number)
         if guard.free_symbols <= sizes.hints.keys()
         and any(_fixes(guard, symbol, sizes.hints) for symbol in guard.free_symbols & free)
+    ]
+
+
+def dimensions_that_became_static(
+    program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]
+) -> list[str]:
+    """Return the dimensions declared dynamic that a program has as numbers, each with its size.
+
+    torch.export says so of most of them itself; Dynamo loses some of ``vmap`` without a word. Sizes 0 and 1 are left
+    to it.
+
+    Args:
+        program: What was captured.
+        specs: Declared dimensions of the leaves of the example. Those that are ``Dim.AUTO`` may be static.
+    """
+    inputs = zip(program.graph_signature.user_inputs, user_values(program), specs, strict=False)
+    return [
+        f"{name}.shape[{axis}] == {value.shape[axis]}"
+        for name, value, spec in inputs
+        for axis, dim in spec.items()
+        if isinstance(value, torch.Tensor) and dim not in (Dim.AUTO, Dim.STATIC)
+        if isinstance(value.shape[axis], int) and value.shape[axis] > 1
     ]
 
 

@@ -107,7 +107,8 @@ OPTIONS: Mapping[str, Option] = {
     "trial_runs": Option(FLAG, about="Only torch.export captures for sizes from 2 on, so that others are to be tried."),
     "strategy": Option(
         either(
-            "repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "open-sizes", "strict"
+            *("repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "open-sizes"),
+            *("transforms", "strict"),
         ).or_none(),
         _by_torchscript("a TorchScript program is traced or scripted, and not captured by torch.export"),
         about="By default they are tried in this order.",
