@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
-from onnx_fx_export import CaptureError, export
+from onnx_fx_export import CaptureError, InvalidArgumentError, export
 
 ROWS = ({0: "rows"},)
 
@@ -140,6 +140,26 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     shorter, longer = min(x.shape), max(x.shape)
     factor = min(7 / shorter, 9 / longer)
     return F.interpolate(x[None, None], scale_factor=factor, recompute_scale_factor=True, mode="bilinear")[0, 0]
+
+
+def of_a_given_height(x: torch.Tensor) -> torch.Tensor:
+    """Bring an image to a height; the number that ``int`` makes of it holds for each image that it fits."""
+    return F.pad(x, (0, 0, 0, 20 - int(x.shape[0] * min(7 / min(x.shape), 9 / max(x.shape)))))
+
+
+@pytest.mark.filterwarnings("ignore:The model is right for a part")
+def test_numbers_that_hold_for_some_sizes_are_kept_open() -> None:
+    model, example = Model(of_a_given_height), torch.randn(8, 10)
+    shapes = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+    program = export(model, (example,), dynamic_shapes=shapes)
+    assert program.capture_strategy == "open-sizes"
+    for shape in ((8, 10), (6, 8), (5, 30), (7, 7), (13, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x), model(x))
+    restricted = export(model, (example,), dynamic_shapes=shapes, trial_runs=False)
+    assert restricted.capture_strategy == "non-strict"
+    with pytest.raises(InvalidArgumentError):
+        restricted(torch.randn(13, 4))
 
 
 def best(x: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,25 @@ def test_a_detection_model_finds_the_same_boxes(name: str) -> None:
             torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("name", MODELS)
+def test_a_detection_model_takes_images_of_any_size(name: str) -> None:
+    detection = pytest.importorskip("torchvision.models.detection")
+    torch.manual_seed(0)
+    model = apart(getattr(detection, name)(**MODELS[name]).eval())
+
+    shapes = {"images": [{1: "height", 2: "width"}]}
+    program = export(model, ([torch.rand(3, 96, 112)],), opset_version=18, dynamic_shapes=shapes)
+
+    for height, width in ((96, 112), (80, 130), (150, 100)):
+        images = [torch.rand(3, height, width)]
+        with torch.no_grad():
+            expected = pytree.tree_leaves(model(images))
+        assert len(expected[0]) > 5
+        for actual, wanted in zip(pytree.tree_leaves(program(images)), expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=5e-3)
+
+
 class Suppressing(torch.nn.Module):
     """What the models call, by the module as they do; torchvision's own asks for the number of boxes."""
 

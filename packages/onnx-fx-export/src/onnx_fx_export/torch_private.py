@@ -37,6 +37,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._sympy.functions import CeilToInt, FloorToInt, RoundToInt, ToFloat, TruncToFloat, TruncToInt
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges
 
@@ -64,6 +65,7 @@ __all__ = [
     "interpreted_nodes",
     "is_decided_by_data",
     "is_dimension_error",
+    "is_of_fractions",
     "known_scalar",
     "not_the_users",
     "operator_without_kernel",
@@ -130,6 +132,11 @@ def _is_about_layout(place: Any) -> bool:
 def is_decided_by_data(expression: Any) -> bool:
     """Tell whether an expression has a symbol in it that is not a size of an input (``free_unbacked_symbols``)."""
     return bool(free_unbacked_symbols(expression))
+
+
+def is_of_fractions(expression: Any) -> bool:
+    """Tell whether a number was a float, or is what became of one."""
+    return isinstance(expression, ToFloat | TruncToFloat | TruncToInt | CeilToInt | FloorToInt | RoundToInt)
 
 
 def replacements_of(size: torch.SymInt) -> dict[Any, Any]:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import sympy
 import torch
+from sympy.core.function import Application
 from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
@@ -51,7 +53,7 @@ def record_open(run: Callable[..., Run]) -> Recorded:
     how = run(around=_WrittenSizes())
     with ExitStack() as stack:
         stack.enter_context(open_conversions(how.request.model))
-        stack.enter_context(replaced([(torch.SymBool, "__bool__", _truth)]))
+        stack.enter_context(replaced([(torch.SymBool, "__bool__", _truth), (sympy, "simplify", _simplified)]))
         recorded = record(how)
     if any(how.request.specs):
         compare_at_other_sizes(recorded, how)
@@ -72,6 +74,17 @@ def _truth(condition: Any) -> bool:
             raise
     _mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
     return answer
+
+
+def _simplified(expression: sympy.Expr, **options: Any) -> sympy.Expr:
+    """Simplify with a symbol in the place of each call of a function.
+
+    torch simplifies quotients of sizes. SymPy would try each rule that it knows inside of each call as well, which
+    takes minutes where sizes are computed from numbers that stay open.
+    """
+    symbols = {call: sympy.Dummy(integer=call.is_integer) for call in expression.atoms(Application)}
+    found = original(sympy, "simplify")(expression.xreplace(symbols), **options)
+    return found.xreplace({symbol: call for call, symbol in symbols.items()})
 
 
 class _WrittenSizes(TorchFunctionMode):

@@ -23,7 +23,7 @@ from onnx_fx_export.capture.transforms import has_transforms
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
 from onnx_fx_export.repeats.blocks import has_stacks
-from onnx_fx_export.sizes.fixed import equations_that_fix
+from onnx_fx_export.sizes.fixed import equations_that_fix, numbers_of_the_example
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import is_dimension_error, undecided_condition
@@ -58,6 +58,8 @@ class Attempts:
         example: The example to capture with.
         declared: The dynamic dimensions in torch's form.
         failures: Why strategies failed, by name.
+        restricted: The first program that is right for some sizes only, as the code made numbers of others, and the
+            name of its strategy.
         calls: The calls of Functions with a ``symbolic`` method that were met.
     """
 
@@ -65,6 +67,7 @@ class Attempts:
     example: Example
     declared: Any
     failures: dict[str, Exception] = dataclasses.field(default_factory=dict)
+    restricted: tuple[Recorded, str] | None = None
     calls: list[SymbolicFunctionCall] = dataclasses.field(default_factory=list)
 
     def run(self, **how: Any) -> Run:
@@ -186,6 +189,8 @@ def _not_for_dynamo(attempts: Attempts) -> str:
     failure = attempts.failures.get(NON_STRICT.name)
     if isinstance(failure, MutationError):
         return "the state of the model would be lost"
+    if attempts.restricted is not None:
+        return "it makes numbers of the same sizes"
     return "the model's own operations fix a dimension" if failure is not None and is_dimension_error(failure) else ""
 
 
@@ -291,7 +296,7 @@ def captured_by_strategies(request: CaptureRequest, example: Example, declared: 
         What was recorded, and the name of the strategy.
 
     Raises:
-        OnnxExporterError: If none serves: the first failure.
+        OnnxExporterError: If none serves, not even for some sizes: the first failure.
     """
     attempts = Attempts(request, example, declared)
     chosen = STRATEGIES.values() if request.strategy is None else [STRATEGIES[request.strategy]]
@@ -304,11 +309,8 @@ def captured_by_strategies(request: CaptureRequest, example: Example, declared: 
             continue
         try:
             recorded = strategy.record(attempts)
-            # Dynamo keeps sizes that int() makes of others variable.
-            equations = equations_that_fix(recorded.program, request.specs) if any(request.specs) else []
-            if not equations:
+            if _is_for_all_sizes(attempts, recorded, strategy):
                 return recorded, recorded.strategy or strategy.name
-            attempts.failures[strategy.name] = DynamicShapeError.fixed(equations)
         except NotRepeatableError as error:
             if request.repeated_blocks is not None:
                 warn_user(f"Repeated blocks are captured one by one: {error}.")
@@ -316,7 +318,26 @@ def captured_by_strategies(request: CaptureRequest, example: Example, declared: 
                 raise CaptureError(f"The strategy {strategy.name!r} is refused: {error}.") from error
         except Exception as error:
             attempts.failures[strategy.name] = error
+    if attempts.restricted is not None:
+        return attempts.restricted
     first = attempts.failures.get(NON_STRICT.name) or next(iter(attempts.failures.values()))
     if isinstance(first, OnnxExporterError):
         raise first
     raise scripted_part_error(request.model) or capture_error(first) from first
+
+
+def _is_for_all_sizes(attempts: Attempts, recorded: Recorded, strategy: Strategy) -> bool:
+    """Tell whether the code made no numbers of dynamic sizes, and note as a failure where it did."""
+    specs = attempts.request.specs
+    # Dynamo keeps sizes that int() makes of others variable.
+    if equations := equations_that_fix(recorded.program, specs) if any(specs) else []:
+        attempts.failures[strategy.name] = DynamicShapeError.fixed(equations)
+        return False
+    numbers = numbers_of_the_example(recorded.program, specs) if any(specs) else []
+    if not numbers or attempts.request.strategy is not None:
+        return True
+    attempts.restricted = attempts.restricted or (recorded, recorded.strategy or strategy.name)
+    # A capture of all blocks would meet the same numbers.
+    for name in {strategy.name, NON_STRICT.name}:
+        attempts.failures.setdefault(name, DynamicShapeError.fixed(numbers))
+    return False

@@ -17,9 +17,10 @@ from torch.export import Dim
 
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import plain, user_values
+from onnx_fx_export.torch_private import is_of_fractions
 from onnxops_decomp.exporting import at_sizes
 
-__all__ = ["dimensions_that_became_static", "equations_that_fix"]
+__all__ = ["dimensions_that_became_static", "equations_that_fix", "numbers_of_the_example"]
 
 # Sizes far away, counted in steps that keep all remainders.
 _FAR = (1000, 1001, 1003)
@@ -38,13 +39,10 @@ def equations_that_fix(program: torch.export.ExportedProgram, specs: Sequence[Ma
     """
     sizes = Sizes.of(program, specs)
     free = sizes.hints.keys() - _automatic(program, specs)
-    guards = [guard for guard in sizes.final_guards() if isinstance(guard, sympy.Eq)]
-    with_number = [guard for guard in guards if any(side.is_Number for side in guard.args)]
     return [
         f"{guard.lhs} == {guard.rhs}"
-        for guard in dict.fromkeys(with_number)
-        if guard.free_symbols <= sizes.hints.keys()
-        and any(_fixes(guard, symbol, sizes.hints) for symbol in guard.free_symbols & free)
+        for guard in _with_number(sizes)
+        if any(_fixes(guard, symbol, sizes.hints) for symbol in guard.free_symbols & free)
     ]
 
 
@@ -68,6 +66,29 @@ def dimensions_that_became_static(
         if isinstance(value, torch.Tensor) and dim not in (Dim.AUTO, Dim.STATIC)
         if isinstance(value.shape[axis], int) and value.shape[axis] > 1
     ]
+
+
+def numbers_of_the_example(program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> list[str]:
+    """Return the equations that say what ``int()`` or ``float()`` made of a size computed with fractions.
+
+    Such an equation may hold for many sizes, as that of an image that is scaled to a given height. It says nothing of
+    the model all the same: its code goes on with the number of the example where others have their own.
+
+    Args:
+        program: What was captured.
+        specs: Declared dimensions of the leaves of the example.
+    """
+    sizes = Sizes.of(program, specs)
+    free = sizes.hints.keys() - _automatic(program, specs)
+    guards = [guard for guard in _with_number(sizes) if guard.free_symbols & free]
+    return [f"{guard.lhs} == {guard.rhs}" for guard in guards if any(map(is_of_fractions, guard.args))]
+
+
+def _with_number(sizes: Sizes) -> list[sympy.Eq]:
+    """Return the equations between sizes of inputs and a number."""
+    guards = [guard for guard in sizes.final_guards() if isinstance(guard, sympy.Eq)]
+    with_number = [guard for guard in guards if any(side.is_Number for side in guard.args)]
+    return [guard for guard in dict.fromkeys(with_number) if guard.free_symbols <= sizes.hints.keys()]
 
 
 def _automatic(program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> set[sympy.Symbol]:
