@@ -151,12 +151,14 @@ STREAMED = [
     ("llama", "bfloat16", "fp32"),
     ("gpt2", "float32", "int4"),
     ("mixtral", "float32", "fp16"),
+    ("gpt_oss", "bfloat16", "fp32"),
 ]
 
 
 @pytest.mark.parametrize(("name", "stored", "precision"), STREAMED)
 def test_weights_that_are_read_while_they_are_written_give_the_same_folder(name, stored, precision, tmp_path):
     layers = {} if name == "gpt2" else {"num_hidden_layers": 1}
+    layers |= {"layer_types": ["full_attention"]} if name == "gpt_oss" else {}
     language_model(name, **layers).to(getattr(torch, stored)).save_pretrained(tmp_path / "model", max_shard_size="20KB")
     assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
     dtype = torch.float16 if precision == "fp16" else torch.float32

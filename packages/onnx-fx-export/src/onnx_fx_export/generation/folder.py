@@ -17,6 +17,7 @@ import torch
 from onnx_fx_export.api import ONNXProgram, export
 from onnx_fx_export.errors import InvalidArgumentError, SaveError
 from onnx_fx_export.generation.config import CONFIG_FILE
+from onnx_fx_export.generation.experts import ExpertsTranslation, joined_experts
 from onnx_fx_export.generation.kinds import Kind, Part, kind_of
 from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
@@ -223,7 +224,17 @@ class _Request:
     stream: StreamedModel | None
 
     def program(self, part: Part) -> ONNXProgram:
-        """Export a graph."""
+        """Export a graph, with its weights."""
+        translation = ExpertsTranslation()
+        with joined_experts(part.module, on_paper=self.stream is not None):
+            program = self._exported(part, translation.table())
+            if translation.certain:
+                return program
+        return self._exported(part, {})
+
+    def _exported(self, part: Part, translations: dict[Any, Callable[..., Any]]) -> ONNXProgram:
+        if self.stream:
+            self.stream.put_stand_ins()
         with own_bounds():
             program = export(
                 part.module,
@@ -232,11 +243,14 @@ class _Request:
                 input_names=part.input_names,
                 opset_version=_OPSET,
                 target="onnxruntime",
+                custom_translation_table=translations,
             )
         check_sizes(program, type(self.kind.model).__name__, self.kind.context_length())
         inputs = program.model.graph.inputs
         for value in [value for value in inputs if value.name in part.optional and not value.uses()]:
             inputs.remove(value)
+        if self.stream:
+            self.stream.fill(program, part.module)
         return program
 
 
@@ -249,8 +263,6 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
         program = programs[part.file] = request.program(part)
         if request.engine == "genai" and kind.shares_caches:
             config["search"]["past_present_share_buffer"] = _share_caches(program, kind)
-        if request.stream:
-            request.stream.fill(program, part.module)
     stages.begin("save")
     if len(programs) > 1:
         save_together(folder, {file: program.model for file, program in programs.items()})

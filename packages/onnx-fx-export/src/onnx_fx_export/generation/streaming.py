@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.experts import JoinedExperts
 from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.quantization import GroupedLinear, matrix_of
 from onnx_fx_export.weights.unallocated import enable_fake_mode
@@ -37,7 +38,7 @@ class StreamedModel:
 
     model: Any
     source: Any
-    _pools: dict[torch.dtype, torch.Tensor] = dataclasses.field(default_factory=dict)
+    _pools: list[torch.Tensor] = dataclasses.field(default_factory=list)
 
     def put_stand_ins(self) -> None:
         """Let the model run: all its weights become views of the same random numbers.
@@ -47,15 +48,17 @@ class StreamedModel:
         """
         modules = self.model.modules()
         places = [(m, name, tensor) for m in modules for name, tensor in _tensors(m) if tensor.is_meta]
+        pools: dict[torch.dtype, torch.Tensor] = {}
         for dtype in {tensor.dtype for _, _, tensor in places}:
             tensors = {id(tensor): tensor for _, _, tensor in places if tensor.dtype == dtype}
             most = max(tensor.numel() for tensor in tensors.values()) + _APART * len(places)
-            self._pools[dtype] = _random_numbers(most, dtype)
+            pools[dtype] = _random_numbers(most, dtype)
+        self._pools.extend(pools.values())
         made: dict[int, torch.Tensor] = {}
         for module, name, tensor in places:
             if id(tensor) not in made:
                 # Each begins elsewhere: what begins at one place is one tied weight.
-                begin, pool = _APART * len(made), self._pools[tensor.dtype]
+                begin, pool = _APART * len(made), pools[tensor.dtype]
                 view = pool[begin : begin + tensor.numel()].view(tensor.shape)
                 made[id(tensor)] = torch.nn.Parameter(view, False) if isinstance(tensor, torch.nn.Parameter) else view
             setattr(module, name, made[id(tensor)])
@@ -99,7 +102,7 @@ class StreamedModel:
 
     def _stands_in(self, tensor: Any) -> bool:
         """Tell whether a tensor is a view of the random numbers."""
-        pools = (pool.untyped_storage().data_ptr() for pool in self._pools.values())
+        pools = (pool.untyped_storage().data_ptr() for pool in self._pools)
         return isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() in pools
 
 
@@ -166,11 +169,12 @@ def _leaves(tensor: ir.TensorProtocol) -> list[ir.TensorProtocol]:
 
 
 def _weight(module: torch.nn.Module, source: torch.nn.Module, name: str) -> torch.Tensor | Converted:
-    """Return the tensor of a module of the checkpoint's model, or what a rounded layer makes of it."""
-    conversions = module.conversions(module.scales.dtype) if isinstance(module, GroupedLinear) else {}
+    """Return the tensor of a module of the checkpoint's model, or what a module in its place makes of it."""
+    dtype = next(tensor.dtype for _, tensor in _tensors(module) if tensor.is_floating_point())
+    conversions = module.conversions(dtype) if isinstance(module, GroupedLinear | JoinedExperts) else {}
     if name not in conversions:
         tensor: torch.Tensor = getattr(source, name)
         return tensor.detach()
-    matrix = matrix_of(source)
+    matrix = matrix_of(source) if isinstance(module, GroupedLinear) else getattr(source, name)
     assert matrix is not None
     return Converted(matrix.detach(), conversions[name])
