@@ -54,6 +54,12 @@ def linear():
 def plain():
     return torch.nn.Linear(64, 64), (torch.ones(2, 64),)
 
+def largest():
+    return (lambda x: x.argmax(-1)), (torch.randn(2, 5),)
+
+def halves():
+    return (lambda x: x.reshape(2, -1)), (torch.ones(4, 3),), {"dynamic_shapes": ({0: "rows", 1: "columns"},)}
+
 def conv():
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).eval()
     return model, (torch.ones(2, 3, 5, 5),)
@@ -117,6 +123,8 @@ def test_a_factory_is_exported_and_verified(folder: Path) -> None:
     assert summary["opset"] == 13
     assert summary["inputs"] == ["input FLOAT[batch,3]"]
     assert set(summary["seconds"]) == {"capture", "trial runs", "convert", "verify", "save"}
+    assert summary["captured by"] == "non-strict"
+    assert [found.partition(":")[0] for found in summary["verified"]] == ["the example", "batch = 3", "batch = 1"]
     assert (folder / "model.onnx").exists()
 
 
@@ -182,6 +190,16 @@ OPTIONS = {
         ["blocks", "--functions", "all"], lambda graph: [node.op_type for node in graph.node], ["Block", "Block"]),
     "repeated": (["blocks", "--repeated", "factories.Block"], lambda graph: len(graph.node), 4),
     "state": (["counter", "--state", "io"], lambda graph: [v.name for v in graph.output], ["output", "count.next"]),
+    "state that is ignored": (
+        ["counter", "--state", "ignore"], lambda graph: [v.name for v in graph.output], ["output"]),
+    "NaN as PyTorch has it": (
+        ["largest", "--nan", "exact"], lambda graph: "IsNaN" in [node.op_type for node in graph.node], True),
+    "plain operators": (
+        ["largest", "--nan", "finite"], lambda graph: [node.op_type for node in graph.node], ["ArgMax"]),
+    "checks of sizes": (
+        ["halves", "--size-checks"], lambda graph: "Mod" in [node.op_type for node in graph.node], True),
+    "no metadata": (["plain", "--metadata", "none"], lambda graph: len(graph.node[0].metadata_props), 0),
+    "strategy": (["plain", "--strategy", "strict"], lambda graph: len(graph.node), 1),
     "torchscript": (["plain", "--torchscript"], lambda graph: len(graph.initializer), 2),
     "fallback": (["packed", "--fallback"], lambda graph: len(graph.output), 1),
 }  # fmt: skip

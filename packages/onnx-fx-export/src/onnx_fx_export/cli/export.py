@@ -37,7 +37,12 @@ def _summary(program: ONNXProgram, path: Path) -> dict[str, Any]:
         "inputs": _described(model.graph.inputs),
         "outputs": _described(model.graph.outputs),
         "bytes": sum(file.stat().st_size for file in (path, data) if file.exists()),
-        "seconds": getattr(program, "timings", {}),
+        "verified": [
+            f"{each.sizes}: {each.outputs} outputs, max. difference {each.max_abs:.2g}" for each in program.verified
+        ],
+        "captured by": program.capture_strategy or ("a file" if program.exported_program else "TorchScript"),
+        "conditions": list(program.constraints.conditions),
+        "seconds": program.timings,
     }
 
 
@@ -48,7 +53,7 @@ def _described(values: Sequence[ir.Value]) -> list[str]:
 
 def _show(summary: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None)
-    shown = {name: value for name, value in summary.items() if name != "seconds" and value != 0}
+    shown = {name: value for name, value in summary.items() if name != "seconds" and value not in (0, [])}
     for name, value in {**shown, "bytes": f"{summary['bytes']:,}"}.items():
         table.add_row(name, Text("\n".join(value) if isinstance(value, list) else str(value)))
     Console(soft_wrap=True).print(table)
@@ -104,7 +109,8 @@ def export_command(
     output_names: Annotated[list[str] | None, typer.Option("--output-name", help="name of an output, in order")] = None,
     verify: Annotated[bool | None, typer.Option("--verify", help="compare with PyTorch on the example")] = None,
     state: Annotated[
-        str | None, typer.Option(help='"error", or "io" to make mutated buffers inputs and outputs')
+        str | None,
+        typer.Option(help='state that the model changes: "error", "io" for inputs and outputs, or "ignore"'),
     ] = None,
     optimize: Annotated[bool | None, typer.Option("--optimize/--no-optimize", help="fuse groups of nodes")] = None,
     functions: Annotated[
@@ -134,6 +140,21 @@ def export_command(
     ] = None,
     artifacts: Annotated[Path | None, typer.Option("--artifacts-dir", help="folder for these files")] = None,
     target: Annotated[str | None, typer.Option(help='"onnxruntime" to use operators of its own')] = None,
+    nan: Annotated[
+        str | None, typer.Option(help='"exact" for what PyTorch does with NaN; "finite" for plain operators')
+    ] = None,
+    size_checks: Annotated[
+        bool | None, typer.Option("--size-checks", help="check the conditions on sizes inside of the model")
+    ] = None,
+    trial_runs: Annotated[
+        bool | None, typer.Option("--trial-runs/--no-trial-runs", help="run the model at other sizes")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="how to capture the model, if not as the exporter chooses")
+    ] = None,
+    metadata: Annotated[
+        str | None, typer.Option(help='what nodes say of their origin: "full", "source" or "none"')
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="print the version and end", callback=_tell_version, is_eager=True)
@@ -149,7 +170,8 @@ def export_command(
     given: dict[str, Any] = {
         "opset_version": opset, "input_names": input_names, "output_names": output_names, "verify": verify,
         "state": state, "optimize": optimize, "external_data": external_data, "export_params": export_params,
-        "widen_bfloat16": widen, "target": target,
+        "widen_bfloat16": widen, "target": target, "nan": nan, "size_checks": size_checks, "trial_runs": trial_runs,
+        "strategy": strategy, "metadata": metadata,
         "dynamo": None if torchscript is None else False, "fallback": fallback, "report": report, "profile": profile,
         "dump_exported_program": dump, "artifacts_dir": artifacts,
     }  # fmt: skip
