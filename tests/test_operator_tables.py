@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tools.importer_table import PAGE
 from tools.operator_results import Recorder
-from tools.operator_tables import aten_data, aten_page, native_page, of_namespaces, ranges
+from tools.operator_tables import ATEN_PAGE, NATIVE_PAGE, aten_data, native_page, of_namespaces, ranges
 
 
 def lowered(recorder: Recorder, *names: str, opset: int) -> None:
@@ -74,10 +76,21 @@ def test_neighbouring_opsets_are_joined(numbers: list[int], expected: str) -> No
 
 
 def test_a_page_lists_each_operator_once() -> None:
-    assert "| `aten::add.Tensor` | 7-8, 13 |" in aten_page({"aten::add.Tensor": {"opsets": [7, 8, 13]}})
     page = native_page([("", "Attention", 24), ("", "Attention", 23), ("com.microsoft", "MatMulNBits", 1)])
-    assert "| `Attention` | ONNX | `opset23`, `opset24` |" in page
-    assert "| `MatMulNBits` | com.microsoft | `opset1` |" in page
+    onnx = "https://onnx.ai/onnx/operators/onnx__Attention.html"
+    contrib = "https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits"
+    assert f"| [`Attention`]({onnx}) | ONNX | `opset23`, `opset24` |" in page
+    assert f"| [`MatMulNBits`]({contrib}) | com.microsoft | `opset1` |" in page
+
+
+@pytest.mark.parametrize("page", [ATEN_PAGE, NATIVE_PAGE, PAGE])
+def test_every_row_of_the_pages_links_to_its_operator(page: Path) -> None:
+    rows = [line for line in page.read_text(encoding="utf-8").split("\n## ")[0].splitlines() if "`" in line]
+    unlinked = [
+        row for row in rows if row.startswith("| ") and not re.match(r"\| \[`[\w:.]+`\]\(https://\S+\) \|", row)
+    ]
+    assert len(rows) > 30
+    assert unlinked == []
 
 
 def test_operators_that_tests_define_are_not_listed() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tools.bench_report import markdown_table
+from tools.operator_links import onnx_link
 from tools.operator_tables import ranges
 
 PAGE = Path("docs/reference/onnx-operators.md")
@@ -23,7 +24,13 @@ def importer_page(rows: Iterable[Row], reasons: Iterable[tuple[str, str]], suite
     rows = list(rows)
     imported = [row for row in rows if row[3] != "not imported"]
     cells = [
-        [f"`{name}`", domain or "ONNX", ranges(opsets), kind, f"{right} of {tried}" if tried else ""]
+        [
+            f"[`{name}`]({onnx_link(domain, name)})",
+            domain or "ONNX",
+            ranges(opsets),
+            kind,
+            f"{right} of {tried}" if tried else "",
+        ]
         for domain, name, opsets, kind, right, tried in rows
     ]
     right, tried = sum(row[4] for row in rows), sum(row[5] for row in rows)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.bench_report import markdown_table
+from tools.operator_links import aten_link, onnx_link
 from tools.operator_results import RESULTS
 
 ATEN_PAGE = Path("docs/reference/aten-operators.md")
@@ -50,14 +51,14 @@ def aten_data(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 def aten_page(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the page that lists each operator with the opsets at which tests found it right."""
-    rows = [[f"`{name}`", ranges(row["opsets"])] for name, row in sorted(results.items())]
+    rows = [[f"[`{name}`]({aten_link(name)})", ranges(row["opsets"])] for name, row in sorted(results.items())]
     return "\n\n".join(
         [
             "# ATen operators",
             f"{len(rows)} operator overloads, each with the opsets at which a test has lowered it, run the model in a "
             "runtime, and found what eager PyTorch computes. For random operators that is the dtype and the shape. An "
-            "opset that is not listed is one at which no test has tried, not one that fails. Written by "
-            f"`{COMMAND}`.",
+            "opset that is not listed is one at which no test has tried, not one that fails. The names are links to "
+            f"PyTorch's page, or to the declaration of what has none. Written by `{COMMAND}`.",
             markdown_table(["operator", "opsets"], rows).replace("---:", "---"),
             "",
         ]
@@ -70,7 +71,11 @@ def native_page(operators: Iterable[tuple[str, str, int]]) -> str:
     for domain, name, opset in operators:
         versions.setdefault((domain, name), []).append(opset)
     rows = [
-        [f"`{name}`", domain or "ONNX", ", ".join(f"`opset{opset}`" for opset in sorted(opsets))]
+        [
+            f"[`{name}`]({onnx_link(domain, name)})",
+            domain or "ONNX",
+            ", ".join(f"`opset{opset}`" for opset in sorted(opsets)),
+        ]
         for (domain, name), opsets in sorted(versions.items())
     ]
     return "\n\n".join(
