@@ -114,8 +114,8 @@ def _layer(
     """
     cell, directions = network.cell, network.directions
     params = network.of_layer(layer)
-    # ONNX knows no projections, and runtimes have no kernel for doubles.
-    if len(params[0]) in (3, 5) or op.dtype(x) == ir.DataType.DOUBLE:
+    # ONNX has no projections.
+    if len(params[0]) in (3, 5) or (op.dtype(x) == ir.DataType.DOUBLE and not op.takes_doubles(cell.op_type)):
         return _stepped(op, network, params, x, states, reverse)
     hidden = _hidden_size(op, params[0][1], len(cell.gates))
     weights = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.builder.runtime import Deviation
 from onnxops_decomp.builder.sizes import is_zero
 from onnxops_decomp.dtypes import to_ir
 from onnxops_decomp.lowerings.registry import lowering
@@ -338,7 +339,6 @@ def norm(
 def logsumexp(op: OpBuilder, self: ir.Value, dim: Dims, keepdim: bool = False) -> ir.Value:
     value = to_float(op, self)
     result = reduce(op, "ReduceLogSumExp", value, dim, keepdim)
-    if not op.minds_nan(value):
+    if not op.minds_nan(value) or not op.deviates(Deviation.NAN_BESIDE_INFINITY):
         return result
-    # Runtimes give infinity where there is one, even beside NaN.
     return op.Where(_has_nan(op, value, dim, keepdim), math.nan, result)
