@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from language_models import CONFIGURATIONS, language_model
@@ -126,39 +125,8 @@ def test_genai_runs_attention_that_is_spelled_out(name, tmp_path):
     operators = [node.op_type for node in graph.node]
     assert operators.count("GroupQueryAttention") == 2
     assert operators.count("MoE") == (2 if name == "gpt_oss" else 0)
-
-
-# How a model may weigh the experts that it chose, and how many nodes of ONNX Runtime's write them.
-WEIGHINGS = [
-    (lambda scores: scores.softmax(-1).topk(2), 1),
-    (lambda scores: scores.sigmoid().topk(2), 1),
-    (lambda scores: (scores - 9).relu().topk(2), 1),  # often all zero
-    (lambda scores: scores.topk(2), 0),  # negative ones have no logarithm
-    (lambda scores: (lambda top: (top.values.softmax(0), top.indices))(scores.topk(2)), 1),
-]
-
-
-@pytest.mark.parametrize(("weigh", "written"), WEIGHINGS)
-def test_experts_count_as_the_model_weighs_them(weigh, written, tmp_path):
-    model = language_model("mixtral", num_hidden_layers=1)
-    gate = model.model.layers[0].mlp.gate
-
-    def weighed(hidden):
-        scores = torch.nn.functional.linear(hidden.reshape(-1, gate.hidden_dim), gate.weight)
-        weights, chosen = weigh(scores)
-        return scores, weights, chosen
-
-    gate.forward = weighed
-    path = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False).path / "model.onnx"
-
-    graph = onnx.load(path, load_external_data=False).graph
-    assert [node.op_type for node in graph.node].count("MoE") == written
-    ids = torch.randint(0, 64, (2, 7))
-    empty = {value.name: np.zeros((2, 2, 0, 8), np.float32) for value in graph.input if "past" in value.name}
-    feeds = {"input_ids": ids.numpy(), "attention_mask": np.ones((2, 7), np.int64), **empty}
-    logits = onnxruntime.InferenceSession(path).run(["logits"], feeds)[0]
-    with torch.no_grad():
-        torch.testing.assert_close(torch.from_numpy(logits), model(input_ids=ids).logits[:, -1:], rtol=1e-4, atol=1e-5)
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    assert all(read & set(node.output) for node in graph.node)
 
 
 @pytest.mark.wide

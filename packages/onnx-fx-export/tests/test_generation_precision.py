@@ -9,7 +9,8 @@ from language_models import language_model
 
 from onnx_fx_export import InvalidArgumentError
 from onnx_fx_export.generation import export_folder
-from onnx_fx_export.generation.quantization import GroupedLinear, quantized
+from onnx_fx_export.generation.groups import GroupedLinear
+from onnx_fx_export.generation.quantization import quantized
 
 
 def operators(path) -> list[str]:
@@ -48,6 +49,19 @@ def test_rounded_weights_are_stored_as_integers_and_generate_alike(precision, mo
     assert folder.files["model.onnx.data"] < plain.files["model.onnx.data"] / 2
     assert 0 < folder.quantization.difference < most
     assert all(type(module) is not GroupedLinear for module in model.modules())
+
+
+@pytest.mark.parametrize(("name", "precision", "most"), [("mixtral", "int4", 0.6), ("qwen3_moe", "int8", 0.1)])
+def test_experts_are_rounded_and_generate_alike_in_genai(name, precision, most, tmp_path):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    model = language_model(name, num_hidden_layers=1)
+
+    folder = export_folder(model, tmp_path / "out", precision)
+
+    assert [compared.ties for compared in folder.compared] == [0] * 4
+    assert operators(folder.path).count("QMoE") == 1
+    assert (folder.quantization.layers, folder.quantization.left) == (6, ())
+    assert 0 < folder.quantization.difference < most
 
 
 def test_layers_of_odd_widths_stay_and_are_named(tmp_path):

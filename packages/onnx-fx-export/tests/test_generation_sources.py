@@ -152,6 +152,7 @@ STREAMED = [
     ("gpt2", "float32", "int4"),
     ("mixtral", "float32", "fp16"),
     ("gpt_oss", "bfloat16", "fp32"),
+    ("qwen3_moe", "bfloat16", "int4"),
 ]
 
 

@@ -17,7 +17,8 @@ import torch
 from onnx_fx_export.api import ONNXProgram, export
 from onnx_fx_export.errors import InvalidArgumentError, SaveError
 from onnx_fx_export.generation.config import CONFIG_FILE
-from onnx_fx_export.generation.experts import ExpertsTranslation, joined_experts
+from onnx_fx_export.generation.experts import joined_experts
+from onnx_fx_export.generation.experts_operator import TRANSLATIONS
 from onnx_fx_export.generation.kinds import Kind, Part, kind_of
 from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
@@ -90,9 +91,9 @@ def export_folder(
             written, a part at a time, so that the model may be larger than memory.
         out: The folder to write; there must be none yet.
         precision: ``"fp32"`` or ``"fp16"`` for weights and arithmetic; a module has to have this precision, a folder is
-            read in it. ``"int8"`` or ``"int4"`` rounds the weights of linear layers to the nearest integers, with a
-            scale for each 32 columns, and computes in float32. The result says how far that is from the model; the
-            tokens are compared with those of the rounded model.
+            read in it. ``"int8"`` or ``"int4"`` rounds the weights of linear layers and of experts to the nearest
+            integers, with a scale for each 32 columns (of experts in int8, for each row), and computes in float32. The
+            result says how far that is from the model; the tokens are compared with those of the rounded model.
         engine: What is to run the folder: ``"genai"`` is ONNX Runtime GenAI, ``"onnxruntime"`` is
             :class:`~onnx_fx_export.generation.Generator` over plain ONNX Runtime. For GenAI, attention whose mask is
             proven to be the causal one, in a window or not, is written as ``GroupQueryAttention`` with a cache that
@@ -225,14 +226,10 @@ class _Request:
 
     def program(self, part: Part) -> ONNXProgram:
         """Export a graph, with its weights."""
-        translation = ExpertsTranslation()
         with joined_experts(part.module, on_paper=self.stream is not None):
-            program = self._exported(part, translation.table())
-            if translation.certain:
-                return program
-        return self._exported(part, {})
+            return self._exported(part)
 
-    def _exported(self, part: Part, translations: dict[Any, Callable[..., Any]]) -> ONNXProgram:
+    def _exported(self, part: Part) -> ONNXProgram:
         if self.stream:
             self.stream.put_stand_ins()
         with own_bounds():
@@ -243,7 +240,7 @@ class _Request:
                 input_names=part.input_names,
                 opset_version=_OPSET,
                 target="onnxruntime",
-                custom_translation_table=translations,
+                custom_translation_table=TRANSLATIONS,
             )
         check_sizes(program, type(self.kind.model).__name__, self.kind.context_length())
         inputs = program.model.graph.inputs

@@ -13,9 +13,9 @@ import onnx_ir as ir
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.generation.experts import JoinedExperts
+from onnx_fx_export.generation.experts import SCALES, JoinedExperts
+from onnx_fx_export.generation.groups import GroupedLinear, matrix_of
 from onnx_fx_export.generation.loading import loaded
-from onnx_fx_export.generation.quantization import GroupedLinear, matrix_of
 from onnx_fx_export.weights.unallocated import enable_fake_mode
 from onnxops_decomp.exporting import Converted, ONNXProgram, apply_weights
 
@@ -175,6 +175,6 @@ def _weight(module: torch.nn.Module, source: torch.nn.Module, name: str) -> torc
     if name not in conversions:
         tensor: torch.Tensor = getattr(source, name)
         return tensor.detach()
-    matrix = matrix_of(source) if isinstance(module, GroupedLinear) else getattr(source, name)
+    matrix = matrix_of(source) if isinstance(module, GroupedLinear) else getattr(source, name.removesuffix(SCALES))
     assert matrix is not None
     return Converted(matrix.detach(), conversions[name])
