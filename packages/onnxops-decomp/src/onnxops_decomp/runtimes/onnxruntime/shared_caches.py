@@ -397,6 +397,8 @@ class _Rewriting:
         split = producer(apart, "Reshape")
         source = operand(split, 0) if split else None
         if dims(source) == (shape[0], shape[2], width) and source is not None:
+            if split is not None and not apart.uses():
+                self._graph.remove(split, safe=True)
             return source
         target = self._numbers(f"flat_{width}", np.array([0, 0, width], np.int64))
         joined = ir.Node("", "Reshape", [apart, target], num_outputs=1)
