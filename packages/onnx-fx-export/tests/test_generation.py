@@ -202,7 +202,7 @@ def test_unknown_options_are_refused(option, tmp_path):
 
 
 def test_a_folder_that_exists_is_not_touched(tmp_path):
-    with pytest.raises(SaveError, match="is there already"):
+    with pytest.raises(SaveError, match="already exists"):
         export_folder(torch.nn.Linear(2, 2), tmp_path)
 
 

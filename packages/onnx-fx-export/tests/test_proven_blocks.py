@@ -194,7 +194,7 @@ def test_other_numbers_keep_blocks_apart() -> None:
 
 def test_what_no_proof_is_found_for_is_not_repeated_by_name() -> None:
     model = Model(lambda block: id(block) * 0.0)
-    with pytest.raises(CaptureError, match="no block certainly does what another one does"):
+    with pytest.raises(CaptureError, match="no two blocks are certain to compute the same"):
         export(model, (torch.ones(2, 3),), strategy="repeated-blocks")
 
 

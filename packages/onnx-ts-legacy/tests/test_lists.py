@@ -1,4 +1,4 @@
-"""Lists whose length or contents only the runtime knows: vectors of numbers and sequences of tensors."""
+"""Lists whose length or contents are known only at run time: vectors of numbers and sequences of tensors."""
 
 from __future__ import annotations
 

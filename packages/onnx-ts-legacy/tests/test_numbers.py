@@ -1,4 +1,4 @@
-"""Arithmetic and functions of scripted programs on numbers that only the runtime knows: values and types."""
+"""Arithmetic and functions of scripted programs on numbers known only at run time: values and types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that several variables show, through lists whose length only the runtime knows, and at places it computes."""
+"""Memory shared by several variables, through lists whose length is known only at run time, and at computed places."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def test_a_symbolic_whose_result_has_another_dtype_than_the_operator_is_refused(
 
     register_custom_op_symbolic("ts_legacy_symbolic::scaled_sum", symbolic, 9)
 
-    with pytest.raises(OnnxExporterError, match="gives FLOAT in torch, but its lowering gives DOUBLE"):
+    with pytest.raises(OnnxExporterError, match="returns FLOAT in torch, but its lowering returns DOUBLE"):
         onnx_ts_legacy.export(use_scaled_sum, (X, X))
 
 

@@ -1,4 +1,4 @@
-"""Entries that give numbers rather than tensors, with numbers and sizes that only the runtime knows."""
+"""Entries that give numbers rather than tensors, with numbers and sizes known only at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes are ints where they are static, and the shortest graph where only the runtime knows them."""
+"""Sizes are ints where they are static, and the shortest graph where they are known only at run time."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ CASES = {
             ("reflect", [0, 2, -1, -1]),
         )
     },
-    "Pad wrap by what only the runtime knows": lambda: one(
+    "Pad wrap by what is known only at run time": lambda: one(
         "Pad", {"x": floats(3, 4), "pads": np.array([-1, 2, 1, -1])}, opset=19, mode="wrap"
     ),
     **{
@@ -216,7 +216,7 @@ CASES = {
         for mode in ("nearest", "linear")
         for scales in ([1, 1, 0.6, 1.5], [1, 1, 0.5, 0.7])
     },
-    "Resize of opset 10 by what only the runtime knows": lambda: one(
+    "Resize of opset 10 by what is known only at run time": lambda: one(
         "Resize", {"x": floats(1, 1, 5, 4), "scales": np.array([1, 1, 0.6, 1.5], np.float32)}, opset=10
     ),
     **{

@@ -153,11 +153,11 @@ class ExportRequest:
         if isinstance(self.model, torch.export.ExportedProgram):
             if self.dynamic_shapes is not None or self.given["dynamic_axes"] is not None:
                 raise InvalidArgumentError(
-                    "An ExportedProgram has its dynamic shapes already; declare them at its capture."
+                    "An ExportedProgram already has its dynamic shapes; declare them in its capture."
                 )
             for name in ("capture_repeated_blocks", "strategy"):
                 if self.given[name]:
-                    raise InvalidArgumentError(f"An ExportedProgram is captured already: leave out {name}.")
+                    raise InvalidArgumentError(f"An ExportedProgram is already captured: leave out {name}.")
             _warn_of_one_tensor(self.model)
             return Captured(CapturedProgram(self.model, SizeFacts.of_graph(self.model)), self.input_names)
         module = self.model if isinstance(self.model, torch.nn.Module) else FunctionModule(self.model)

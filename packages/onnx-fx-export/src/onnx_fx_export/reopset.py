@@ -91,7 +91,7 @@ def reopset(
     """
     if type(opset_version) is not int or not OLDEST_OPSET <= opset_version <= NEWEST_OPSET:
         raise InvalidArgumentError(
-            f"opset_version is a whole number, {OLDEST_OPSET} to {NEWEST_OPSET}; not {opset_version!r}."
+            f"opset_version must be a whole number from {OLDEST_OPSET} to {NEWEST_OPSET}, not {opset_version!r}."
         )
     tell = progress or (lambda stage: None)
     tell("convert")

@@ -270,7 +270,7 @@ def _named(options: Options, captured: Captured, model: Any) -> Options:
     named = names_by_leaf(given, captured.leaves, ArgumentsError)
     inputs = {named.get(index, leaf.name) for index, leaf in enumerate(captured.leaves) if leaf.is_input}
     if clash := inputs.intersection(options.output_names):
-        raise ArgumentsError(f"output_names gives the name {min(clash)!r}, which is that of an input.")
+        raise ArgumentsError(f"output_names gives the name {min(clash)!r}, which is the name of an input.")
     warn_of_names(given, named, captured.leaves)
     return dataclasses.replace(options, input_names=tuple(given))
 

@@ -226,7 +226,7 @@ def _record_blocks(attempts: Attempts) -> Recorded:
     if run.repetitions:
         return recorded
     if attempts.request.repeated_blocks is None and attempts.request.strategy is not None:
-        raise CaptureError(f"The strategy {BLOCKS.name!r} is refused: no block certainly does what another one does.")
+        raise CaptureError(f"The strategy {BLOCKS.name!r} is refused: no two blocks are certain to compute the same.")
     return recorded if attempts.request.repeated_blocks else dataclasses.replace(recorded, strategy=NON_STRICT.name)
 
 

@@ -51,7 +51,7 @@ def layers_of(model: Any, cache: Any) -> list[LayerCache]:
         if type(layer) not in kinds:
             raise InvalidArgumentError(
                 f"{name} cannot be written as a folder for generation: layer {number} of its cache is "
-                f"{type(layer).__name__}, and so far only keys and values are known ({kinds[0].__name__}, "
+                f"{type(layer).__name__}, and so far only keys and values are supported ({kinds[0].__name__}, "
                 f"{kinds[1].__name__})."
             )
     return [

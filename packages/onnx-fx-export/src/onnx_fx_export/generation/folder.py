@@ -127,7 +127,7 @@ def export_folder(
     dtype = torch.float16 if precision == "fp16" else torch.float32
     path = Path(out)
     if path.exists():
-        raise SaveError(f"The folder {path} is there already; remove it, or write to another one.")
+        raise SaveError(f"The folder {path} already exists; remove it, or write to another one.")
     if verify:
         _ = genai() if engine == "genai" else onnxruntime()
     stream: StreamedModel | None = None

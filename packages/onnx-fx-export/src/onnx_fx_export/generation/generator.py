@@ -151,17 +151,17 @@ class Generator:
             raise InvalidArgumentError(f"The model has no input {', '.join(unknown)}; it has {', '.join(known)}.")
         if "input_ids" in wanted:
             if input_ids is None:
-                raise InvalidArgumentError("The model continues from tokens: give input_ids.")
+                raise InvalidArgumentError("The model continues a prompt of tokens: pass input_ids.")
             others |= _checked(input_ids, attention_mask)
         if missing := sorted(set(wanted) - others.keys()):
-            raise InvalidArgumentError(f"The model also reads {', '.join(missing)}, which the call does not give.")
+            raise InvalidArgumentError(f"The model also reads {', '.join(missing)}, which the call does not pass.")
         return others
 
     def _check_length(self, length: int) -> None:
         if length > (most := self.config["model"]["context_length"]):
             raise InvalidArgumentError(
-                f"The prompt and what follows it would have {length} tokens, and the model takes {most}: give a "
-                "shorter prompt, or a smaller max_new_tokens."
+                f"The prompt and what follows it would have {length} tokens, but the model takes {most} at most: pass "
+                "a shorter prompt, or a smaller max_new_tokens."
             )
 
     def _first_tokens(self, given: Mapping[str, Array]) -> Tokens:
@@ -193,7 +193,7 @@ class Generator:
         result = np.concatenate(features)
         if len(result) != (wanted := int(self._is_image(tokens).sum())):
             raise InvalidArgumentError(
-                f"The prompts have {wanted} tokens for images, and the images of pixel_values stand for {len(result)}."
+                f"The prompts have {wanted} tokens for images, but the images in pixel_values stand for {len(result)}."
             )
         return {"image_features": result}
 

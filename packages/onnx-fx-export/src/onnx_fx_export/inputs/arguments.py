@@ -67,9 +67,9 @@ def example_call(
         dynamic_shapes = collected_shapes(dynamic_shapes, model, args, kwargs)
         return *without_keywords(inspect.signature(_forward(model)), args, kwargs), dynamic_shapes
     if dynamic_shapes != "auto":
-        raise InvalidArgumentError(f'dynamic_shapes describes dimensions, or is "auto"; not {dynamic_shapes!r}.')
+        raise InvalidArgumentError(f'dynamic_shapes must describe dimensions or be "auto", not {dynamic_shapes!r}.')
     if isinstance(model, torch.export.ExportedProgram):
-        raise InvalidArgumentError("An ExportedProgram has its dynamic shapes already; declare them at its capture.")
+        raise InvalidArgumentError("An ExportedProgram already has its dynamic shapes; declare them in its capture.")
     (positional, keyword), declared = inferred_dimensions(_forward(model), several_examples(args, kwargs))
     return positional, keyword, declared
 
@@ -94,7 +94,7 @@ def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
         inspect.signature(function)
     except TypeError as error:
         raise InvalidArgumentError(
-            f"A model is a module, an ExportedProgram or a function, not {type(function).__name__}."
+            f"A model must be a module, an ExportedProgram or a function, not {type(function).__name__}."
         ) from error
     except ValueError:
         return lambda *args: function(*args)
@@ -133,8 +133,8 @@ def check_devices(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[s
     if on_meta and next(itertools.chain(model.parameters(), model.buffers()), None) is not None:
         size = list(given[on_meta[0]][0].shape)
         raise InvalidArgumentError(
-            f"The example of {', '.join(on_meta)} is on the meta device. A model is captured on the CPU, also one "
-            f"whose weights were never allocated: pass an example with data, such as torch.zeros({size})."
+            f"The example of {', '.join(on_meta)} is on the meta device. Models are captured on the CPU, even "
+            f"those whose weights were never allocated: pass an example with data, such as torch.zeros({size})."
         )
 
 

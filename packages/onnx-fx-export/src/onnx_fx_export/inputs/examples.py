@@ -73,7 +73,7 @@ def inferred_dimensions(forward: Callable[..., Any], examples: Sequence[Example]
     bound = [bound_arguments(forward, *example) for example in examples]
     flat = [pytree.tree_flatten(arguments) for arguments in bound]
     if any(structure != flat[0][1] for _, structure in flat):
-        raise InvalidArgumentError("The examples differ in their structure; only sizes and numbers may.")
+        raise InvalidArgumentError("The examples differ in their structure; only sizes and numbers may differ.")
     specs = [_varying(values) for values in zip(*(leaves for leaves, _ in flat), strict=True)]
     largest = max(range(len(flat)), key=lambda index: _elements(flat[index][0]))
     remaining = iter(specs)

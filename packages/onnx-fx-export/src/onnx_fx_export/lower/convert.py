@@ -246,7 +246,7 @@ class _Converter:
     def outputs(self, results: Sequence[Any]) -> tuple[list[ir.Value], list[Any]]:
         """Return the model's outputs, and for each flat user output its model output or constant."""
         if clash := {*self.names.output_overrides}.intersection(self.model_inputs):
-            raise InvalidArgumentError(f"output_names gives the name {min(clash)!r}, which is that of an input.")
+            raise InvalidArgumentError(f"output_names gives the name {min(clash)!r}, which is the name of an input.")
         values: list[tuple[ir.Value, str]] = []
         written: list[tuple[ir.Value, str, bool]] = []
         user: list[Any] = []
@@ -423,8 +423,8 @@ class _Named:
 def _check_numbers(kind: str, name: str, tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided:
         raise InvalidArgumentError(
-            f"{kind} {name} is a tensor of layout {tensor.layout}; the operators of ONNX work on dense ones. Give the "
-            "model to_dense() of it."
+            f"{kind} {name} is a tensor of layout {tensor.layout}; the operators of ONNX work on dense ones. Call "
+            "to_dense() on it first."
         )
     if tensor.dtype == torch.float4_e2m1fn_x2:
         raise InvalidArgumentError(

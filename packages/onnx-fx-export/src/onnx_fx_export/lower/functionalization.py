@@ -42,8 +42,8 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
     dtypes, new = _output_dtypes(program), _output_dtypes(result)
     if any(before.itemsize < after.itemsize for before, after in zip(dtypes, new, strict=False)):
         raise CaptureError(
-            f"Under autocast the model gives {dtypes}, but what torch makes of its graph gives {new}: autocast casts "
-            "inside of an operator. Export the model itself, or enter autocast in its forward."
+            f"Under autocast the model returns {dtypes}, but the graph that torch makes of it returns {new}: autocast "
+            "casts inside an operator. Export the model itself, or enter autocast in its forward."
         )
     after = dict(_dynamic_axes(result))
     if fixed := [

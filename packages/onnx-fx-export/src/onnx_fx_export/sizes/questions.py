@@ -345,7 +345,7 @@ def conditions_for_small_sizes(
         warn_user(
             f"The model treats size 1 of a dynamic dimension differently, at\n{places}\nThe exported model is right "
             "for larger sizes only, and its program refuses size 1. Declare torch.export.Dim(..., min=2) if it does "
-            "not occur, else export the model once more for it."
+            "not occur; otherwise export the model a second time for it."
         )
     return [question.relation for question in (*asked, *assumed)], lines
 

@@ -294,7 +294,7 @@ class _Nearby:
         if expected is not None and not right and self.warns and min(small.values()) == 1:
             warn_user(
                 "The model takes size 1 of a dynamic dimension, and its capture is right for larger sizes only; the "
-                "exported model's program refuses it. Export it once more for size 1, or declare "
+                "exported model's program refuses it. Export it a second time for size 1, or declare "
                 "torch.export.Dim(..., min=2) if it does not occur."
             )
         return right

@@ -42,7 +42,7 @@ class FlatCall:
         self._writes = any(isinstance(value, cache_utils.StaticCache) for value in _caches(self.arguments))
         self.result: Any = None
         if len(self.tensors) != sum(isinstance(leaf, torch.Tensor) for _, leaf in self._leaves):
-            raise InvalidArgumentError(f"Two inputs would have one name: {[name for name, _ in self._leaves]}.")
+            raise InvalidArgumentError(f"Two inputs would have the same name: {[name for name, _ in self._leaves]}.")
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

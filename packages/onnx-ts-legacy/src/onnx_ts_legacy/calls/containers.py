@@ -1,4 +1,4 @@
-"""Lists, dicts, tuples and strings of the program. A list whose length only the runtime knows is an ONNX sequence."""
+"""Lists, dicts, tuples and strings of the program. A list of a length known only at run time is an ONNX sequence."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def _existing(index: Any, items: Any) -> Iterator[None]:
 
 
 def _pick(context: ConversionContext, target: Any, index: torch.SymInt) -> Any:
-    """Return the item at an index that only the runtime knows."""
+    """Return the item at an index known only at run time."""
     items = target.items if isinstance(target, ListRef) else target
     if items and all(isinstance(item, Tensor) for item in items):
         return sequence_at(context, target, index)
     if are_numbers(items):
         numbers = ListRef(context.heap, tuple(items))
         return item_of_numbers(context, numbers, index)
-    raise ScriptValueError("An item of a list is read at an index that only the runtime knows.")
+    raise ScriptValueError("An item of a list is read at an index known only at run time.")
 
 
 def _checked(item: Any) -> Any:
@@ -221,7 +221,7 @@ def _contains(context: ConversionContext, target: Any, item: Any) -> Any:
 
 def _sort(context: ConversionContext, target: ListRef, reverse: bool = False) -> None:
     if any(isinstance(item, Tensor) for item in target.items):
-        raise ScriptValueError("A list of tensors is sorted into an order that only the runtime knows.")
+        raise ScriptValueError("A list of tensors is sorted into an order known only at run time.")
     context.heap.write(target, tuple(sorted(target.items, reverse=reverse)))
 
 
@@ -241,8 +241,8 @@ def _index(context: ConversionContext, target: ListRef, item: Any, *bounds: Any)
         if same is True:
             return place
         if same is not False:
-            raise ScriptValueError("The place of a number in a list depends on what the runtime computes.")
-    raise ScriptValueError(f"The program looks for {item!r} in a list that does not have it.")
+            raise ScriptValueError("The index of a number in a list depends on what is computed at run time.")
+    raise ScriptValueError(f"The program looks for {item!r} in a list that does not contain it.")
 
 
 def _count(context: ConversionContext, target: ListRef, item: Any) -> Any:

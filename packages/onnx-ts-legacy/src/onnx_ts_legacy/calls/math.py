@@ -1,4 +1,4 @@
-"""Functions of Python's ``math`` on numbers that only the runtime knows, by the tensor operators that compute them."""
+"""Functions of Python's ``math`` on numbers known only at run time, by the tensor operators that compute them."""
 
 from __future__ import annotations
 

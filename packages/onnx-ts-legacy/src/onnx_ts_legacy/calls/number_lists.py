@@ -1,4 +1,4 @@
-"""Lists of numbers whose length or contents only the runtime knows: vectors in ONNX, changed by making new ones."""
+"""Lists of numbers whose length or contents are known only at run time: vectors in ONNX, changed by making new ones."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _multiply(context: ConversionContext, a: Any, b: Any) -> ListRef:
 
 def _slice(context: ConversionContext, target: ListRef, start: Any = None, end: Any = None, step: int = 1) -> ListRef:
     if not isinstance(step, int) or step < 1:
-        raise ScriptValueError("A list of numbers whose length only the runtime knows is sliced backwards.")
+        raise ScriptValueError("A list of numbers whose length is known only at run time is sliced backwards.")
     return ListRef(context.heap, VectorState(_part(context, _vector(context, target), start, end, step)))
 
 
@@ -247,7 +247,7 @@ def _is_of_runtime_numbers(context: ConversionContext, node: Any, args: Sequence
 
 
 def _refuse(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    raise ScriptValueError(f"{node.kind()} of a list of numbers that only the runtime knows has no ONNX form.")
+    raise ScriptValueError(f"{node.kind()} of a list of numbers known only at run time has no ONNX form.")
 
 
 _OPERATORS: dict[str, Callable[..., Any]] = {

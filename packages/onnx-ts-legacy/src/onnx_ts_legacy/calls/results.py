@@ -26,11 +26,11 @@ def check_results(context: ConversionContext, result: Any, fake: Any, name: str)
     """
     if is_tensor(fake):
         if not isinstance(result, ir.Value):
-            raise LoweringError(f"{name} gives a tensor in torch, but its lowering gives {type(result).__name__}.")
+            raise LoweringError(f"{name} returns a tensor in torch, but its lowering returns {type(result).__name__}.")
         check_result(result, fake, context.metadata.symbols.dims(fake), name)
     elif isinstance(fake, list | tuple):
         if not isinstance(result, list | tuple) or len(result) < len(fake):
-            raise LoweringError(f"{name} gives {len(fake)} results in torch, but its lowering gives fewer.")
+            raise LoweringError(f"{name} returns {len(fake)} results in torch, but its lowering returns fewer.")
         for part, expected in zip(result, fake, strict=False):
             if is_tensor(expected) and part is not None:
                 check_results(context, part, expected, name)

@@ -1,4 +1,4 @@
-"""Operators on numbers and truth values, of which only the runtime knows at least one."""
+"""Operators on numbers and truth values, at least one of which is known only at run time."""
 
 from __future__ import annotations
 

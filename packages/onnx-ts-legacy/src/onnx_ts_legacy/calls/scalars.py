@@ -32,7 +32,7 @@ def number_output(context: ConversionContext, result: Any) -> ir.Value:
 
 
 def binary(context: ConversionContext, name: str, a: Any, b: Any) -> Any:
-    """Return the result of a Python operator on numbers, of which the runtime knows at least one."""
+    """Return the result of a Python operator on numbers, at least one of which is known only at run time."""
     for operand in (a, b):
         if isinstance(operand, Poison):
             raise operand.error()
@@ -46,7 +46,7 @@ def binary(context: ConversionContext, name: str, a: Any, b: Any) -> Any:
         return number_in(context, context.call(bitwise, operands, {}))
     function = INTEGER.get(name)
     if function is None:
-        raise ScriptValueError(f"{name} of integers that only the runtime knows has no ONNX form.")
+        raise ScriptValueError(f"{name} of integers known only at run time has no ONNX form.")
     result = function(a, b)
     return truth_of_relation(context, result) if isinstance(result, torch.SymBool) else result
 
@@ -74,12 +74,12 @@ def _floating(context: ConversionContext, name: str, a: Any, b: Any) -> Any:
         return RuntimeFloat(op.Sub(left, op.Mul(op.Floor(op.Div(left, right)), right)))
     op_type = ARITHMETIC.get(name)
     if op_type is None:
-        raise ScriptValueError(f"{name} of floats that only the runtime knows has no ONNX form.")
+        raise ScriptValueError(f"{name} of floats known only at run time has no ONNX form.")
     return RuntimeFloat(op.emit(op_type, left, right))
 
 
 def unary(context: ConversionContext, name: str, a: Any) -> Any:
-    """Return the result of a function of one number that only the runtime knows."""
+    """Return the result of a function of one number known only at run time."""
     op = context.op
     if isinstance(a, Poison):
         raise a.error()
@@ -98,7 +98,7 @@ def unary(context: ConversionContext, name: str, a: Any) -> Any:
         return RuntimeFloat(rounded) if name == "round" else runtime_number(context, op.cast(rounded, _INT64))
     op_type = FUNCTIONS.get(name)
     if op_type is None:
-        raise ScriptValueError(f"{name} of a number that only the runtime knows has no ONNX form.")
+        raise ScriptValueError(f"{name} of a number known only at run time has no ONNX form.")
     return RuntimeFloat(op.emit(op_type, number_value(context, a, _DOUBLE)))
 
 

@@ -1,4 +1,4 @@
-"""Lists of tensors whose length only the runtime knows: ONNX sequences."""
+"""Lists of tensors whose length is known only at run time: ONNX sequences."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def sequence_state(
         shown: Memories of the elements.
         pieces: How the list was made, if it was by cutting a tensor.
     """
-    context.require_opset(11, "a list whose length only the runtime knows")
+    context.require_opset(11, "a list whose length is known only at run time")
     value.type = ir.SequenceType(ir.TensorType(to_ir(element.dtype)))
     value.shape = None
     memory = Storage(context.heap, None, context.metadata.empty(torch.bool, []), number=True)
@@ -130,7 +130,7 @@ def common_form(context: ConversionContext, fakes: list[Any]) -> Any:
     """
     first = fakes[0]
     if any(fake.dtype != first.dtype or fake.dim() != first.dim() for fake in fakes):
-        raise ScriptValueError("The tensors of a list whose length only the runtime knows differ in dtype or rank.")
+        raise ScriptValueError("The tensors of a list whose length is known only at run time differ in dtype or rank.")
     sizes = [
         sizes[0] if all(str(size) == str(sizes[0]) for size in sizes) else context.metadata.unknown_size()
         for sizes in zip(*(fake.shape for fake in fakes), strict=True)
@@ -231,13 +231,13 @@ def sliced(context: ConversionContext, state: SequenceState, start: Any, end: An
     elif step > 0:
         places = context.call(aten.slice.Tensor, [places, 0, start, end, step], {})
     else:
-        raise ScriptValueError("A list whose length only the runtime knows is sliced backwards.")
+        raise ScriptValueError("A list whose length is known only at run time is sliced backwards.")
     empty = as_sequence(context, ListRef(context.heap, ()), state.element)
     return extended(context, empty, state, places)
 
 
 def _pieces(context: ConversionContext, tensor: Tensor, sizes: Any, dim: int) -> SequenceState:
-    """Return the pieces of a tensor whose number only the runtime knows.
+    """Return the pieces of a tensor whose number is known only at run time.
 
     Args:
         context: The conversion.
@@ -246,7 +246,7 @@ def _pieces(context: ConversionContext, tensor: Tensor, sizes: Any, dim: int) ->
         dim: Dimension that is cut.
     """
     kept = sizes is not None
-    context.require_opset(11, "pieces of a tensor whose number only the runtime knows")
+    context.require_opset(11, "pieces of a tensor whose number is known only at run time")
     fake = tensor.fake
     axis = range(fake.dim())[dim]
     inputs = [value_of(context, tensor)]
@@ -262,7 +262,7 @@ def _pieces(context: ConversionContext, tensor: Tensor, sizes: Any, dim: int) ->
 
 
 def is_cut_at_run_time(args: Sequence[Any]) -> bool:
-    """Tell whether only the runtime knows into how many pieces a call of one of ``PIECES`` cuts a tensor."""
+    """Tell whether the number of pieces into which a call of one of ``PIECES`` cuts is known only at run time."""
     tensor, sizes, dim = args[0], args[1], args[-1]
     if isinstance(sizes, ListRef):
         return isinstance(sizes.state, VectorState)

@@ -116,7 +116,7 @@ def decided_conditions(
                 refused[f"  a size that the data decides {decision.use} at {decision.place}"] = None
     if refused:
         raise DynamicDimensionError(
-            "A trace would keep for all inputs what the example decides:\n" + "\n".join(refused) + "\nScript the model "
+            "A trace would fix for all inputs what the example decided:\n" + "\n".join(refused) + "\nScript the model "
             "(torch.jit.script), or use torch.cond where the size chooses a branch."
         )
     return conditions

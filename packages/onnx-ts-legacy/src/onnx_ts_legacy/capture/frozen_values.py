@@ -155,7 +155,7 @@ class FrozenValues:
         lines = [f"  the data decides: {text}" for text in by_data]
         lines += [f"  a size decides, which is declared dynamic or cannot be traced: {text}" for text in by_size]
         raise CaptureError(
-            "A trace would keep for all inputs what the example decides:\n" + "\n".join(lines) + "\nScript the model "
+            "A trace would fix for all inputs what the example decided:\n" + "\n".join(lines) + "\nScript the model "
             "(torch.jit.script), or use torch.cond"
             + (", or make the size static: int(), no dynamic axis." if by_size else " where the data chooses a branch.")
         ) from error

@@ -211,7 +211,7 @@ class BranchJunction(Junction):
             return Poisoned(Poison.of_error(error))
 
     def mismatch(self, what: str, first: object, second: object) -> ScriptValueError:
-        return ScriptValueError(f"{what} is {first} or {second}, depending on a condition that only the runtime knows.")
+        return ScriptValueError(f"{what} is {first} or {second}, depending on a condition known only at run time.")
 
     def attribute_before(self, target: ObjectRef, name: str) -> Plan:
         return self.of_variable(read_attribute(self._context, target, name))

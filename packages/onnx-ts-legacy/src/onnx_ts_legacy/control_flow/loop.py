@@ -144,7 +144,7 @@ class _Loop:
             if isinstance(target, Tensor):
                 if target.state[0] is before[0]:
                     continue
-                raise ControlFlowError("The shape of a tensor that is older than a loop is changed in place in it.")
+                raise ControlFlowError("A loop changes, in place, the shape of a tensor that was made before it.")
             plan = self._objects.get(target)
             fits &= plan is not None
             plan = plan or junction.of_object(target, before)

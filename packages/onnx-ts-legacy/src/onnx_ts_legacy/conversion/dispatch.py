@@ -187,7 +187,7 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
         if not any(map(_holds_tensor, args)):
             return _evaluated(context, overload, args)
         if all(isinstance(arg, bool | int | float | complex) or is_runtime(arg) for arg in args):
-            raise UnsupportedOperatorError("only the runtime knows the numbers that it is called with")
+            raise UnsupportedOperatorError("the numbers that it is called with are known only at run time")
     if overload in PIECES and not _is_unpacked(node) and is_cut_at_run_time(args):
         return list_of_pieces(context, overload, args)
     bound, keyword = split_arguments(overload, args)

@@ -64,7 +64,7 @@ def _converted(context: ConversionContext, node: Any, args: list[Any]) -> Any:
     """Convert a node.
 
     Raises:
-        ScriptValueError: If it depends on a number that only the runtime knows.
+        ScriptValueError: If it depends on a number known only at run time.
     """
     try:
         return convert_node(context, node, args)

@@ -1,4 +1,4 @@
-"""Results that are None or not, which only the runtime knows: values of an ONNX optional type."""
+"""Results that may be None, as is known only at run time: values of an ONNX optional type."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def optional_output(context: ConversionContext, result: Maybe) -> ir.Value:
         ScriptValueError: If it is anything else, such as a tuple.
         UnsupportedOpsetError: Below opset 16, in which no branch gives a value of an optional type.
     """
-    context.require_opset(16, "a result that may be None, which only the runtime knows", types="Optional types")
+    context.require_opset(16, "a result that may be None, as is known only at run time", types="Optional types")
     if not isinstance(result.value, Tensor | bool | int | float) and not is_runtime(result.value):
         raise ScriptValueError(
-            "The model returns a tuple, list or dict that may be None, depending on a condition that only the "
-            "runtime knows; return tensors in both cases, or an optional tensor."
+            "The model returns a tuple, list or dict that may be None, depending on a condition known only at "
+            "run time; return tensors in both cases, or an optional tensor."
         )
     op = context.op
     given = result.value

@@ -38,7 +38,7 @@ VIEWS_IN_PLACE: dict[str, torch._ops.OpOverload] = {
 
 _STALE = (
     "A tensor is read that was changed through another variable{place}, which shows the same memory on some paths of "
-    "the program only, depending on a condition that the runtime knows; clone it before it is changed."
+    "the program only, depending on a condition known only at run time; clone it before it is changed."
 )
 
 

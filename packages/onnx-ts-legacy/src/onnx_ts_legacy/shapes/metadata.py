@@ -410,7 +410,7 @@ class _Trials:
         raise ScriptValueError(f"torch refuses this call: {text}") from error
 
     def _unknown_number(self) -> str:
-        """Say why a call does not take a number that only the runtime knows."""
+        """Say why a call does not take a number known only at run time."""
         text = "it takes a number here that has to be known at export, and this one follows from "
         if not self._metadata.hinted({}).keys().isdisjoint(self._symbols):
             return text + "a dynamic size"
@@ -452,7 +452,7 @@ class _Trials:
         results = [pytree.tree_flatten(result) for _, result in trials]
         if len({len(flat) for flat, _ in results}) > 1:
             raise ScriptValueError(
-                "a number that only the runtime knows decides how many tensors it gives, and they are taken one by one "
+                "a number known only at run time decides how many tensors it gives, and they are taken one by one "
                 "here: loop over them in a scripted model"
             )
         leaves = [self._joined(trials, [flat[index] for flat, _ in results]) for index in range(len(results[0][0]))]
@@ -462,7 +462,7 @@ class _Trials:
         if not isinstance(found[0], torch.Tensor):
             return found[0]
         if len({leaf.dim() for leaf in found}) > 1:
-            raise ScriptValueError("The rank of the result depends on sizes that only the runtime knows.")
+            raise ScriptValueError("The rank of the result depends on sizes known only at run time.")
         sizes = [self._size(trials, [leaf.shape[axis] for leaf in found]) for axis in range(found[0].dim())]
         strides = self._strides(trials, found)
         if strides is None:

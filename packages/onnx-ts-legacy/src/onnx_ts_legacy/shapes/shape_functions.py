@@ -40,14 +40,14 @@ def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -
 
 
 def _spaced(start: Any, end: Any, steps: Any, *_: Any, dtype: torch.dtype | None = None, **placement: Any) -> Any:
-    """So many numbers as asked for, also if only the runtime knows how many."""
+    """As many numbers as asked for, even if how many is known only at run time."""
     usual = torch.get_default_dtype()
     is_complex = any(value.is_complex() if is_tensor(value) else isinstance(value, complex) for value in (start, end))
     return torch.empty((steps,), dtype=dtype or (usual.to_complex() if is_complex else usual))
 
 
 def _counted(*numbers: Any, dtype: torch.dtype | None = None, **placement: Any) -> Any:
-    """Return as many numbers as fit between numbers that only the runtime knows.
+    """Return as many numbers as fit between numbers known only at run time.
 
     Of such numbers torch asks too much if they are floats.
     """
@@ -60,7 +60,7 @@ def _counted(*numbers: Any, dtype: torch.dtype | None = None, **placement: Any) 
 
 
 def _any_size() -> Any:
-    """Return a size that only the runtime knows."""
+    """Return a size known only at run time."""
     return torch.empty(2, dtype=torch.bool).nonzero().shape[0]
 
 

@@ -12,7 +12,7 @@ __all__ = ["TensorForm", "is_tensor"]
 
 
 class TensorForm:
-    """Dtype, sizes and strides of a tensor; sizes that only the runtime knows are symbols.
+    """Dtype, sizes and strides of a tensor; sizes known only at run time are symbols.
 
     It answers what a fake tensor would, but is made without asking torch, which is slow with symbolic sizes.
 

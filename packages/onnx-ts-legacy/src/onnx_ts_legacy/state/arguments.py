@@ -45,7 +45,7 @@ def frozen(arg: Any) -> Any:
 
 
 def form_of(context: ConversionContext, arg: Any) -> Any:
-    """Return the form of an argument, or what stands for a number that only the runtime knows."""
+    """Return the form of an argument, or what stands for a number known only at run time."""
     if isinstance(arg, Tensor):
         return arg.fake
     if isinstance(arg, RuntimeFloat):
@@ -73,6 +73,6 @@ def operand(context: ConversionContext, arg: Any) -> Any:
         return number_argument(context, arg)
     if isinstance(arg, SequenceState):
         raise ScriptValueError(
-            "A list whose length only the runtime knows can be stacked, concatenated and indexed, nothing else."
+            "A list whose length is known only at run time can be stacked, concatenated and indexed, nothing else."
         )
     return arg

@@ -177,9 +177,7 @@ class ConversionContext:
             LoweringError: If it is not.
         """
         if value.dtype is None or value.shape is None:
-            raise LoweringError(
-                f"Nothing determines the dtype and rank that {name} gives; declare them with setType()."
-            )
+            raise LoweringError(f"Nothing determines the dtype and rank of {name}; declare them with setType().")
         sizes = [dim if isinstance(dim, int) else self.metadata.unknown_size() for dim in value.shape.dims]
         return self.metadata.empty(to_torch(value.dtype), sizes)
 

@@ -1,6 +1,6 @@
 """What the variables of a TorchScript program stand for while it is converted.
 
-Numbers, strings and None are themselves; a size that only the runtime knows is a ``torch.SymInt``. Everything that the
+Numbers, strings and None are themselves; a size known only at run time is a ``torch.SymInt``. Everything that the
 program can change in place keeps its contents in ``state``, which is written through a :class:`Heap` only: a heap can
 run the branches of an if one after the other, each from the same start, and say what each of them changed.
 """
@@ -328,7 +328,7 @@ class Pieces:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SequenceState:
-    """Contents of a list whose length only the runtime knows.
+    """Contents of a list whose length is known only at run time.
 
     Attributes:
         sequence: An ONNX sequence, which holds copies of the elements.
@@ -356,7 +356,7 @@ class SequenceState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VectorState:
-    """Contents of a list of numbers that only the runtime knows.
+    """Contents of a list of numbers known only at run time.
 
     Attributes:
         tensor: A vector of INT64, DOUBLE or BOOL, which nothing changes.
@@ -425,7 +425,7 @@ AttributeTable = dict[tuple[str, str], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuntimeBool:
-    """A truth value that only the runtime knows: a 0-d value, or a relation between sizes."""
+    """A truth value known only at run time: a 0-d value, or a relation between sizes."""
 
     value: ir.Value | None = None
     relation: sympy.Basic | None = None
@@ -433,14 +433,14 @@ class RuntimeBool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuntimeFloat:
-    """A float that only the runtime knows, as a 0-d DOUBLE."""
+    """A float known only at run time, as a 0-d DOUBLE."""
 
     value: ir.Value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Maybe:
-    """A variable that is None or not, which only the runtime knows.
+    """A variable that may be None, as is known only at run time.
 
     Attributes:
         present: Whether it is not None.

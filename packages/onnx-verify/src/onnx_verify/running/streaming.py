@@ -186,9 +186,9 @@ def run_piece(
     return {name: [result[i] for result in results] for i, name in enumerate(outputs)}
 
 
-def bind_samples(model: LoadedModel, sets: Sequence[InputSet], by_name_only: bool = False) -> list[dict[str, Any]]:
+def bind_samples(model: LoadedModel, sets: Sequence[InputSet]) -> list[dict[str, Any]]:
     """Assign each input set to the inputs of a model."""
-    return [bind_feeds(each, model.inputs, by_name_only) for each in sets]
+    return [bind_feeds(each, model.inputs) for each in sets]
 
 
 class StreamedRuntime:

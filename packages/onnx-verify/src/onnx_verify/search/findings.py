@@ -194,7 +194,7 @@ class MismatchReport:
 
     def __bool__(self) -> bool:
         """Refuses to guess whether true should mean right or wrong."""
-        raise TypeError("a MismatchReport has no truth value; ask for .ok or .has_mismatch")
+        raise TypeError("a MismatchReport has no truth value; use .ok or .has_mismatch")
 
     def __str__(self) -> str:
         """Return the findings in words."""

@@ -111,7 +111,7 @@ class Localizer:
             self._store[made] = values
             if made == name:
                 return True
-        raise InputError(f"the reference never gave the value {name!r}")
+        raise InputError(f"the reference never produced the value {name!r}")
 
     def _check(self, start: int, stop: int) -> None:
         graph = self.candidate

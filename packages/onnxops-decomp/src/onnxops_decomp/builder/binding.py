@@ -27,7 +27,7 @@ __all__ = [
 def bind_inputs(op: SizeOperations, spec: OpSpec, inputs: Sequence[Any]) -> list[ir.Value | None]:
     """Turn operands into values; scalars, lists and arrays become constants of the dtype that the schema asks for.
 
-    Numbers that only the runtime knows are cast to it.
+    Numbers known only at run time are cast to it.
 
     Raises:
         LoweringError: If there are too many or too few operands.
@@ -67,7 +67,7 @@ def _with_constants(op: SizeOperations, spec: OpSpec, operands: list[Any]) -> li
 
 
 def _number(op: SizeOperations, spec: OpSpec, index: int, operand: Any, bound: dict[str, ir.DataType]) -> Any:
-    """Return a number that only the runtime knows in the dtype of the tensors beside it, and all else as it is."""
+    """Return a number known only at run time in the dtype of the tensors beside it, and all else as it is."""
     if not is_number(operand):
         return operand
     formal = spec.formal_input(index)

@@ -1,4 +1,4 @@
-"""Sizes of tensors inside a lowering: plain ints where they are static, values where only the runtime knows them.
+"""Sizes of tensors inside a lowering: plain ints where they are static, values where they are known only at run time.
 
 A runtime size is a 0-d INT64 value. Behind it stands a vector of one element, because shape operands are vectors;
 ``vector`` takes the short way between the two.
@@ -280,7 +280,7 @@ def _reshaped_from(value: ir.Value) -> Iterator[ir.Value]:
 def _reshape_target(dims: Sequence[Dim] | None, sizes: Sequence[Size], wanted: Sequence[Dim]) -> list[int] | None:
     """Write sizes as Reshape takes them: 0 where the size is copied, and -1 for one that follows from the others.
 
-    Returns None where that leaves a size that only the runtime knows: it may be 0, and would be taken for a copy.
+    Returns None where that leaves a size known only at run time: it may be 0, and would be taken for a copy.
     """
     if any(map(is_zero, sizes)):
         return None

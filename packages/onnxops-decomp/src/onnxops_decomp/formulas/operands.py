@@ -23,13 +23,13 @@ def static_ints(op: OpBuilder, value: ir.Value | None, op_type: str, what: str, 
     """Return the contents of an integer operand that is an attribute in the older form; None if it is left out.
 
     Raises:
-        UnsupportedOpsetError: If only the runtime knows them; ``lowest`` is the opset that made it an input.
+        UnsupportedOpsetError: If they are known only at run time; ``lowest`` is the opset that made it an input.
     """
     if value is None:
         return None
     array = op.static(value)
     if array is None:
-        raise UnsupportedOpsetError(op_type, op.opset, lowest=lowest, reason=f"{what} that only the runtime knows")
+        raise UnsupportedOpsetError(op_type, op.opset, lowest=lowest, reason=f"{what} known only at run time")
     return [int(element) for element in array.ravel()]
 
 

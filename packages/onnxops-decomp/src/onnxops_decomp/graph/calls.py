@@ -143,7 +143,7 @@ def choice_arguments(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], 
 
 
 def chosen_by_data(overload: torch._ops.OpOverload, name: str) -> UnsupportedOperatorError:
-    """Return the refusal of a call in which only the runtime knows what is to be computed."""
+    """Return the refusal of a call in which what is to be computed is known only at run time."""
     return UnsupportedOperatorError(
         f"its argument {name!r} says what is computed, and the data decides it here. Write a call for each of its "
         "values, and choose between them with an if in a scripted model, or with torch.cond",
@@ -188,13 +188,13 @@ def apply_lowering(
     except Exception as error:
         if numbers := _runtime_numbers(overload, positional, keyword):
             raise UnsupportedOperatorError(
-                f"{overload.name()}: it takes {' and '.join(numbers)} from data or sizes that only the runtime knows, "
+                f"{overload.name()}: it takes {' and '.join(numbers)} from data or sizes known only at run time, "
                 "and its ONNX form needs what is known at export",
                 operator=overload.name(),
             ) from error
         raise LoweringError(
-            f"{overload.name()}: its lowering failed with {type(error).__name__}: {error}. This is a defect of the "
-            "lowering, please report it with the call's arguments."
+            f"{overload.name()}: its lowering failed with {type(error).__name__}: {error}. This is a bug in the "
+            "lowering; please report it with the call's arguments."
         ) from error
 
 
@@ -250,22 +250,24 @@ def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: 
     wanted = to_ir(expected.dtype) if affine_of(value) is None or value.dtype is None else value.dtype
     if expected.dtype.is_complex:
         if not settle_complex(value):
-            raise LoweringError(f"{operator} gives a complex tensor in torch, but its lowering gives a real one.")
+            raise LoweringError(f"{operator} returns a complex tensor in torch, but its lowering returns a real one.")
         dims = (*dims, 2)
     elif is_complex(value):
-        raise LoweringError(f"{operator} gives a real tensor in torch, but its lowering gives a complex one.")
+        raise LoweringError(f"{operator} returns a real tensor in torch, but its lowering returns a complex one.")
     if value.dtype is None:
         value.type = ir.TensorType(wanted)
     elif value.dtype != wanted:
-        raise LoweringError(f"{operator} gives {wanted.name} in torch, but its lowering gives {value.dtype.name}.")
+        raise LoweringError(f"{operator} returns {wanted.name} in torch, but its lowering returns {value.dtype.name}.")
     known = dims_of(value)
     if known is not None and len(known) != len(dims):
-        raise LoweringError(f"{operator} gives rank {len(dims)} in torch, but its lowering gives rank {len(known)}.")
+        raise LoweringError(
+            f"{operator} returns rank {len(dims)} in torch, but its lowering returns rank {len(known)}."
+        )
     if known is not None:
         for axis, (mine, theirs) in enumerate(zip(known, dims, strict=True)):
             if isinstance(mine, int) and isinstance(theirs, int) and mine != theirs:
                 raise LoweringError(
-                    f"{operator} gives size {theirs} along axis {axis} in torch, but its lowering gives {mine}."
+                    f"{operator} returns size {theirs} along axis {axis} in torch, but its lowering returns {mine}."
                 )
     # An input is as it was declared; what an operator hands through may be called otherwise here.
     if known is None or (value.producer() is not None and known != dims):

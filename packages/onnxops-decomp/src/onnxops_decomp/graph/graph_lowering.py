@@ -219,7 +219,7 @@ class GraphLowering:
         floats = result.dtype is not None and result.dtype.is_floating_point() and wanted.is_floating_point()
         if result.dtype not in (None, wanted) and not floats:
             raise LoweringError(
-                f"{node.target} gives {wanted.name} in torch, but its lowering gives {result.dtype.name}."
+                f"{node.target} returns {wanted.name} in torch, but its lowering returns {result.dtype.name}."
             )
         return mark_number(self.op.cast(result, wanted))
 
@@ -290,14 +290,15 @@ class GraphLowering:
         return result
 
     def check(self, result: Any, val: Any, name: str) -> None:
-        """Hold the results of a lowering against what torch says of them; see :func:`check_result`."""
+        """Compare the results of a lowering with what torch says of them; see :func:`check_result`."""
         if isinstance(val, torch.Tensor):
             if not isinstance(result, ir.Value):
-                raise LoweringError(f"{name} gives a tensor in torch, but its lowering gives {type(result).__name__}.")
+                kind = type(result).__name__
+                raise LoweringError(f"{name} returns a tensor in torch, but its lowering returns {kind}.")
             check_result(result, val, self.symbols.dims(val), name)
         elif isinstance(val, list | tuple):
             if not isinstance(result, list | tuple) or len(result) < len(val):
-                raise LoweringError(f"{name} gives {len(val)} results in torch, but its lowering gives fewer.")
+                raise LoweringError(f"{name} returns {len(val)} results in torch, but its lowering returns fewer.")
             for part, expected in zip(result, val, strict=False):
                 if isinstance(expected, torch.Tensor) and part is not None:
                     self.check(part, expected, name)

@@ -125,5 +125,5 @@ def _attributes(entry: Implementation, spec: OpSpec, attributes: dict[str, Any])
             if value is not None and value != entry.defaults.get(parameter):
                 result[parameter] = value
         elif name in attributes and attributes[name] != default:
-            raise ModelImportError(f"Its attribute {name!r} is not known to the importer.")
+            raise ModelImportError(f"Its attribute {name!r} is not supported by the importer.")
     return result

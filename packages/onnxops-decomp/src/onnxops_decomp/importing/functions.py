@@ -29,7 +29,7 @@ def check_size(model: ir.Model) -> None:
         if function is None:
             return 1
         if name in callers:
-            raise ModelImportError("Functions of the model call each other endlessly.")
+            raise ModelImportError("Functions of the model call each other recursively.")
         if name not in sizes:
             sizes[name] = size_of(function.all_nodes(), (*callers, name))
         return sizes[name]

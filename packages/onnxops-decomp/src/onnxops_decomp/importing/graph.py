@@ -126,7 +126,7 @@ class GraphImport:
         if value.is_initializer() and (self.parent is None or value.graph in self.sources):
             return self.initializer(value)
         if self.parent is None:
-            raise ModelImportError(f"Nothing gives the value {value.name!r}.")
+            raise ModelImportError(f"Nothing produces the value {value.name!r}.")
         outer = self.parent.find(value)
         if outer.constant is not None and (outer.literal is not None or not isinstance(outer.constant, torch.Tensor)):
             known = Known(outer.dtype, constant=outer.constant, name=outer.name)
@@ -586,7 +586,7 @@ def _constant(attributes: dict[str, Any], files: FileMaps, name: str) -> Known:
         kind, torch.int64
     )
     if kind == "sparse_value":
-        raise ModelImportError("The importer does not know sparse constants.")
+        raise ModelImportError("The importer does not support sparse constants.")
     return Known(1 if dtype == torch.float32 else 7, constant=torch.tensor(value, dtype=dtype), name=name)
 
 

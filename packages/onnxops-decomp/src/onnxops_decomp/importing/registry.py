@@ -85,7 +85,7 @@ class Implementation:
             ModelImportError: If none is.
         """
         if self.outputs and output not in self.outputs:
-            raise ModelImportError(f"Its output {output} is not known to the importer.")
+            raise ModelImportError(f"Its output {output} is not supported by the importer.")
         return self.outputs.index(output) if self.outputs else output
 
 

@@ -306,11 +306,13 @@ def _raised(
     if old is None:
         raise UnsupportedOpsetError(op_type, older, lowest=first_opset(op_type))
     if new is None:
-        raise LoweringError(f"ONNX {op_type} is gone from opset {newer}: ask for opset {older}, or write it otherwise.")
+        raise LoweringError(
+            f"ONNX {op_type} was removed by opset {newer}: ask for opset {older}, or write it otherwise."
+        )
     if changed:
         raise LoweringError(
-            f"ONNX {op_type} is not in opset {newer} what it was in {older}: ask for opset {older}, or write it as of "
-            f"opset {max(changed)} or a newer one, which the builder brings down to where it is needed."
+            f"ONNX {op_type} means something else in opset {newer} than in {older}: ask for opset {older}, or write it "
+            f"as of opset {max(changed)} or a newer one, which the builder brings down to where it is needed."
         )
     places = {formal.name: index for index, formal in enumerate(new.inputs)}
     kept = {name: value for name, value in attributes.items() if name in new.attributes}
@@ -320,7 +322,7 @@ def _raised(
         if value is None:
             continue
         if name not in places:
-            raise LoweringError(f"ONNX {op_type} has no {name!r} in opset {newer} any more: write the function for it.")
+            raise LoweringError(f"ONNX {op_type} has no {name!r} in opset {newer}: write the function for it.")
         moved.extend([None] * (places[name] + 1 - len(moved)))
         moved[places[name]] = list(value) if isinstance(value, tuple) else value
     return moved, kept

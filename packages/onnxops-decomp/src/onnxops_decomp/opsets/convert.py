@@ -166,13 +166,13 @@ class _GraphConversion:
             conversion = conversion.parent
         if value is None:
             return None
-        raise ModelImportError(f"Nothing gives the value {value.name!r}.")
+        raise ModelImportError(f"Nothing produces the value {value.name!r}.")
 
     def find(self, value: ir.Value) -> ir.Value:
         """Return what stands for a value of the model that is read."""
         found = self.operand(value)
         if found is None:
-            raise ModelImportError(f"Nothing gives the value {value.name!r}.")
+            raise ModelImportError(f"Nothing produces the value {value.name!r}.")
         return found
 
     # Nodes

@@ -158,7 +158,7 @@ class _Loop:
     def _refuse(self, reason: str) -> CaptureError:
         where = f" at {self.place}" if self.place else ""
         return CaptureError(
-            f"The loop{where}, whose length data decides, {reason}. Use torch.while_loop or torch.cond instead."
+            f"The loop{where}, of data-dependent length, {reason}. Use torch.while_loop or torch.cond instead."
         )
 
     def _compare(self, way: _Way, again: _Way) -> None:
@@ -174,7 +174,7 @@ class _Loop:
             )
             same[other] = one
         if not equal:
-            raise self._refuse("does not do the same each time, as with a counter or a list")
+            raise self._refuse("does not do the same in every iteration, as with a counter or a list")
 
     def _is_same(self, one: object, other: object) -> bool:
         """Tell whether two arguments are the same; a tensor made of Python numbers is a new constant each time."""
@@ -201,7 +201,7 @@ class _Loop:
         if node not in self.all:
             return node
         if any(other not in self.all for other in shown_nodes(node)):
-            raise self._refuse(f"writes to a part of a tensor (in {node}); use index_put or index_add of the whole")
+            raise self._refuse(f"writes to a part of a tensor (in {node}); use index_put or index_add on all of it")
         return None
 
     def _check_aliases(self) -> None:
@@ -304,7 +304,7 @@ class _Loop:
             copy = graph.get_attr(str(node.target).replace(".", "_"))
         else:
             if missing := [used for used in node.all_input_nodes if used not in inside]:
-                raise self._refuse(f"uses {missing[0]}, which another row left")
+                raise self._refuse(f"uses {missing[0]}, which was computed for another row")
             copy = graph.node_copy(node, lambda used: inside[used])
         copy.meta = dict(node.meta)
         return copy
@@ -332,7 +332,7 @@ def _rebound(graph: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> list[to
         CaptureError: If a write is read under another name.
     """
     if any(True for _ in shared_writes(graph)):
-        raise CaptureError("A loop whose length data decides reads memory that it writes to under another name.")
+        raise CaptureError("A loop of data-dependent length reads memory that it writes to under another name.")
     standing: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
         written = written_arguments(node)

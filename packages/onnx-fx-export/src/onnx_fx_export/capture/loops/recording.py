@@ -130,7 +130,8 @@ class RowLoops(TorchFunctionMode):
             yield marks.row(rows, loop, way)
             self._body = self.broken = None
             if changed := [name for name, value in numbers.items() if frame.f_locals.get(name) is not value]:
-                raise CaptureError(f"A loop whose length data decides counts in {', '.join(changed)}{place_of(frame)}")
+                kept = ", ".join(changed)
+                raise CaptureError(f"A loop of data-dependent length keeps a count in {kept}{place_of(frame)}")
             marks.finish(before, _tensors(frame, names), loop, way)
             if repeated:
                 return
@@ -156,7 +157,7 @@ def _tensors(frame: FrameType, names: dict[str, torch.Tensor]) -> list[torch.Ten
     """
     values = frame.f_locals
     if lost := [name for name in names if not isinstance(values.get(name), torch.Tensor)]:
-        raise CaptureError(f"A loop whose length data decides leaves no tensor in {', '.join(lost)}{place_of(frame)}")
+        raise CaptureError(f"A loop of data-dependent length leaves no tensor in {', '.join(lost)}{place_of(frame)}")
     return [values[name] for name in names]
 
 

@@ -30,9 +30,9 @@ def record_loops(run: Callable[..., Run]) -> Recorded:
     how = run(around=loops)
     recorded = record(how)
     if loops.broken is not None:
-        raise CaptureError(f"A loop whose length data decides ends by break or return{place_of(loops.broken)}")
+        raise CaptureError(f"A loop of data-dependent length is left by break or return{place_of(loops.broken)}")
     if not loops.count:
-        raise CaptureError("There is no loop over rows whose number the data decides.")
+        raise CaptureError("The model has no loop over a data-dependent number of rows.")
     expand_loops(recorded.program)
     request = how.request
     if any(request.specs):

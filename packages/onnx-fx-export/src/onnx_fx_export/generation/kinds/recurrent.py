@@ -45,7 +45,7 @@ class Recurrent(Decoder):
         if not isinstance(cache, transformers().DynamicCache):
             raise InvalidArgumentError(
                 f"{type(self.model).__name__} cannot be written as a folder for generation: its cache is "
-                f"{type(cache).__name__}, and so far only a DynamicCache is known."
+                f"{type(cache).__name__}, and so far only a DynamicCache is supported."
             )
         return kept_states(cache)
 

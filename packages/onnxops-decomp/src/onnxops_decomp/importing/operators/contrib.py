@@ -115,7 +115,7 @@ def _activated(value: Tensor, activation: str, parameters: list[float]) -> Tenso
     if not activation:
         return value
     if activation not in _ACTIVATIONS:
-        raise NotImplementedError(f"the importer does not know the activation {activation!r}")
+        raise NotImplementedError(f"the importer does not support the activation {activation!r}")
     return _ACTIVATIONS[activation](value, *parameters)
 
 

@@ -137,7 +137,7 @@ def tensor(op: OpBuilder, t: Operand, *, dtype: torch.dtype | None = None) -> ir
 
 @lowering(aten.tensor.default)
 def tensor_of_list(op: OpBuilder, data: Sequence[Any], *, dtype: torch.dtype | None = None) -> ir.Value:
-    """Make a tensor of nested lists of numbers; those that only the runtime knows are 0-d values."""
+    """Make a tensor of nested lists of numbers; those known only at run time are 0-d values."""
     if not data or not isinstance(data[0], list | tuple):
         kinds = [_dtype_of(number) for number in data]
         found = next((kind for kind in kinds if kind.is_floating_point()), kinds[0] if kinds else _default_float())

@@ -116,7 +116,7 @@ def repeat_interleave_tensor(
     size = op.size(value, axis)
     known = dims_of(repeats)
     if not known or not same_dim(known[0], op.dim(size)):
-        # Of a length that only the runtime knows it may be one count for all.
+        # Of a length known only at run time it may be one count for all.
         repeats = op.Expand(repeats, op.vector([size]))
     return op.Gather(value, repeat_interleave_counts(op, repeats), axis=axis)
 

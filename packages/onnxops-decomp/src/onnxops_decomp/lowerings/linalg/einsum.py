@@ -102,7 +102,7 @@ def einsum(op: OpBuilder, equation: str, tensors: Sequence[ir.Value], *, path: S
         result = op.MatMul(terms[0][0], terms[1][0])
     else:
         spelled = ",".join(labels for _, labels in terms) + "->" + output
-        # Sizes that only the runtime knows may be 0 there.
+        # Sizes known only at run time may be 0 there.
         known = all(isinstance(size, int) for size in sizes.values())
         emitted = op.Einsum if known or not op.deviates(Deviation.EMPTY_EINSUM) else functools.partial(composed, op)
         result = emitted(*(value for value, _ in terms), equation=spelled)

@@ -100,7 +100,7 @@ def _channel_axes(op: OpBuilder, input: ir.Value) -> list[int]:
     return [axis for axis in range(op.rank(input)) if axis != 1]
 
 
-def _batch_statistics(op: OpBuilder, input: ir.Value, *, correction: int = 0) -> tuple[ir.Value, ir.Value]:
+def _batch_statistics(op: OpBuilder, input: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Return mean and variance per channel, in float for half floats as torch accumulates them."""
     wide = op.cast(input, ir.DataType.FLOAT) if op.dtype(input) in _HALF else input
     axes = _channel_axes(op, input)

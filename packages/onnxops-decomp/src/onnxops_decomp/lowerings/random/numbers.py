@@ -335,7 +335,7 @@ def multinomial(op: OpBuilder, self: ir.Value, num_samples: Size, replacement: b
 
 
 def _with_replacement(op: OpBuilder, weights: ir.Value, count: Size) -> ir.Value:
-    """Draw a number of samples that only the runtime knows: how many running totals lie below each random number."""
+    """Draw a number of samples known only at run time: how many running totals lie below each random number."""
     rank = op.rank(weights)
     totals = op.CumSum(op.cast(weights, _DOUBLE), op.constant(rank - 1))
     whole = op.ReduceMax(totals, [-1], keepdims=1)

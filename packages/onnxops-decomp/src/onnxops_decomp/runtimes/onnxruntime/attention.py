@@ -63,7 +63,7 @@ def attention(
 def _heads_alike(op: OpBuilder, call: _Call) -> ir.Value | None:
     """``MultiHeadAttention`` of as many keys and values as queries.
 
-    Masks of numbers are left alone: only the runtime knows whether they have rows that let nothing through.
+    Masks of numbers are left alone: whether they have rows that let nothing through is known only at run time.
     """
     query, key, value, mask, is_causal, scale = call
     q, k = _dims(query), _dims(key)
