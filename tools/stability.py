@@ -44,7 +44,7 @@ class Record:
 
     @classmethod
     def read(cls, file: Path) -> Record | None:
-        """The record in a file; None if there is none."""
+        """Return the record in a file; None if there is none."""
         if not file.exists():
             return None
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ class Record:
 
 
 def fingerprint(root: Path) -> str:
-    """What tells this state of the source from others: the commit, and what has been changed since."""
+    """Return what identifies this state of the source: the commit, and what has been changed since."""
     commands = (["rev-parse", "HEAD"], ["diff", "HEAD"], ["status", "--porcelain"])
     printed = [
         subprocess.run(["git", *command], cwd=root, capture_output=True, check=True).stdout for command in commands
@@ -67,7 +67,7 @@ def fingerprint(root: Path) -> str:
 
 
 def read_report(file: Path) -> tuple[int, list[str]]:
-    """The number of tests in a JUnit report, and the names of those that failed."""
+    """Return the number of tests in a JUnit report, and the names of those that failed."""
     if not file.exists():
         return 0, [NO_RESULT]
     cases = list(ET.parse(file).getroot().iter("testcase"))
@@ -115,7 +115,7 @@ def complete(
 
 
 def table(records: dict[str, Record]) -> str:
-    """The rounds of each package in one line, and below them the tests that failed, each with the seeds."""
+    """Return the rounds of each package in one line, and below them the tests that failed, each with the seeds."""
     lines = [f"{'package':16} {'rounds':>6} {'failed':>6} {'tests':>7} {'seconds':>8}"]
     for name, record in sorted(records.items()):
         failed = sum(bool(each.failures) for each in record.rounds)
@@ -132,7 +132,7 @@ def table(records: dict[str, Record]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the rounds of a package; returns 1 if a test failed in one of them."""
+    """Run the rounds of a package; return 1 if a test failed in one of them."""
     parser = argparse.ArgumentParser(prog="python -m tools.stability", description=__doc__)
     parser.add_argument("package")
     parser.add_argument("--rounds", type=int, default=10, help="how many rounds there are to be (10)")

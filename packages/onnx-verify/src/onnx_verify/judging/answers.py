@@ -39,7 +39,7 @@ class Answer:
 
 
 def usable_engines() -> list[str]:
-    """Returns the names of the engines that are installed: ONNX Runtime and the reference evaluator first."""
+    """Return the names of the engines that are installed: ONNX Runtime and the reference evaluator first."""
     found = ["ort", "reference"]
     for name in engine_names():
         try:
@@ -53,7 +53,7 @@ def usable_engines() -> list[str]:
 def answers_of(
     model: LoadedModel, sets: Sequence[InputSet], engines: Sequence[str], tolerance: ToleranceLike = None
 ) -> list[Answer]:
-    """Runs a model in several engines and compares each with each."""
+    """Run a model in several engines and compare each with each."""
     answers = [_answer(model, sets, name) for name in engines]
     for answer in answers:
         others = [each for each in answers if each is not answer and each.runs and answer.runs]
@@ -75,7 +75,7 @@ def _agree(one: Answer, other: Answer, tolerance: ToleranceLike) -> bool:
 
 
 def stands_alone(answers: Sequence[Answer]) -> str | None:
-    """Returns the engine that disagrees with all others, which agree with each other; None if there is none."""
+    """Return the engine that disagrees with all others, which agree with each other; None if there is none."""
     running = [answer for answer in answers if answer.runs]
     alone = [answer for answer in running if not answer.agrees_with]
     if len(running) < 3 or len(alone) != 1:

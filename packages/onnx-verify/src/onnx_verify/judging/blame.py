@@ -44,7 +44,7 @@ class Blame:
         return all(len(answer.agrees_with) == len(running) - 1 for answer in running)
 
     def __str__(self) -> str:
-        """Returns the judgment in one sentence."""
+        """Return the judgment in one sentence."""
         names = [answer.engine for answer in self.whole if answer.runs]
         if self.ok:
             return f"{', '.join(names)} agree"
@@ -55,7 +55,7 @@ class Blame:
         return f"the engines disagree{where}, and none stands alone"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain values without the arrays."""
+        """Return plain values without the arrays."""
         return {
             "ok": self.ok,
             "judgment": str(self),
@@ -77,7 +77,7 @@ def blame(
     engines: Sequence[str] | None = None,
     tolerance: ToleranceLike = None,
 ) -> Blame:
-    """Runs a model in several engines; where they disagree, finds the node and the engine that stands alone on it.
+    """Run a model in several engines; where they disagree, find the node and the engine that stands alone on it.
 
     Args:
         model: an ONNX model in any form.
@@ -118,7 +118,7 @@ def blame(
 
 
 def _pair(running: Sequence[Answer], alone: str | None) -> tuple[str, str]:
-    """Returns two engines that disagree, the suspicious one first."""
+    """Return two engines that disagree, the suspicious one first."""
     suspect = next((a for a in running if a.engine == alone), None) or min(running, key=lambda a: len(a.agrees_with))
     others = (a for a in running if a is not suspect and a.engine not in suspect.agrees_with)
     return suspect.engine, max(others, key=lambda a: len(a.agrees_with)).engine

@@ -49,7 +49,7 @@ class Measured:
 
 @functools.cache
 def measured() -> Mapping[str, Measured]:
-    """Returns what is known of each engine, by its name."""
+    """Return what is known of each engine, by its name."""
     text = resources.files("onnx_verify.judging").joinpath("gaps.json").read_text(encoding="utf-8")
     return {
         engine: Measured(entry["version"], {name: Fate(*numbers) for name, numbers in entry["operators"].items()})
@@ -73,5 +73,5 @@ def lacks(engine: str, node: onnx.NodeProto, opset: int) -> bool:
 
 
 def name_of(node: onnx.NodeProto) -> str:
-    """Returns the name of a node's operator, with its domain where that is not ONNX's own."""
+    """Return the name of a node's operator, with its domain where that is not ONNX's own."""
     return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type

@@ -52,7 +52,7 @@ class Place:
         return bool(self.agrees)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain values."""
+        """Return plain values."""
         return {**asdict(self), "ok": self.ok}
 
 
@@ -103,7 +103,7 @@ def portable(
 
 
 def _doubt(places: Sequence[Place]) -> None:
-    """Notes that what one engine alone gives, as others fail at every opset, is confirmed by nothing."""
+    """Note that what one engine alone gives, as others fail at every opset, is confirmed by nothing."""
     ran = {place.engine for place in places if place.agrees is not None}
     if len(ran) == 1 < len({place.engine for place in places}):
         for place in places:
@@ -112,7 +112,7 @@ def _doubt(places: Sequence[Place]) -> None:
 
 
 def _expected(model: LoadedModel, sets: Sequence[InputSet], engines: Sequence[str]) -> tuple[str, list[Outputs]]:
-    """Returns the first engine that runs the model as it is, and what it gives."""
+    """Return the first engine that runs the model as it is, and what it gives."""
     errors = []
     for name in engines:
         try:
@@ -124,7 +124,7 @@ def _expected(model: LoadedModel, sets: Sequence[InputSet], engines: Sequence[st
 
 
 def _at(model: LoadedModel, opset: int) -> LoadedModel | str:
-    """Returns the model at an opset, or why it cannot be written there."""
+    """Return the model at an opset, or why it cannot be written there."""
     if opset == model.opset:
         return model
     try:
@@ -161,7 +161,7 @@ def _try(
 
 
 def _in_the_way(engine: str, model: LoadedModel, inputs: InputSet, own: str) -> str:
-    """Returns the operator that an engine cannot run: one that fails alone, or one that it is known to lack."""
+    """Return the operator that an engine cannot run: one that fails alone, or one that it is known to lack."""
     graph = Graph(model)
     versions = {each.domain: each.version for each in model.proto.opset_import}
 
@@ -179,7 +179,7 @@ def _in_the_way(engine: str, model: LoadedModel, inputs: InputSet, own: str) -> 
 
 
 def _failing(engine: str, graph: Graph, tried: Sequence[tuple[str, int]], sample: Mapping[str, Any], own: str) -> str:
-    """Returns the first operator that does not run alone, as far as another engine has values to try each with."""
+    """Return the first operator that does not run alone, as far as another engine has values to try each with."""
     reads = {name for _, index in tried for name in graph.uses[index]}
     try:
         values = dict(OnnxStream(graph, [sample], Backend.parse(own)).values(reads & set(graph.producer)))
@@ -197,7 +197,7 @@ def _failing(engine: str, graph: Graph, tried: Sequence[tuple[str, int]], sample
 
 
 def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yields nodes and those of their bodies."""
+    """Yield nodes and those of their bodies."""
     for node in nodes:
         yield node
         for attribute in node.attribute:

@@ -198,7 +198,7 @@ def summary(facts: dict[str, Any], findings: Sequence[Finding]) -> RenderableTyp
 
 
 def judgment(result: Blame) -> RenderableType:
-    """Returns who agrees with whom, on the model and on the node on which the engines part."""
+    """Return who agrees with whom, on the model and on the node on which the engines part."""
     parts: list[RenderableType] = [cell(result, "bold green" if result.ok else "bold red"), _answers(result.whole)]
     if result.node is not None:
         parts += [cell(result.node), _answers(result.of_node)]
@@ -217,7 +217,7 @@ def _answers(answers: Sequence[Answer]) -> RenderableType:
 
 
 def places(found: Sequence[Place]) -> RenderableType:
-    """Returns a table with one row per opset and engine."""
+    """Return a table with one row per opset and engine."""
     table = Table("opset", "engine", "loads", "agrees", "operator", "what stands in the way")
     for place in found:
         agrees = cell("-") if place.agrees is None else _state(place.agrees)

@@ -34,13 +34,13 @@ def _found() -> dict[str, EntryPoint]:
 
 
 def engine_names() -> list[str]:
-    """Returns the names of all engines that are known, installed or not."""
+    """Return the names of all engines that are known, installed or not."""
     return sorted(_found())
 
 
 @functools.cache
 def engine(name: str) -> Engine:
-    """Returns an engine.
+    """Return an engine.
 
     Raises:
         InputError: if there is none of this name.

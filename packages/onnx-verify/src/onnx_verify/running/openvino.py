@@ -13,7 +13,7 @@ __all__ = ["load"]
 
 
 def load(model: onnx.ModelProto) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
-    """Returns what runs a model in the precision of the file, which OpenVINO would lower where the CPU is faster so."""
+    """Return what runs a model in the precision of the file, which OpenVINO would lower where the CPU is faster so."""
     core = openvino.Core()
     read = core.read_model(model.SerializeToString())
     compiled = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
