@@ -26,7 +26,7 @@ def require_clean(root: Path) -> None:
 
 @contextmanager
 def restored_on_error(root: Path) -> Iterator[None]:
-    """Brings a tree that was clean back to its commit when the block fails."""
+    """Bring a tree that was clean back to its commit when the block fails."""
     try:
         yield
     except BaseException:

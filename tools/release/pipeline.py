@@ -35,7 +35,7 @@ def release(
     constraints: Sequence[str] = (),
     move_dependents: bool = False,
 ) -> Release:
-    """Releases one distribution: everything up to the commit and its tag; nothing is uploaded.
+    """Release one distribution: everything up to the commit and its tag; nothing is uploaded.
 
     Args:
         root: The repository.

@@ -33,7 +33,7 @@ class Candidate:
 def rehearse(
     workspace: Workspace, released: Distribution, files: list[Path], constraints: Sequence[str], scratch: Path
 ) -> list[str]:
-    """Installs `released` alone, then with all that depends on it, from a local index; runs the smoke tests.
+    """Install `released` alone, then with all that depends on it, from a local index; run the smoke tests.
 
     Args:
         workspace: The source tree with the new version in it.

@@ -61,7 +61,7 @@ def capture(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
 
 
 def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Graph, list[Any]]:
-    """Traces a module; its weights become inputs of the graph."""
+    """Trace a module; its weights become inputs of the graph."""
     torch = require_torch("tracing")
     traced = torch.jit.trace(model, args or None, example_kwarg_inputs=kwargs or None, check_trace=False, strict=False)
     graph = traced.graph.copy()
@@ -71,7 +71,7 @@ def _traced(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
 
 
 def _frozen(model: Any) -> tuple[Graph, list[Any]]:
-    """Freezes a scripted module; its weights become constants, for its graph also reads attributes of other types."""
+    """Freeze a scripted module; its weights become constants, for its graph also reads attributes of other types."""
     torch = require_torch("freezing")
     if model.training:
         raise InputError("a scripted module must be in evaluation mode; call model.eval() first")
@@ -117,7 +117,7 @@ def _crosses(value: Any) -> bool:
 
 
 def split(graph: Graph, inputs: Sequence[Any], pivot: int) -> tuple[_Part, _Part] | None:
-    """Cuts a graph after its first ``pivot`` essential nodes.
+    """Cut a graph after its first ``pivot`` essential nodes.
 
     Only tensors cross the cut: a size, list or scalar that the lower part needs is computed there once more
     from
@@ -198,7 +198,7 @@ class _Part:
         inputs: Sequence[Any],
         crossing: Sequence[Any] = (),
     ) -> None:
-        """Clones the nodes, with the values that they read from outside as inputs."""
+        """Clone the nodes, with the values that they read from outside as inputs."""
         torch = require_torch("cutting a TorchScript graph")
         del inputs
         self.graph = torch._C.Graph()

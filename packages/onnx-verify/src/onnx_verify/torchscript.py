@@ -206,7 +206,7 @@ class GraphInfo:
     verification: GraphVerification | None = field(default=None, repr=False)
 
     def clear(self) -> None:
-        """Forgets what was found."""
+        """Forget what was found."""
         self.mismatch_error = self.export_error = self.pt_outs = self.verification = None
         self.upper_graph_info = self.lower_graph_info = None
 
@@ -248,7 +248,7 @@ class GraphInfo:
         return [*self.input_args, *self.params_dict.values()]
 
     def _find_in_halves(self, count: int, options: VerificationOptions | None) -> None:
-        """Cuts in the middle, or as near to it as a cut is possible."""
+        """Cut in the middle, or as near to it as a cut is possible."""
         for pivot in sorted(range(1, count), key=lambda position: abs(position - count // 2)):
             parts = split(self.graph, self._inputs(), pivot)
             if parts is not None:

@@ -33,7 +33,7 @@ _undo = contextlib.ExitStack()
 
 @contextlib.contextmanager
 def exclusive_export() -> Iterator[None]:
-    """Lets one thread export at a time, and nothing be collected meanwhile.
+    """Let one thread export at a time, and nothing be collected meanwhile.
 
     Both exporters enter it around a whole export; another thread waits for its end. Contexts nest within a thread.
     """
@@ -86,7 +86,7 @@ def active_autocasts() -> list[tuple[str, torch.dtype]]:
 
 @contextlib.contextmanager
 def without_autocast() -> Iterator[None]:
-    """Lets operators compute in the dtypes that they are given, also under autocast."""
+    """Let operators compute in the dtypes that they are given, also under autocast."""
     with contextlib.ExitStack() as stack:
         for device, dtype in active_autocasts():
             stack.enter_context(torch.autocast(device, dtype=dtype, enabled=False))
@@ -95,7 +95,7 @@ def without_autocast() -> Iterator[None]:
 
 @contextlib.contextmanager
 def conversion_settings() -> Iterator[None]:
-    """Lets what an exporter computes for itself be on the CPU and without autocast, whatever the program has set.
+    """Let what an exporter computes for itself be on the CPU and without autocast, whatever the program has set.
 
     The default dtype stays: what operators promote to depends on it.
     """

@@ -104,7 +104,7 @@ def symbolic(
     version: int | None = None,
     metadata_props: Mapping[str, str] | None = None,
 ) -> torch.Tensor:
-    """Stands for an ONNX node with one output; in eager mode it returns zeros.
+    """Stand for an ONNX node with one output; in eager mode it returns zeros.
 
     Args:
         domain_op: ``"domain::OpType"``, or ``"OpType"`` for ONNX's own domain.
@@ -152,7 +152,7 @@ def symbolic_multi_out(
     version: int | None = None,
     metadata_props: Mapping[str, str] | None = None,
 ) -> list[torch.Tensor]:
-    """Stands for an ONNX node with several outputs; in eager mode it returns zeros.
+    """Stand for an ONNX node with several outputs; in eager mode it returns zeros.
 
     Args:
         domain_op: ``"domain::OpType"``, or ``"OpType"`` for ONNX's own domain.

@@ -79,7 +79,7 @@ def benchmark(
     memory: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> BenchmarkReport:
-    """Measures models side by side: each round runs every one of them once, in an order that changes.
+    """Measure models side by side: each round runs every one of them once, in an order that changes.
 
     Args:
         models: by name, or a list; ONNX models in any form, torch programs, callables. Each ONNX model is measured

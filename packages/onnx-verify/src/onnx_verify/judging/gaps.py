@@ -58,7 +58,7 @@ def measured() -> Mapping[str, Measured]:
 
 
 def lacks(engine: str, node: onnx.NodeProto, opset: int) -> bool:
-    """Tells whether an engine ran no case of a node's operator, in this version or an older one.
+    """Tell whether an engine ran no case of a node's operator, in this version or an older one.
 
     Args:
         engine: its name; one that was not measured lacks nothing that is known.

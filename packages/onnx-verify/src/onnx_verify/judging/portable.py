@@ -65,7 +65,7 @@ def portable(
     tolerance: ToleranceLike = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Place]:
-    """Tells for each engine and opset whether a model loads and agrees, and what stands in the way.
+    """Tell for each engine and opset whether a model loads and agrees, and what stands in the way.
 
     Args:
         model: an ONNX model in any form.

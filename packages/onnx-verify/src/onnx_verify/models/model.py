@@ -414,7 +414,7 @@ def check_graph(graph: onnx.GraphProto, outer: set[str], source: str) -> None:
 
 
 def _check_functions(proto: onnx.ModelProto, source: str) -> None:
-    """Refuses local functions that call themselves, directly or through others."""
+    """Refuse local functions that call themselves, directly or through others."""
     calls: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for function in proto.functions:
         calls[function.domain, function.name] = called = set()

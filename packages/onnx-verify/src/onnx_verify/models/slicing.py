@@ -56,7 +56,7 @@ class Graph:
     """
 
     def __init__(self, model: LoadedModel) -> None:
-        """Indexes the graph."""
+        """Index the graph."""
         self.model = flatten_functions(model)
         graph = self.model.graph
         self.nodes: list[onnx.NodeProto] = list(graph.node)

@@ -47,7 +47,7 @@ def save_model(model: LoadedModel, path: Path) -> None:
 
 
 def _write_weights(proto: onnx.ModelProto, model: LoadedModel, path: Path) -> None:
-    """Streams the weights to a file, one at a time, and points the initializers there."""
+    """Stream the weights to a file, one at a time, and point the initializers there."""
     partial = path.with_name(path.name + ".part")
     with partial.open("wb") as file:
         for tensor in proto.graph.initializer:

@@ -133,7 +133,7 @@ class IrWeight:
         return tuple(self.tensor.shape.numpy())
 
     def load(self) -> Array:
-        """Asks the tensor for its numpy values."""
+        """Ask the tensor for its numpy values."""
         return np.asarray(self.tensor.numpy())
 
 
@@ -146,7 +146,7 @@ def weight_bytes(weight: Weight) -> int:
 
 
 def unpack4(raw: npt.NDArray[np.uint8], code: int, shape: tuple[int, ...]) -> Array:
-    """Unpacks two 4-bit elements per byte, low half first."""
+    """Unpack two 4-bit elements per byte, low half first."""
     count = int(np.prod(shape, dtype=np.int64))
     nibbles = np.empty(raw.size * 2, np.uint8)
     nibbles[0::2], nibbles[1::2] = raw & 0xF, raw >> 4

@@ -120,7 +120,7 @@ class Backend:
     timeout: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses an unknown optimization level."""
+        """Refuse an unknown optimization level."""
         if self.optimization not in OPTIMIZATION_LEVELS:
             raise InputError(
                 f"unknown optimization level {self.optimization!r}; one of {', '.join(OPTIMIZATION_LEVELS)}"
@@ -199,7 +199,7 @@ class OnnxRuntime(ABC):
         self.by_name_only = by_name_only
 
     def run(self, inputs: InputSet) -> Outputs:
-        """Binds the inputs and runs once."""
+        """Bind the inputs and run once."""
         return self.run_feeds(bind_feeds(inputs, self.inputs or (), self.by_name_only))
 
     def run_feeds(self, feeds: Mapping[str, Any]) -> Outputs:
@@ -380,7 +380,7 @@ class EngineRuntime(OnnxRuntime):
     """Another engine, found by its name."""
 
     def __init__(self, model: LoadedModel, backend: Backend, by_name_only: bool = False) -> None:
-        """Hands the whole model to the engine.
+        """Hand the whole model to the engine.
 
         Raises:
             ModelRunError: if it refuses the model.

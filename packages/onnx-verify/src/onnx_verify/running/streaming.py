@@ -195,7 +195,7 @@ class StreamedRuntime:
     """Runs a model window by window, for models whose weights a session would copy beyond the memory limit."""
 
     def __init__(self, model: LoadedModel, backend: Backend, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> None:
-        """Indexes the model; nothing is loaded yet."""
+        """Index the model; nothing is loaded yet."""
         self.graph = Graph(model)
         self.backend = backend
         self.memory_limit = memory_limit
@@ -203,7 +203,7 @@ class StreamedRuntime:
         self.inputs: tuple[ValueSpec, ...] | None = model.inputs
 
     def run(self, inputs: InputSet) -> Outputs:
-        """Binds the inputs by name or position and runs once."""
+        """Bind the inputs by name or position and run once."""
         feeds = bind_feeds(inputs, self.inputs or ())
         stream = OnnxStream(self.graph, [feeds], self.backend, self.memory_limit)
         made = {name: values[0] for name, values in stream.values(set(self.graph.outputs))}

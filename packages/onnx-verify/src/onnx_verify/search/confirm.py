@@ -85,7 +85,7 @@ class Confirmation:
     def search(
         self, localize: Callable[[Mapping[str, str], int], LocalResult], pairs: Mapping[str, str], count: int
     ) -> LocalResult:
-        """Localizes until what is found holds; pairs that turn out to be chance are given up on the way.
+        """Localize until what is found holds; pairs that turn out to be chance are given up on the way.
 
         Args:
             localize: one instrumented run with some pairs, until a number of findings.

@@ -193,7 +193,7 @@ class MismatchReport:
         return self.mismatches[0] if self.mismatches else None
 
     def __bool__(self) -> bool:
-        """Refuses to guess whether true should mean right or wrong."""
+        """Refuse to guess whether true should mean right or wrong."""
         raise TypeError("a MismatchReport has no truth value; use .ok or .has_mismatch")
 
     def __str__(self) -> str:

@@ -47,11 +47,11 @@ class FxSide:
         return _returned(self.values.module)
 
     def stream(self) -> ValueStream:
-        """Interprets the graph from the start."""
+        """Interpret the graph from the start."""
         return self.values
 
     def pairs(self, candidate: Graph, match: str) -> dict[str, str]:
-        """Pairs values with the nodes that they are named like or that their metadata names, outputs by position."""
+        """Pair values with the nodes that they are named like or that their metadata names, outputs by position."""
         del match
         pairs = dict(_claims(candidate, self.values.module, self.scope))
         pairs |= paired_outputs(candidate, self.output_names, self.values.names, pairs)
@@ -62,7 +62,7 @@ class FxSide:
         return FxSide(self.values.only(sample), self.scope)
 
     def results(self) -> list[Any]:
-        """Interprets the graph up to its end."""
+        """Interpret the graph up to its end."""
         return [_array(value) for value in self.values.results()[0]]
 
     def executions(self, value: str, call: BodyNode) -> Iterator[Execution]:
@@ -79,7 +79,7 @@ class FxSide:
             yield from enter(self.values.operands(node.name)[0], call, _join(self.scope, node.name))
 
     def _renamed_outputs(self, candidate: Graph, pairs: Mapping[str, str]) -> dict[str, str]:
-        """Pairs a graph output that was given a name of its own with the fx node that its metadata names."""
+        """Pair a graph output that was given a name of its own with the fx node that its metadata names."""
         known, taken = self.values.names, set(pairs.values())
         found = {}
         for name in candidate.outputs:
@@ -112,11 +112,11 @@ class _LoopSide(FxSide):
         return [_CONDITION + _returned(self.condition.module)[0], *super().output_names]
 
     def stream(self) -> ValueStream:
-        """Interprets both graphs."""
+        """Interpret both graphs."""
         return _LoopValues(self)
 
     def results(self) -> list[Any]:
-        """Interprets both graphs up to their ends."""
+        """Interpret both graphs up to their ends."""
         return [_array(self.condition.results()[0][0]), *super().results()]
 
     def executions(self, value: str, call: BodyNode) -> Iterator[Execution]:
@@ -129,7 +129,7 @@ class _LoopSide(FxSide):
             yield from super().executions(value, call)
 
     def pairs(self, candidate: Graph, match: str) -> dict[str, str]:
-        """Pairs the values of each graph by their metadata, and what is returned by position."""
+        """Pair the values of each graph by their metadata, and what is returned by position."""
         del match
         condition = _claims(candidate, self.condition.module, f"{self.scope}/condition")
         pairs = dict(_claims(candidate, self.values.module, self.scope))
@@ -267,7 +267,7 @@ def _entrances(op_type: str) -> dict[Any, Enter]:
 
 
 def _execution(side: FxSide, call: BodyNode, body: str, label: str, given: Sequence[Any]) -> Execution:
-    """Pairs a nested graph with a body whose inputs are given these values.
+    """Pair a nested graph with a body whose inputs are given these values.
 
     Raises:
         InputError: if the body takes another number of them.

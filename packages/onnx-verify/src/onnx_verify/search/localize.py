@@ -104,7 +104,7 @@ class Localizer:
         return end
 
     def _pull(self, name: str) -> bool:
-        """Advances the reference until it has given a value; tells whether it was new."""
+        """Advance the reference until it has given a value; tell whether it was new."""
         if name in self._store:
             return False
         for made, values in self._source:
@@ -137,7 +137,7 @@ class Localizer:
         self._own.update({name: values for name, values in results.items() if name not in self.pairs})
 
     def _check_parts(self, start: int, stop: int, error: ModelRunError) -> None:
-        """Halves a window that cannot be run, down to the node that cannot."""
+        """Halve a window that cannot be run, down to the node that cannot."""
         if stop - start == 1:
             self._result.mismatches.append(self._failure(start, error))
             self._result.indices.append(start)

@@ -12,7 +12,7 @@ MATCHES = ("auto", "names", "position")
 
 
 def pair_values(reference: Graph, candidate: Graph, match: str = "auto") -> dict[str, str]:
-    """Pairs the values that two models make.
+    """Pair the values that two models make.
 
     Args:
         reference: the graph that is right.
@@ -66,7 +66,7 @@ def fx_name(text: str | None) -> str | None:
 
 
 def _by_position(reference: Graph, candidate: Graph) -> dict[str, str]:
-    """Aligns the two sequences of operator types, and pairs the outputs of aligned nodes."""
+    """Align the two sequences of operator types, and pair the outputs of aligned nodes."""
     theirs_kinds, own_kinds = (
         [(node.domain, node.op_type) for node in graph.nodes] for graph in (reference, candidate)
     )

@@ -77,7 +77,7 @@ class OnnxSide:
         return OnnxStream(self.graph, self.samples, self.backend, self.memory_limit)
 
     def pairs(self, candidate: Graph, match: str) -> dict[str, str]:
-        """Pairs values by name or position, and the outputs by position."""
+        """Pair values by name or position, and the outputs by position."""
         pairs = pair_values(self.graph, candidate, match)
         return pairs | paired_outputs(candidate, self.output_names, set(self.graph.producer), pairs)
 
@@ -110,7 +110,7 @@ class OnnxSide:
 def paired_outputs(
     candidate: Graph, outputs: Sequence[str], known: set[str], pairs: Mapping[str, str]
 ) -> dict[str, str]:
-    """Pairs the graph outputs that have no pair yet by position; they are the same whatever they are called."""
+    """Pair the graph outputs that have no pair yet by position; they are the same whatever they are called."""
     if len(outputs) != len(candidate.outputs):
         return {}
     return {

@@ -50,7 +50,7 @@ class SearchOptions:
     progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self) -> None:
-        """Refuses an unknown strategy and limits that allow nothing."""
+        """Refuse an unknown strategy and limits that allow nothing."""
         if self.strategy not in STRATEGIES:
             raise InputError(f"strategy is {self.strategy!r}; it is one of {', '.join(STRATEGIES)}")
         if self.max_mismatches < 1 or self.memory_limit < 1:
@@ -102,7 +102,7 @@ class Search:
         return result
 
     def bisect(self, side: Side, pairs: Mapping[str, str]) -> None:
-        """Halves the model, and reports the smallest range that disagrees."""
+        """Halve the model, and report the smallest range that disagrees."""
         settings = self.settings
         bisector = Bisector(
             self.candidate,

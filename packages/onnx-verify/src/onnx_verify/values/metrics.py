@@ -52,7 +52,7 @@ class TensorMetrics:
 
 
 def measure(reference: Array, candidate: Array, tolerance: Tolerance) -> TensorMetrics:
-    """Measures two arrays of equal shape, chunk by chunk, so that no float64 copy of the whole is made.
+    """Measure two arrays of equal shape, chunk by chunk, so that no float64 copy of the whole is made.
 
     Args:
         reference: array of any shape and dtype that ONNX has.
@@ -214,7 +214,7 @@ def _count_decades(histogram: dict[str, int], difference: Array) -> None:
 
 
 def _measure_text(reference: Array, candidate: Array) -> TensorMetrics:
-    """Measures string tensors: elements are equal or not."""
+    """Measure string tensors: elements are equal or not."""
     metrics = TensorMetrics(elements=int(reference.size))
     left, right = reference.reshape(-1), candidate.reshape(-1)
     wrong = [i for i in range(left.size) if element_text(left[i]) != element_text(right[i])]

@@ -29,7 +29,7 @@ class Tolerance:
     max_mismatch_ratio: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses what would make every comparison pass or fail."""
+        """Refuse what would make every comparison pass or fail."""
         for name in ("rtol", "atol"):
             value = getattr(self, name)
             if not (value >= 0 and np.isfinite(value)):

@@ -117,7 +117,7 @@ def to_tensor(array: Array) -> torch.Tensor:
 
 @contextmanager
 def unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Restores the module's buffers afterwards, so that a stateful model gives the same result again.
+    """Restore the module's buffers afterwards, so that a stateful model gives the same result again.
 
     Both what a run writes into a buffer and another tensor that it puts in its place are undone. Parameters are not
     copied, for a forward pass does not write to them; tensors kept in plain attributes are not seen.

@@ -140,7 +140,7 @@ def check_attention(call: AttentionCall, *, strict_heads: bool) -> None:
 
 
 def check_attention_values(k: torch.Tensor, nonpad_kv_seqlen: torch.Tensor) -> list[int]:
-    """Refuses numbers of valid keys outside ``[0, sequence length of K]``, and returns them."""
+    """Refuse numbers of valid keys outside ``[0, sequence length of K]``, and return them."""
     length = k.shape[-2]
     counts: list[int] = nonpad_kv_seqlen.tolist()
     if counts and not (min(counts) >= 0 and max(counts) <= length):

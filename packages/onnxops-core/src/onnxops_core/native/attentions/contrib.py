@@ -37,7 +37,7 @@ def new_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, nu
 
 
 def split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """Brings ``(batch, sequence, heads * size)`` to ``(batch, heads, sequence, size)``."""
+    """Bring ``(batch, sequence, heads * size)`` to ``(batch, heads, sequence, size)``."""
     result: torch.Tensor = x.unflatten(2, (heads, x.shape[2] // heads)).transpose(1, 2)
     return result
 

@@ -30,7 +30,7 @@ _LARGEST_HEAD = 256
 
 
 def fused_attention_refuses(call: SplitAttention) -> str | None:
-    """Says why torch's fused attention cannot compute a call."""
+    """Say why torch's fused attention cannot compute a call."""
     if call.num_outputs > 3:
         return "the score matrix is wanted"
     if not sdpa_expresses(call):
@@ -56,7 +56,7 @@ def fused_attention(call: SplitAttention) -> Outputs:
 
 
 def triton_attention_refuses(call: SplitAttention) -> str | None:
-    """Says why the tiled kernel cannot compute a call."""
+    """Say why the tiled kernel cannot compute a call."""
     if call.num_outputs > 3:
         return "the score matrix is wanted"
     if call.precision not in (None, 1):

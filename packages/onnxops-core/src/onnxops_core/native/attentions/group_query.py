@@ -232,7 +232,7 @@ def _gqa_check_values(call: GroupQueryAttentionCall) -> None:
 
 
 def _normalized(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float) -> torch.Tensor:
-    """Scales each head to a mean square of one; what follows is computed in a wide dtype."""
+    """Scale each head to a mean square of one; what follows is computed in a wide dtype."""
     if weight is None:
         return x
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -242,7 +242,7 @@ def _normalized(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float) ->
 def _rotate(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, interleaved: bool
 ) -> torch.Tensor:
-    """Rotates the first features of heads ``(batch, heads, sequence, size)``."""
+    """Rotate the first features of heads ``(batch, heads, sequence, size)``."""
     width = 2 * cos.shape[1]
     return rotary_reference(
         RotaryEmbeddingCall(x, cos, sin, positions, interleaved=interleaved, rotary_embedding_dim=width)

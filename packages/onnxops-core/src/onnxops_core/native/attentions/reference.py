@@ -73,7 +73,7 @@ class SplitAttention:
 
 
 def split_heads(call: AttentionCall) -> SplitAttention:
-    """Brings a call's inputs to 4-D, with the past in front of the keys and values."""
+    """Bring a call's inputs to 4-D, with the past in front of the keys and values."""
     q, k, v, attn_mask = call.Q, call.K, call.V, call.attn_mask
     flat = q.dim() == 3
     if flat:

@@ -63,7 +63,7 @@ def _library_path() -> Path:
 
 
 def build_cpu_kernels(compiler: str | None = None) -> Path:
-    """Compiles the optional CPU kernels into the user's cache, for this and later processes.
+    """Compile the optional CPU kernels into the user's cache, for this and later processes.
 
     Only rotary embedding, RMS normalization and attention with one query per head, all in float32, and writes into
     a cache have such kernels. They give the same results and are faster on one core.

@@ -33,36 +33,36 @@ def invalid(op: str, argument: str, got: object, expected: str) -> ValueError:
 
 
 def check_dtype(op: str, argument: str, tensor: torch.Tensor, allowed: frozenset[torch.dtype]) -> None:
-    """Refuses a tensor whose dtype the ONNX type constraint does not list."""
+    """Refuse a tensor whose dtype the ONNX type constraint does not list."""
     if tensor.dtype not in allowed:
         names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in allowed))
         raise invalid(op, argument, tensor, f"a dtype out of {names}")
 
 
 def check_float(op: str, argument: str, tensor: torch.Tensor) -> None:
-    """Refuses a tensor that is neither float16, bfloat16, float32 nor float64."""
+    """Refuse a tensor that is neither float16, bfloat16, float32 nor float64."""
     check_dtype(op, argument, tensor, FLOATS)
 
 
 def check_same_dtype(op: str, argument: str, tensor: torch.Tensor | None, other: str, dtype: torch.dtype) -> None:
-    """Refuses a tensor whose dtype differs from another argument's."""
+    """Refuse a tensor whose dtype differs from another argument's."""
     if tensor is not None and tensor.dtype != dtype:
         raise invalid(op, argument, tensor, f"the dtype of {other}, {dtype}")
 
 
 def check_finite(op: str, argument: str, value: float) -> None:
-    """Refuses NaN and the infinities."""
+    """Refuse NaN and the infinities."""
     if not -math.inf < value < math.inf:
         raise invalid(op, argument, value, "a finite number")
 
 
 def check_not_negative(op: str, argument: str, value: float) -> None:
-    """Refuses negative numbers, NaN and infinity."""
+    """Refuse negative numbers, NaN and infinity."""
     if not 0 <= value < math.inf:
         raise invalid(op, argument, value, "a finite number that is not negative")
 
 
 def check_choice(op: str, argument: str, value: object, allowed: tuple[object, ...]) -> None:
-    """Refuses an attribute value that is not among those ONNX defines."""
+    """Refuse an attribute value that is not among those ONNX defines."""
     if value not in allowed:
         raise invalid(op, argument, value, f"one of {', '.join(repr(choice) for choice in allowed)}")

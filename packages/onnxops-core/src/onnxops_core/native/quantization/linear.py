@@ -47,7 +47,7 @@ def _carrier(number: int) -> torch.dtype:
 def _check_granularity(
     op: str, names: tuple[str, str, str], x: torch.Tensor, scale: torch.Tensor, axis: int, block_size: int
 ) -> None:
-    """Refuses scales that are neither per tensor, nor per axis, nor per block."""
+    """Refuse scales that are neither per tensor, nor per axis, nor per block."""
     if block_size < 0:
         raise invalid(op, "block_size", block_size, "no negative number")
     if scale.numel() == 1 and scale.dim() <= 1 and block_size == 0:
@@ -73,7 +73,7 @@ def _same_shape(zero_point: torch.Tensor, scale: torch.Tensor) -> bool:
 
 
 def _spread(parameter: torch.Tensor, x: torch.Tensor, axis: int, block_size: int) -> torch.Tensor:
-    """Brings a scale or zero point to a shape that broadcasts with ``x``."""
+    """Bring a scale or zero point to a shape that broadcasts with ``x``."""
     if parameter.numel() == 1 and parameter.dim() <= 1 and block_size == 0:
         return parameter.reshape(())
     place = axis % x.dim()
@@ -145,7 +145,7 @@ def _quantize_check(call: QuantizeLinearCall) -> None:
 
 
 def _ratio(x: torch.Tensor, scale: torch.Tensor, precision: int) -> torch.Tensor:
-    """Divides in the dtype that the specification asks for, rounded to it, and returns that in float32."""
+    """Divide in the dtype that the specification asks for, rounded to it, and return that in float32."""
     if precision:
         dtype = torch_dtype(precision)
     elif scale.dtype == torch.float8_e8m0fnu:

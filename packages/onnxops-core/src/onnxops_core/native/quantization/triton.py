@@ -95,7 +95,7 @@ def matmul_nbits(
     block_size: int,
     bits: int,
 ) -> torch.Tensor:
-    """Multiplies contiguous ``(M, K)`` with the dequantized weight ``(N, K)``, transposed.
+    """Multiply contiguous ``(M, K)`` with the dequantized weight ``(N, K)``, transposed.
 
     Args:
         a: float16, bfloat16 or float32.

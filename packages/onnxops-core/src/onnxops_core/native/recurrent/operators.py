@@ -119,7 +119,7 @@ def _linear_check(call: LinearAttentionCall) -> None:
 
 
 def _heads(tensor: torch.Tensor, heads: int, dtype: torch.dtype) -> torch.Tensor:
-    """Brings ``(batch, sequence, heads * size)`` to ``(batch, heads, sequence, size)``."""
+    """Bring ``(batch, sequence, heads * size)`` to ``(batch, heads, sequence, size)``."""
     result: torch.Tensor = tensor.to(dtype).unflatten(2, (heads, tensor.shape[2] // heads)).transpose(1, 2)
     return result
 

@@ -85,7 +85,7 @@ def rotary(
     interleaved: bool,
     width: int,
 ) -> torch.Tensor:
-    """Rotates ``(batch, heads, sequence, size)``, of any strides but for dense features, into a contiguous tensor."""
+    """Rotate ``(batch, heads, sequence, size)``, of any strides but for dense features, into a contiguous tensor."""
     batch, heads, length, size = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     launch(x, cos, sin, positions, out, (batch, heads, length, size), interleaved, width)

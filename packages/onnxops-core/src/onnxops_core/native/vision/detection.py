@@ -90,7 +90,7 @@ def _roi_check_values(call: RoiAlignCall) -> None:
 def _axis_samples(
     start: torch.Tensor, extent: torch.Tensor, counts: torch.Tensor, bins: int, samples: int, size: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Places samples along one dimension.
+    """Place samples along one dimension.
 
     Returns for ``(regions, bins, samples)`` the lower and the upper pixel, the upper's weight, and whether a
     sample
@@ -119,7 +119,7 @@ def _largest(counts: torch.Tensor, sampling_ratio: int) -> int:
 def _pool(
     x: torch.Tensor, boxes: torch.Tensor, batch_indices: torch.Tensor, mode: str, bins: tuple[int, int], ratio: int
 ) -> torch.Tensor:
-    """Pools regions given as ``(x, y, width, height)`` in pixels."""
+    """Pool regions given as ``(x, y, width, height)`` in pixels."""
     height, width = x.shape[2:]
     adaptive = [torch.ceil(boxes[:, 3 - i].detach() / bins[i]).clamp(min=0) for i in range(2)]
     counts = [torch.full_like(count, ratio) if ratio > 0 else count for count in adaptive]

@@ -80,7 +80,7 @@ def _grid_check(call: GridSampleCall) -> None:
 
 
 def _reflect(position: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """Mirrors positions at both ends until they lie between them."""
+    """Mirror positions at both ends until they lie between them."""
     span = high - low
     if span <= 0:
         return torch.full_like(position, low)
