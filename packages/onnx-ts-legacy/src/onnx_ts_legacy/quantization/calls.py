@@ -17,7 +17,7 @@ from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.quantization.modules import convert_module_call
 from onnx_ts_legacy.quantization.recurrent import RECURRENT, convert_recurrent
-from onnx_ts_legacy.quantization.values import Quantized, as_float, constant_array, dequantize, number, quantize
+from onnx_ts_legacy.quantization.values import Quantized, constant_array, dequantize, in_floats, number, quantize
 from onnx_ts_legacy.state.attributes import tensor_constant
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, Tensor, is_runtime
@@ -85,7 +85,7 @@ def _with_same_parameters(context: ConversionContext, node: Any, args: Sequence[
     like = next(
         q for arg in args for q in (arg.items if isinstance(arg, ListRef) else [arg]) if isinstance(q, Quantized)
     )
-    floats = [as_float(context, arg) for arg in args]
+    floats = [in_floats(context, arg) for arg in args]
     result = context.convert_call(node, node.kind().removesuffix("_"), floats)
     return _map(result, lambda t: quantize(context, t, like.dtype, like.scale, like.zero_point, like.axis))
 

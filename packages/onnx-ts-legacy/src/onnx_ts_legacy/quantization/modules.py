@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from onnx_ts_legacy.quantization.values import Quantized, as_float, dequantize, number, quantize
+from onnx_ts_legacy.quantization.values import Quantized, dequantize, in_floats, number, quantize
 from onnx_ts_legacy.state.attributes import weight_tensor
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, ObjectRef, Tensor
@@ -133,7 +133,7 @@ def _weights(context: ConversionContext, packed: Any, name: str) -> tuple[Any, Q
 
 def _float_weights(context: ConversionContext, packed: Any) -> tuple[Tensor, Any]:
     _, weight, bias = _weights(context, packed, "linear")
-    return as_float(context, weight), bias
+    return in_floats(context, weight), bias
 
 
 def _call(context: ConversionContext, overload: torch._ops.OpOverload, args: list[Any]) -> Tensor:
@@ -147,7 +147,7 @@ def _form(overload: torch._ops.OpOverload, arguments: Callable[..., list[Any]]) 
     """Return the conversion of a call to ``overload``, of which ``arguments`` gives the arguments."""
 
     def convert(context: ConversionContext, args: Sequence[Any]) -> Tensor:
-        return _call(context, overload, arguments(*(as_float(context, arg) for arg in args)))
+        return _call(context, overload, arguments(*(in_floats(context, arg) for arg in args)))
 
     return convert
 

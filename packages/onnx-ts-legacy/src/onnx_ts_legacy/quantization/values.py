@@ -18,7 +18,7 @@ from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, Tensor
 from onnx_ts_legacy.state.variables import value_of
 
-__all__ = ["Quantized", "as_float", "constant_array", "dequantize", "number", "quantize"]
+__all__ = ["Quantized", "constant_array", "dequantize", "in_floats", "number", "quantize"]
 
 _STORAGE = {torch.qint8: ir.DataType.INT8, torch.quint8: ir.DataType.UINT8, torch.qint32: ir.DataType.INT32}
 
@@ -101,10 +101,10 @@ def dequantize(context: ConversionContext, quantized: Quantized) -> Tensor:
     return context.fresh(value, quantized.form)
 
 
-def as_float(context: ConversionContext, arg: Any) -> Any:
+def in_floats(context: ConversionContext, arg: Any) -> Any:
     """Return an argument with floats in place of quantized tensors."""
     if isinstance(arg, Quantized):
         return dequantize(context, arg)
     if isinstance(arg, ListRef):
-        return ListRef(context.heap, tuple(as_float(context, item) for item in arg.items))
+        return ListRef(context.heap, tuple(in_floats(context, item) for item in arg.items))
     return arg
