@@ -51,22 +51,19 @@ def swiglu(op: OpBuilder, gate: ir.Value, linear: ir.Value, *, alpha: float = 1.
 def celu(op: OpBuilder, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
     if alpha == 1.0:
         return op.Elu(x)
-    newest = op.newest
     positive, negative = op.Relu(x), op.Neg(op.Relu(op.Neg(x)))
-    return newest.Add(positive, newest.Mul(op.Elu(newest.Div(negative, alpha)), alpha))
+    return op.Add(positive, op.Mul(op.Elu(op.Div(negative, alpha)), alpha))
 
 
 @adapter("ThresholdedRelu", below=10)
 def thresholded_relu(op: OpBuilder, x: ir.Value, *, alpha: float = 1.0) -> ir.Value:
-    newest = op.newest
-    return newest.Where(newest.Greater(x, alpha), x, 0)
+    return op.Where(op.Greater(x, alpha), x, 0)
 
 
 @adapter("Shrink", below=9)
 def shrink(op: OpBuilder, x: ir.Value, *, bias: float = 0.0, lambd: float = 0.5) -> ir.Value:
-    newest = op.newest
-    inner = newest.Where(newest.Greater(x, lambd), newest.Sub(x, bias), 0)
-    return newest.Where(newest.Less(x, -lambd), newest.Add(x, bias), inner)
+    inner = op.Where(op.Greater(x, lambd), op.Sub(x, bias), 0)
+    return op.Where(op.Less(x, -lambd), op.Add(x, bias), inner)
 
 
 # erf(x) = x P(x * x) / Q(x * x) up to where it rounds to 1 in FLOAT: a least-squares fit of relative error 2e-8.
@@ -94,12 +91,11 @@ def erf(op: OpBuilder, x: ir.Value) -> ir.Value:
     dtype = op.dtype(x)
     if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
         raise UnsupportedOpsetError("Erf", op.opset, lowest=9, reason=f"{dtype.name} to its full precision")
-    newest = op.newest
     # In doubles the rounding of the polynomials does not show.
-    bounded = newest.cast(newest.Clip(newest.cast(x, ir.DataType.FLOAT), -_ERF_LIMIT, _ERF_LIMIT), ir.DataType.DOUBLE)
-    square = newest.Mul(bounded, bounded)
-    ratio = newest.Div(_polynomial(newest, square, _ERF_P), _polynomial(newest, square, _ERF_Q))
-    return newest.cast(newest.Mul(bounded, ratio), dtype)
+    bounded = op.cast(op.Clip(op.cast(x, ir.DataType.FLOAT), -_ERF_LIMIT, _ERF_LIMIT), ir.DataType.DOUBLE)
+    square = op.Mul(bounded, bounded)
+    ratio = op.Div(_polynomial(op, square, _ERF_P), _polynomial(op, square, _ERF_Q))
+    return op.cast(op.Mul(bounded, ratio), dtype)
 
 
 def _polynomial(op: OpBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
@@ -113,22 +109,21 @@ def _polynomial(op: OpBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir
 def _of_last_axis(op_type: str) -> Adapter:
     """Below opset 13 the operator normalises over ``axis`` and all axes behind it, so that must be the last one."""
 
-    def normalise(op: OpBuilder, x: ir.Value, *, axis: int = -1) -> ir.Value:
+    def normalise(op: OpBuilder, x: ir.Value, *, older: OpBuilder, axis: int = -1) -> ir.Value:
         dims = dims_of(x)
         if dims is None:
             if axis == -1 and op.opset >= 11:
-                return op.emit(op_type, x, axis=-1)
+                return older.emit(op_type, x, axis=-1)
             raise UnsupportedOpsetError(op_type, op.opset, lowest=13, reason="the rank is not known")
         rank = len(dims)
         if rank == 0:
-            one: ir.Value = op.emit(op_type, op.newest.Reshape(x, [1]), axis=0)
-            return op.newest.Reshape(one, [])
+            return op.Reshape(older.emit(op_type, op.Reshape(x, [1]), axis=0), [])
         axis %= rank
         if axis == rank - 1:
-            return op.emit(op_type, x, axis=axis)
+            return older.emit(op_type, x, axis=axis)
         swap = list(range(rank))
         swap[axis], swap[-1] = swap[-1], swap[axis]
-        return op.Transpose(op.emit(op_type, op.Transpose(x, perm=swap), axis=rank - 1), perm=swap)
+        return op.Transpose(older.emit(op_type, op.Transpose(x, perm=swap), axis=rank - 1), perm=swap)
 
     return normalise
 
@@ -140,7 +135,7 @@ for _name in ("Hardmax", "LogSoftmax", "Softmax"):
 
 def _function(form: Callable[[OpBuilder, ir.Value], ir.Value]) -> Adapter:
     def emit(op: OpBuilder, x: ir.Value) -> ir.Value:
-        return form(op.newest, x)
+        return form(op, x)
 
     return emit
 

@@ -23,31 +23,30 @@ _BOOL, _INT64, _DOUBLE = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.DOUBLE
 
 
 def _bounded(op: OpBuilder, x: ir.Value, low: ir.Value | None, high: ir.Value | None) -> ir.Value:
-    newest = op.newest
     if low is not None:
-        x = newest.Max(x, low)
-    return x if high is None else newest.Min(x, high)
+        x = op.Max(x, low)
+    return x if high is None else op.Min(x, high)
 
 
 @adapter("Clip", below=12)
 def clip_of_floats(
-    op: OpBuilder, input: ir.Value, min: ir.Value | None = None, max: ir.Value | None = None
+    op: OpBuilder, input: ir.Value, min: ir.Value | None = None, max: ir.Value | None = None, *, older: OpBuilder
 ) -> ir.Value:
     dtype = op.dtype(input)
     # The runtime's older kernels know FLOAT alone.
     plain = dtype.is_floating_point() and dtype != _DOUBLE
-    return op.Clip(input, min, max) if plain else _bounded(op, input, min, max)
+    return older.Clip(input, min, max) if plain else _bounded(op, input, min, max)
 
 
 @adapter("Clip", below=11)
 def clip_with_attributes(
-    op: OpBuilder, input: ir.Value, min: ir.Value | None = None, max: ir.Value | None = None
+    op: OpBuilder, input: ir.Value, min: ir.Value | None = None, max: ir.Value | None = None, *, older: OpBuilder
 ) -> ir.Value:
     low, high = _attribute(op, min, -np.inf), _attribute(op, max, np.inf)
     if low is None or high is None or not low <= high:
         return _bounded(op, input, min, max)
     # The attributes default to the largest finite numbers, which would clip infinities.
-    return op.Clip(input, min=low, max=high)
+    return older.Clip(input, min=low, max=high)
 
 
 def _attribute(op: OpBuilder, bound: ir.Value | None, absent: float) -> float | None:
@@ -66,71 +65,71 @@ def _attribute(op: OpBuilder, bound: ir.Value | None, absent: float) -> float | 
 
 
 @adapter("Pow", below=12)
-def pow_of_one_dtype(op: OpBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    newest, base, exponent = op.newest, op.dtype(x), op.dtype(y)
+def pow_of_one_dtype(op: OpBuilder, x: ir.Value, y: ir.Value, *, older: OpBuilder) -> ir.Value:
+    base, exponent = op.dtype(x), op.dtype(y)
     power = op.static(y)
     if power is not None and power.size == 1 and base.is_integer():
         n = float(power.item())
         if n == int(n) and 1 <= n <= 64:
-            return _broadcast_like(op, power_by_squaring(newest, x, int(n)), power)
+            return _broadcast_like(op, power_by_squaring(op, x, int(n)), power)
     if base == exponent and base.is_floating_point():
-        return op.Pow(x, y)
+        return older.Pow(x, y)
     if base in (_INT64, ir.DataType.UINT64):
         raise UnsupportedOpsetError("Pow", op.opset, lowest=12, reason=f"{base.name} to a power that is not constant")
-    return newest.cast(op.Pow(newest.cast(x, _DOUBLE), newest.cast(y, _DOUBLE)), base)
+    return op.cast(older.Pow(op.cast(x, _DOUBLE), op.cast(y, _DOUBLE)), base)
 
 
 def _broadcast_like(op: OpBuilder, x: ir.Value, other: np.ndarray) -> ir.Value:
     dims = dims_of(x)
     if dims is not None and other.ndim <= len(dims):
         return x
-    return op.newest.Mul(x, op.constant(np.ones(other.shape), op.dtype(x)))
+    return op.Mul(x, op.constant(np.ones(other.shape), op.dtype(x)))
 
 
 @adapter("Mod", below=28)
-def mod_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value, *, fmod: int = 0) -> ir.Value:
+def mod_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value, *, older: OpBuilder, fmod: int = 0) -> ir.Value:
     if fmod or not op.dtype(a).is_floating_point():
-        return op.Mod(a, b, fmod=fmod)
-    newest = op.newest
-    rest = op.Mod(a, b, fmod=1)
+        return older.Mod(a, b, fmod=fmod)
+    rest = older.Mod(a, b, fmod=1)
     # The rest has the sign of a; where b has the other one, one more b leads over to its side.
-    other_side = newest.Less(newest.Mul(newest.Sign(rest), newest.Sign(b)), 0)
-    return newest.Where(other_side, newest.Add(rest, b), rest)
+    other_side = op.Less(op.Mul(op.Sign(rest), op.Sign(b)), 0)
+    return op.Where(other_side, op.Add(rest, b), rest)
 
 
 @adapter("Mod", below=10)
 def mod(op: OpBuilder, a: ir.Value, b: ir.Value, *, fmod: int = 0) -> ir.Value:
-    newest, dtype = op.newest, op.dtype(a)
+    dtype = op.dtype(a)
     if dtype.is_floating_point():
         raise UnsupportedOpsetError("Mod", op.opset, lowest=10, reason="the exact remainder of floats")
-    rest = newest.Sub(a, newest.Mul(newest.Div(a, b), b))
+    rest = op.Sub(a, op.Mul(op.Div(a, b), b))
     if fmod or not dtype.is_signed():
         return rest
-    wrong = newest.And(newest.cast(rest, _BOOL), newest.Xor(newest.Less(rest, 0), newest.Less(b, 0)))
-    return newest.Add(rest, newest.Mul(newest.cast(wrong, dtype), b))
+    wrong = op.And(op.cast(rest, _BOOL), op.Xor(op.Less(rest, 0), op.Less(b, 0)))
+    return op.Add(rest, op.Mul(op.cast(wrong, dtype), b))
 
 
 @adapter("Round", below=11)
 def round_half_to_even(op: OpBuilder, x: ir.Value) -> ir.Value:
-    newest = op.newest
-    size = newest.Abs(x)
-    low = newest.Floor(size)
-    rest = newest.Sub(size, low)
-    half_low = newest.Mul(low, 0.5)
-    odd = newest.Greater(half_low, newest.Floor(half_low))
-    up = newest.Or(newest.Greater(rest, 0.5), newest.And(odd, newest.Not(newest.Less(rest, 0.5))))
+    size = op.Abs(x)
+    low = op.Floor(size)
+    rest = op.Sub(size, low)
+    half_low = op.Mul(low, 0.5)
+    odd = op.Greater(half_low, op.Floor(half_low))
+    up = op.Or(op.Greater(rest, 0.5), op.And(odd, op.Not(op.Less(rest, 0.5))))
     # An infinity has the rest NaN, which the comparisons must not take for a half.
-    up = newest.And(up, newest.Less(rest, 1))
-    rounded = newest.Add(low, newest.cast(up, op.dtype(x)))
-    return newest.Mul(rounded, newest.Sign(x))
+    up = op.And(up, op.Less(rest, 1))
+    rounded = op.Add(low, op.cast(up, op.dtype(x)))
+    return op.Mul(rounded, op.Sign(x))
 
 
 # ---- Gemm
 
 
 @adapter("Gemm", below=11)
-def gemm_with_bias(op: OpBuilder, a: ir.Value, b: ir.Value, c: ir.Value | None = None, **attributes: float) -> ir.Value:
-    return op.Gemm(a, b, op.constant(0, op.dtype(a)) if c is None else c, **attributes)
+def gemm_with_bias(
+    op: OpBuilder, a: ir.Value, b: ir.Value, c: ir.Value | None = None, *, older: OpBuilder, **attributes: float
+) -> ir.Value:
+    return older.Gemm(a, b, op.constant(0, op.dtype(a)) if c is None else c, **attributes)
 
 
 # ---- bits
@@ -140,15 +139,15 @@ def _bitwise(op_type: str, logical: str) -> Adapter:
     """Bits of both operands along a new last axis, combined as 0 and 1, and weighted back."""
 
     def combine(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-        newest, dtype = op.newest, op.dtype(a)
-        x, y = (_bits(newest, newest.cast(value, _INT64), dtype) for value in (a, b))
-        bits = newest.cast(newest.emit(logical, x, y), _INT64)
+        dtype = op.dtype(a)
+        x, y = (_bits(op, op.cast(value, _INT64), dtype) for value in (a, b))
+        bits = op.cast(op.emit(logical, x, y), _INT64)
         # Runtimes add integers as doubles, so the two halves of a long are added apart.
-        low = _weighted(newest, newest.Slice(bits, [0], [32], [-1]), min(dtype.bitwidth, 32))
+        low = _weighted(op, op.Slice(bits, [0], [32], [-1]), min(dtype.bitwidth, 32))
         if dtype.bitwidth > 32:
-            high = _weighted(newest, newest.Slice(bits, [32], [64], [-1]), dtype.bitwidth - 32)
-            low = newest.Add(low, newest.Mul(high, 2**32))
-        return newest.cast(low, dtype)
+            high = _weighted(op, op.Slice(bits, [32], [64], [-1]), dtype.bitwidth - 32)
+            low = op.Add(low, op.Mul(high, 2**32))
+        return op.cast(low, dtype)
 
     return combine
 
@@ -179,32 +178,32 @@ for _name, _logical in {"BitwiseAnd": "And", "BitwiseOr": "Or", "BitwiseXor": "X
 def bitwise_not(op: OpBuilder, x: ir.Value) -> ir.Value:
     dtype = op.dtype(x)
     ones = -1 if dtype.is_signed() else 2**dtype.bitwidth - 1
-    return op.newest.Sub(op.constant(np.array(ones, dtype.numpy()), dtype), x)
+    return op.Sub(op.constant(np.array(ones, dtype.numpy()), dtype), x)
 
 
 @adapter("BitShift", below=28)
-def shift_of_signed(op: OpBuilder, x: ir.Value, y: ir.Value, *, direction: str) -> ir.Value:
-    newest, dtype = op.newest, op.dtype(x)
+def shift_of_signed(op: OpBuilder, x: ir.Value, y: ir.Value, *, older: OpBuilder, direction: str) -> ir.Value:
+    dtype = op.dtype(x)
     if not dtype.is_signed():
-        return op.BitShift(x, y, direction=direction)
+        return older.BitShift(x, y, direction=direction)
     unsigned = ir.DataType[f"U{dtype.name}"]
-    amount = newest.cast(y, unsigned)
+    amount = op.cast(y, unsigned)
     if direction == "LEFT":
-        return newest.cast(op.BitShift(newest.cast(x, unsigned), amount, direction=direction), dtype)
+        return op.cast(older.BitShift(op.cast(x, unsigned), amount, direction=direction), dtype)
     # A negative number shifts in ones: flip its bits, shift in zeros, flip them back.
-    negative = newest.Less(x, 0)
-    magnitude = newest.Where(negative, newest.Sub(-1, x), x)
-    shifted = newest.cast(op.BitShift(newest.cast(magnitude, unsigned), amount, direction=direction), dtype)
-    return newest.Where(negative, newest.Sub(-1, shifted), shifted)
+    negative = op.Less(x, 0)
+    magnitude = op.Where(negative, op.Sub(-1, x), x)
+    shifted = op.cast(older.BitShift(op.cast(magnitude, unsigned), amount, direction=direction), dtype)
+    return op.Where(negative, op.Sub(-1, shifted), shifted)
 
 
 @adapter("BitShift", below=11)
 def shift_by_product(op: OpBuilder, x: ir.Value, y: ir.Value, *, direction: str) -> ir.Value:
-    newest, dtype, amount = op.newest, op.dtype(x), op.static(y)
+    dtype, amount = op.dtype(x), op.static(y)
     if amount is None or (amount >= dtype.bitwidth - 1).any():
         raise UnsupportedOpsetError("BitShift", op.opset, lowest=11, reason="an amount that is not constant")
     factor = op.constant(2 ** amount.astype(np.uint64), dtype)
-    return newest.Mul(x, factor) if direction == "LEFT" else newest.Div(x, factor)
+    return op.Mul(x, factor) if direction == "LEFT" else op.Div(x, factor)
 
 
 @adapter("BitCast", below=26)
@@ -213,5 +212,5 @@ def bit_cast(op: OpBuilder, input: ir.Value, *, to: int) -> ir.Value:
     if source == target:
         return input
     if source.is_integer() and target.is_integer() and source.bitwidth == target.bitwidth:
-        return op.newest.cast(input, target)
+        return op.cast(input, target)
     raise UnsupportedOpsetError("BitCast", op.opset, lowest=26, reason=f"{source.name} as {target.name}")

@@ -51,26 +51,25 @@ def attention(
     softmax_precision: int | None = None,
     _outputs: int = 1,
 ) -> ir.Value | tuple[ir.Value, ...]:
-    newest = op.newest
     if _outputs > 3 or softmax_precision is not None:
         raise UnsupportedOpsetError(
             "Attention", op.opset, lowest=23, reason="qk_matmul_output and softmax_precision came with the operator"
         )
     flat = op.rank(Q) == 3
     if flat:
-        Q = _split_heads(newest, Q, q_num_heads)
-        K, V = (_split_heads(newest, x, kv_num_heads) for x in (K, V))
+        Q = _split_heads(op, Q, q_num_heads)
+        K, V = (_split_heads(op, x, kv_num_heads) for x in (K, V))
     past: Size = 0
     if past_key is not None and past_value is not None:
-        past = newest.size(past_key, 2)
-        K, V = newest.Concat(past_key, K, axis=2), newest.Concat(past_value, V, axis=2)
+        past = op.size(past_key, 2)
+        K, V = op.Concat(past_key, K, axis=2), op.Concat(past_value, V, axis=2)
     mask = attn_mask
     if is_causal:
-        visible = causal_mask(newest, newest.size(Q, 2), newest.size(K, 2), past)
-        mask = _both(newest, mask, visible, op.dtype(Q))
-    result = _with_groups(newest, Q, K, V, mask, always_sees=attn_mask is None, scale=scale, softcap=softcap)
+        visible = causal_mask(op, op.size(Q, 2), op.size(K, 2), past)
+        mask = _both(op, mask, visible, op.dtype(Q))
+    result = _with_groups(op, Q, K, V, mask, always_sees=attn_mask is None, scale=scale, softcap=softcap)
     if flat:
-        result = newest.Reshape(newest.Transpose(result, perm=[0, 2, 1, 3]), [0, 0, -1])
+        result = op.Reshape(op.Transpose(result, perm=[0, 2, 1, 3]), [0, 0, -1])
     return result if _outputs == 1 else (result, K, V)[:_outputs]
 
 
@@ -120,28 +119,29 @@ def attention_without_lengths(
     past_value: ir.Value | None = None,
     nonpad_kv_seqlen: ir.Value | None = None,
     *,
+    older: OpBuilder,
     is_causal: int = 0,
     _outputs: int = 1,
     **attributes: float,
 ) -> ir.Value | tuple[ir.Value, ...]:
-    mask, newest = attn_mask, op.newest
+    mask = attn_mask
     if "left_window_size" in attributes or "right_window_size" in attributes:
         raise UnsupportedOpsetError("Attention", op.opset, lowest=25, reason="a window came with opset 25")
-    total = newest.size(K, -2 if op.rank(K) == 4 else 1)
+    total = op.size(K, -2 if op.rank(K) == 4 else 1)
     if mask is not None:
-        keys = total if past_key is None else newest.size_add(total, newest.size(past_key, 2))
-        mask = _for_all_keys(newest, mask, keys, has_lengths=nonpad_kv_seqlen is not None)
+        keys = total if past_key is None else op.size_add(total, op.size(past_key, 2))
+        mask = _for_all_keys(op, mask, keys, has_lengths=nonpad_kv_seqlen is not None)
     if nonpad_kv_seqlen is not None:
-        used = newest.Unsqueeze(nonpad_kv_seqlen, [1, 2, 3])
-        valid = newest.Less(arange(op, total), used)
+        used = op.Unsqueeze(nonpad_kv_seqlen, [1, 2, 3])
+        valid = op.Less(arange(op, total), used)
         if is_causal:
-            length = newest.size(Q, -2 if op.rank(Q) == 4 else 1)
-            rows = newest.Unsqueeze(arange(op, length), [1])
-            offset = newest.Sub(used, length)
-            valid = newest.And(valid, newest.LessOrEqual(arange(op, total), newest.Add(rows, offset)))
+            length = op.size(Q, -2 if op.rank(Q) == 4 else 1)
+            rows = op.Unsqueeze(arange(op, length), [1])
+            offset = op.Sub(used, length)
+            valid = op.And(valid, op.LessOrEqual(arange(op, total), op.Add(rows, offset)))
             is_causal = 0
-        mask = _both(newest, mask, valid, op.dtype(Q))
+        mask = _both(op, mask, valid, op.dtype(Q))
     inputs = (Q, K, V, mask, past_key, past_value)
     if _outputs == 1:
-        return op.Attention(*inputs, is_causal=is_causal, **attributes)
-    return op.emit_many("Attention", _outputs, *inputs, is_causal=is_causal, **attributes)
+        return older.Attention(*inputs, is_causal=is_causal, **attributes)
+    return older.emit_many("Attention", _outputs, *inputs, is_causal=is_causal, **attributes)

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 @adapter("Squeeze", below=13)
-def squeeze(op: OpBuilder, data: ir.Value, axes: ir.Value | None = None) -> ir.Value:
-    return op.Squeeze(data, axes=static_ints(op, axes, "Squeeze", "axes", 13))
+def squeeze(op: OpBuilder, data: ir.Value, axes: ir.Value | None = None, *, older: OpBuilder) -> ir.Value:
+    return older.Squeeze(data, axes=static_ints(op, axes, "Squeeze", "axes", 13))
 
 
 @adapter("Unsqueeze", below=13)
-def unsqueeze(op: OpBuilder, data: ir.Value, axes: ir.Value) -> ir.Value:
-    return op.Unsqueeze(data, axes=static_ints(op, axes, "Unsqueeze", "axes", 13))
+def unsqueeze(op: OpBuilder, data: ir.Value, axes: ir.Value, *, older: OpBuilder) -> ir.Value:
+    return older.Unsqueeze(data, axes=static_ints(op, axes, "Unsqueeze", "axes", 13))
 
 
 def _unreduced(op: OpBuilder, op_type: str, data: ir.Value) -> ir.Value:
@@ -39,13 +39,14 @@ def _with_axes_attribute(op_type: str, below: int) -> Adapter:
         data: ir.Value,
         axes: ir.Value | None = None,
         *,
+        older: OpBuilder,
         keepdims: int = 1,
         noop_with_empty_axes: int = 0,
     ) -> ir.Value:
         static = static_ints(op, axes, op_type, "axes", below)
         if not static and noop_with_empty_axes:
             return _unreduced(op, op_type, data)
-        return op.emit(op_type, data, axes=static or None, keepdims=keepdims)
+        return older.emit(op_type, data, axes=static or None, keepdims=keepdims)
 
     return reduce
 
@@ -56,26 +57,25 @@ for _name in operators_with(Trait.REDUCES):
 
 
 @adapter("ReduceMax", below=12)
-def reduce_max(op: OpBuilder, data: ir.Value, **attributes: object) -> ir.Value:
+def reduce_max(op: OpBuilder, data: ir.Value, *, older: OpBuilder, **attributes: object) -> ir.Value:
     if op.dtype(data) != ir.DataType.BOOL:
-        return op.ReduceMax(data, **attributes)
+        return older.ReduceMax(data, **attributes)
     # Over an empty set the maximum is the lowest integer, which a cast would call true.
-    return op.newest.Greater(op.ReduceMax(op.newest.cast(data, ir.DataType.INT32), **attributes), 0)
+    return op.Greater(older.ReduceMax(op.cast(data, ir.DataType.INT32), **attributes), 0)
 
 
 def _last_index(op_type: str) -> Adapter:
     def arg_reduce(
-        op: OpBuilder, data: ir.Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+        op: OpBuilder, data: ir.Value, *, older: OpBuilder, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
     ) -> ir.Value:
         if not select_last_index:
-            return op.emit(op_type, data, axis=axis, keepdims=keepdims)
-        newest = op.newest
+            return older.emit(op_type, data, axis=axis, keepdims=keepdims)
         int_min = -(2**63)
-        flipped = newest.Slice(data, [-1], [int_min], [axis], [-1])
-        index = op.emit(op_type, flipped, axis=axis, keepdims=keepdims)
-        size = newest.size(data, axis if data.shape is None else axis % len(data.shape))
-        last = newest.size_sub(size, 1)
-        return newest.Sub(last, index)
+        flipped = op.Slice(data, [-1], [int_min], [axis], [-1])
+        index = older.emit(op_type, flipped, axis=axis, keepdims=keepdims)
+        size = op.size(data, axis if data.shape is None else axis % len(data.shape))
+        last = op.size_sub(size, 1)
+        return op.Sub(last, index)
 
     return arg_reduce
 

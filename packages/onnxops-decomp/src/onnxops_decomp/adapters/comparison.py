@@ -38,15 +38,14 @@ def _fits_double(op: OpBuilder, value: ir.Value) -> bool:
 
 
 def _ordered_long(op_type: str) -> Adapter:
-    def compare(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    def compare(op: OpBuilder, a: ir.Value, b: ir.Value, *, older: OpBuilder) -> ir.Value:
         if op.dtype(a) not in _LONG:
-            return op.emit(op_type, a, b)
-        newest = op.newest
+            return older.emit(op_type, a, b)
         if _fits_double(op, a) or _fits_double(op, b):
-            return op.emit(op_type, newest.cast(a, _DOUBLE), newest.cast(b, _DOUBLE))
-        (a_high, a_low), (b_high, b_low) = halves(newest, a), halves(newest, b)
-        tie = newest.Equal(a_high, b_high)
-        return newest.Or(op.emit(op_type, a_high, b_high), newest.And(tie, op.emit(op_type, a_low, b_low)))
+            return older.emit(op_type, op.cast(a, _DOUBLE), op.cast(b, _DOUBLE))
+        (a_high, a_low), (b_high, b_low) = halves(op, a), halves(op, b)
+        tie = op.Equal(a_high, b_high)
+        return op.Or(older.emit(op_type, a_high, b_high), op.And(tie, older.emit(op_type, a_low, b_low)))
 
     return compare
 
@@ -74,24 +73,22 @@ def _where_numbers(op: OpBuilder, result: ir.Value, *operands: ir.Value) -> ir.V
 
 
 @adapter("Equal", below=11)
-def equal(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    newest = op.newest
+def equal(op: OpBuilder, a: ir.Value, b: ir.Value, *, older: OpBuilder) -> ir.Value:
     if op.dtype(a) == _UINT64:
-        return op.Equal(newest.cast(a, _INT64), newest.cast(b, _INT64))
+        return older.Equal(op.cast(a, _INT64), op.cast(b, _INT64))
     if not _is_float(op, a):
-        return op.Equal(a, b)
-    differ = newest.Or(newest.Less(a, b), newest.Greater(a, b))
-    return _where_numbers(newest, newest.Not(differ), a, b)
+        return older.Equal(a, b)
+    differ = op.Or(op.Less(a, b), op.Greater(a, b))
+    return _where_numbers(op, op.Not(differ), a, b)
 
 
 def _or_equal(strict: str, opposite: str) -> Adapter:
     def compare(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-        newest = op.newest
         if not _is_float(op, a):
-            return newest.Not(newest.emit(opposite, a, b))
+            return op.Not(op.emit(opposite, a, b))
         if op.opset >= 11:
-            return newest.Or(newest.emit(strict, a, b), newest.Equal(a, b))
-        return _where_numbers(newest, newest.Not(newest.emit(opposite, a, b)), a, b)
+            return op.Or(op.emit(strict, a, b), op.Equal(a, b))
+        return _where_numbers(op, op.Not(op.emit(opposite, a, b)), a, b)
 
     return compare
 
@@ -102,29 +99,27 @@ adapter("LessOrEqual", below=12)(_or_equal("Less", "Greater"))
 
 @adapter("IsNaN", below=9)
 def is_nan(op: OpBuilder, x: ir.Value) -> ir.Value:
-    newest = op.newest
-    return newest.Not(newest.Or(newest.Less(x, 1), newest.Greater(x, 0)))
+    return op.Not(op.Or(op.Less(x, 1), op.Greater(x, 0)))
 
 
 @adapter("IsInf", below=10)
 def is_inf(op: OpBuilder, x: ir.Value, *, detect_negative: int = 1, detect_positive: int = 1) -> ir.Value:
-    newest = op.newest
     largest = float(np.finfo(op.dtype(x).numpy()).max)
     if not detect_negative and not detect_positive:
-        return newest.And(newest.Less(x, 0), newest.Greater(x, 0))
+        return op.And(op.Less(x, 0), op.Greater(x, 0))
     if not detect_negative:
-        return newest.Greater(x, largest)
+        return op.Greater(x, largest)
     if not detect_positive:
-        return newest.Less(x, -largest)
-    return newest.Greater(newest.Abs(x), largest)
+        return op.Less(x, -largest)
+    return op.Greater(op.Abs(x), largest)
 
 
 @adapter("Sign", below=9)
 def sign(op: OpBuilder, x: ir.Value) -> ir.Value:
-    newest, dtype = op.newest, op.dtype(x)
+    dtype = op.dtype(x)
     if not dtype.is_signed():
-        return newest.cast(newest.cast(x, _BOOL), dtype)
-    return newest.Sub(newest.cast(newest.Greater(x, 0), dtype), newest.cast(newest.Less(x, 0), dtype))
+        return op.cast(op.cast(x, _BOOL), dtype)
+    return op.Sub(op.cast(op.Greater(x, 0), dtype), op.cast(op.Less(x, 0), dtype))
 
 
 # ---- Where
@@ -132,34 +127,33 @@ def sign(op: OpBuilder, x: ir.Value) -> ir.Value:
 
 @adapter("Where", below=9)
 def where(op: OpBuilder, condition: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-    newest, dtype = op.newest, op.dtype(x)
+    dtype = op.dtype(x)
     if dtype == _BOOL:
-        return newest.Or(newest.And(condition, x), newest.And(newest.Not(condition), y))
+        return op.Or(op.And(condition, x), op.And(op.Not(condition), y))
     if dtype.is_integer():
-        return newest.Add(y, newest.Mul(newest.cast(condition, dtype), newest.Sub(x, y)))
+        return op.Add(y, op.Mul(op.cast(condition, dtype), op.Sub(x, y)))
     # Arithmetic would spread NaN and infinities, so floats are picked by their index.
     if dims_of(x) == () and dims_of(y) == ():
-        both = newest.Concat(newest.Reshape(y, [1]), newest.Reshape(x, [1]), axis=0)
-        return newest.Gather(both, newest.cast(condition, _INT64), axis=0)
+        both = op.Concat(op.Reshape(y, [1]), op.Reshape(x, [1]), axis=0)
+        return op.Gather(both, op.cast(condition, _INT64), axis=0)
     shape = broadcast_sizes(op, [condition, x, y], "Where", 9)
-    count = newest.size_mul(*shape)
-    flat = [newest.Reshape(newest.expand(value, shape), [-1]) for value in (y, x)]
-    chosen = newest.Reshape(newest.expand(newest.cast(condition, _INT64), shape), [-1])
-    index = newest.Add(arange(op, count), newest.Mul(chosen, count))
-    return newest.reshape(newest.Gather(newest.Concat(*flat, axis=0), index, axis=0), shape)
+    count = op.size_mul(*shape)
+    flat = [op.Reshape(op.expand(value, shape), [-1]) for value in (y, x)]
+    chosen = op.Reshape(op.expand(op.cast(condition, _INT64), shape), [-1])
+    index = op.Add(arange(op, count), op.Mul(chosen, count))
+    return op.reshape(op.Gather(op.Concat(*flat, axis=0), index, axis=0), shape)
 
 
 # ---- Max, Min, Sum, Mean
 
 
 def _extreme_of_long(op_type: str, comparison: str) -> Adapter:
-    def extreme(op: OpBuilder, *values: ir.Value) -> ir.Value:
+    def extreme(op: OpBuilder, *values: ir.Value, older: OpBuilder) -> ir.Value:
         if op.dtype(values[0]) not in _LONG:
-            return op.emit(op_type, *values)
-        newest = op.newest
+            return older.emit(op_type, *values)
         result, *others = values
         for other in others:
-            result = newest.Where(newest.emit(comparison, result, other), result, other)
+            result = op.Where(op.emit(comparison, result, other), result, other)
         return result
 
     return extreme
@@ -182,37 +176,37 @@ def _broadcast(op: OpBuilder, values: Sequence[ir.Value], op_type: str) -> Seque
     if _same_shape(values):
         return values
     shape = broadcast_sizes(op, values, op_type, 8)
-    return [op.newest.expand(value, shape) for value in values]
+    return [op.expand(value, shape) for value in values]
 
 
 @adapter("Max", below=8)
-def maximum(op: OpBuilder, *values: ir.Value) -> ir.Value:
+def maximum(op: OpBuilder, *values: ir.Value, older: OpBuilder) -> ir.Value:
     bounded = _bounded(op, values)
     if bounded is not None:
-        return op.newest.Clip(bounded[0], bounded[1])
-    return _fold_pairs(op, "Max", "Greater", values)
+        return op.Clip(bounded[0], bounded[1])
+    return _fold_pairs(op, older, "Max", "Greater", values)
 
 
 @adapter("Min", below=8)
-def minimum(op: OpBuilder, *values: ir.Value) -> ir.Value:
+def minimum(op: OpBuilder, *values: ir.Value, older: OpBuilder) -> ir.Value:
     bounded = _bounded(op, values)
     if bounded is not None:
-        return op.newest.Clip(bounded[0], None, bounded[1])
-    return _fold_pairs(op, "Min", "Less", values)
+        return op.Clip(bounded[0], None, bounded[1])
+    return _fold_pairs(op, older, "Min", "Less", values)
 
 
-def _fold_pairs(op: OpBuilder, op_type: str, comparison: str, values: Sequence[ir.Value]) -> ir.Value:
-    newest, dtype = op.newest, op.dtype(values[0])
+def _fold_pairs(op: OpBuilder, older: OpBuilder, op_type: str, comparison: str, values: Sequence[ir.Value]) -> ir.Value:
+    dtype = op.dtype(values[0])
     if dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
-        return op.emit(op_type, *_broadcast(op, values, op_type))
+        return older.emit(op_type, *_broadcast(op, values, op_type))
     # The runtime's kernel of this age knows FLOAT alone.
     result, *others = values
     for other in others:
-        first = newest.emit(comparison, result, other)
+        first = op.emit(comparison, result, other)
         if dtype.is_floating_point():
-            number = _not_nan(newest, result)
-            first = first if number is None else newest.Or(first, newest.Not(number))
-        result = newest.Where(first, result, other)
+            number = _not_nan(op, result)
+            first = first if number is None else op.Or(first, op.Not(number))
+        result = op.Where(first, result, other)
     return result
 
 
@@ -237,4 +231,4 @@ def sum_(op: OpBuilder, *values: ir.Value) -> ir.Value:
 
 @adapter("Mean", below=8)
 def mean(op: OpBuilder, *values: ir.Value) -> ir.Value:
-    return op.newest.Div(sum_(op, *values), len(values))
+    return op.Div(sum_(op, *values), len(values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -21,11 +20,17 @@ def _require_tensor(op: OpBuilder, op_type: str, value: ir.Value | None) -> None
 
 @adapter("If", below=13)
 def if_of_tensors(
-    op: OpBuilder, condition: ir.Value, *, then_branch: ir.Graph, else_branch: ir.Graph, _outputs: int = 1
-) -> Sequence[ir.Value]:
+    op: OpBuilder,
+    condition: ir.Value,
+    *,
+    older: OpBuilder,
+    then_branch: ir.Graph,
+    else_branch: ir.Graph,
+    _outputs: int = 1,
+) -> tuple[ir.Value, ...]:
     for value in (*then_branch.outputs, *else_branch.outputs):
         _require_tensor(op, "If", value)
-    return op.emit_many("If", _outputs, condition, then_branch=then_branch, else_branch=else_branch)
+    return older.emit_many("If", _outputs, condition, then_branch=then_branch, else_branch=else_branch)
 
 
 @adapter("Loop", below=13)
@@ -34,13 +39,14 @@ def loop_with_carried_value(
     trip_count: ir.Value | None,
     condition: ir.Value | None = None,
     *carried: ir.Value | None,
+    older: OpBuilder,
     body: ir.Graph,
     _outputs: int = 1,
-) -> Sequence[ir.Value]:
+) -> tuple[ir.Value, ...]:
     for value in (*carried, *body.outputs):
         _require_tensor(op, "Loop", value)
     if carried:
-        return op.emit_many("Loop", _outputs, trip_count, condition, *carried, body=body)
+        return older.emit_many("Loop", _outputs, trip_count, condition, *carried, body=body)
     # The older operator carries at least one value. The condition, which the body hands on, serves as one.
     true = op.constant(True)
     names = op.context.names
@@ -51,4 +57,4 @@ def loop_with_carried_value(
     body.append(keep)
     body.inputs.append(before)
     body.outputs.insert(1, keep.outputs[0])
-    return op.emit_many("Loop", _outputs + 1, trip_count, condition, true, body=body)[1:]
+    return older.emit_many("Loop", _outputs + 1, trip_count, condition, true, body=body)[1:]

@@ -30,43 +30,43 @@ _SINCE_20 = (
 
 @adapter("ConstantOfShape", below=20)
 def constant_of_shape_of_older_dtypes(
-    op: OpBuilder, shape: ir.Value, *, value: ir.TensorProtocol | None = None
+    op: OpBuilder, shape: ir.Value, *, older: OpBuilder, value: ir.TensorProtocol | None = None
 ) -> ir.Value:
     if value is None or value.dtype not in _SINCE_20:
-        return op.ConstantOfShape(shape, value=value)
-    return op.newest.Expand(op.constant(value.numpy().reshape(()), value.dtype), shape)
+        return older.ConstantOfShape(shape, value=value)
+    return op.Expand(op.constant(value.numpy().reshape(()), value.dtype), shape)
 
 
 @adapter("ConstantOfShape", below=9)
 def constant_of_shape(op: OpBuilder, shape: ir.Value, *, value: ir.TensorProtocol | None = None) -> ir.Value:
     dtype = _FLOAT if value is None else value.dtype
     fill = op.constant(0 if value is None else value.numpy().reshape(()), dtype)
-    return op.newest.Expand(fill, shape)
+    return op.Expand(fill, shape)
 
 
 @adapter("Range", below=27)
 def range_in_its_dtype(
-    op: OpBuilder, start: ir.Value, limit: ir.Value, delta: ir.Value, *, stash_type: int = 1
+    op: OpBuilder, start: ir.Value, limit: ir.Value, delta: ir.Value, *, older: OpBuilder, stash_type: int = 1
 ) -> ir.Value:
     # Below 27 half floats are widened to FLOAT, which is the default stash type.
     if stash_type != 1 and op.dtype(start) not in (_FLOAT, _DOUBLE) and op.dtype(start).is_floating_point():
         raise UnsupportedOpsetError("Range", op.opset, lowest=27, reason="a stash type other than FLOAT")
-    return op.Range(start, limit, delta)
+    return older.Range(start, limit, delta)
 
 
 @adapter("Range", below=11)
 def range_(op: OpBuilder, start: ir.Value, limit: ir.Value, delta: ir.Value) -> ir.Value:
-    newest, dtype = op.newest, op.dtype(start)
+    dtype = op.dtype(start)
     first, step = op.static(start), op.static(delta)
     count = limit
     if first is None or first != 0:
-        count = newest.Sub(limit, start)
+        count = op.Sub(limit, start)
     if step is None or step != 1:
-        count = _ceil_div(newest, count, delta)
+        count = _ceil_div(op, count, delta)
     elif dtype.is_floating_point():
-        count = newest.Ceil(count)
-    index = newest.cast(_count_up(newest, newest.cast(count, _INT64)), dtype)
-    return newest.Add(start, newest.Mul(index, delta))
+        count = op.Ceil(count)
+    index = op.cast(_count_up(op, op.cast(count, _INT64)), dtype)
+    return op.Add(start, op.Mul(index, delta))
 
 
 def _ceil_div(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -89,31 +89,31 @@ def _count_up(op: OpBuilder, count: ir.Value) -> ir.Value:
 
 
 @adapter("EyeLike", below=22)
-def eye_like_of_bfloat16(op: OpBuilder, input: ir.Value, *, dtype: int | None = None, k: int = 0) -> ir.Value:
+def eye_like_of_bfloat16(
+    op: OpBuilder, input: ir.Value, *, older: OpBuilder, dtype: int | None = None, k: int = 0
+) -> ir.Value:
     target = ir.DataType(dtype) if dtype else op.dtype(input)
     if target != ir.DataType.BFLOAT16:
-        return op.EyeLike(input, dtype=dtype, k=k)
-    return op.newest.cast(op.EyeLike(input, dtype=int(_FLOAT), k=k), target)
+        return older.EyeLike(input, dtype=dtype, k=k)
+    return op.cast(older.EyeLike(input, dtype=int(_FLOAT), k=k), target)
 
 
 @adapter("EyeLike", below=9)
 def eye_like(op: OpBuilder, input: ir.Value, *, dtype: int | None = None, k: int = 0) -> ir.Value:
-    newest = op.newest
     rows, columns = dim_sizes(op, input, "EyeLike", 9)
-    row = newest.Unsqueeze(arange(op, rows), [1])
-    diagonal = newest.Equal(newest.Add(row, k), newest.Unsqueeze(arange(op, columns), [0]))
-    return newest.cast(diagonal, ir.DataType(dtype) if dtype else op.dtype(input))
+    row = op.Unsqueeze(arange(op, rows), [1])
+    diagonal = op.Equal(op.Add(row, k), op.Unsqueeze(arange(op, columns), [0]))
+    return op.cast(diagonal, ir.DataType(dtype) if dtype else op.dtype(input))
 
 
 @adapter("Trilu", below=14)
 def trilu(op: OpBuilder, input: ir.Value, k: ir.Value | None = None, *, upper: int = 1) -> ir.Value:
-    newest = op.newest
-    rows, columns = (newest.size(input, axis) for axis in (-2, -1))
-    row, column = newest.Unsqueeze(arange(op, rows), [1]), newest.Unsqueeze(arange(op, columns), [0])
+    rows, columns = (op.size(input, axis) for axis in (-2, -1))
+    row, column = op.Unsqueeze(arange(op, rows), [1]), op.Unsqueeze(arange(op, columns), [0])
     if k is not None:
-        row = newest.Add(row, k if dims_of(k) == () else newest.Reshape(k, []))
-    kept = newest.GreaterOrEqual(column, row) if upper else newest.LessOrEqual(column, row)
-    return newest.Where(kept, input, newest.constant(0, op.dtype(input)))
+        row = op.Add(row, k if dims_of(k) == () else op.Reshape(k, []))
+    kept = op.GreaterOrEqual(column, row) if upper else op.LessOrEqual(column, row)
+    return op.Where(kept, input, op.constant(0, op.dtype(input)))
 
 
 # ---- running sums and products
@@ -176,10 +176,10 @@ def _scan_loop(
 @adapter("CumSum", below=11)
 def cum_sum(op: OpBuilder, x: ir.Value, axis: ir.Value, *, exclusive: int = 0, reverse: int = 0) -> ir.Value:
     along = _axis_of(op, axis, x, "CumSum", 11)
-    return _scan(op.newest, x, along, "Add", 0, exclusive, reverse)
+    return _scan(op, x, along, "Add", 0, exclusive, reverse)
 
 
 @adapter("CumProd", below=26)
 def cum_prod(op: OpBuilder, x: ir.Value, axis: ir.Value, *, exclusive: int = 0, reverse: int = 0) -> ir.Value:
     along = _axis_of(op, axis, x, "CumProd", 26)
-    return _scan(op.newest, x, along, "Mul", 1, exclusive, reverse)
+    return _scan(op, x, along, "Mul", 1, exclusive, reverse)

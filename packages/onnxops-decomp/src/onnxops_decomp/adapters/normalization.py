@@ -31,16 +31,16 @@ def layer_normalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
     _outputs: int = 1,
-) -> tuple[ir.Value, ...]:
+) -> ir.Value | tuple[ir.Value, ...]:
     rank = op.rank(X)
     axes = list(range(axis % rank, rank))
     wide = _stash(op, X, stash_type)
-    mean = op.ReduceMean(wide, axes=axes)
+    mean = op.ReduceMean(wide, axes)
     centered = op.Sub(wide, mean)
-    deviation = op.Sqrt(op.Add(op.ReduceMean(op.Mul(centered, centered), axes=axes), epsilon))
+    deviation = op.Sqrt(op.Add(op.ReduceMean(op.Mul(centered, centered), axes), epsilon))
     result = op.Mul(op.cast(op.Div(centered, deviation), op.dtype(X)), Scale)
     result = result if B is None else op.Add(result, B)
-    return result if _outputs == 1 else (result, mean, op.Reciprocal(deviation))[:_outputs]  # type: ignore[return-value]
+    return result if _outputs == 1 else (result, mean, op.Reciprocal(deviation))[:_outputs]
 
 
 @adapter("RMSNormalization", below=23)
@@ -83,7 +83,7 @@ def group_normalization(
     length = math.prod(rest) // num_groups if len(rest) == rank - 1 else -1
     grouped = op.reshape(wide, [sizes[0], num_groups, length])
     if dtype == ir.DataType.DOUBLE and not op.takes_doubles("InstanceNormalization"):
-        normalized = _standardized(op.newest, grouped, epsilon)
+        normalized = _standardized(op, grouped, epsilon)
     else:
         normalized = op.InstanceNormalization(grouped, ones, zeros, epsilon=epsilon)
     normalized = op.reshape(normalized, sizes)

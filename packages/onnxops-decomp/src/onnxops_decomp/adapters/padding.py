@@ -24,10 +24,11 @@ def pad_without_wrap(
     constant_value: ir.Value | None = None,
     axes: ir.Value | None = None,
     *,
+    older: OpBuilder,
     mode: str = "constant",
 ) -> ir.Value:
     if mode != "wrap":
-        return op.Pad(data, pads, constant_value, axes, mode=mode)
+        return older.Pad(data, pads, constant_value, axes, mode=mode)
     over = static_ints(op, axes, "Pad", "axes", 19)
     if over is None:
         over = list(range(rank_of(op, data, "Pad", 19)))
@@ -45,6 +46,7 @@ def pad_of_all_axes(
     constant_value: ir.Value | None = None,
     axes: ir.Value | None = None,
     *,
+    older: OpBuilder,
     mode: str = "constant",
 ) -> ir.Value:
     over = static_ints(op, axes, "Pad", "axes", 18)
@@ -52,10 +54,10 @@ def pad_of_all_axes(
         rank = rank_of(op, data, "Pad", 18)
         place = {axis % rank: position for position, axis in enumerate(over)}
         amounts = _amounts(op, pads, len(over))
-        pads = op.newest.vector(
+        pads = op.vector(
             [amounts[place[axis] + side] if axis in place else 0 for side in (0, len(over)) for axis in range(rank)]
         )
-    return op.Pad(data, pads, constant_value, mode=mode)
+    return older.Pad(data, pads, constant_value, mode=mode)
 
 
 @adapter("Pad", below=11)
@@ -65,13 +67,14 @@ def pad_with_attributes(
     pads: ir.Value,
     constant_value: ir.Value | None = None,
     *,
+    older: OpBuilder,
     mode: str = "constant",
 ) -> ir.Value:
     amounts = static_ints(op, pads, "Pad", "pads", 11) or []
     dtype = op.dtype(data)
     fill = np.zeros((), dtype.numpy()) if constant_value is None else op.static(constant_value)
     if dtype.is_floating_point() and fill is not None and _is_float32(fill):
-        return op.Pad(data, pads=amounts, value=float(fill.item()), mode=mode)
+        return older.Pad(data, pads=amounts, value=float(fill.item()), mode=mode)
     return _pad_axis_by_axis(op, data, amounts, constant_value, mode)
 
 
@@ -85,7 +88,6 @@ def _pad_axis_by_axis(
     op: OpBuilder, data: ir.Value, pads: list[int], constant_value: ir.Value | None, mode: str
 ) -> ir.Value:
     """Pad what the old operator does not take, by concatenating constants or gathering along each axis."""
-    newest = op.newest
     rank = len(pads) // 2
     fill = op.constant(0, op.dtype(data)) if constant_value is None else constant_value
     for axis in range(rank):
@@ -96,13 +98,13 @@ def _pad_axis_by_axis(
             data = _by_index(op, data, axis, before, after, mode)
             continue
         if before < 0 or after < 0:
-            data = newest.Slice(data, [max(-before, 0)], [min(after, 0) or 2**63 - 1], [axis])
+            data = op.Slice(data, [max(-before, 0)], [min(after, 0) or 2**63 - 1], [axis])
         blocks = []
         for amount in (before, after):
-            shape = newest.sizes(data)
+            shape = op.sizes(data)
             shape[axis] = max(amount, 0)
-            blocks.append(newest.expand(fill, shape) if amount > 0 else None)
-        data = newest.Concat(*(b for b in (blocks[0], data, blocks[1]) if b is not None), axis=axis)
+            blocks.append(op.expand(fill, shape) if amount > 0 else None)
+        data = op.Concat(*(b for b in (blocks[0], data, blocks[1]) if b is not None), axis=axis)
     return data
 
 
@@ -111,30 +113,28 @@ def _amounts(op: OpBuilder, pads: ir.Value, axes: int) -> list[Size]:
     static = op.static(pads)
     if static is not None:
         return [int(amount) for amount in static]
-    newest = op.newest
-    return [newest.as_size(newest.Slice(pads, [i], [i + 1], [0])) for i in range(2 * axes)]
+    return [op.as_size(op.Slice(pads, [i], [i + 1], [0])) for i in range(2 * axes)]
 
 
 def _by_index(op: OpBuilder, data: ir.Value, axis: int, before: Size, after: Size, mode: str) -> ir.Value:
     """Pad one axis by gathering the elements that the mode repeats."""
     if before == 0 and after == 0:
         return data
-    newest = op.newest
     # Negative amounts are taken away first; what is left is continued.
-    first = newest.size_max(newest.size_sub(0, before), 0)
-    last = newest.size_max(newest.size_sub(0, after), 0)
-    size = newest.size_sub(newest.size_sub(newest.size(data, axis), first), last)
-    added, more = newest.size_max(before, 0), newest.size_max(after, 0)
-    positions = newest.Sub(arange(op, newest.size_add(newest.size_add(size, added), more)), added)
+    first = op.size_max(op.size_sub(0, before), 0)
+    last = op.size_max(op.size_sub(0, after), 0)
+    size = op.size_sub(op.size_sub(op.size(data, axis), first), last)
+    added, more = op.size_max(before, 0), op.size_max(after, 0)
+    positions = op.Sub(arange(op, op.size_add(op.size_add(size, added), more)), added)
     if mode == "wrap":
-        index = newest.Mod(positions, size)
+        index = op.Mod(positions, size)
     elif mode == "edge":
-        index = newest.Min(newest.Max(positions, 0), newest.size_sub(size, 1))
+        index = op.Min(op.Max(positions, 0), op.size_sub(size, 1))
     elif mode == "reflect":
         # A triangle wave of period 2 * (size - 1): |((p + size - 1) mod period) - (size - 1)| walks back from the end.
-        last = newest.size_sub(size, 1)
-        period = newest.size_max(newest.size_mul(last, 2), 1)
-        index = newest.Sub(last, newest.Abs(newest.Sub(newest.Mod(positions, period), last)))
+        last = op.size_sub(size, 1)
+        period = op.size_max(op.size_mul(last, 2), 1)
+        index = op.Sub(last, op.Abs(op.Sub(op.Mod(positions, period), last)))
     else:
         raise UnsupportedOpsetError("Pad", op.opset, lowest=19, reason=f"mode {mode!r}")
-    return newest.Gather(data, newest.Add(index, first), axis=axis)
+    return op.Gather(data, op.Add(index, first), axis=axis)

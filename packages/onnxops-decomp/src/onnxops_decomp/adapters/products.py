@@ -18,13 +18,12 @@ _T = ir.DataType
 
 
 @adapter("MatMul", below=9)
-def matmul_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+def matmul_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value, *, older: OpBuilder) -> ir.Value:
     if op.dtype(a).is_floating_point():
-        return op.MatMul(a, b)
-    newest = op.newest
+        return older.MatMul(a, b)
     ranks = rank_of(op, a, "MatMul", 9), rank_of(op, b, "MatMul", 9)
-    left = newest.Unsqueeze(a, [0]) if ranks[0] == 1 else a
-    right = newest.Unsqueeze(b, [1]) if ranks[1] == 1 else b
+    left = op.Unsqueeze(a, [0]) if ranks[0] == 1 else a
+    right = op.Unsqueeze(b, [1]) if ranks[1] == 1 else b
 
     columns, rows = max(ranks[0], 2) - 1, max(ranks[1], 2) - 2
 
@@ -33,10 +32,10 @@ def matmul_of_integers(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
         return body.Add(state, body.Mul(column, row))
 
     # Term after term, because runtimes add up integers as doubles. There may be none.
-    nothing = newest.Mul(newest.Mul(newest.ReduceSum(left, [columns]), newest.ReduceSum(right, [rows])), 0)
-    total = repeat_one(op, nothing, newest.size(left, columns), step)
+    nothing = op.Mul(op.Mul(op.ReduceSum(left, [columns]), op.ReduceSum(right, [rows])), 0)
+    total = repeat_one(op, nothing, op.size(left, columns), step)
     gone = [axis for axis, rank in ((-2, ranks[0]), (-1, ranks[1])) if rank == 1]
-    return newest.Squeeze(total, gone) if gone else total
+    return op.Squeeze(total, gone) if gone else total
 
 
 @adapter("MatMulInteger", below=10)
@@ -47,15 +46,14 @@ def matmul_integer(
     a_zero_point: ir.Value | None = None,
     b_zero_point: ir.Value | None = None,
 ) -> ir.Value:
-    newest = op.newest
-    left, right = newest.cast(a, _T.INT32), newest.cast(b, _T.INT32)
+    left, right = op.cast(a, _T.INT32), op.cast(b, _T.INT32)
     if a_zero_point is not None:
-        zero = newest.cast(a_zero_point, _T.INT32)
+        zero = op.cast(a_zero_point, _T.INT32)
         # One zero point for each row.
-        left = newest.Sub(left, newest.Unsqueeze(zero, [-1]) if op.rank(zero) == 1 else zero)
+        left = op.Sub(left, op.Unsqueeze(zero, [-1]) if op.rank(zero) == 1 else zero)
     if b_zero_point is not None:
-        right = newest.Sub(right, newest.cast(b_zero_point, _T.INT32))
-    return newest.MatMul(left, right)
+        right = op.Sub(right, op.cast(b_zero_point, _T.INT32))
+    return op.MatMul(left, right)
 
 
 adapter("Einsum", below=12)(einsum)

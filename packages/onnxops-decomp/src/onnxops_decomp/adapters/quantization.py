@@ -35,12 +35,13 @@ def quantize_linear_of_one_dtype(
     y_scale: ir.Value,
     y_zero_point: ir.Value | None = None,
     *,
+    older: OpBuilder,
     precision: int = 0,
     **options: int,
 ) -> ir.Value:
     dtype = ir.DataType(precision) if precision else op.dtype(y_scale)  # in which the newest form divides
-    x, y_scale = (op.newest.cast(value, dtype) for value in (x, y_scale))
-    return op.QuantizeLinear(x, y_scale, y_zero_point, **options)
+    x, y_scale = (op.cast(value, dtype) for value in (x, y_scale))
+    return older.QuantizeLinear(x, y_scale, y_zero_point, **options)
 
 
 @adapter("QuantizeLinear", below=21)
@@ -50,6 +51,7 @@ def quantize_linear(
     y_scale: ir.Value,
     y_zero_point: ir.Value | None = None,
     *,
+    older: OpBuilder,
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
@@ -59,22 +61,20 @@ def quantize_linear(
     bounds = integer_range(dtype)
     fits = dtype in _BYTES or (bounds is None and op.opset >= 19)
     if not block_size and fits and (op.opset >= 13 or (op.opset >= 10 and op.rank(y_scale) == 0)):
-        newest = op.newest
-        x, y_scale = (newest.cast(value, _FLOAT) if op.opset < 19 else value for value in (x, y_scale))
+        x, y_scale = (op.cast(value, _FLOAT) if op.opset < 19 else value for value in (x, y_scale))
         options = {"axis": axis} if op.opset >= 13 and op.rank(y_scale) == 1 else {}
         options |= {"saturate": saturate} if op.opset >= 19 else {}
-        zero_point = newest.constant(0, dtype) if y_zero_point is None else y_zero_point
+        zero_point = op.constant(0, dtype) if y_zero_point is None else y_zero_point
         if y_zero_point is None and "axis" in options:
-            zero_point = newest.expand(newest.Unsqueeze(zero_point, [0]), newest.sizes(y_scale))
-        return op.QuantizeLinear(x, y_scale, zero_point, **options)
+            zero_point = op.expand(op.Unsqueeze(zero_point, [0]), op.sizes(y_scale))
+        return older.QuantizeLinear(x, y_scale, zero_point, **options)
     if bounds is None:
         raise UnsupportedOpsetError("QuantizeLinear", op.opset, lowest=19, reason=f"quantization to {dtype.name}")
-    newest = op.newest
-    scale = aligned(newest, _blocks(newest, y_scale, axis, block_size), op.rank(x), axis)
+    scale = aligned(op, _blocks(op, y_scale, axis, block_size), op.rank(x), axis)
     zero = y_zero_point
     if zero is not None:
-        zero = aligned(newest, _blocks(newest, zero, axis, block_size), op.rank(x), axis)
-    return quantized(newest, x, newest.cast(scale, op.dtype(x)), zero, *bounds, dtype)
+        zero = aligned(op, _blocks(op, zero, axis, block_size), op.rank(x), axis)
+    return quantized(op, x, op.cast(scale, op.dtype(x)), zero, *bounds, dtype)
 
 
 @adapter("DequantizeLinear", below=21)
@@ -84,22 +84,22 @@ def dequantize_linear(
     x_scale: ir.Value,
     x_zero_point: ir.Value | None = None,
     *,
+    older: OpBuilder,
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> ir.Value:
     dtype = op.dtype(x)
-    newest = op.newest
     wanted = ir.DataType(output_dtype) if output_dtype else op.dtype(x_scale)
     fits = dtype in (*_BYTES, ir.DataType.INT32) or (integer_range(dtype) is None and op.opset >= 19)
     if not block_size and fits and (op.opset >= 13 or (op.opset >= 10 and op.rank(x_scale) == 0)):
-        scale = newest.cast(x_scale, _FLOAT) if op.opset < 19 else x_scale
+        scale = op.cast(x_scale, _FLOAT) if op.opset < 19 else x_scale
         options = {"axis": axis} if op.opset >= 13 and op.rank(x_scale) == 1 else {}
-        return newest.cast(op.DequantizeLinear(x, scale, x_zero_point, **options), wanted)
+        return op.cast(older.DequantizeLinear(x, scale, x_zero_point, **options), wanted)
     if integer_range(dtype) is None:
         raise UnsupportedOpsetError("DequantizeLinear", op.opset, lowest=19, reason=f"quantization from {dtype.name}")
-    scale = aligned(newest, _blocks(newest, x_scale, axis, block_size), op.rank(x), axis)
+    scale = aligned(op, _blocks(op, x_scale, axis, block_size), op.rank(x), axis)
     zero = x_zero_point
     if zero is not None:
-        zero = aligned(newest, _blocks(newest, zero, axis, block_size), op.rank(x), axis)
-    return newest.cast(dequantized(newest, x, scale, zero), wanted)
+        zero = aligned(op, _blocks(op, zero, axis, block_size), op.rank(x), axis)
+    return op.cast(dequantized(op, x, scale, zero), wanted)

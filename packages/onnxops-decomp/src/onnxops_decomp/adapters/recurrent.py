@@ -17,18 +17,18 @@ _STATES = (5, 6)
 
 def _with_the_sequence_in_front(op_type: str) -> Adapter:
     def function(
-        op: OpBuilder, *inputs: ir.Value | None, layout: int = 0, _outputs: int = 1, **attributes: Any
+        op: OpBuilder, *inputs: ir.Value | None, older: OpBuilder, layout: int = 0, _outputs: int = 1, **attributes: Any
     ) -> tuple[ir.Value, ...]:
         if not layout:
-            return op.emit_many(op_type, _outputs, *inputs, **attributes)
-        newest, given = op.newest, list(inputs)
+            return older.emit_many(op_type, _outputs, *inputs, **attributes)
+        given = list(inputs)
         for place in (0, *_STATES):
             if place < len(given) and given[place] is not None:
-                given[place] = newest.Transpose(given[place], perm=_FRONT)
-        whole, *last = op.emit_many(op_type, _outputs, *given, **attributes)
+                given[place] = op.Transpose(given[place], perm=_FRONT)
+        whole, *last = older.emit_many(op_type, _outputs, *given, **attributes)
         # From (length, directions, batch, hidden), and from (directions, batch, hidden).
-        turned = newest.Transpose(whole, perm=[2, 0, 1, 3])
-        return (turned, *(newest.Transpose(state, perm=_FRONT) for state in last))
+        turned = op.Transpose(whole, perm=[2, 0, 1, 3])
+        return (turned, *(op.Transpose(state, perm=_FRONT) for state in last))
 
     return function
 

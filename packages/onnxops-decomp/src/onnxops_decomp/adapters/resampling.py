@@ -27,6 +27,7 @@ def resize_without_symmetry(
     scales: ir.Value | None = None,
     sizes: ir.Value | None = None,
     *,
+    older: OpBuilder,
     coordinate_transformation_mode: str = "half_pixel",
     **attributes: Any,
 ) -> ir.Value:
@@ -35,7 +36,9 @@ def resize_without_symmetry(
         if not whole and not _gives_whole_sizes(op, X, scales, attributes.get("axes")):
             raise UnsupportedOpsetError("Resize", op.opset, lowest=19, reason="half_pixel_symmetric")
         coordinate_transformation_mode = "half_pixel"
-    return op.Resize(X, roi, scales, sizes, coordinate_transformation_mode=coordinate_transformation_mode, **attributes)
+    return older.Resize(
+        X, roi, scales, sizes, coordinate_transformation_mode=coordinate_transformation_mode, **attributes
+    )
 
 
 def _gives_whole_sizes(op: OpBuilder, X: ir.Value, scales: ir.Value | None, axes: Sequence[int] | None) -> bool:
@@ -43,7 +46,7 @@ def _gives_whole_sizes(op: OpBuilder, X: ir.Value, scales: ir.Value | None, axes
     numbers = None if scales is None else op.static(scales)
     if numbers is None:
         return False
-    sizes = [op.newest.size(X, axis) for axis in axes or range(op.rank(X))]
+    sizes = [op.size(X, axis) for axis in axes or range(op.rank(X))]
     products = [
         float(number) * (size if isinstance(size, int) else 1) for size, number in zip(sizes, numbers, strict=True)
     ]
@@ -58,6 +61,7 @@ def resize_without_axes(
     scales: ir.Value | None = None,
     sizes: ir.Value | None = None,
     *,
+    older: OpBuilder,
     axes: Sequence[int] | None = None,
     antialias: int = 0,
     keep_aspect_ratio_policy: str = "stretch",
@@ -88,9 +92,9 @@ def resize_without_axes(
             ]
             roi = op.constant([*whole[0], *whole[1]], _FLOAT)
         if sizes is not None:
-            counts = _elements(op.newest, sizes, len(wanted))
+            counts = _elements(op, sizes, len(wanted))
             sizes = op.vector([counts[wanted[axis]] if axis in wanted else op.size(X, axis) for axis in range(rank)])
-    return op.Resize(X, roi, scales, sizes, **attributes)
+    return older.Resize(X, roi, scales, sizes, **attributes)
 
 
 def _elements(op: OpBuilder, vector: ir.Value, count: int) -> list[Size]:
@@ -107,10 +111,12 @@ def resize_with_all_inputs(
     roi: ir.Value | None = None,
     scales: ir.Value | None = None,
     sizes: ir.Value | None = None,
+    *,
+    older: OpBuilder,
     **attributes: Any,
 ) -> ir.Value:
     nothing = op.constant([], _FLOAT)
-    return op.Resize(X, roi or nothing, scales or nothing, sizes, **attributes)
+    return older.Resize(X, roi or nothing, scales or nothing, sizes, **attributes)
 
 
 # Where the samples lie.
@@ -164,33 +170,32 @@ def _composed(
     exclude_outside: int = 0,
     extrapolation_value: float = 0.0,
 ) -> ir.Value:
-    newest = op.newest
     if coordinate_transformation_mode not in _COMPOSED or bool(exclude_outside) != antialias:
         _refuse(op, f"{mode}, {coordinate_transformation_mode}, {nearest_mode}", 18 if antialias else 11)
     targets = list(range(op.rank(X))) if axes is None else list(axes)
     numbers = None if scales is None else op.static(scales)
     if sizes is None and numbers is None:
         raise UnsupportedOpsetError("Resize", op.opset, lowest=11, reason="scales that only the runtime knows")
-    counts = [] if sizes is None else _elements(newest, sizes, len(targets))
+    counts = [] if sizes is None else _elements(op, sizes, len(targets))
     result, dtype = X, position_dtype(X, mode)
     aligned = coordinate_transformation_mode == "align_corners"
     for position, axis in enumerate(targets):
-        size = newest.size(X, axis)
+        size = op.size(X, axis)
         if sizes is None:
             assert numbers is not None
             # What the user wrote, before single precision rounded it.
             scale = float(str(numbers[position]))
-            count = resampled_size(newest, size, scale)
-            ratio: Ratio = axis_ratio(newest, size, count, align_corners=True, dtype=dtype) if aligned else 1 / scale
+            count = resampled_size(op, size, scale)
+            ratio: Ratio = axis_ratio(op, size, count, align_corners=True, dtype=dtype) if aligned else 1 / scale
             if scale == 1.0:
                 continue
         else:
             count = counts[position]
-            if newest.dim(count) == newest.dim(size) and isinstance(count, int):
+            if op.dim(count) == op.dim(size) and isinstance(count, int):
                 continue
-            ratio = axis_ratio(newest, size, count, align_corners=aligned, dtype=dtype)
+            ratio = axis_ratio(op, size, count, align_corners=aligned, dtype=dtype)
         result = resample(
-            newest,
+            op,
             result,
             axis,
             count,

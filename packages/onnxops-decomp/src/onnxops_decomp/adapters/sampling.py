@@ -172,15 +172,16 @@ def grid_sample_of_images(
     X: ir.Value,
     grid: ir.Value,
     *,
+    older: OpBuilder,
     align_corners: int = 0,
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> ir.Value:
     if op.rank(X) != 4 or op.dtype(X) == ir.DataType.DOUBLE:
         # Runtimes have the operator for doubles from opset 20 on.
-        return grid_sample(op.newest, X, grid, mode, padding_mode, align_corners)
+        return grid_sample(op, X, grid, mode, padding_mode, align_corners)
     old = _OLD_MODES.get(mode, mode)
-    return op.GridSample(X, grid, align_corners=align_corners, mode=old, padding_mode=padding_mode)
+    return older.GridSample(X, grid, align_corners=align_corners, mode=old, padding_mode=padding_mode)
 
 
 @adapter("GridSample", below=16)
@@ -193,21 +194,20 @@ def grid_sample_from_single_operators(
     mode: str = "bilinear",
     padding_mode: str = "zeros",
 ) -> ir.Value:
-    return grid_sample(op.newest, X, grid, _NEW_MODES.get(mode, mode), padding_mode, align_corners)
+    return grid_sample(op, X, grid, _NEW_MODES.get(mode, mode), padding_mode, align_corners)
 
 
 @adapter("AffineGrid", below=20)
 def affine_grid_from_single_operators(
     op: OpBuilder, theta: ir.Value, size: ir.Value, *, align_corners: int = 0
 ) -> ir.Value:
-    newest = op.newest
-    count = newest.size(theta, 1)
+    count = op.size(theta, 1)
     if not isinstance(count, int):
         raise UnsupportedOpsetError("AffineGrid", op.opset, lowest=20, reason="the rank of the grid is not known")
-    static = newest.static(size)
+    static = op.static(size)
     plane: list[Size]
     if static is not None:
         plane = [int(number) for number in static[2:]]
     else:
-        plane = [newest.as_size(newest.Slice(size, [2 + axis], [3 + axis])) for axis in range(count)]
-    return affine_grid(newest, theta, plane, align_corners)
+        plane = [op.as_size(op.Slice(size, [2 + axis], [3 + axis])) for axis in range(count)]
+    return affine_grid(op, theta, plane, align_corners)

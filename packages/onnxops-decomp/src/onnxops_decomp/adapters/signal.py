@@ -29,17 +29,26 @@ def dft_with_axis_attribute(
     dft_length: ir.Value | None = None,
     axis: ir.Value | None = None,
     *,
+    older: OpBuilder,
     inverse: int = 0,
     onesided: int = 0,
 ) -> ir.Value:
-    along = (static_ints(op, axis, "DFT", "an axis", 20) or [-2])[0]
     if inverse and onesided:
         # The older specification has no one-sided inverse.
-        signal: ir.Value = dft(op, input, dft_length, axis=along, inverse=inverse, onesided=onesided)
-        return signal
+        return inverse_of_half(op, input, dft_length, axis)
     rank = rank_of(op, input, "DFT", 20)
-    result: ir.Value = op.DFT(input, dft_length, axis=along % rank, inverse=inverse, onesided=onesided)
-    return result
+    return older.DFT(input, dft_length, axis=_axis(op, axis) % rank, inverse=inverse, onesided=onesided)
+
+
+def inverse_of_half(
+    op: OpBuilder, input: ir.Value, dft_length: ir.Value | None = None, axis: ir.Value | None = None
+) -> ir.Value:
+    """Return the real signal whose spectrum up to its middle is given."""
+    return dft(op, input, dft_length, axis=_axis(op, axis), inverse=1, onesided=1)
+
+
+def _axis(op: OpBuilder, axis: ir.Value | None) -> int:
+    return (static_ints(op, axis, "DFT", "an axis", 20) or [-2])[0]
 
 
 @adapter("DFT", below=17)
@@ -52,24 +61,23 @@ def dft(
     inverse: int = 0,
     onesided: int = 0,
 ) -> ir.Value:
-    newest = op.newest
     rank = rank_of(op, input, "DFT", 17)
     axis %= rank
     swap = [a for a in range(rank - 1) if a != axis] + [axis]
-    parts = [newest.Transpose(newest.Gather(input, part, axis=-1), perm=swap) for part in range(_parts(op, input))]
-    have = newest.size(input, axis)
+    parts = [op.Transpose(op.Gather(input, part, axis=-1), perm=swap) for part in range(_parts(op, input))]
+    have = op.size(input, axis)
     length: Size
     if dft_length is None:
-        length = newest.size_mul(newest.size_sub(have, 1), 2) if inverse and onesided else have
+        length = op.size_mul(op.size_sub(have, 1), 2) if inverse and onesided else have
     else:
-        length = newest.as_size(newest.Reshape(newest.cast(dft_length, _T.INT64), [1]))
-    half = newest.size_add(newest.size_floordiv(length, 2), 1)
+        length = op.as_size(op.Reshape(op.cast(dft_length, _T.INT64), [1]))
+    half = op.size_add(op.size_floordiv(length, 2), 1)
     used, made = (half, length) if inverse and onesided else (length, half if onesided else length)
-    parts = [_resized(newest, part, have, used) for part in parts]
-    real, imaginary = _transformed(newest, parts, length, used, made, inverse=bool(inverse), half=bool(onesided))
+    parts = [_resized(op, part, have, used) for part in parts]
+    real, imaginary = _transformed(op, parts, length, used, made, inverse=bool(inverse), half=bool(onesided))
     back = [swap.index(a) for a in range(rank - 1)]
     results = [real] if inverse and onesided else [real, imaginary]
-    return newest.Concat(*(newest.Unsqueeze(newest.Transpose(r, perm=back), [-1]) for r in results), axis=-1)
+    return op.Concat(*(op.Unsqueeze(op.Transpose(r, perm=back), [-1]) for r in results), axis=-1)
 
 
 def _parts(op: OpBuilder, input: ir.Value) -> int:
@@ -148,37 +156,35 @@ def stft(
     *,
     onesided: int = 1,
 ) -> ir.Value:
-    newest = op.newest
-    samples = newest.size(signal, 1)
+    samples = op.size(signal, 1)
     width: Size
     if frame_length is not None:
-        width = newest.as_size(newest.Reshape(newest.cast(frame_length, _T.INT64), [1]))
+        width = op.as_size(op.Reshape(op.cast(frame_length, _T.INT64), [1]))
     else:
-        width = samples if window is None else newest.size(window, 0)
-    step = newest.as_size(newest.Reshape(newest.cast(frame_step, _T.INT64), [1]))
-    frames = newest.size_add(newest.size_floordiv(newest.size_sub(samples, width), step), 1)
-    first = newest.Mul(arange(op, frames), step)
-    index = newest.Add(newest.Unsqueeze(first, [1]), newest.Unsqueeze(arange(op, width), [0]))
-    framed = newest.Gather(signal, index, axis=1)
+        width = samples if window is None else op.size(window, 0)
+    step = op.as_size(op.Reshape(op.cast(frame_step, _T.INT64), [1]))
+    frames = op.size_add(op.size_floordiv(op.size_sub(samples, width), step), 1)
+    first = op.Mul(arange(op, frames), step)
+    index = op.Add(op.Unsqueeze(first, [1]), op.Unsqueeze(arange(op, width), [0]))
+    framed = op.Gather(signal, index, axis=1)
     if window is not None:
-        framed = newest.Mul(framed, newest.Unsqueeze(window, [1]))
-    return newest.DFT(framed, None, -2, onesided=onesided)
+        framed = op.Mul(framed, op.Unsqueeze(window, [1]))
+    return op.DFT(framed, None, -2, onesided=onesided)
 
 
 def _window(*coefficients: float) -> Adapter:
     """Return a sum of cosines whose signs alternate."""
 
     def window(op: OpBuilder, size: ir.Value, *, periodic: int = 1, output_datatype: int = 1) -> ir.Value:
-        newest = op.newest
-        count = newest.as_size(newest.Reshape(newest.cast(size, _T.INT64), [1]))
-        period = count if periodic else newest.size_sub(count, 1)
-        divisor = newest.cast(period, _T.DOUBLE) if isinstance(period, ir.Value) else period
-        position = newest.cast(arange(op, count), _T.DOUBLE)
-        total = newest.constant(coefficients[0], _T.DOUBLE)
+        count = op.as_size(op.Reshape(op.cast(size, _T.INT64), [1]))
+        period = count if periodic else op.size_sub(count, 1)
+        divisor = op.cast(period, _T.DOUBLE) if isinstance(period, ir.Value) else period
+        position = op.cast(arange(op, count), _T.DOUBLE)
+        total = op.constant(coefficients[0], _T.DOUBLE)
         for order, coefficient in enumerate(coefficients[1:], 1):
-            cosine = newest.Cos(newest.Div(newest.Mul(position, 2 * math.pi * order), divisor))
-            total = newest.Add(total, newest.Mul(cosine, coefficient * (-1) ** order))
-        return newest.cast(total, ir.DataType(output_datatype))
+            cosine = op.Cos(op.Div(op.Mul(position, 2 * math.pi * order), divisor))
+            total = op.Add(total, op.Mul(cosine, coefficient * (-1) ** order))
+        return op.cast(total, ir.DataType(output_datatype))
 
     return window
 

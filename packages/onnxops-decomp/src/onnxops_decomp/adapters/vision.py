@@ -25,6 +25,7 @@ def roi_align_at_pixel_corners(
     rois: ir.Value,
     batch_indices: ir.Value,
     *,
+    older: OpBuilder,
     coordinate_transformation_mode: str = "half_pixel",
     mode: str = "avg",
     output_height: int = 1,
@@ -36,7 +37,7 @@ def roi_align_at_pixel_corners(
         raise UnsupportedOpsetError(
             "RoiAlign", op.opset, lowest=16, reason="regions aligned to pixel centers; aligned=False works below"
         )
-    return op.RoiAlign(
+    return older.RoiAlign(
         X,
         rois,
         batch_indices,
@@ -89,34 +90,32 @@ def deform_conv(
     pads: Sequence[int] = (0, 0, 0, 0),
     strides: Sequence[int] = (1, 1),
 ) -> ir.Value:
-    newest, dtype = op.newest, op.dtype(X)
-    kernel = list(kernel_shape or []) or [size for size in newest.sizes(W)[2:] if isinstance(size, int)]
+    dtype = op.dtype(X)
+    kernel = list(kernel_shape or []) or [size for size in op.sizes(W)[2:] if isinstance(size, int)]
     if op.rank(X) != 4 or len(kernel) != 2:
         raise UnsupportedOpsetError("DeformConv", op.opset, lowest=19, reason="only images with a static kernel")
-    batch, channels = newest.size(X, 0), newest.size(X, 1)
+    batch, channels = op.size(X, 0), op.size(X, 1)
     counts = [
-        _convolved_size(newest, newest.size(X, 2 + a), kernel[a], strides[a], pads[a] + pads[2 + a], dilations[a])
+        _convolved_size(op, op.size(X, 2 + a), kernel[a], strides[a], pads[a] + pads[2 + a], dilations[a])
         for a in (0, 1)
     ]
-    taps, merged = kernel[0] * kernel[1], newest.size_mul(batch, offset_group)
-    images = newest.reshape(X, [merged, newest.size_floordiv(channels, offset_group), *newest.sizes(X)[2:]])
-    shifts = newest.reshape(offset, [merged, taps, 2, *counts])
-    base = _kernel_positions(newest, counts, kernel, strides, pads, dilations, dtype)
-    samples = newest.size_mul(taps, *counts)
+    taps, merged = kernel[0] * kernel[1], op.size_mul(batch, offset_group)
+    images = op.reshape(X, [merged, op.size_floordiv(channels, offset_group), *op.sizes(X)[2:]])
+    shifts = op.reshape(offset, [merged, taps, 2, *counts])
+    base = _kernel_positions(op, counts, kernel, strides, pads, dilations, dtype)
+    samples = op.size_mul(taps, *counts)
     axes: list[list[Tap]] = []
     for a in (0, 1):
-        moved = newest.Add(newest.Gather(shifts, newest.constant(a), axis=2), base[a])
-        place = newest.reshape(moved, [merged, samples])
-        floor = newest.Floor(place)
-        fraction = newest.Sub(place, floor)
-        axes.append([(floor, newest.Sub(1.0, fraction)), (newest.Add(floor, 1.0), fraction)])
-    sampled = gathered_taps(newest, images, axes)
+        moved = op.Add(op.Gather(shifts, op.constant(a), axis=2), base[a])
+        place = op.reshape(moved, [merged, samples])
+        floor = op.Floor(place)
+        fraction = op.Sub(place, floor)
+        axes.append([(floor, op.Sub(1.0, fraction)), (op.Add(floor, 1.0), fraction)])
+    sampled = gathered_taps(op, images, axes)
     if mask is not None:
-        sampled = newest.Mul(sampled, newest.reshape(mask, [merged, 1, samples]))
-    inner = newest.size_mul(newest.size_floordiv(channels, group), taps)
-    columns = newest.reshape(sampled, [batch, group, inner, newest.size_mul(*counts)])
-    out = newest.size_floordiv(newest.size(W, 0), group)
-    result = newest.reshape(
-        newest.MatMul(newest.reshape(W, [group, out, inner]), columns), [batch, newest.size(W, 0), *counts]
-    )
-    return result if B is None else newest.Add(result, newest.Unsqueeze(B, [1, 2]))
+        sampled = op.Mul(sampled, op.reshape(mask, [merged, 1, samples]))
+    inner = op.size_mul(op.size_floordiv(channels, group), taps)
+    columns = op.reshape(sampled, [batch, group, inner, op.size_mul(*counts)])
+    out = op.size_floordiv(op.size(W, 0), group)
+    result = op.reshape(op.MatMul(op.reshape(W, [group, out, inner]), columns), [batch, op.size(W, 0), *counts])
+    return result if B is None else op.Add(result, op.Unsqueeze(B, [1, 2]))

@@ -28,7 +28,7 @@ class _Windows:
     """
 
     def __init__(self, op: OpBuilder, op_type: str, lowest: int, x: ir.Value, attributes: dict[str, object]) -> None:
-        self.op = op.newest
+        self.op = op
         self.kernel: Ints = attributes["kernel_shape"]  # type: ignore[assignment]
         rank = len(self.kernel)
         self.strides: Ints = attributes.get("strides") or [1] * rank  # type: ignore[assignment]
@@ -126,24 +126,36 @@ def _average(
 ) -> ir.Value:
     windows = _Windows(op, "AveragePool", lowest, x, attributes)
     count = windows.counts(op.dtype(x), include_pads=bool(count_include_pad))
-    return op.newest.Div(windows.total(x), count)
+    return op.Div(windows.total(x), count)
 
 
 @adapter("AveragePool", below=19)
 def average_pool_with_dilations(
-    op: OpBuilder, x: ir.Value, *, dilations: Ints | None = None, count_include_pad: int = 0, **attributes: object
+    op: OpBuilder,
+    x: ir.Value,
+    *,
+    older: OpBuilder,
+    dilations: Ints | None = None,
+    count_include_pad: int = 0,
+    **attributes: object,
 ) -> ir.Value:
     if _plain(dilations):
-        return op.AveragePool(x, count_include_pad=count_include_pad, **attributes)
+        return older.AveragePool(x, count_include_pad=count_include_pad, **attributes)
     return _average(op, x, 19, count_include_pad, {**attributes, "dilations": dilations})
 
 
 @adapter("AveragePool", below=10)
 def average_pool_with_ceil_mode(
-    op: OpBuilder, x: ir.Value, *, ceil_mode: int = 0, count_include_pad: int = 0, **attributes: object
+    op: OpBuilder,
+    x: ir.Value,
+    *,
+    older: OpBuilder,
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    **attributes: object,
 ) -> ir.Value:
     if not ceil_mode:
-        return op.AveragePool(x, count_include_pad=count_include_pad, **attributes)
+        return older.AveragePool(x, count_include_pad=count_include_pad, **attributes)
     return _average(op, x, 10, count_include_pad, {**attributes, "ceil_mode": 1})
 
 
@@ -152,29 +164,36 @@ def max_pool(
     op: OpBuilder,
     x: ir.Value,
     *,
+    older: OpBuilder,
     dilations: Ints | None = None,
     ceil_mode: int = 0,
     _outputs: int = 1,
     **attributes: object,
-) -> Sequence[ir.Value]:
+) -> ir.Value | tuple[ir.Value, ...]:
     if _plain(dilations) and not ceil_mode:
-        return op.emit_many("MaxPool", _outputs, x, **attributes)
+        return older.emit_many("MaxPool", _outputs, x, **attributes)
     if _outputs > 1:
         raise UnsupportedOpsetError("MaxPool", op.opset, lowest=10, reason="indices with dilations or ceil_mode")
     windows = _Windows(op, "MaxPool", 10, x, _given(**attributes, dilations=dilations, ceil_mode=ceil_mode))
-    return [op.newest.Max(*windows.elements(windows.padded(x, -math.inf)))]
+    return op.Max(*windows.elements(windows.padded(x, -math.inf)))
 
 
 @adapter("LpPool", below=18)
 def lp_pool(
-    op: OpBuilder, x: ir.Value, *, p: int = 2, dilations: Ints | None = None, ceil_mode: int = 0, **attributes: object
+    op: OpBuilder,
+    x: ir.Value,
+    *,
+    older: OpBuilder,
+    p: int = 2,
+    dilations: Ints | None = None,
+    ceil_mode: int = 0,
+    **attributes: object,
 ) -> ir.Value:
     if _plain(dilations) and not ceil_mode:
-        return op.LpPool(x, p=p, **attributes)
-    newest = op.newest
+        return older.LpPool(x, p=p, **attributes)
     windows = _Windows(op, "LpPool", 18, x, _given(**attributes, dilations=dilations, ceil_mode=ceil_mode))
-    power = newest.constant(p, op.dtype(x))
-    return newest.Pow(windows.total(newest.Pow(newest.Abs(x), power)), newest.Reciprocal(power))
+    power = op.constant(p, op.dtype(x))
+    return op.Pow(windows.total(op.Pow(op.Abs(x), power)), op.Reciprocal(power))
 
 
 # ---- Col2Im
@@ -191,33 +210,32 @@ def col2im(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> ir.Value:
-    newest = op.newest
     block = static_ints(op, block_shape, "Col2Im", "a block shape", 18) or []
     rank = len(block)
     dilations, strides, pads = dilations or [1] * rank, strides or [1] * rank, pads or [0] * (2 * rank)
-    image = [newest.as_size(newest.Slice(image_shape, [i], [i + 1], [0])) for i in range(rank)]
-    whole = [newest.size_add(size, pads[i] + pads[i + rank]) for i, size in enumerate(image)]
+    image = [op.as_size(op.Slice(image_shape, [i], [i + 1], [0])) for i in range(rank)]
+    whole = [op.size_add(size, pads[i] + pads[i + rank]) for i, size in enumerate(image)]
     counts = [
-        newest.size_add(newest.size_floordiv(newest.size_sub(size, (b - 1) * d + 1), s), 1)
+        op.size_add(op.size_floordiv(op.size_sub(size, (b - 1) * d + 1), s), 1)
         for size, b, d, s in zip(whole, block, dilations, strides, strict=True)
     ]
-    batch, columns = newest.size(input, 0), newest.size(input, 1)
-    channels = newest.size_floordiv(columns, math.prod(block))
-    blocks = newest.reshape(input, [batch, channels, math.prod(block), *counts])
+    batch, columns = op.size(input, 0), op.size(input, 1)
+    channels = op.size_floordiv(columns, math.prod(block))
+    blocks = op.reshape(input, [batch, channels, math.prod(block), *counts])
     total: ir.Value | None = None
     for number, place in enumerate(itertools.product(*map(range, block))):
-        part = newest.Squeeze(newest.Slice(blocks, [number], [number + 1], [2]), [2])
-        part = _spread(newest, part, [batch, channels, *counts], strides)
+        part = op.Squeeze(op.Slice(blocks, [number], [number + 1], [2]), [2])
+        part = _spread(op, part, [batch, channels, *counts], strides)
         before: list[Size] = [o * d for o, d in zip(place, dilations, strict=True)]
         after = [
-            newest.size_sub(newest.size_sub(size, start), newest.size_mul(count, stride))
+            op.size_sub(op.size_sub(size, start), op.size_mul(count, stride))
             for size, start, count, stride in zip(whole, before, counts, strides, strict=True)
         ]
-        part = newest.Pad(part, newest.vector([*before, *after]), None, list(range(2, 2 + rank)))
-        total = part if total is None else newest.Add(total, part)
+        part = op.Pad(part, op.vector([*before, *after]), None, list(range(2, 2 + rank)))
+        total = part if total is None else op.Add(total, part)
     assert total is not None
-    ends = [newest.size_sub(size, pads[i + rank]) for i, size in enumerate(whole)]
-    return newest.Slice(total, list(pads[:rank]), newest.vector(ends), list(range(2, 2 + rank)))
+    ends = [op.size_sub(size, pads[i + rank]) for i, size in enumerate(whole)]
+    return op.Slice(total, list(pads[:rank]), op.vector(ends), list(range(2, 2 + rank)))
 
 
 def _spread(op: OpBuilder, x: ir.Value, sizes: list[Size], strides: Ints) -> ir.Value:

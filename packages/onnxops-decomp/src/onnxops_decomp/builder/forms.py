@@ -1,10 +1,11 @@
 """How an operator of a newer opset is written in an older one.
 
-An adapter belongs to one change of one operator: ``@adapter("ReduceMean", below=18)`` is what opset 18 changed. It gets
-a builder that speaks the dialect just below the change, so older changes apply on top of it by themselves::
+An adapter belongs to one change of one operator: ``@adapter("ReduceMean", below=18)`` is what opset 18 changed. It
+writes with ``op`` like a lowering. The call that needs the form before the change is one of ``older``, a builder that
+speaks the dialect just below it, so older changes apply on top by themselves::
 
     @adapter("ReduceMean", below=18)
-    def reduce_mean(op, data, axes=None, *, keepdims=1, noop_with_empty_axes=0): ...
+    def reduce_mean(op, data, axes=None, *, older, keepdims=1, noop_with_empty_axes=0): ...
 
 A change that only widened the allowed dtypes needs no adapter: the builder casts where the older form lacks a dtype.
 """
@@ -12,19 +13,21 @@ A change that only widened the allowed dtypes needs no adapter: the builder cast
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
 from onnxops_decomp.builder.runtime import Runtime
-from onnxops_decomp.spec.schemas import NEWEST_OPSET
 
 __all__ = ["Adapter", "adapter", "find_adapter", "find_forms", "other_meanings", "without_kernel"]
 
-Adapter = Callable[..., Any]
-Form = tuple[int, Adapter]
+Adapter = Callable[..., ir.Value | tuple[ir.Value, ...] | None]
+# The opset of the forms that ``older`` takes, None for a function without that parameter; and the function.
+Form = tuple[int | None, Adapter]
+Written = TypeVar("Written", bound=Adapter)
 
 _ADAPTERS: dict[str, dict[int, Adapter]] = {}
 _OTHER_MEANINGS: dict[str, list[int]] = {}
@@ -36,13 +39,13 @@ _loaded = False
 _COMPOSITIONS = tuple(f"onnxops_decomp.runtimes.onnxruntime.{name}" for name in ("composed", "random", "regions"))
 
 
-def adapter(*op_types: str, below: int, keeps_meaning: bool = True) -> Callable[[Adapter], Adapter]:
+def adapter(*op_types: str, below: int, keeps_meaning: bool = True) -> Callable[[Written], Written]:
     """Register a function as the form of ``op_types`` below opset ``below``.
 
     The function is called as ``function(op, *inputs, **attributes)`` with the operands of the newer form; where the
     caller asked for more than one output, ``_outputs`` says how many. It returns the values that stand for the node's
-    outputs, or raises :class:`~onnxops_decomp.errors.UnsupportedOpsetError`. ``op`` takes calls in the forms of opset
-    ``below - 1``, and ``op.newest`` in the newest ones.
+    outputs, or raises :class:`~onnxops_decomp.errors.UnsupportedOpsetError`. ``op`` takes calls in the newest forms. A
+    function with a keyword parameter ``older`` is given a builder that takes them in the forms of opset ``below - 1``.
 
     Args:
         op_types: Operators that it is for.
@@ -53,7 +56,7 @@ def adapter(*op_types: str, below: int, keeps_meaning: bool = True) -> Callable[
         ValueError: If the change has an adapter already.
     """
 
-    def register(function: Adapter) -> Adapter:
+    def register(function: Written) -> Written:
         for op_type in op_types:
             changes = _ADAPTERS.setdefault(op_type, {})
             if below in changes:
@@ -69,11 +72,10 @@ def adapter(*op_types: str, below: int, keeps_meaning: bool = True) -> Callable[
 
 def without_kernel(
     *op_types: str, dtypes: Iterable[ir.DataType] | None = None, operand: int = 0
-) -> Callable[[Adapter], Adapter]:
+) -> Callable[[Written], Written]:
     """Register a function that composes ``op_types`` of other operators where runtimes lack a kernel.
 
-    It is called like an adapter, with a builder that takes the newest forms, and may return None for a call that the
-    runtime has a kernel for.
+    It is called like an adapter, without ``older``, and may return None for a call that the runtime has a kernel for.
 
     Args:
         op_types: Operators that it stands for.
@@ -83,7 +85,7 @@ def without_kernel(
     """
     without = None if dtypes is None else frozenset(dtypes)
 
-    def register(function: Adapter) -> Adapter:
+    def register(function: Written) -> Written:
         for op_type in op_types:
             _COMPOSED.setdefault(op_type, []).append((operand, without, function))
         _FORMS.clear()
@@ -111,7 +113,7 @@ def other_meanings(op_type: str, older: int, newer: int) -> list[int]:
 def find_forms(
     op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...], runtime: Runtime | None
 ) -> tuple[Form, ...]:
-    """Return the dialects and functions by which a call may be written otherwise, in order; none if it stays as it is.
+    """Return the forms in which a call may be written otherwise, in order; none if it stays as it is.
 
     Args:
         op_type: Operator of the default domain.
@@ -137,9 +139,11 @@ def _forms(
     for operand, without, function in _COMPOSED.get(op_type, ()) if runtime else ():
         dtype = dtypes[operand] if operand < len(dtypes) else None
         if first <= opset <= last if without is None else dtype in without:
-            found.append((NEWEST_OPSET, function))
-    change = find_adapter(op_type, opset, dialect)
-    return tuple(found) if change is None else (*found, (change[0] - 1, change[1]))
+            found.append((None, function))
+    if (change := find_adapter(op_type, opset, dialect)) is not None:
+        below, function = change
+        found.append((below - 1 if "older" in inspect.signature(function).parameters else None, function))
+    return tuple(found)
 
 
 def _load() -> None:

@@ -225,11 +225,11 @@ class OpBuilder(SizeOperations):
                 return (found,)
         dtypes = dtypes_of(values)
         wanted = {"_outputs": count} if count > 1 else {}
-        for form in find_forms(spec.op_type, self.opset, self.dialect, dtypes, runtime):
-            dialect, function = form
-            result = function(self.at(dialect), *values, **attributes, **wanted)
+        for below, function in find_forms(spec.op_type, self.opset, self.dialect, dtypes, runtime):
+            older = {} if below is None else {"older": self.at(below)}
+            result = function(self.newest, *values, **older, **attributes, **wanted)
             if result is not None:
-                return (result,) if isinstance(result, ir.Value) else tuple(result)
+                return (result,) if isinstance(result, ir.Value) else result
         if self.opset < NEGATIVE_AXES_OPSET:
             attributes = with_positive_axes(self.opset, spec.op_type, values, attributes)
         return self._merged(spec.op_type, values, dtypes, attributes, count)

@@ -162,15 +162,16 @@ without_kernel("Resize", dtypes=_DOUBLE)(resampling.resize_of_doubles)
 
 
 @without_kernel("DeformConv")
-def deform_conv(op: OpBuilder, x: ir.Value, weight: ir.Value, *others: ir.Value | None, **attributes: Any) -> ir.Value:
+def deform_conv(
+    op: OpBuilder, x: ir.Value, weight: ir.Value, offset: ir.Value, *others: ir.Value | None, **attributes: Any
+) -> ir.Value:
     try:
-        written: ir.Value = vision.deform_conv(op, x, weight, *others, **attributes)
+        return vision.deform_conv(op, x, weight, offset, *others, **attributes)
     except UnsupportedOpsetError as error:
         raise LoweringError(
             f"DeformConv has no kernel in the installed ONNX Runtime, and is written otherwise for {error.reason}: "
             "install onnxruntime>=1.26."
         ) from error
-    return written
 
 
 @without_kernel("AveragePool")
@@ -187,10 +188,9 @@ def average_pool(
         return None
     if ceil_mode and is_older(1, 30):
         # Windows that stick out of counted padding were divided by too much.
-        average: ir.Value = windows.average_pool_with_ceil_mode(
-            op, x, pads=pads, ceil_mode=1, count_include_pad=1, **attributes
+        return windows.average_pool_with_ceil_mode(
+            op, x, older=op, pads=pads, ceil_mode=1, count_include_pad=1, **attributes
         )
-        return average
     if pads and is_older(1, 25) and op.opset >= 19 and len(set(pads)) > 1:
         # Kernels for dilations took the padding of one axis for that of another.
         padded = op.Pad(x, list(pads), None, list(range(2, 2 + len(pads) // 2)))
@@ -210,8 +210,7 @@ def dft(
 ) -> ir.Value | None:
     if not (inverse and onesided):
         return None
-    signal_of: ir.Value = signal.dft_with_axis_attribute(op, input, dft_length, axis, inverse=1, onesided=1)
-    return signal_of
+    return signal.inverse_of_half(op, input, dft_length, axis)
 
 
 @without_kernel("STFT")
@@ -227,8 +226,7 @@ def stft(
     dims = dims_of(x)
     if dims is not None and (len(dims) == _REAL_SIGNAL or dims[-1] == 1):
         return None
-    spectrum: ir.Value = signal.stft(op, x, frame_step, window, frame_length, onesided=onesided)
-    return spectrum
+    return signal.stft(op, x, frame_step, window, frame_length, onesided=onesided)
 
 
 _REAL_SIGNAL = 2  # the rank without a dimension for the imaginary part
