@@ -1,5 +1,8 @@
 """What the exporter uses of torch without a public promise is still there and means the same."""
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
 import sympy
 import torch
@@ -18,6 +21,7 @@ from onnx_fx_export.torch_private import (
     interpreted_nodes,
     is_decided_by_data,
     is_dimension_error,
+    recorded_apart,
     undecided_condition,
     whole_bounds,
 )
@@ -32,6 +36,38 @@ def test_gradients_are_captured_below_autograd() -> None:
     program = exported(Model(), (torch.ones(3),), {}, dynamic_shapes=None, strict=False, below_autograd=True)
     x = torch.randn(3)
     torch.testing.assert_close(program.module()(x), x.cos())
+
+
+def test_only_operators_of_torch_are_recorded_apart() -> None:
+    entered: list[int] = []
+    recorded: list[str] = []
+    inside: dict[str, bool] = {}
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        entered.append(1)
+        recorded.append("aten")
+        yield
+        entered.pop()
+
+    @torch.library.custom_op("recorded_apart::own", mutates_args=())
+    def own(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @own.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        inside["kernel of others"] = bool(entered)
+        return torch.empty_like(x)
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            inside["model"] = bool(entered)
+            return own(x).sin()
+
+    with recorded_apart(around):
+        exported(Model(), (torch.ones(3),), {}, dynamic_shapes=None, strict=False, below_autograd=False)
+    assert inside == {"model": False, "kernel of others": False}
+    assert recorded == ["aten"]
 
 
 def test_guards_are_texts_over_input_sizes() -> None:

@@ -29,6 +29,7 @@ from torch._library.fake_impl import FakeImplCtx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.export._trace import _export
 from torch.fx.experimental import _config as symbolic_config
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
     GuardOnDataDependentSymNode,
@@ -36,7 +37,11 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 from torch.utils._sympy.functions import CeilToInt, FloorToInt, RoundToInt, ToFloat, TruncToFloat, TruncToInt
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges
@@ -71,6 +76,7 @@ __all__ = [
     "operator_without_kernel",
     "possibly_empty_results",
     "real_tensors",
+    "recorded_apart",
     "records_modes",
     "replaced_kernels",
     "replacements_of",
@@ -155,6 +161,29 @@ def records_modes(graph_module: torch.fx.GraphModule) -> bool:
     targets = {node.target for module in modules for node in module.graph.nodes if node.op == "call_function"}
     autocast = torch.ops.higher_order.wrap_with_autocast in targets
     return autocast or any(getattr(target, "__module__", "") == "torch._functorch.predispatch" for target in targets)
+
+
+def recorded_apart(around: Callable[[], AbstractContextManager[object]]) -> AbstractContextManager[None]:
+    """Enter a context around what torch does where it records a call of one of its own operators.
+
+    (``ProxyTorchDispatchMode.__torch_dispatch__``.) Classes of tensors and modes of others, which may run code of their
+    own there, stay outside.
+    """
+    record = original(ProxyTorchDispatchMode, "__torch_dispatch__")
+
+    def recorded(self: Any, function: Any, kinds: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "namespace", None) != "aten" or not all(map(_is_torchs, kinds)):
+            return record(self, function, kinds, args, kwargs)
+        with around():
+            return record(self, function, kinds, args, kwargs)
+
+    if not all(_is_torchs(type(mode)) for mode in _get_current_dispatch_mode_stack()):
+        return contextlib.nullcontext()
+    return replaced([(ProxyTorchDispatchMode, "__torch_dispatch__", recorded)])
+
+
+def _is_torchs(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"
 
 
 def is_dimension_error(error: Exception) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from onnx_fx_export.repeats.attribute_reads import AttributeReads
+from onnx_fx_export.torch_private import recorded_apart
 from onnxops_core.exporting import without_collection
 from onnxops_decomp.exporting import Inventory, is_library, written_code
 
@@ -61,11 +62,13 @@ class Purity:
         if self.doubtful:
             yield
             return
-        sys.settrace(self._note)
-        try:
-            yield
-        finally:
-            sys.settrace(None)
+        # What torch does with its own operators is most of the work, and none of the model's code.
+        with recorded_apart(_untraced):
+            sys.settrace(self._note)
+            try:
+                yield
+            finally:
+                sys.settrace(None)
 
     def take_stock(self, block: torch.nn.Module) -> None:
         """Take stock before the second call, that of another block."""
@@ -110,6 +113,16 @@ class Purity:
             self._skipped.add(id(code))
         elif not all(isinstance(frame.f_locals.get(name), _CONSTANT) for name in names):
             self._enclosed.add(code)
+
+
+@contextlib.contextmanager
+def _untraced() -> Iterator[None]:
+    tracing = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracing)
 
 
 def _keeps_nothing(value: Any) -> bool:
