@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from onnx_fx_export import CaptureError, export
@@ -130,3 +131,33 @@ def test_counters_may_be_added_to_sizes() -> None:
     outputs = program.run({"x": torch.zeros(3, 5), "seen": torch.tensor(7)})
     assert float(outputs["output"].max()) == 12.0
     assert int(outputs["seen.next"]) == 8
+
+
+class Padding(nn.Module):
+    """Keeps what Mimi computes of its buffers, and decides by what comes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = nn.Buffer(torch.tensor(5), persistent=False)
+        self.right = self.total // 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        extra = torch.ceil((x.shape[1] - self.total) / 3) * 3 + self.total - x.shape[1]
+        if self.total > 4:
+            x = F.pad(x, (self.total - self.right, self.right + extra.to(torch.int64)))
+        return x * 2 if x.shape[1] == 1 else x
+
+
+def test_integers_outside_of_checkpoints_are_numbers_by_themselves() -> None:
+    model = Padding()
+    program = export(model, (torch.randn(2, 12),), dynamic_shapes=(DIMS,))
+    for length in (12, 7, 30):
+        x = torch.randn(3, length)
+        torch.testing.assert_close(program(x), model(x))
+
+
+def test_an_integer_in_checkpoints_is_no_number_by_itself() -> None:
+    model = Padding()
+    model.register_buffer("total", torch.tensor(5), persistent=True)
+    with pytest.raises(CaptureError, match="decides by the values of a tensor"):
+        export(model, (torch.randn(2, 12),), dynamic_shapes=(DIMS,), strategy="non-strict")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import fractions
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -153,7 +153,12 @@ class SizesInTensors:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._buffers = {id(buffer): name for name, buffer in model.named_buffers() if _holds_an_integer(buffer)}
+        in_checkpoint = model.state_dict(keep_vars=True).keys()
+        buffers = [(name, buffer) for name, buffer in model.named_buffers() if _holds_an_integer(buffer)]
+        found = [*_integer_attributes(model), *buffers]
+        # The values are read here, as nothing can be while the model is captured.
+        self._known = {id(tensor): _Number(int(tensor), buffers=frozenset([name])) for name, tensor in found}
+        self._constants = {name for name, _ in found} - in_checkpoint
         self._numbers: Any = WeakIdKeyDictionary()
         self._used: set[str] = set()
         self._stack = ExitStack()
@@ -171,27 +176,31 @@ class SizesInTensors:
         Raises:
             CaptureError: If the model writes to a buffer that decided a size.
         """
-        targets = program.graph_signature.inputs_to_buffers
+        signature = program.graph_signature
+        targets = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
         written = {targets.get(node.name) for node in written_inputs(program.graph)}
         for name in sorted(self._used.intersection(written)):
             raise CaptureError(f"The buffer {name} decides a size, and the model writes to it.")
 
     def _made(self, tensor: torch.Tensor, fake: torch.Tensor) -> None:
         """Note the value of a buffer."""
-        name = self._buffers.get(id(tensor))
-        if name is not None:
-            self._note(fake, _Number(int(tensor), 1, frozenset([name])))
+        if id(tensor) in self._known:
+            self._note(fake, self._known[id(tensor)])
 
     def _read(self, tensor: torch.Tensor) -> Any:
         """Return the number in a tensor; None if it is not known to follow from sizes."""
         noted = self._noted(tensor)
         if isinstance(noted, _Number):
-            if noted.bottom > 1 or tensor.is_floating_point() or not noted.of_size:
+            if noted.bottom > 1 or tensor.is_floating_point() or not self._is_decided(noted):
                 return None
         elif noted is None:
             return None
         self._used |= noted.buffers
         return noted.top if isinstance(noted, _Number) else noted.answer
+
+    def _is_decided(self, number: _Number) -> bool:
+        """Tell whether it is no data: computed with sizes, or with nothing but constants of the model."""
+        return number.of_size or (bool(number.buffers) and number.buffers <= self._constants)
 
     def _note(self, fake: torch.Tensor, number: _Number | _Truth) -> None:
         self._numbers[fake] = (number, fake._version)
@@ -221,7 +230,7 @@ class SizesInTensors:
             return
         if name in _COMPARISONS:
             left, right = numbers
-            if left.of_size or right.of_size:  # type: ignore[union-attr]
+            if self._is_decided(left) or self._is_decided(right):  # type: ignore[arg-type]
                 answer = _COMPARISONS[name](left.top * right.bottom, right.top * left.bottom)  # type: ignore[union-attr]
                 self._note(result, _Truth(answer, left.buffers | right.buffers))  # type: ignore[union-attr]
             return
@@ -245,6 +254,14 @@ class SizesInTensors:
             exact = fractions.Fraction(value)
             return _Number(exact.numerator, exact.denominator)
         return None
+
+
+def _integer_attributes(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the attributes of modules that are no buffers and hold one integer, with their names."""
+    for path, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, torch.Tensor) and _holds_an_integer(value):
+                yield f"{path}.{key}".lstrip("."), value
 
 
 def _holds_an_integer(tensor: torch.Tensor) -> bool:
