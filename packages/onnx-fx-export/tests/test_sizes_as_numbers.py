@@ -58,6 +58,7 @@ FORMS = {
     "bool": lambda x: x * 2 if x.shape[0] - 4 else x,
     "len": lambda x: x * len(x),
     "range": lambda x: x + len(range(x.shape[0])),
+    "sym_ite": lambda x: x * torch.sym_ite(x.shape[0] > 4, 2, 3),
     "slice": lambda x: x + len(NUMBERS[: x.shape[0]]),
     "repeated list": lambda x: x + sum([1.0] * x.shape[0]),
     "cache": lambda x: x * doubled(x.shape[0]),

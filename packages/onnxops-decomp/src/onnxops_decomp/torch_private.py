@@ -14,7 +14,7 @@ import torch
 from torch._higher_order_ops import scan
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_symbols, has_free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -30,6 +30,7 @@ __all__ = [
     "grad_mode_switch",
     "has_autocast_kernel",
     "is_composite",
+    "is_open",
     "is_unbacked",
     "is_without_data",
     "overload_of_custom_op",
@@ -46,6 +47,11 @@ __all__ = [
 def is_unbacked(size: torch.SymInt) -> bool:
     """Tell whether data decide a size, so that nothing may be asked of it (``has_free_unbacked_symbols``)."""
     return has_free_unbacked_symbols(size)
+
+
+def is_open(condition: torch.SymBool) -> bool:
+    """Tell whether a condition holds for some sizes and not for others, as far as one can see (``free_symbols``)."""
+    return bool(free_symbols(condition))
 
 
 # Stands in graphs recorded before dispatch wherever the code enters or leaves ``torch.no_grad``.

@@ -413,6 +413,12 @@ def _not(lowering: GraphLowering, a: Any) -> Any:
     return mark_number(lowering.op.Not(a)) if isinstance(a, ir.Value) else not a
 
 
+def _if_else(lowering: GraphLowering, condition: Any, a: Any, b: Any) -> Any:
+    if not isinstance(condition, ir.Value):
+        return a if condition else b
+    return mark_number(lowering.op.Where(condition, a, b))
+
+
 def _ignore(lowering: GraphLowering, *args: Any) -> None:
     """Return an assertion or a switch of the autograd mode: the graph computes nothing for it."""
 
@@ -436,6 +442,7 @@ _SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.sym_int: _cast_to(ir.DataType.INT64),
     torch.sym_float: _cast_to(ir.DataType.DOUBLE),
     torch.sym_not: _not,
+    torch.sym_ite: _if_else,
     math.floor: _cast_to(ir.DataType.INT64, "Floor"),
     math.ceil: _cast_to(ir.DataType.INT64, "Ceil"),
     math.trunc: _cast_to(ir.DataType.INT64),

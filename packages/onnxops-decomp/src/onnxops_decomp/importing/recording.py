@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onnxops_decomp import torch_private
 
-__all__ = ["collected_loop", "is_dynamic", "own", "recording", "scanned"]
+__all__ = ["collected_loop", "is_dynamic", "is_recorded", "own", "recording", "scanned"]
 
 _ENDLESS = 2**62
 
@@ -23,6 +23,19 @@ def recording() -> bool:
 def is_dynamic(length: Any) -> bool:
     """Tell whether a length is a size that torch records as dynamic, of which it knows that it is some."""
     return recording() and isinstance(length, torch.SymInt) and not torch_private.is_unbacked(length)
+
+
+def is_recorded(condition: Any) -> bool:
+    """Tell whether a condition goes into the graph that torch records, so that both branches do.
+
+    A condition on sizes does only where a program is exported: ``torch.compile`` compiles each branch when it is taken.
+    """
+    if isinstance(condition, Tensor):
+        return recording()
+    if isinstance(condition, torch.SymBool):
+        return torch.compiler.is_exporting() and torch_private.is_open(condition)
+    # Dynamo shows symbolic numbers as Python's own.
+    return torch.compiler.is_exporting() and torch.compiler.is_dynamo_compiling()
 
 
 def own(values: Any) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from onnxops_decomp.importing.recording import is_recorded
 from onnxops_decomp.importing.registry import on_numbers
 
 __all__ = ["numbers_rank"]
@@ -51,23 +52,44 @@ def numbers_rank(op_type: str, ranks: list[int], args: Sequence[Any], attributes
 
 def _each(function: Callable[..., Any], *values: Numbers) -> Numbers:
     """Apply a function to numbers as ONNX broadcasts them."""
-    lengths = {len(value) for value in values if isinstance(value, list)} - {1}
-    if len(lengths) > 1:
-        raise ValueError(f"lists of {' and '.join(map(str, sorted(lengths)))} numbers do not broadcast")
-    if not any(isinstance(value, list) for value in values):
+    lengths = [len(value) for value in values if isinstance(value, list)]
+    longer = [length for length in lengths if length != 1]
+    size = longer[0] if longer else 1
+    if any(length != size for length in longer):
+        raise ValueError(f"lists of {' and '.join(map(str, sorted(set(longer))))} numbers do not broadcast")
+    if not lengths:
         return function(*values)
-    size = max(lengths, default=1)
     columns = [value * size if isinstance(value, list) and len(value) == 1 else value for value in values]
     rows = [[value[place] if isinstance(value, list) else value for value in columns] for place in range(size)]
     return [function(*row) for row in rows]
 
 
 def _quotient(a: Any, b: Any) -> Any:
+    """Return a quotient, that of integers rounded toward zero."""
     if isinstance(a, float | torch.SymFloat):
         return a / b
-    if isinstance(a, int) and isinstance(b, int):
-        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    return a // b  # sizes are not negative
+    if isinstance(b, int) and not isinstance(b, torch.SymInt):
+        return _to_zero(a, b) if b > 0 else _to_zero(-a, -b)
+    sign = torch.sym_max(torch.sym_min(b, 1), -1)  # of a size that is 1
+    return _to_zero(a, torch.sym_max(b, -b)) * sign
+
+
+def _to_zero(a: Any, b: Any) -> Any:
+    return torch.sym_max(a, 0) // b - torch.sym_max(-a, 0) // b
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    """Return what ``fmod`` gives, of numbers that may be symbolic."""
+    if isinstance(a, float | torch.SymFloat):
+        return a - math.trunc(a / b) * b if isinstance(a, torch.SymFloat) else math.fmod(a, b)
+    return a - _quotient(a, b) * b
+
+
+def _chosen(condition: Any, one: Any, other: Any) -> Any:
+    """Return one of two numbers, by arithmetic where a condition on sizes decides it that torch exports."""
+    if not isinstance(condition, torch.SymBool) or not is_recorded(condition):
+        return one if condition else other
+    return other + torch.sym_ite(condition, 1, 0) * (one - other)
 
 
 @on_numbers("Add")
@@ -92,7 +114,7 @@ def div(A: Numbers, B: Numbers) -> Numbers:
 
 @on_numbers("Mod")
 def mod(A: Numbers, B: Numbers, fmod: int = 0) -> Numbers:
-    return _each(math.fmod if fmod else operator.mod, A, B)
+    return _each(_remainder if fmod else operator.mod, A, B)
 
 
 @on_numbers("Neg")
@@ -147,17 +169,17 @@ def greater_or_equal(A: Numbers, B: Numbers) -> Numbers:
 
 @on_numbers("Not")
 def negated(X: Numbers) -> Numbers:
-    return _each(operator.not_, X)
+    return _each(lambda x: torch.sym_not(x) if isinstance(x, torch.SymBool) else not x, X)
 
 
 @on_numbers("And")
 def both(A: Numbers, B: Numbers) -> Numbers:
-    return _each(lambda a, b: a and b, A, B)
+    return _each(operator.and_, A, B)
 
 
 @on_numbers("Or")
 def either(A: Numbers, B: Numbers) -> Numbers:
-    return _each(lambda a, b: a or b, A, B)
+    return _each(operator.or_, A, B)
 
 
 @on_numbers("Max")
@@ -179,11 +201,13 @@ def _fold(function: Callable[[Any, Any], Any], values: tuple[Any, ...]) -> Any:
 
 @on_numbers("Where")
 def where(condition: Numbers, X: Numbers, Y: Numbers) -> Numbers:
-    return _each(lambda c, x, y: x if c else y, condition, X, Y)
+    return _each(_chosen, condition, X, Y)
 
 
 @on_numbers("Cast")
 def cast(input: Numbers, to: int, saturate: int = 1, round_mode: str = "up") -> Numbers:
+    if to != 9:  # torch makes no number of a condition that is symbolic
+        input = _each(lambda x: torch.sym_ite(x, 1, 0) if isinstance(x, torch.SymBool) else x, input)
     if to in (1, 10, 11, 16):
         return _each(torch.sym_float, input)
     if to == 9:

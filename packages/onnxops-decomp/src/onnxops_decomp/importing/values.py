@@ -202,6 +202,8 @@ def paired(pads: Sequence[int]) -> list[int]:
 
 
 def symmetric(pads: Sequence[int]) -> bool:
-    """Tell whether every dimension is padded alike on both sides."""
+    """Tell whether every dimension is padded alike on both sides, whatever its size."""
     half = len(pads) // 2
+    if any(isinstance(each, torch.SymInt) for each in pads):
+        return False
     return list(pads[:half]) == list(pads[half:])

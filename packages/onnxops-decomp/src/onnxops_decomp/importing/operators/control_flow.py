@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from onnxops_decomp.importing.recording import collected_loop, is_dynamic, own, recording, scanned
+from onnxops_decomp.importing.recording import collected_loop, is_dynamic, is_recorded, own, recording, scanned
 from onnxops_decomp.importing.registry import onnx_op
 
 Kind = tuple[torch.dtype | None, list[int] | None]
@@ -23,9 +23,9 @@ second input or true."""
 
 @onnx_op("If")
 def if_(cond: bool | Tensor, then_branch: Any, else_branch: Any) -> tuple[Any, ...]:
-    then, then_reads, *_ = then_branch
-    other, other_reads, *_ = else_branch
-    if not isinstance(cond, Tensor) or not recording():
+    then, then_reads, then_kinds, _ = then_branch
+    other, other_reads, other_kinds, _ = else_branch
+    if not is_recorded(cond) or not (isinstance(cond, Tensor) or _alike(then_kinds, other_kinds)):
         return tuple(then(*then_reads) if bool(cond) else other(*other_reads))
     count = len(then_reads)
 
@@ -35,7 +35,14 @@ def if_(cond: bool | Tensor, then_branch: Any, else_branch: Any) -> tuple[Any, .
     def on_false(*reads: Any) -> Any:
         return own(other(*reads[count:]))
 
-    return tuple(torch.cond(cond.reshape(()), on_true, on_false, (*then_reads, *other_reads)))
+    chosen = cond.reshape(()) if isinstance(cond, Tensor) else cond
+    return tuple(torch.cond(chosen, on_true, on_false, (*then_reads, *other_reads)))
+
+
+def _alike(one: Sequence[Kind], other: Sequence[Kind]) -> bool:
+    """Tell whether both branches are declared to give tensors of the same ranks, as ``torch.cond`` asks."""
+    ranks = [[None if sizes is None else len(sizes) for _, sizes in kinds] for kinds in (one, other)]
+    return ranks[0] == ranks[1] and None not in ranks[0]
 
 
 def _stacked(rows: list[list[Any]], body: Body, given: Sequence[Any]) -> list[Any]:

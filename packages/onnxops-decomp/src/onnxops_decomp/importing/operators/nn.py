@@ -39,7 +39,7 @@ def same_pads(
     begins, ends = [], []
     for size, window, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         missing = (-(-size // stride) - 1) * stride + (window - 1) * dilation + 1 - size
-        missing = missing * (missing > 0) if not isinstance(missing, int) else max(missing, 0)
+        missing = torch.sym_max(missing, 0)
         small = missing // 2
         begins.append(small if auto_pad == "SAME_UPPER" else missing - small)
         ends.append(missing - small if auto_pad == "SAME_UPPER" else small)
@@ -135,10 +135,14 @@ def _ceil_mode_pads(
     for axis, size in enumerate(X.shape[2:]):
         reach, begin, end = (kernel[axis] - 1) * dilations[axis] + 1, pads[axis], pads[axis + count]
         steps = -(-(size + begin + end - reach) // strides[axis])
-        if steps * strides[axis] >= size + begin:
-            steps -= 1
+        steps = torch.sym_min(steps, (size + begin - 1) // strides[axis])
         more.append(steps * strides[axis] + reach - size - begin)
     return pads[:count] + more
+
+
+def _fits_torch(pads: list[int], kernel: list[int]) -> bool:
+    """Tell whether torch's own pooling takes paddings: alike on both sides, and half of the window at most."""
+    return symmetric(pads) and all(0 <= 2 * n <= width for n, width in zip(pads, kernel * 2, strict=True))
 
 
 @onnx_op("MaxPool")
@@ -154,12 +158,14 @@ def max_pool(
     num_outputs: int = 1,
 ) -> tuple[Tensor, ...]:
     strides, dilations, pads = window(X, kernel_shape, strides, dilations, pads, auto_pad)
+    # torch asks for which sizes its ceil_mode gives one window more.
+    asks = ceil_mode and any(isinstance(each, torch.SymInt) for each in X.shape)
+    if num_outputs == 1 and X.is_floating_point() and _fits_torch(pads, kernel_shape) and not asks:
+        half = pads[: len(kernel_shape)]
+        return (_MAX_POOL[len(kernel_shape)](X, kernel_shape, strides, half, dilations, bool(ceil_mode)),)
     if ceil_mode:
         pads = _ceil_mode_pads(X, kernel_shape, strides, dilations, pads)
     count = len(kernel_shape)
-    half = all(0 <= 2 * n <= width for n, width in zip(pads, kernel_shape * 2, strict=True))
-    if num_outputs == 1 and symmetric(pads) and half and X.is_floating_point():
-        return (_MAX_POOL[count](X, kernel_shape, strides, pads[:count], dilations),)
     least = -torch.inf if X.is_floating_point() else torch.iinfo(X.dtype).min
     padded = functional.pad(X, paired(pads), value=least)
     floats = padded if X.is_floating_point() else padded.double()
@@ -228,8 +234,8 @@ def average_pool(
     strides, dilations, given = window(X, kernel_shape, strides, dilations, pads, auto_pad)
     pads = _ceil_mode_pads(X, kernel_shape, strides, dilations, given) if ceil_mode else given
     count = len(kernel_shape)
-    if pads == [0] * (2 * count) and all(n == 1 for n in dilations):
-        return _AVG_POOL[count](X, kernel_shape, strides)
+    if not ceil_mode and _fits_torch(pads, kernel_shape) and all(n == 1 for n in dilations):
+        return _AVG_POOL[count](X, kernel_shape, strides, pads[:count], False, bool(count_include_pad))
     ones = torch.ones_like(X[:1, :1])
     if count_include_pad:
         ones = functional.pad(ones, paired(given), value=1.0)
