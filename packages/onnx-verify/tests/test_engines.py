@@ -144,6 +144,7 @@ def test_each_place_says_what_stands_in_the_way(others):
     assert places["without_softmax", 21].operator == "Softmax"
     assert not places["without_softmax", 21].loads
     assert places["wrong_softmax", 21].agrees is False
+    assert places["wrong_softmax", 21].operator == "Softmax"
     assert "differ" in places["wrong_softmax", 21].reason
 
 

@@ -213,6 +213,13 @@ def test_simplified_layer_normalization_stands_in_the_domain_of_onnx() -> None:
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)
 
 
+def test_an_operator_whose_domain_the_model_does_not_import_is_that_of_the_runtime() -> None:
+    model, fed = case_model("BiasGelu", *CASES["BiasGelu"][0])
+    del model.opset_import[1]
+    (want,) = outputs_of(model, fed)
+    np.testing.assert_allclose(to_torch(model)(*map(torch.from_numpy, fed.values())), want, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "op_type, inputs, attributes, message",
     [

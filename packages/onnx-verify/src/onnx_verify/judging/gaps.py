@@ -14,6 +14,8 @@ from importlib import resources
 
 import onnx
 
+from onnx_verify.search.findings import NodeLabel
+
 __all__ = ["Fate", "Measured", "lacks", "measured", "name_of"]
 
 
@@ -72,6 +74,6 @@ def lacks(engine: str, node: onnx.NodeProto, opset: int) -> bool:
     return bool(onnx.defs.get_schema(node.op_type, opset, node.domain).since_version >= fate.since)
 
 
-def name_of(node: onnx.NodeProto) -> str:
+def name_of(node: onnx.NodeProto | NodeLabel) -> str:
     """Return the name of a node's operator, with its domain where that is not ONNX's own."""
     return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type

@@ -20,6 +20,7 @@ from onnx_verify.models.model import LoadedModel, ModelLike, load_model
 from onnx_verify.models.slicing import Graph, piece
 from onnx_verify.running.runtimes import Backend, Outputs
 from onnx_verify.running.streaming import OnnxStream, bind_samples
+from onnx_verify.search.find import find_mismatch
 from onnx_verify.values.tolerance import ToleranceLike
 
 __all__ = ["Place", "portable"]
@@ -35,7 +36,8 @@ class Place:
         loads: whether the engine loads it.
         agrees: whether it gives what the model gives as it is; None if it does not run, or nothing else of several
             engines does.
-        operator: the operator that stands in the way; empty if none does, or none can be named.
+        operator: the operator that stands in the way, or of which the engine makes something else; empty if none does,
+            or none can be named.
         reason: what stands in the way, in words.
     """
 
@@ -158,6 +160,17 @@ def _try(
     if not place.agrees:
         wrong = next(case for case in cases if not case.ok)
         place.reason = "; ".join([*wrong.reasons, *(str(output) for output in wrong.outputs if output.reasons)])
+        place.operator = _wrong(place.engine, model, sets, own, tolerance)
+
+
+def _wrong(engine: str, model: LoadedModel, sets: Sequence[InputSet], own: str, tolerance: ToleranceLike) -> str:
+    """Return the first operator of which an engine makes something else than another engine, given the same values."""
+    ours, theirs = Backend.parse(engine), Backend.parse(own)
+    try:
+        first = find_mismatch(model, list(sets), backend=ours, reference_backend=theirs, tolerance=tolerance).first
+    except ModelRunError:
+        return ""
+    return "" if first is None else name_of(first.node)
 
 
 def _in_the_way(engine: str, model: LoadedModel, inputs: InputSet, own: str) -> str:

@@ -22,6 +22,8 @@ from onnxops_decomp.importing.registry import Implementation, Kind, implementati
 from onnxops_decomp.importing.sizes import numbers_rank
 from onnxops_decomp.importing.tensors import FileMaps, to_value
 from onnxops_decomp.importing.values import carrier, identifier, number, numbers, to_tensor
+from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN as RUNTIME_DOMAIN
+from onnxops_decomp.runtimes.onnxruntime.domain import VERSION
 from onnxops_decomp.spec.schemas import OpSpec, op_spec
 from onnxops_decomp.spec.traits import Trait, has_trait
 
@@ -86,11 +88,14 @@ class Root:
     def opset(self, domain: str, function: ir.Function | None) -> int:
         """Return the version of a domain that a function or else the model imports.
 
+        ONNX Runtime's optimizers write its operators into models that do not import them, and it takes the version 1.
+
         Raises:
             ModelImportError: If neither does.
         """
         imports = function.opset_imports if function is not None else self.model.opset_imports
-        version = imports.get(domain, self.model.opset_imports.get(domain))
+        assumed = VERSION if domain == RUNTIME_DOMAIN else None
+        version = imports.get(domain, self.model.opset_imports.get(domain, assumed))
         if version is None:
             raise ModelImportError(f"The model imports no opset of the domain {domain or 'ai.onnx'!r}.")
         return version
@@ -233,7 +238,7 @@ class GraphImport:
 
     def outputs(self, values: Sequence[ir.Value]) -> list[fx.Node]:
         """Return what the graph gives for its outputs."""
-        return [self.any(self.find(value)) for value in values]
+        return [self.tensor(self.find(value)) for value in values]
 
     # Nodes
 
@@ -343,10 +348,6 @@ class GraphImport:
     def are_numbers(self, known: Known) -> bool:
         """Tell whether a value is there as Python numbers."""
         return known.is_numbers or known.literal is not None
-
-    def any(self, known: Known) -> Any:
-        """Return the node that yields a value in the form in which a caller expects it."""
-        return self.tensor(known)
 
     def call(self, entry: Implementation, node: ir.Node, bound: Bound, dtypes: list[int]) -> None:
         """Add the call of a function, or compute it now if everything in it is constant."""
@@ -582,9 +583,7 @@ def _constant(attributes: dict[str, Any], files: FileMaps, name: str) -> Known:
         return Known(int(value.dtype), constant=to_value(value, files), name=name)
     if kind in ("value_string", "value_strings"):
         return Known(int(ir.DataType.STRING), constant=np.array(value, object), name=name)
-    dtype = {"value_float": torch.float32, "value_floats": torch.float32, "value_int": torch.int64}.get(
-        kind, torch.int64
-    )
+    dtype = torch.float32 if kind in ("value_float", "value_floats") else torch.int64
     if kind == "sparse_value":
         raise ModelImportError("The importer does not support sparse constants.")
     return Known(1 if dtype == torch.float32 else 7, constant=torch.tensor(value, dtype=dtype), name=name)
