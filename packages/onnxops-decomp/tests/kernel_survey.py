@@ -109,7 +109,7 @@ def single_node_model(case: Case, opset: int) -> bytes | None:
 def without_stand_ins() -> Iterator[None]:
     """Let the builder emit every operator as it is, whatever the runtime can do."""
     registry.find_adapter("Identity", OLDEST_OPSET, NEWEST_LOADED)
-    caches = (registry._FORMS.clear, make_plan.cache_clear)
+    caches = (registry._FORMS.clear, make_plan.cache_clear, kernel_gaps._gaps_of.cache_clear)
     with mock.patch.object(kernel_gaps, "KERNEL_GAPS", {}), mock.patch.object(registry, "_COMPOSED", {}):
         for clear in caches:
             clear()

@@ -22,10 +22,10 @@ from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
 
 # Deviations that a later runtime no longer has; the form stays for models that run on the ones before it.
 CLOSED_SINCE = {Deviation.EMPTY_GEMM: (1, 32)}
-EINSUM = """
+RUN = """
 import onnxruntime, numpy
 session = onnxruntime.InferenceSession(bytes.fromhex("{model}"))
-session.run(None, {{"a": numpy.zeros((2, 0), "f"), "b": numpy.zeros((3, 0), "f")}})
+session.run(None, {{name: numpy.array(values, dtype).reshape(shape) for name, values, dtype, shape in {inputs}}})
 """
 
 
@@ -58,14 +58,24 @@ def zeros(*shape: int, dtype: str = "f") -> np.ndarray[Any, Any]:
 
 def counts_the_bins_that_it_gets() -> bool:
     spectrum, points = np.ones((1, 4, 2), np.float32), np.array(10)
+    if is_older(1, 26):
+        return True  # it has no inverses of half a spectrum at all
     found = result("DFT", spectrum, points, axis=1, inverse=1, onesided=1)
     return not np.allclose(found[0, :, 0], np.fft.irfft(spectrum[0, :, 0] + 1j, n=10), atol=1e-3)
 
 
-def ends_the_process() -> bool:
-    proto = model("Einsum", zeros(2, 0), zeros(3, 0), equation="ij,kj->ik")
-    program = EINSUM.format(model=proto.SerializeToString().hex())
+def fails_or_ends_the_process(op_type: str, *inputs: np.ndarray[Any, Any], **attributes: Any) -> bool:
+    proto = model(op_type, *inputs, **attributes)
+    named = zip(proto.graph.input, inputs, strict=True)
+    given = [(value.name, array.tolist(), array.dtype.str, array.shape) for value, array in named]
+    program = RUN.format(model=proto.SerializeToString().hex(), inputs=given)
     return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode != 0
+
+
+def lengthens_no_empty_signal() -> bool:
+    points = np.array(4)
+    assert not result("DFT", zeros(1, 1, 1), points, axis=1).any()
+    return fails_or_ends_the_process("DFT", zeros(1, 0, 1), points, axis=1)
 
 
 def leaves_beta_out() -> bool:
@@ -102,9 +112,10 @@ def has_four_digits() -> bool:
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 SHOWN: dict[Deviation, Callable[[], bool]] = {
     Deviation.BINS_AS_GIVEN: counts_the_bins_that_it_gets,
-    Deviation.EMPTY_EINSUM: ends_the_process,
+    Deviation.EMPTY_EINSUM: lambda: fails_or_ends_the_process("Einsum", zeros(2, 0), zeros(3, 0), equation="ij,kj->ik"),
     Deviation.EMPTY_GEMM: leaves_beta_out,
     Deviation.EMPTY_NORMALIZATION: fails_without_elements,
+    Deviation.EMPTY_SIGNAL: lengthens_no_empty_signal,
     Deviation.EMPTY_PRODUCT: leaves_products_unwritten,
     Deviation.NAN_BESIDE_INFINITY: forgets_nan_beside_infinity,
     Deviation.ROUGH_SPECTRUM: has_four_digits,

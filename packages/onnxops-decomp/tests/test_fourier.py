@@ -66,6 +66,13 @@ def test_transform_at_other_sizes(opset: int) -> None:
     )
 
 
+@pytest.mark.parametrize("opset", [17, 20])
+def test_a_signal_that_may_be_empty_is_lengthened(opset: int) -> None:
+    others = [(torch.zeros(2, 0),), (torch.randn(3, 6),)]
+    lengthened = lambda x: (fft.rfft(x, n=4), fft.fft(x, n=9), fft.ihfft(x, n=5))  # noqa: E731
+    check(lengthened, torch.randn(2, 7), opset=opset, others=others)
+
+
 def test_shift() -> None:
     check(lambda x: (fft.fftshift(x), fft.ifftshift(x, dim=-1)), torch.randn(4, 5))
 

@@ -87,6 +87,10 @@ for function in (
     lambda x, y: x.to(torch.uint32).view(3, 20).to(torch.int64).amax(0),
 ):
     assert not {"Max", "Min", "Clip", "ReduceMax", "ReduceMin"} & set(nodes(function, high, other))
+nothing = torch.arange(0)
+nodes(lambda x: torch.bincount(x, minlength=2), nothing)
+nodes(lambda x: torch.bincount(x, minlength=2), torch.tensor([1, 3]), others=[(nothing,)])
+nodes(torch.searchsorted, torch.ones(2), torch.ones(3), others=[(torch.ones(0), torch.ones(4))])
 x = torch.randn(1, 5, 16)
 (call,) = lower(lambda x: attention(x, num_outputs=1), x).node
 assert len([name for name in call.output if name]) == 3

@@ -71,6 +71,16 @@ def _dft(
     return op.cast(result, op.dtype(value))
 
 
+def _with_one_point(op: OpBuilder, value: ir.Value, axis: int, length: Size | None) -> ir.Value:
+    """Give an axis that is lengthened, and may be empty, a first element of the zeros that it is lengthened by."""
+    size = op.size(value, axis)
+    if length is None or (isinstance(size, int) and size) or not op.deviates(Deviation.EMPTY_SIGNAL):
+        return value
+    missing = op.size_max(op.size_sub(1, size), 0)
+    result: ir.Value = op.Pad(value, op.vector([0, missing]), None, op.constant([axis]))
+    return result
+
+
 def _along(
     op: OpBuilder, value: ir.Value, axes: Sequence[int], lengths: Lengths, inverse: bool
 ) -> tuple[ir.Value, Size]:
@@ -78,7 +88,7 @@ def _along(
     points: Size = 1
     for axis, length in zip(axes, lengths, strict=True):
         points = op.size_mul(points, op.size(value, axis) if length is None else length)
-        value = _dft(op, value, axis, length, inverse)
+        value = _dft(op, _with_one_point(op, value, axis, length), axis, length, inverse)
     return value, points
 
 
@@ -121,7 +131,8 @@ def _real_to_complex(
     half = value.dtype == FLOAT16
     last, length = axes[-1], lengths[-1]
     points = op.size(value, last) if length is None else length
-    result = _dft(op, op.Unsqueeze(_as_float(op, value), [op.rank(value)]), last, length, onesided=onesided)
+    numbers = _with_one_point(op, op.Unsqueeze(_as_float(op, value), [op.rank(value)]), last, length)
+    result = _dft(op, numbers, last, length, onesided=onesided)
     result, others = _along(op, result, axes[:-1], lengths[:-1], inverse=False)
     result = _scaled(op, result, op.size_mul(points, others), exponent)
     return mark_complex(op.cast(result, FLOAT16) if half else result)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -87,6 +88,15 @@ def clip_of_long(
     return raised if high is None else op.Min(raised, high)
 
 
+def _with_result_of_nothing(op: OpBuilder, x: ir.Value, axis: int, position: str, dtype: ir.DataType) -> ir.Value:
+    """Append what no elements are reduced to, so that there is a position of which to take the result."""
+    limits = np.iinfo(dtype.numpy())
+    sizes = op.sizes(x)
+    sizes[axis] = 1
+    limit = op.constant(limits.min if position == "ArgMax" else limits.max, _T.INT64)
+    return op.Concat(x, op.expand(limit, sizes), axis=axis)
+
+
 def _reduction_of_long(position: str) -> Callable[..., ir.Value | None]:
     def reduced(
         op: OpBuilder,
@@ -103,6 +113,8 @@ def _reduction_of_long(position: str) -> Callable[..., ir.Value | None]:
         places = range(len(dims)) if chosen is None else [int(axis) % len(dims) for axis in chosen]
         result = op.cast(x, _T.INT64)
         for axis in places:
+            if not (isinstance(dims[axis], int) and dims[axis]):
+                result = _with_result_of_nothing(op, result, axis, position, op.dtype(x))
             result = op.GatherElements(result, op.emit(position, result, axis=axis, keepdims=1), axis=axis)
         result = op.cast(result, op.dtype(x))
         return result if keepdims else op.Squeeze(result, list(places))
