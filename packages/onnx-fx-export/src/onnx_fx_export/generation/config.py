@@ -35,6 +35,7 @@ _CONTEXT_KEYS = (
     "max_position_embeddings",
     "n_positions",
     "max_sequence_length",
+    "max_seq_len",
     "seq_length",
 )
 STATE_NAMES = {"past": "past_key_values.%d", "present": "present.%d"}

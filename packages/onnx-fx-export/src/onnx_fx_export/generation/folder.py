@@ -240,6 +240,7 @@ class _Request:
                 input_names=part.input_names,
                 opset_version=_OPSET,
                 target="onnxruntime",
+                widen_bfloat16=True,
                 custom_translation_table=TRANSLATIONS,
             )
         check_sizes(program, type(self.kind.model).__name__, self.kind.context_length())
