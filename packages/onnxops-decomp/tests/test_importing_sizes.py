@@ -38,6 +38,13 @@ BRANCHES = (
 )
 
 
+# As torch.onnx writes `expand` in TorchScript mode.
+EXPANSION = (
+    "minus = Constant <value_int = -1> () k = Shape(s) ones = ConstantOfShape <value = int64[1] {1}> (k) "
+    "p = Mul(ones, minus) c = Equal(s, p) e = Where(c, ones, s) row = Slice(x, zero, one, zero) y = Expand(row, e)"
+)
+
+
 def of_sizes(body: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(f"{HEAD}(float[n, m] x) => (int64[1] y) {COMMON} {{{SIZES} {body}}}")
 
@@ -55,6 +62,7 @@ CONV += "strides = [2, 2]> (x, w)"
 CASES = {
     **{name: (of_sizes(body), TABLES) for name, body in NUMBERS.items()},
     "a branch": (of_tables(BRANCHES), TABLES),
+    "an expansion": (of_tables(EXPANSION), TABLES),
     **{name: (of_images(body), IMAGES) for name, body in POOLS.items()},
     **{f"Conv {pads}": (of_images(CONV % pads), IMAGES) for pads in ("SAME_UPPER", "SAME_LOWER")},
 }
@@ -78,7 +86,7 @@ def test_other_sizes_give_what_the_runtime_gives(name: str) -> None:
             torch.testing.assert_close(function(torch.from_numpy(x)), torch.from_numpy(want))
 
 
-@pytest.mark.parametrize("name", ["a branch", "a quotient below zero", "Conv SAME_UPPER"])
+@pytest.mark.parametrize("name", ["a branch", "an expansion", "a quotient below zero", "Conv SAME_UPPER"])
 def test_torch_compile_takes_other_sizes(name: str) -> None:
     model, shapes = CASES[name]
     module = to_torch(model)

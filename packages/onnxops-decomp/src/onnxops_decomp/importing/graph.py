@@ -329,7 +329,9 @@ class GraphImport:
         rank = numbers_rank(node.op_type, [known.rank_of_numbers for known in knowns], args, attributes)
         if rank > 1:
             return False
-        made = self.graph.call_function(function, args, attributes)
+        plain = {name: self.plain(each) for name, each in attributes.items()}
+        named = {name: each.item() if isinstance(each, torch.Tensor) else each for name, each in plain.items()}
+        made = self.graph.call_function(function, args, named)
         self.enter(node, node.outputs[0], Known(dtypes[0], made, rank=rank))
         return True
 
@@ -493,9 +495,8 @@ class GraphImport:
         child.nodes(graph)
         child.graph.output(tuple(child.outputs(graph.outputs)))
         name = self._free_path(graph.name or "body")
-        made = ImportedModule(module, child.graph)
         holder, _, last = name.rpartition(".")
-        (self.owner.get_submodule(holder) if holder else self.owner).add_module(last, made)
+        self.owner.get_submodule(holder).add_module(last, ImportedModule(module, child.graph))
         read = [self.argument_of(value) for value in child.captured]
         kinds = [(_dtype(child.find(value).dtype or 1), _sizes(value)) for value in graph.outputs]
         self.bodies[graph] = [child.find(value).dtype for value in graph.outputs]

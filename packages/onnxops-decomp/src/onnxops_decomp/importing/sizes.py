@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from onnxops_decomp.importing.recording import is_recorded
 from onnxops_decomp.importing.registry import on_numbers
@@ -43,6 +44,9 @@ def numbers_rank(op_type: str, ranks: list[int], args: Sequence[Any], attributes
             return 0
         case "Gather":
             return ranks[1]
+        case "ConstantOfShape":
+            # As many numbers as another list has; of a size there may be millions.
+            return 1 if isinstance(args[0], fx.Node) and args[0].target is shape else 2
         case "Reshape":
             return len(args[1]) if isinstance(args[1], list) else 2
         case "ReduceProd" | "ReduceSum":
@@ -268,6 +272,11 @@ def reduce_sum(data: Numbers, axes: Any = None, keepdims: int = 1, noop_with_emp
 @on_numbers("Shape")
 def shape(data: Numbers, start: int = 0, end: int | None = None) -> list[int]:
     return [len(data)][start:end] if isinstance(data, list) else []
+
+
+@on_numbers("ConstantOfShape")
+def constant_of_shape(input: Numbers, value: Any = 0.0) -> Numbers:
+    return [value] * input[0] if input else value
 
 
 @on_numbers("Size")
