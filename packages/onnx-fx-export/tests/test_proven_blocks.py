@@ -15,6 +15,7 @@ import torch
 from stacks import Block, Stack
 
 from onnx_fx_export import CaptureError, OnnxExporterError, export
+from onnx_fx_export.repeats.blocks import LEAST_WITHHELD
 
 COUNT = 8
 LOG: list[int] = []
@@ -37,11 +38,13 @@ class Doing(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    def __init__(self, act: Callable[[Any], Any], between: Callable[[Any, int], None] | None = None) -> None:
+    def __init__(
+        self, act: Callable[[Any], Any], between: Callable[[Any, int], None] | None = None, count: int = COUNT
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.between, self.flag, self.special, self.seen = between, 1.0, [], itertools.count()
-        self.blocks = torch.nn.ModuleList(Doing(self, act) for _ in range(COUNT))
+        self.blocks = torch.nn.ModuleList(Doing(self, act) for _ in range(count))
 
     def forward(self, x):
         for index, block in enumerate(self.blocks):
@@ -144,13 +147,13 @@ TOLD_APART: dict[str, tuple[Callable[[Doing], Any], Callable[[Model, int], None]
 }
 
 
-def outcome(act: Any, between: Any, **options: Any) -> Any:
+def outcome(act: Any, between: Any, count: int = COUNT, **options: Any) -> Any:
     """Return what becomes of an export: its values, or its error."""
     LOG.clear()
     BY_MODULE.clear()
     numbered.cache_clear()
     random.seed(1)
-    model, x = Model(act, between), torch.ones(2, 3)
+    model, x = Model(act, between, count), torch.ones(2, 3)
     try:
         program = export(model, (x,), trial_runs=False, **options)
     except OnnxExporterError as error:
@@ -165,10 +168,28 @@ def test_blocks_that_may_differ_are_captured_each(act: Any, between: Any) -> Non
     assert outcome(act, between) == outcome(act, between, capture_repeated_blocks=False)
 
 
-@pytest.mark.parametrize("hooked", [False, True])
-def test_equal_blocks_are_captured_once_unasked(hooked: bool) -> None:
+@pytest.mark.parametrize("name", ["a global", "the last block", "an attribute of the model", "a key"])
+def test_deep_models_whose_blocks_may_differ_are_captured_anew(name: str) -> None:
+    act, between = TOLD_APART[name]
+    found = outcome(act, between, LEAST_WITHHELD)
+    assert found == outcome(act, between, LEAST_WITHHELD, capture_repeated_blocks=False)
+
+
+def test_parameters_that_the_model_reads_beside_the_calls_of_its_blocks() -> None:
+    class Reading(Stack):
+        def forward(self, x):
+            return super().forward(x) * self.blocks[-1].up.weight.mean()
+
+    torch.manual_seed(5)
+    model = Reading(*(Block() for _ in range(LEAST_WITHHELD)))
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(export(model, (x,))(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "hooked"), [(COUNT + 2, False), (COUNT + 2, True), (LEAST_WITHHELD, False)])
+def test_equal_blocks_are_captured_once_unasked(count: int, hooked: bool) -> None:
     torch.manual_seed(2)
-    model = Stack(*(Block() for _ in range(COUNT + 2)))
+    model = Stack(*(Block() for _ in range(count)))
     if hooked:
         model.blocks[4].register_forward_hook(lambda module, args, result: result * 2)
     x, dims = torch.randn(2, 3, 4), {"x": {0: "batch", 1: "length"}}

@@ -17,7 +17,7 @@ from onnx_fx_export.capture.stand_ins.all import stand_ins
 from onnx_fx_export.capture.state import StateNotes, watched_state
 from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
-from onnx_fx_export.repeats.blocks import RepeatedBlocks
+from onnx_fx_export.repeats.blocks import LEAST_WITHHELD, RepeatedBlocks, has_stacks
 from onnx_fx_export.repeats.withheld import ParametersNeededError
 from onnx_fx_export.sizes.extremes import open_extremes
 from onnx_fx_export.sizes.in_tensors import SizesInTensors
@@ -96,8 +96,9 @@ def record(run: Run) -> Recorded:
     Raises:
         Exception: Whatever torch.export or the model raises.
     """
-    # Where repetition is still to be proven, a capture that starts anew would cost more than it saves.
-    if run.blocks and run.request.repeated_blocks is not None:
+    # Where repetition is still to be proven, a capture that starts anew may cost more than it saves.
+    asked = run.request.repeated_blocks is not None
+    if run.blocks and (asked or has_stacks(run.request.model, LEAST_WITHHELD)):
         with contextlib.suppress(ParametersNeededError):
             return _record(run, withhold=True)
     return _record(run)

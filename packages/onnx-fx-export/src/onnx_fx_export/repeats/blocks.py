@@ -30,10 +30,12 @@ from onnx_fx_export.repeats.purity import Purity
 from onnx_fx_export.repeats.regions import ModuleClasses
 from onnx_fx_export.repeats.withheld import WithheldParameters
 
-__all__ = ["LEAST_EQUAL", "RepeatedBlocks", "has_stacks"]
+__all__ = ["LEAST_EQUAL", "LEAST_WITHHELD", "RepeatedBlocks", "has_stacks"]
 
-#: Two are captured as a proof, and watching the first one costs as much as two or three more.
+#: Two are captured as a proof.
 LEAST_EQUAL = 8
+#: A capture that starts anew, because the proof fails, costs as much as two or three more.
+LEAST_WITHHELD = 16
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, *_NUMBERS)
@@ -95,7 +97,8 @@ class RepeatedBlocks:
         self.repetitions, self.watched = 0, False
         self._proves = classes is None
         self._blocks, self._structures = _candidates(model, classes)
-        self._withheld = WithheldParameters(model, self._blocks if withhold else {}, self._structures)
+        withheld = self._blocks if withhold else {}
+        self._withheld = WithheldParameters(model, withheld, self._structures, 2 if self._proves else 1)
         self._owed: dict[int, Sequence[str]] = {}
         self._recorded: list[_Recorded] = []
         self._recording = self._active = False
@@ -181,7 +184,9 @@ class RepeatedBlocks:
         operands: list[torch.Tensor],
     ) -> Any:
         """Return the results of a call that does what a recorded one did, as far as the two show it."""
-        purity = recorded.purity
+        purity, owed = recorded.purity, self._withheld.names.get(self._paths[id(block)], ())
+        if owed and purity is not None and (recorded.twin is None or not purity.holds()):
+            self._withheld.refuse()
         if purity is not None and recorded.twin is None:
             purity.take_stock(block)
             result = run(own)
@@ -189,9 +194,9 @@ class RepeatedBlocks:
             purity.doubtful |= not own.usable or not recorded.has_results_of(own)
             recorded.twin = own.number
             return result
-        if purity is not None and not purity.holds():
+        if purity is not None and not owed and not purity.holds():
             return run(own)
-        self._owed[own.number] = self._withheld.names.get(self._paths[id(block)], ())
+        self._owed[own.number] = owed
         if any(isinstance(entry, _Operand) and entry.index >= len(operands) for entry in recorded.results):
             self._withheld.refuse()
         self.repetitions += 1
@@ -266,10 +271,10 @@ def _repeated(recorded: _Recorded, number: int, operands: list[torch.Tensor]) ->
     return pytree.tree_unflatten(leaves, recorded.result_spec)
 
 
-def has_stacks(model: torch.nn.Module) -> bool:
+def has_stacks(model: torch.nn.Module, least: int = LEAST_EQUAL) -> bool:
     """Tell whether a module list of a model has enough members for some to be repeated unasked."""
     return any(
-        isinstance(module, torch.nn.ModuleList | torch.nn.Sequential) and len(module) >= LEAST_EQUAL
+        isinstance(module, torch.nn.ModuleList | torch.nn.Sequential) and len(module) >= least
         for module in model.modules()
     )
 

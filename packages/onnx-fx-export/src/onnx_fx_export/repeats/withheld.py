@@ -36,6 +36,7 @@ class WithheldParameters:
         model: The model.
         blocks: The blocks that may be captured once, by path.
         structures: What two of them need in common to be compared at all, by path; None if nothing is.
+        captured: How many of equal blocks are captured, and keep theirs.
 
     Attributes:
         names: The names in the model of the parameters of each such block, by path of the block.
@@ -43,7 +44,11 @@ class WithheldParameters:
     """
 
     def __init__(
-        self, model: torch.nn.Module, blocks: Mapping[str, torch.nn.Module], structures: Mapping[str, Hashable]
+        self,
+        model: torch.nn.Module,
+        blocks: Mapping[str, torch.nn.Module],
+        structures: Mapping[str, Hashable],
+        captured: int = 1,
     ) -> None:
         self.names: dict[str, list[str]] = {}
         self.needed = False
@@ -52,17 +57,19 @@ class WithheldParameters:
         self._twins: dict[str, str] = {}
         counts = Counter(map(id, self._all.values()))
         shared = {name for name, parameter in self._all.items() if counts[id(parameter)] > 1}
-        first: dict[Hashable, list[str]] = {}
+        kept: dict[Hashable, list[list[str]]] = {}
         for path, block in blocks.items():
             if any(path.startswith(f"{outer}.") for outer in blocks):
                 continue
             names = [f"{path}.{name}" for name, _ in block.named_parameters(remove_duplicate=False)]
             if structures[path] is None or not shared.isdisjoint(names):
                 continue
-            twins = first.setdefault((structures[path], _telling(block)), names)
-            if twins is not names:
+            twins = kept.setdefault((structures[path], _telling(block)), [])
+            if len(twins) < captured:
+                twins.append(names)
+            else:
                 self.names[path] = names
-                self._twins.update(zip(names, twins, strict=True))
+                self._twins.update(zip(names, twins[0], strict=True))
 
     def capture(self, run: Callable[[], torch.export.ExportedProgram]) -> torch.export.ExportedProgram:
         """Capture the model without these parameters.
