@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import copy
 import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -337,3 +339,60 @@ def test_what_is_filled_once_is_told_from_state_in_models_without_data(step: Any
         assert not onnx_fx_export.export(model, (X,)).state
     assert model.linear.weight.is_meta
     assert model.kept is None
+
+
+class ScalesItsWeight(nn.Module):
+    """Writes to a parameter past autograd, after it was read."""
+
+    def __init__(self, reach: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight, self.reach = nn.Parameter(torch.ones(3)), reach
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self.weight
+        self.reach(self.weight).mul_(2)
+        return y
+
+
+@pytest.mark.parametrize("export", EXPORTERS)
+@pytest.mark.parametrize(
+    "reach", [lambda w: w.data, lambda w: w.detach(), lambda w: w.detach().view(-1)[1:]], ids=["data", "detach", "part"]
+)
+def test_a_parameter_that_is_written_past_autograd_is_state(export, reach) -> None:
+    model = ScalesItsWeight(reach)
+    with pytest.raises(OnnxExporterError, match=r"weight \(at .*test_state_anywhere\.py:\d+\)"):
+        export(model, (X,))
+
+    program = export(model, (X,), state="io")
+
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    weight, expected = torch.ones(3), copy.deepcopy(model)
+    for _ in range(3):
+        feeds = {"x": X.numpy(), "weight": weight.numpy()}
+        y, weight = (torch.from_numpy(one) for one in session.run(None, feeds))
+        torch.testing.assert_close(y, expected(X).detach())
+    assert torch.equal(model.weight.detach(), torch.ones(3))
+
+
+class AssignsData(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.ones(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept.data = self.kept + 1
+        return x * self.kept
+
+
+@pytest.mark.parametrize("export", EXPORTERS)
+@pytest.mark.parametrize("state", ["error", "io", "ignore"])
+def test_assigned_data_is_refused_and_leaves_the_tensor(export, state) -> None:
+    model = AssignsData()
+
+    with pytest.raises(OnnxExporterError, match=r"test_state_anywhere\.py:\d+") as refused:
+        export(model, (X,), state=state)
+
+    assert "copy_" in str(refused.value)
+
+    assert torch.equal(model.kept, torch.ones(3))
+    torch.testing.assert_close(model(X), X * 2)

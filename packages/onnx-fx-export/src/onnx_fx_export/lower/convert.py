@@ -112,6 +112,8 @@ class ConversionOptions:
 
 
 _INPUTS = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+# What the program writes to and the model keeps.
+_STATE_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 class _Converter:
@@ -255,8 +257,8 @@ class _Converter:
         overrides = iter(self.names.output_overrides)
         names = iter(self.names.outputs)
         for spec, result in zip(self.program.graph_signature.output_specs, results, strict=True):
-            if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
-                written.append((result, str(spec.target), spec.kind is OutputKind.BUFFER_MUTATION))
+            if spec.kind in (*_STATE_MUTATIONS, OutputKind.USER_INPUT_MUTATION):
+                written.append((result, str(spec.target), spec.kind in _STATE_MUTATIONS))
             elif spec.kind is OutputKind.USER_OUTPUT:
                 name = next(names)
                 if affine_of(result) is not None:

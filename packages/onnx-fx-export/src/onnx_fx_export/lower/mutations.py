@@ -97,7 +97,8 @@ class Mutations:
             )
 
     def _called(self, buffer: str) -> str:
-        return self.notes.paths.get(buffer) or f"buffer {buffer}"
+        kind = "parameter" if buffer in self.program.graph_signature.parameters else "buffer"
+        return self.notes.paths.get(buffer) or f"{kind} {buffer}"
 
 
 def without_hidden_writes(program: torch.export.ExportedProgram, notes: StateNotes) -> Mutations:
@@ -124,7 +125,8 @@ def without_hidden_writes(program: torch.export.ExportedProgram, notes: StateNot
     inputs = {name for node in rebound if specs[name := node.name].kind is InputKind.USER_INPUT}
     buffers = {str(specs[node.name].target) for node in rebound if node.name not in inputs}
     signature = program.graph_signature
-    buffers.update(map(str, signature.buffers_to_mutate.values()))
+    for written in (signature.buffers_to_mutate, signature.parameters_to_mutate):
+        buffers.update(map(str, written.values()))
     inputs.update(map(str, signature.user_inputs_to_mutate.values()))
     targets = {str(spec.target): name for name, spec in specs.items() if spec.target is not None}
     known = {buffer: notes.lines.get(buffer) or lines.get(targets.get(buffer, ""), "") for buffer in buffers}

@@ -14,6 +14,7 @@ from onnxops_decomp.torch_private import is_without_data
 
 __all__ = ["KeptContents"]
 
+_SETS_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 # Functions that write to an operand and have no name that says so.
 _WRITERS = ("__setitem__", "batch_norm", "instance_norm", "fake_quant", "multi_tensor", "_foreach")
 
@@ -31,10 +32,21 @@ class KeptContents(TorchFunctionMode):
         self._versions = {id(x): (x, x._version) for x in strided if not x.is_inference()}
         self._watched = {tensor.untyped_storage().data_ptr() for tensor in strided if tensor.numel()}
         self._copies: dict[int, tuple[torch.UntypedStorage, Any]] = {}
+        # Where calls are captured, detach() would give a tensor without data.
+        self._before = {id(tensor): (tensor, tensor.detach()) for tensor in strided}
+        self._assigned: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, and copy before what it may write to."""
+        """Call a function of torch, and copy before what it may write to.
+
+        Raises:
+            TypeError: If a tensor that has data is given the memory of one without.
+        """
         kwargs = kwargs or {}
+        if func == _SETS_DATA and id(args[0]) in self._before:
+            if is_without_data(args[1]):
+                raise TypeError("no export follows an assignment to the data of a tensor; write x.copy_(...)")
+            self._assigned.add(id(args[0]))
         name = str(getattr(func, "__name__", func))
         if "out" in kwargs or hasattr(func, "overloads") or hasattr(func, "overloadpacket") or _may_write(name):
             for leaf in pytree.tree_leaves((args, kwargs)):
@@ -58,7 +70,10 @@ class KeptContents(TorchFunctionMode):
         return known is not None and known._version != version
 
     def restore(self) -> None:
-        """Put the copies back."""
+        """Put the copies back, and the memory that ``x.data = ...`` took away."""
+        for tensor, before in map(self._before.__getitem__, self._assigned):
+            tensor.data = before
+        self._assigned.clear()
         for storage, copy in self._copies.values():
             if isinstance(copy, bytes):
                 ctypes.memmove(storage.data_ptr(), copy, len(copy))
