@@ -256,12 +256,34 @@ def test_recurrent_layers_compute_in_half_precision(recurrent, options, around, 
         torch.testing.assert_close(actual, wanted, rtol=0.01, atol=0.01)
 
 
-@IF_EAGER_DOES
-@pytest.mark.parametrize("path", PATHS)
-def test_an_lstm_in_half_precision_takes_sequences_of_any_length(path):
-    model = Recurrent(torch.nn.LSTM)
+class OverRows(Recurrent):
+    def forward(self, x, k):
+        output, states = self.recurrent(x[:, None] + torch.zeros(1, 2, 3))
+        return (output, *states)
 
-    check(model, path, lambda: torch.autocast("cpu", torch.bfloat16), **HALF)
+
+LAYERS = {
+    "rnn": (torch.nn.RNN, {}),
+    "gru": (torch.nn.GRU, {"num_layers": 2, "bidirectional": True}),
+    "lstm": (torch.nn.LSTM, {}),
+    "projections": (torch.nn.LSTM, {"proj_size": 2}),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "name", ["rnn", "gru", pytest.param("lstm", marks=IF_EAGER_DOES), pytest.param("projections", marks=IF_EAGER_DOES)]
+)
+def test_recurrent_layers_in_half_precision_take_sequences_of_any_length(name, path):
+    recurrent, options = LAYERS[name]
+    model = OverRows(lambda *sizes: recurrent(*sizes, **options))
+
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        program = fx.export(model, (X, K), **PATHS[path])
+        expected = model(Y, K)
+
+    for actual, wanted in zip(program(Y, K), expected, strict=True):
+        torch.testing.assert_close(actual, wanted, **HALF)
 
 
 @torch.jit.script

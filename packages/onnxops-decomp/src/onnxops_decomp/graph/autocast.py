@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from onnxops_decomp.graph.whole_calls import whole_call
+
 __all__ = ["autocast_definition", "casts_unseen"]
 
 aten = torch.ops.aten
@@ -37,7 +39,7 @@ def _lstm(
     count = len(params) // (num_layers * directions)
     if count in (3, 5):  # Projections, which the kernel does not know.
         arguments = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-        return tuple(aten.lstm.input(input, hx, params, *arguments))
+        return tuple(_recurrent("lstm")(input, hx, params, *arguments))
     x = input.transpose(0, 1) if batch_first else input
     finals: list[tuple[torch.Tensor, torch.Tensor]] = []
     for layer in range(num_layers):
@@ -83,9 +85,41 @@ def _gru_cell(input: torch.Tensor, hx: torch.Tensor, *weights: torch.Tensor | No
     return (hx - new) * update.sigmoid() + new
 
 
+def _recurrent(name: str) -> Callable[..., Any]:
+    """Return what a recurrent network does under autocast: step by step, unless the number of steps is dynamic.
+
+    Then it is one call on operands of the dtype that is cast to, whose steps are computed in float32.
+    """
+    overload = getattr(aten, name).input
+
+    def definition(
+        input: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *options: Any
+    ) -> tuple[torch.Tensor, ...]:
+        device, batch_first = input.device.type, options[-1]
+        if isinstance(input.shape[1 if batch_first else 0], int):
+            return tuple(overload(input, hx, params, *options))
+        if not torch.is_autocast_enabled(device):
+            return tuple(whole_call(name, "input", input, hx, params, *options))
+        dtype = torch.get_autocast_dtype(device)
+        states = [*hx] if name == "lstm" else [hx]
+        # The linear maps are cast, what a GRU and the cell of an LSTM add up is not.
+        kept = torch.promote_types(states[-1].dtype, dtype)
+        results = {"gru": (kept, kept), "lstm": (dtype, dtype, kept)}.get(name, (dtype, dtype))
+        with torch.autocast(device, enabled=False):
+            inputs, *weights = (x.to(dtype).float() for x in (input, *params))
+            wide = [state.float() for state in states]
+            found = whole_call(name, "input", inputs, wide if name == "lstm" else wide[0], weights, *options)
+            return tuple(x.to(result) for x, result in zip(found, results, strict=True))
+
+    return definition
+
+
 _DEFINITIONS: dict[Any, Callable[..., Any]] = {
     aten.bilinear.default: _bilinear,
     aten.lstm.input: _lstm,
+    aten.gru.input: _recurrent("gru"),
+    aten.rnn_tanh.input: _recurrent("rnn_tanh"),
+    aten.rnn_relu.input: _recurrent("rnn_relu"),
     # torch's own look at the size of the batch.
     aten.lstm_cell.default: _lstm_cell,
     aten.gru_cell.default: _gru_cell,

@@ -20,6 +20,7 @@ from onnxops_decomp.errors import UnsupportedOperatorError
 from onnxops_decomp.graph.autocast import autocast_definition, casts_unseen
 from onnxops_decomp.graph.definitions import torch_definition as own_definition
 from onnxops_decomp.graph.mutation import needs_functionalization
+from onnxops_decomp.graph.whole_calls import restore_calls
 from onnxops_decomp.torch_private import (
     fake_mode_of,
     is_composite,
@@ -150,6 +151,7 @@ class Decomposer:
             for device, dtype in autocasts:
                 stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
             pieces = self._record(definition, overload, leaves, structure, whole=False)
+        restore_calls(pieces.graph_module)
         unseen = next(filter(casts_unseen, pieces.calls()), None)
         if unseen is not None:
             raise UnsupportedOperatorError(

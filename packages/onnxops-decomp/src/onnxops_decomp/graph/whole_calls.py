@@ -22,7 +22,7 @@ from onnxops_decomp.graph.dynamic_definitions import DYNAMIC_DEFINITIONS
 from onnxops_decomp.graph.packed_sequences import PACKING, packed_batch
 from onnxops_decomp.graph.size_definitions import defined_for_sizes
 
-__all__ = ["WholeCalls", "grouped_mm_form", "restore_calls"]
+__all__ = ["WholeCalls", "grouped_mm_form", "keep_recurrent_calls", "restore_calls", "whole_call"]
 
 _NAMESPACE = "onnxops_whole"
 
@@ -444,15 +444,34 @@ class WholeCalls(TorchFunctionMode):
         return result if named is None else named(result)
 
 
+def whole_call(name: str, overload: str, *args: Any) -> Any:
+    """Call the stand-in of an ATen operator, which :func:`restore_calls` turns back."""
+    _overloads()
+    return getattr(getattr(getattr(torch.ops, _NAMESPACE), name), overload)(*args)
+
+
 def restore_calls(graph_module: torch.fx.GraphModule) -> None:
     """Turn the stand-in calls of a captured graph back into ATen calls, in place."""
+    _replace_targets(graph_module, _overloads())
+
+
+def keep_recurrent_calls(graph_module: torch.fx.GraphModule) -> None:
+    """Turn recurrent calls of a captured graph into stand-in calls, in place: torch would unroll them."""
+    recurrent = {name for name, (overloads, _) in _OPERATORS.items() if overloads is _RECURRENT}
+    targets = {target: stand_in for stand_in, target in _overloads().items() if target._opname in recurrent}
+    _replace_targets(graph_module, targets)
+
+
+def _replace_targets(
+    graph_module: torch.fx.GraphModule, targets: Mapping[torch._ops.OpOverload, torch._ops.OpOverload]
+) -> None:
     for module in graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):
             continue
         changed = False
         for node in module.graph.nodes:
-            if node.op == "call_function" and node.target in _overloads():
-                node.target = _overloads()[node.target]
+            if node.op == "call_function" and node.target in targets:
+                node.target = targets[node.target]
                 changed = True
         if changed:
             module.recompile()
