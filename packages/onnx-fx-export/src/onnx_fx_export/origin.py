@@ -13,7 +13,7 @@ import torch
 
 from onnxops_decomp.exporting import ReportedCall
 
-__all__ = ["captured_calls", "module_path", "named_forward", "origin_of", "source_line"]
+__all__ = ["captured_calls", "module_path", "named_forward", "origin_of", "source_frames", "source_line"]
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -34,14 +34,17 @@ def named_forward(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def source_line(node: torch.fx.Node) -> str:
     """Return ``file:line`` of the innermost user frame of a node, or an empty string."""
-    trace = node.meta.get("stack_trace")
-    if not trace:
-        return ""
-    # Passes of torch.export note themselves by a path inside of torch.
-    frames = [frame for frame in _FRAME.findall(trace) if Path(frame[0]).is_absolute()]
+    frames = source_frames(node)
     # Modules of torch call functions of torch; the line that the user can change is further out.
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
     return f"{own[-1][0]}:{own[-1][1]}" if own else ""
+
+
+def source_frames(node: torch.fx.Node) -> list[tuple[str, int]]:
+    """Return file and line of the frames that torch noted of a node, outer ones first."""
+    trace = node.meta.get("stack_trace") or ""
+    # Passes of torch.export note themselves by a path inside of torch.
+    return [(file, int(line)) for file, line in _FRAME.findall(trace) if Path(file).is_absolute()]
 
 
 def captured_calls(program: torch.export.ExportedProgram) -> list[ReportedCall]:

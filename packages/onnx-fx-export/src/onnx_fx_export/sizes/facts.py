@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 
+from onnx_fx_export.sizes.asked_in_code import warn_of_small_sizes
 from onnx_fx_export.sizes.questions import SizeQuestion, conditions_for_small_sizes, conditions_on_layout
 from onnx_fx_export.sizes.small import least_sizes, sizes_tried
 from onnx_fx_export.sizes.trial_runs import TrialRuns, user_values
@@ -43,11 +44,14 @@ class SizeFacts:
     def of_graph(cls, program: torch.export.ExportedProgram) -> SizeFacts:
         """Find out what the calls of a program that the user captured take for granted.
 
-        What the code of the model asked is not known any more.
+        What the code of the model asked is not known any more, but for what its source shows.
 
         Warns:
-            UserWarning: If the program is not right for size 1 of a dynamic dimension.
+            UserWarning: If the program is not right for size 1 of a dynamic dimension, or may not be.
         """
+        shapes = [value.shape for value in user_values(program) if isinstance(value, torch.Tensor)]
+        if any(isinstance(size, torch.SymInt) for shape in shapes for size in shape):
+            warn_of_small_sizes(program)
         trials = TrialRuns(program, torch.nn.Module(), ((), {}), wanted=False)
         conditions, apart = conditions_for_small_sizes(trials, [{} for _ in user_values(program)], ())
         return cls(conditions, apart)
