@@ -9,6 +9,7 @@ import torch
 from torch_names import found, private_names
 
 import onnx_fx_export
+from onnx_fx_export.inputs.arguments import FunctionModule
 from onnx_fx_export.torch_private import (
     Writes,
     answer_for_many,
@@ -22,6 +23,7 @@ from onnx_fx_export.torch_private import (
     is_decided_by_data,
     is_dimension_error,
     recorded_apart,
+    replaced_kernels,
     undecided_condition,
     whole_bounds,
 )
@@ -229,3 +231,29 @@ def test_encoders_ask_whether_a_mask_is_causal() -> None:
     with replaced(causal_mask_detection(note)):
         encoder(torch.ones(1, 2, 4), mask=torch.zeros(2, 2))
     assert [mask.shape for mask in asked] == [(2, 2)]
+
+
+@pytest.mark.parametrize("operator", [torch.ops.aten.add.Tensor, torch.ops.aten.maximum.default], ids=str)
+def test_replaced_kernels_are_called_before_what_fake_tensors_do_by_themselves(operator) -> None:
+    """``get_fast_op_impls``, decompositions, and ``py_kernels`` are passed by, and are back afterwards."""
+    called = []
+
+    def noting(kernel):
+        def noted(x, y):
+            called.append(operator)
+            return torch.empty_like(x)
+
+        return noted
+
+    def exported():
+        model = FunctionModule(lambda x, y: operator(x, y))
+        dims = ({0: torch.export.Dim.DYNAMIC},) * 2
+        return torch.export.export(model, (torch.ones(3, 2), torch.ones(3, 2)), dynamic_shapes=dims)
+
+    with replaced_kernels({operator: noting}):
+        exported()
+    assert called
+
+    called.clear()
+    exported()
+    assert not called

@@ -26,6 +26,7 @@ from torch._dynamo.exc import UserError, UserErrorType
 from torch._export.non_strict_utils import make_constraints
 from torch._higher_order_ops import scan
 from torch._library.fake_impl import FakeImplCtx
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.export._trace import _export
 from torch.fx.experimental import _config as symbolic_config
@@ -444,6 +445,8 @@ def replaced_kernels(
         kernels: For each operator a function that is given the kernel it has, and returns the new one.
     """
     libraries: dict[str, torch.library.Library] = {}
+    in_python: list[tuple[torch._ops.OpOverload, Callable[..., Any]]] = []
+    meta = torch._C.DispatchKey.Meta
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -453,11 +456,34 @@ def replaced_kernels(
                 key = "CompositeImplicitAutograd" if _is_composite(operator) else "Meta"
                 kernel = make(_kernel_of(operator, key))
                 libraries[operator.namespace].impl(operator, kernel, key, allow_override=True)
-        with replaced([(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)]):
+                # The dispatcher in Python, under which torch.export runs, has kernels of its own.
+                if meta in operator.py_kernels:
+                    in_python.append((operator, operator.py_kernels[meta]))
+                    _set_kernel_in_python(operator, kernel)
+        quiet = (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
+        with replaced([quiet, *_ways_around(kernels)]):
             yield
     finally:
+        for operator, kernel in in_python:
+            _set_kernel_in_python(operator, kernel)
         for library in libraries.values():
             library._destroy()
+
+
+def _set_kernel_in_python(operator: torch._ops.OpOverload, kernel: Callable[..., Any]) -> None:
+    """Set the Meta kernel in ``py_kernels``; ``_dispatch_cache`` would still have the one before."""
+    operator.py_kernels[torch._C.DispatchKey.Meta] = kernel
+    operator._dispatch_cache.clear()
+
+
+def _ways_around(kernels: Mapping[torch._ops.OpOverload, Any]) -> list[tuple[Any, str, Any]]:
+    """Return the replacement of what ``FakeTensorMode`` does before it looks at kernels.
+
+    Those are ``get_fast_op_impls``, and decompositions, which operators in ``torch._decomp.meta_table`` do without.
+    """
+    fast = {operator: run for operator, run in fake_tensor.get_fast_op_impls().items() if operator not in kernels}
+    known = {**torch._decomp.meta_table, **kernels}
+    return [(fake_tensor, "get_fast_op_impls", lambda: fast), (torch._decomp, "meta_table", known)]
 
 
 def _is_composite(operator: torch._ops.OpOverload) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 
 from onnx_fx_export.capture.autocast import cast_inside_calls
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
-from onnx_fx_export.capture.strategies import TRIAL_RUNS, captured_by_strategies
+from onnx_fx_export.capture.strategies import MEASURED_KERNELS, TRIAL_RUNS, captured_by_strategies
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, OnnxExporterError
-from onnx_fx_export.inputs.examples import enlarged, has_special_sizes, of_size_one
+from onnx_fx_export.inputs.examples import broadcastable, enlarged, has_special_sizes, of_size_one
 from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.sizes.fixed import dimensions_that_became_static
 from onnx_fx_export.sizes.questions import holds_for_example
@@ -53,6 +53,9 @@ def capture(request: CaptureRequest) -> CapturedProgram:
             others.append(captured)
         except (CaptureError, DynamicShapeError) as error:
             errors.append(error)
+    broadcast = _of_broadcast_example(request) if enlarge else None
+    if broadcast is not None:
+        return broadcast
     if others:
         return others[0]
     first = errors[0]
@@ -67,6 +70,18 @@ def capture(request: CaptureRequest) -> CapturedProgram:
     if enlarge:
         raise CaptureError(f"{first}\n{_ENLARGED}") from first.__cause__
     raise first
+
+
+def _of_broadcast_example(request: CaptureRequest) -> CapturedProgram | None:
+    """Capture with sizes of 1 as large as what they are broadcast to, and leave those open; None if that fails."""
+    if request.strategy in (None, MEASURED_KERNELS):
+        measured = dataclasses.replace(request, strategy=MEASURED_KERNELS)
+        for example in broadcastable(request.example, request.specs):
+            with contextlib.suppress(OnnxExporterError):
+                captured = _captured(measured, example)
+                if holds_for_example(captured.program, request.example, request.specs):
+                    return captured
+    return None
 
 
 def _of_larger_example(request: CaptureRequest) -> CapturedProgram | None:

@@ -8,9 +8,11 @@ this proves nothing, what is captured so is compared with the model at other siz
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -18,7 +20,9 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import DynamicShapeError
+from onnx_fx_export.origin import source_line
 from onnx_fx_export.sizes.fitting import SizeFormula, fitted
+from onnx_fx_export.sizes.questions import SizeQuestion, holds_for_example
 from onnx_fx_export.sizes.trial_runs import plain
 from onnx_fx_export.torch_private import (
     equating_operators,
@@ -68,23 +72,48 @@ def record_measured(run: Callable[..., Run]) -> Recorded:
         CaptureError: If the program and the model differ at other sizes.
     """
     operators: dict[torch._ops.OpOverload, None] = {}
+    recorded: Recorded | None = None
+    failure: Exception | None = None
+    is_broadcast = False
     for _ in range(_MOST_ROUNDS):
         with equating_operators() as equating:
             try:
-                recorded = record(run(around=_without_own_sizes(operators)))
+                recorded, failure = record(run(around=_without_own_sizes(operators))), None
             except Exception as error:
                 failure = error
-            else:
-                compare_at_other_sizes(recorded, run())
-                return recorded
         lacking = operator_without_kernel(failure)
         found = {
             operator for operator in (lacking, *equating) if operator is not None and not operator._schema.is_mutable
         }
-        if found <= operators.keys():
+        # What is equal in the example that is captured, and not in the user's, is broadcast there.
+        is_broadcast = is_broadcast or (recorded is not None and not _takes_example(recorded, run()))
+        if found <= operators.keys() or (failure is None and not is_broadcast):
             break
         operators.update(dict.fromkeys(found))
-    raise failure
+    if recorded is None or not _takes_example(recorded, run()):
+        raise failure or DynamicShapeError("Sizes that differ in the example are equal in what was captured.")
+    compare_at_other_sizes(recorded, run())
+    return dataclasses.replace(recorded, questions=[*(recorded.questions or ()), *_broadcast(recorded)])
+
+
+def _takes_example(recorded: Recorded, run: Run) -> bool:
+    """Tell whether sizes that are equal in what was captured are so in the example of the user, too."""
+    return holds_for_example(recorded.program, run.request.example, run.request.specs)
+
+
+def _broadcast(recorded: Recorded) -> list[SizeQuestion]:
+    """Return that sizes are neither 0 nor 1 of which a result has the larger one: these are broadcast to any other."""
+    found: dict[SizeQuestion, None] = {}
+    for node in recorded.program.graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            for size in value.shape if isinstance(value, torch.Tensor) else ():
+                extremes = (part for part in sympy.preorder_traversal(plain(size)) if type(part).__name__ == "Max")
+                for extreme in extremes:
+                    for symbol in sorted(extreme.free_symbols, key=str):
+                        place = source_line(node) or str(node)
+                        found.setdefault(SizeQuestion(sympy.Ne(symbol, 1), place))
+                        found.setdefault(SizeQuestion(sympy.Ge(symbol, 1), place))
+    return [*found]
 
 
 @contextlib.contextmanager
@@ -183,6 +212,8 @@ class _MeasuredCall:
         for shares in ((0,) * len(base), (1,) * len(base), range(len(base))):
             joint = tuple(move[share % len(move)] for move, share in zip(moves, shares, strict=True))
             self._note(joint, found)
+        for step in _STEPS[:2]:
+            self._note(tuple(size + step for size in base), found)
         if any(_kinds(shapes) != _kinds(found[base]) for shapes in found.values()):
             raise _NotMeasuredError("dtypes, ranks, or the number of results depend on sizes")
         return found
@@ -199,6 +230,9 @@ class _MeasuredCall:
             sizes = (*base[:position], other, *base[position + 1 :])
             if other >= 1 and self._note(sizes, found):
                 taken.append(other)
+        # A size that has to equal another one may be broadcast.
+        if not taken and self._note((*base[:position], 1, *base[position + 1 :]), found):
+            taken.append(1)
         if not taken:
             raise _NotMeasuredError(f"the operator does not take another size than {size}")
         return taken

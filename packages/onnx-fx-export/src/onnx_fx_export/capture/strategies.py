@@ -30,10 +30,12 @@ from onnx_fx_export.torch_private import is_dimension_error, undecided_condition
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import Example, is_without_data
 
-__all__ = ["STRATEGIES", "TRIAL_RUNS", "Strategy", "captured_by_strategies"]
+__all__ = ["MEASURED_KERNELS", "STRATEGIES", "TRIAL_RUNS", "Strategy", "captured_by_strategies"]
 
 # The stage in which a model and what was captured of it are compared.
 TRIAL_RUNS = "trial runs"
+#: The strategy that measures what operators of torch would fix.
+MEASURED_KERNELS = "measured-kernels"
 _OTHER_VALUES = (
     "What Dynamo captured of the model gives other values than the model does: its Python code depends on a size or "
     "number in a way that is lost in the capture, such as a text that it makes of one."
@@ -275,7 +277,7 @@ NON_STRICT = Strategy("non-strict", _never, _record_non_strict)
 LOOPS = Strategy("row-loops", _no_loops, lambda attempts: record_loops(attempts.run))
 SCANNED = Strategy("size-loops", _no_scans, _record_scanned)
 OPEN = Strategy("open-sizes", _not_open, lambda attempts: record_open(attempts.run))
-MEASURED = Strategy("measured-kernels", _not_measured, lambda attempts: record_measured(attempts.run))
+MEASURED = Strategy(MEASURED_KERNELS, _not_measured, lambda attempts: record_measured(attempts.run))
 TRANSFORMS = Strategy("transforms", _no_transforms, _record_transforms)
 STRICT = Strategy("strict", _not_for_dynamo, _record_strict)
 

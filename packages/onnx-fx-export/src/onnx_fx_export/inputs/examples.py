@@ -17,6 +17,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnxops_decomp.exporting import DYNAMIC_NUMBER, Example, bound_arguments, resampled
 
 __all__ = [
+    "broadcastable",
     "enlarged",
     "has_special_sizes",
     "inferred_dimensions",
@@ -162,6 +163,28 @@ def _grown(sizes: Mapping[Any, int]) -> Iterator[dict[Any, int]]:
     for count in (1, 2, 0):
         for chosen in itertools.combinations(totals, count):
             yield {**sizes, **special, **{key: sums[key] for key in chosen}}
+
+
+def broadcastable(example: Example, specs: Sequence[Mapping[int, Any]]) -> Iterator[Example]:
+    """Yield the example with dimensions of size 1 as large as those that they are aligned with in other arguments.
+
+    Args:
+        example: Positional and keyword arguments.
+        specs: Declared dimensions of each of its leaves.
+    """
+    sizes, leaves = _sizes(example, specs), pytree.tree_leaves(example)
+    aligned: dict[int, dict[Any, int]] = {}
+    for (index, axis), key in _keys(example, specs).items():
+        aligned.setdefault(axis - leaves[index].dim(), {})[key] = sizes[key]
+    matched = {
+        key: max(others.values())
+        for others in aligned.values()
+        for key, size in others.items()
+        if size in _SPECIAL_SIZES
+    }
+    if any(size not in _SPECIAL_SIZES for size in matched.values()):
+        wanted = {**sizes, **{key: max(size, 2) for key, size in matched.items()}}
+        yield _resized(example, specs, lambda key, _: wanted[key])
 
 
 def of_size_one(example: Example, specs: Sequence[Mapping[int, Any]]) -> Example:

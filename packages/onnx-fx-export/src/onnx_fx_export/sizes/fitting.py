@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -24,7 +24,7 @@ class SizeFormula:
 
     Attributes:
         positions: The sizes that are multiplied.
-        least: Whether the smallest of them takes the place of their product.
+        extreme: What takes the place of their product: ``torch.sym_min`` or ``torch.sym_max`` of them.
         factor: What their product is multiplied with.
         offset: What is added.
         divisor: What it is divided by.
@@ -33,7 +33,7 @@ class SizeFormula:
     """
 
     positions: tuple[int, ...] = ()
-    least: bool = False
+    extreme: Callable[[Any, Any], Any] | None = None
     factor: int = 0
     offset: int = 0
     divisor: int = 1
@@ -45,7 +45,9 @@ class SizeFormula:
         total: Any = self.offset
         if self.positions:
             chosen = [sizes[position] for position in self.positions]
-            total = total + self.factor * (functools.reduce(torch.sym_min, chosen) if self.least else math.prod(chosen))
+            total = total + self.factor * (
+                functools.reduce(self.extreme, chosen) if self.extreme else math.prod(chosen)
+            )
         for position, factor in self.terms:
             total = total + factor * sizes[position]
         return total
@@ -80,7 +82,10 @@ def fitted(values: Mapping[tuple[int, ...], int]) -> SizeFormula | None:
         found += _sums(values, base, moved)
         # The larger of two sizes does not change their minimum.
         pairs = itertools.combinations(range(len(base)), 2)
-        found += [SizeFormula(pair, least=True, factor=1) for pair in pairs if {*pair} & {*moved}]
+        found += [SizeFormula(pair, torch.sym_min, factor=1) for pair in pairs if {*pair} & {*moved}]
+    # Of sizes that are broadcast, none changes the result by itself.
+    groups = (group for count in (2, 3) for group in itertools.combinations(range(len(base)), count))
+    found += [SizeFormula(group, torch.sym_max, factor=1) for group in groups if not {*group} & {*moved}]
     return next((formula for formula in found if formula.holds(values)), None)
 
 

@@ -515,13 +515,13 @@ def holds_for_example(program: torch.export.ExportedProgram, example: Example, s
     """Tell whether the relations that were found between sizes hold for those of an example, which may be smaller."""
     sizes = Sizes.of(program, specs)
     leaves = pytree.tree_leaves(in_order(program, example))
-    present = {
-        plain(size): leaf.shape[axis]
-        for leaf, value in zip(leaves, user_values(program), strict=True)
-        if isinstance(value, torch.Tensor)
-        for axis, size in enumerate(value.shape)
-    }
-    known = {symbol: size for symbol, size in present.items() if symbol in sizes.hints}
+    present: dict[sympy.Expr, set[int]] = {}
+    for leaf, value in zip(leaves, user_values(program), strict=True):
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            present.setdefault(plain(size), set()).add(leaf.shape[axis])
+    if any(len(found) > 1 for found in present.values()):
+        return False
+    known = {symbol: size for symbol, (size,) in present.items() if symbol in sizes.hints}
     return not any(at_sizes(guard, known) in (sympy.false, None) for guard in sizes.relations())
 
 
