@@ -27,6 +27,7 @@ from torch._export.non_strict_utils import make_constraints
 from torch._higher_order_ops import scan
 from torch._library.fake_impl import FakeImplCtx
 from torch._subclasses import fake_tensor
+from torch._subclasses.fake_impls import get_fast_op_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.export._trace import _export
 from torch.fx.experimental import _config as symbolic_config
@@ -481,8 +482,8 @@ def _ways_around(kernels: Mapping[torch._ops.OpOverload, Any]) -> list[tuple[Any
 
     Those are ``get_fast_op_impls``, and decompositions, which operators in ``torch._decomp.meta_table`` do without.
     """
-    fast = {operator: run for operator, run in fake_tensor.get_fast_op_impls().items() if operator not in kernels}
-    known = {**torch._decomp.meta_table, **kernels}
+    fast = {operator: run for operator, run in get_fast_op_impls().items() if operator not in kernels}
+    known: dict[Any, Any] = {**torch._decomp.meta_table, **kernels}
     return [(fake_tensor, "get_fast_op_impls", lambda: fast), (torch._decomp, "meta_table", known)]
 
 
