@@ -351,9 +351,13 @@ def _of_read_results(node: torch.fx.Node) -> Any:
 
 
 def _size_source(value: ir.Value, axis: int | None, op: OpBuilder) -> ir.Value:
-    """Return one size of ``value``, or ``value`` itself where it is a number, as a vector of one element."""
+    """Return one size of ``value``, or ``value`` itself where it is a number, as a vector of one element.
+
+    Expressions have reals as DOUBLE, and all other numbers as INT64.
+    """
     if axis is None:
-        return op.Reshape(op.cast(value, ir.DataType.INT64), [1])
+        is_real = value.dtype is not None and value.dtype.is_floating_point()
+        return op.Reshape(op.cast(value, ir.DataType.DOUBLE if is_real else ir.DataType.INT64), [1])
     return op.Shape(value, start=axis, end=axis + 1)
 
 
