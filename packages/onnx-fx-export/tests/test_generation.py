@@ -206,6 +206,11 @@ def test_a_folder_that_exists_is_not_touched(tmp_path):
         export_folder(torch.nn.Linear(2, 2), tmp_path)
 
 
+def test_a_place_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path):
+    with pytest.raises(SaveError, match=r"cannot be written: there is no folder .*nowhere"):
+        export_folder(torch.nn.Linear(2, 2), tmp_path / "nowhere" / "out", engine="onnxruntime")
+
+
 def test_a_model_of_another_dtype_is_refused_and_its_folder_is_read_in_float32(tmp_path):
     model = language_model("llama", num_hidden_layers=1).bfloat16()
     with pytest.raises(InvalidArgumentError, match=r"weights of torch\.bfloat16.*float\(\)"):

@@ -39,6 +39,9 @@ def generation_command(
     tokenizer: Annotated[
         bool, typer.Option("--tokenizer/--no-tokenizer", help="write the files of the folder's tokenizer, too")
     ] = True,
+    adapters: Annotated[
+        bool, typer.Option("--adapters/--no-adapters", help="write the model's LoRA adapters as files of their own")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Write a language model as a folder that an engine runs, token for token like the model's own generate."""
@@ -49,7 +52,7 @@ def generation_command(
             folder = export_folder(
                 model, output, precision, engine, verify,  # type: ignore[arg-type]  # checked there
                 logits=logits,  # type: ignore[arg-type]
-                tokenizer=own_tokenizer if tokenizer else False, progress=progress,
+                tokenizer=own_tokenizer if tokenizer else False, adapters=adapters, progress=progress,
             )  # fmt: skip
     except InvalidArgumentError as error:
         raise failed(progress, error, 2) from error
@@ -80,7 +83,8 @@ def _show(folder: GenerationFolder) -> None:
     for compared in folder.compared:
         prompts = ", ".join(map(str, compared.prompts))
         ties = f", {compared.ties} ties" if compared.ties else ""
-        table.add_row(f"prompts of {prompts} {compared.unit}", f"{compared.tokens} tokens equal{ties}")
+        adapter = "" if compared.adapter is None else f" with {compared.adapter}"
+        table.add_row(Text(f"prompts of {prompts} {compared.unit}{adapter}"), f"{compared.tokens} tokens equal{ties}")
     if (change := folder.quantization) is not None:
         layers = f"{change.layers} layers" + (f", {len(change.left)} left" if change.left else "")
         table.add_row("weights rounded", layers)

@@ -14,6 +14,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.caches import LayerCache
 
 __all__ = [
+    "ADAPTER_SUFFIX",
     "CONFIG_FILE",
     "CROSS_NAMES",
     "EMBEDDING_FILE",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 CONFIG_FILE, MODEL_FILE = "genai_config.json", "model.onnx"
+ADAPTER_SUFFIX = ".onnx_adapter"
 VISION_FILE, EMBEDDING_FILE = "vision.onnx", "embedding.onnx"
 # Where a model tells how many positions it has; those without such a limit take as many as memory holds.
 _CONTEXT_KEYS = (

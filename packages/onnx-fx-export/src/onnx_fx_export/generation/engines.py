@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from onnx_fx_export.errors import RuntimeSupportError
+from onnx_fx_export.generation.config import ADAPTER_SUFFIX
 from onnx_fx_export.generation.generator import Generator, Tokens
 from onnx_fx_export.generation.kinds import Batch
 from onnx_fx_export.generation.requirements import genai
 
 __all__ = ["Engine", "engine_of"]
 
-# Takes prompts, how many tokens of a result stand before the generated ones, and how many to generate.
-Engine = Callable[[Batch, int, int], Tokens]
+# Takes prompts, how many tokens of a result stand before the generated ones, how many to generate, and the name of an
+# adapter or None.
+Engine = Callable[[Batch, int, int, str | None], Tokens]
 
 
 def engine_of(name: str, folder: Path, generator: Generator) -> Engine:
@@ -33,9 +35,10 @@ def engine_of(name: str, folder: Path, generator: Generator) -> Engine:
     if name == "genai":
         return _genai(folder, generator)
 
-    def run(batch: Batch, prefix: int, new: int) -> Tokens:
+    def run(batch: Batch, prefix: int, new: int, adapter: str | None) -> Tokens:
         """Generate with plain ONNX Runtime."""
-        return generator.generate(**batch.inputs, max_new_tokens=new, min_new_tokens=new)[:, prefix:]
+        tokens = generator.generate(**batch.inputs, max_new_tokens=new, min_new_tokens=new, adapter=adapter)
+        return tokens[:, prefix:]
 
     return run
 
@@ -44,13 +47,17 @@ def _genai(folder: Path, generator: Generator) -> Engine:
     og = genai()
     try:
         model = og.Model(str(folder))
+        adapters = og.Adapters(model)
+        for path in folder.glob(f"*{ADAPTER_SUFFIX}"):
+            adapters.load(str(path), path.name.removesuffix(ADAPTER_SUFFIX))
     except Exception as error:  # whatever the engine raises
         raise RuntimeSupportError(f"ONNX Runtime GenAI cannot load the folder: {error}") from error
 
-    def run(batch: Batch, prefix: int, new: int) -> Tokens:
+    def run(batch: Batch, prefix: int, new: int, adapter: str | None) -> Tokens:
         """Generate with ONNX Runtime GenAI."""
         try:
-            started = _started(og, model, generator, batch, prefix + new)
+            active = None if adapter is None else (adapters, adapter)
+            started = _started(og, model, generator, batch, prefix + new, active)
             while not started.is_done():
                 started.generate_next_token()
         except Exception as error:  # whatever the engine raises
@@ -61,7 +68,9 @@ def _genai(folder: Path, generator: Generator) -> Engine:
     return run
 
 
-def _started(og: Any, model: Any, generator: Generator, batch: Batch, total: int) -> Any:
+def _started(
+    og: Any, model: Any, generator: Generator, batch: Batch, total: int, active: tuple[Any, str] | None
+) -> Any:
     """Return GenAI's generator when it has read the prompts; it pads on the right and knows padding by its token."""
     parameters = og.GeneratorParams(model)
     parameters.set_search_options(
@@ -69,6 +78,8 @@ def _started(og: Any, model: Any, generator: Generator, batch: Batch, total: int
         max_length=total, min_length=total, batch_size=len(batch.lengths),
     )  # fmt: skip
     started = og.Generator(model, parameters)
+    if active is not None:
+        started.set_active_adapter(*active)
     if "input_features" in batch.inputs:
         started.set_model_input("audio_features", batch.inputs["input_features"])
         tokens = generator.first_tokens(len(batch.lengths))

@@ -16,6 +16,7 @@ import torch
 
 from onnx_fx_export.api import ONNXProgram, export
 from onnx_fx_export.errors import InvalidArgumentError, SaveError
+from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wrapper
 from onnx_fx_export.generation.config import CONFIG_FILE
 from onnx_fx_export.generation.experts import joined_experts
 from onnx_fx_export.generation.experts_operator import TRANSLATIONS
@@ -73,6 +74,7 @@ def export_folder(
     *,
     logits: Literal["last", "all"] = "last",
     tokenizer: Any = None,
+    adapters: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> GenerationFolder:
     """Write a language model as a folder that an engine runs.
@@ -86,9 +88,9 @@ def export_folder(
     tokenizer. What several graphs read, such as an embedding, is stored once.
 
     Args:
-        model: A model of transformers that can generate, or the path of a folder that ``save_pretrained`` wrote.
-            It is not changed. Without ``verify`` the weights of a folder are not loaded: each is read, converted and
-            written, a part at a time, so that the model may be larger than memory.
+        model: A model of transformers that can generate, with LoRA adapters of peft or without, or the path of a folder
+            that ``save_pretrained`` wrote. It is not changed. Without ``verify`` the weights of a folder are not
+            loaded: each is read, converted and written, a part at a time, so that the model may be larger than memory.
         out: The folder to write; there must be none yet.
         precision: ``"fp32"`` or ``"fp16"`` for weights and arithmetic; a module has to have this precision, a folder is
             read in it. ``"int8"`` or ``"int4"`` rounds the weights of linear layers and of experts to the nearest
@@ -103,6 +105,9 @@ def export_folder(
         logits: Whether the graph computes logits for the last position alone or for all new ones.
         tokenizer: A tokenizer or processor of transformers whose files are written too. By default that of the path,
             or none with a module; ``False`` writes the folder of a path without one.
+        adapters: Whether the LoRA adapters of the model become files ``NAME.onnx_adapter``, which the engine loads by
+            name (GenAI's ``Adapters``, :meth:`~onnx_fx_export.generation.Generator.generate`); without one of them the
+            folder is the model without adapters. By default those that are active are part of the model.
         progress: Called with the name of each stage as it begins.
 
     Returns:
@@ -125,16 +130,16 @@ def export_folder(
     _check_choice("logits", logits, ("last", "all"))
     stages = _Stages(progress)
     dtype = torch.float16 if precision == "fp16" else torch.float32
-    path = Path(out)
-    if path.exists():
-        raise SaveError(f"The folder {path} already exists; remove it, or write to another one.")
+    path = _place(Path(out))
     if verify:
         _ = genai() if engine == "genai" else onnxruntime()
     stream: StreamedModel | None = None
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
         model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, streams=not verify)
-    kind = kind_of(model)
+    kind = kind_of(without_wrapper(model))
+    model = kind.model
+    own_adapters = adapters_of(model) if adapters else Adapters()
     _check_dtype(model, dtype, precision)
     if engine == "genai" and kind.genai_type is None:
         raise InvalidArgumentError(
@@ -147,12 +152,12 @@ def export_folder(
             written.mkdir()
             rounded = _rounded(kind, precision, stages, stream)
             with in_mode(model, torch.onnx.TrainingMode.EVAL), rounded as quantization:
-                request = _Request(kind, engine, logits == "last", tokenizer, stream)
+                request = _Request(kind, engine, logits == "last", tokenizer, stream, own_adapters)
                 nodes = _write(request, written, stages)
                 compared: list[Compared] = []
                 if verify:
                     stages.begin("verify")
-                    compared = verify_folder(kind, written, engine, stages.tell)
+                    compared = verify_folder(kind, written, engine, stages.tell, own_adapters.names)
             stages.end()
             os.replace(written, path)
     except OSError as error:
@@ -223,10 +228,11 @@ class _Request:
     last_logits: bool
     tokenizer: Any
     stream: StreamedModel | None
+    adapters: Adapters
 
     def program(self, part: Part) -> ONNXProgram:
         """Export a graph, with its weights."""
-        with joined_experts(part.module, on_paper=self.stream is not None):
+        with self.adapters.as_factors(part.module), joined_experts(part.module, on_paper=self.stream is not None):
             return self._exported(part)
 
     def _exported(self, part: Part) -> ONNXProgram:
@@ -256,11 +262,19 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     """Write all files of a folder; return the number of nodes."""
     kind, config = request.kind, request.kind.config()
     programs: dict[str, ONNXProgram] = {}
-    for part in kind.parts(last_logits=request.last_logits):
+    parts = kind.parts(last_logits=request.last_logits)
+    if request.adapters.names and len(parts) > 1:
+        raise InvalidArgumentError(
+            f"{type(kind.model).__name__} has several graphs, and adapter files are of one: merge the adapters into "
+            "the model (merge_and_unload), or leave adapters out."
+        )
+    for part in parts:
         stages.begin(f"export {part.file}")
         program = programs[part.file] = request.program(part)
         if request.engine == "genai" and kind.shares_caches:
             config["search"]["past_present_share_buffer"] = _share_caches(program, kind)
+        request.adapters.make_inputs(program, part.module)
+        request.adapters.save(part.module, folder)
     stages.begin("save")
     if len(programs) > 1:
         save_together(folder, {file: program.model for file, program in programs.items()})
@@ -281,6 +295,19 @@ def _share_caches(program: ONNXProgram, kind: Kind) -> bool:
     if not shares and counts_padding(kind.layers, length):
         warn_user(_RIGHT_PADDING)
     return shares
+
+
+def _place(path: Path) -> Path:
+    """Return where a folder is to be, before anything is loaded.
+
+    Raises:
+        SaveError: If it is there already, or cannot be there.
+    """
+    if path.exists():
+        raise SaveError(f"The folder {path} is there already; remove it, or write to another one.")
+    if not path.absolute().parent.is_dir():
+        raise SaveError(f"The folder {path} cannot be written: there is no folder {path.parent}.")
+    return path
 
 
 def _check_dtype(model: Any, dtype: torch.dtype, precision: str) -> None:

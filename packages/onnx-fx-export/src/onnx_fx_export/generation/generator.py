@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.generation.config import CONFIG_FILE
+from onnx_fx_export.generation.config import ADAPTER_SUFFIX, CONFIG_FILE
+from onnx_fx_export.generation.requirements import onnxruntime
 from onnx_fx_export.generation.sessions import DecoderSession, GraphSession
 
 __all__ = ["Generator"]
@@ -52,6 +53,7 @@ class Generator:
         path = Path(folder)
         if not (path / CONFIG_FILE).is_file():
             raise InvalidArgumentError(f"{path} is not a folder for generation: it has no {CONFIG_FILE}.")
+        self._folder = path
         self.config: dict[str, Any] = _read(path / CONFIG_FILE)
         decoder, encoder = self.config["model"]["decoder"], self.config["model"].get("encoder")
         self._encoder = GraphSession(path / encoder["filename"], providers) if encoder else None
@@ -72,6 +74,7 @@ class Generator:
         *,
         max_new_tokens: int = 64,
         min_new_tokens: int = 0,
+        adapter: str | None = None,
         **inputs: Array,
     ) -> Tokens:
         """Return prompts with what follows them.
@@ -82,6 +85,7 @@ class Generator:
             attention_mask: 1 for a token and 0 for padding (B, S), int64; by default there is no padding.
             max_new_tokens: The most tokens to add.
             min_new_tokens: How many tokens are added before one may end a sequence.
+            adapter: The name of an adapter whose file is in the folder; by default none is used.
             inputs: Other inputs, by the names that transformers has for them. A model that hears reads
                 ``input_features`` (B, bands, frames), float32, and one that sees ``pixel_values`` (N, channels,
                 height, width), float32: the images in the order of their tokens. ``decoder_input_ids`` (B, T), int64,
@@ -98,7 +102,7 @@ class Generator:
         """
         stop = np.atleast_1d(np.asarray(self.config["model"]["eos_token_id"], np.int64))
         given = self._named(input_ids, attention_mask, inputs)
-        logits = self.logits(**given)
+        logits = self.logits(**given, adapter=adapter)
         prompt = given["input_ids"] if self._encoder is None else self._first_tokens(given)
         self._check_length(prompt.shape[1] + max_new_tokens)
         steps, ended = [prompt], np.zeros(len(prompt), bool)
@@ -115,13 +119,19 @@ class Generator:
         return np.concatenate(steps, 1)
 
     def logits(
-        self, input_ids: Tokens | None = None, attention_mask: Tokens | None = None, **inputs: Array
+        self,
+        input_ids: Tokens | None = None,
+        attention_mask: Tokens | None = None,
+        *,
+        adapter: str | None = None,
+        **inputs: Array,
     ) -> Steps[npt.NDArray[np.float32], Tokens, None]:
         """Yield the logits of the token after those read; each ``send`` hands in the next tokens.
 
         Args:
             input_ids: Prompts (B, S), int64.
             attention_mask: 1 for a token and 0 for padding (B, S), int64; by default there is no padding.
+            adapter: The name of an adapter, as :meth:`generate` takes it.
             inputs: Other inputs, as :meth:`generate` takes them.
 
         Yields:
@@ -132,12 +142,27 @@ class Generator:
         """
         given = self._named(input_ids, attention_mask, inputs)
         if self._encoder is None:
-            yield from self._steps(given["input_ids"], given["attention_mask"], given, {})
+            factors = {} if adapter is None else self._factors(adapter)
+            yield from self._steps(given["input_ids"], given["attention_mask"], given, factors)
             return
         tokens = self._first_tokens(given)
         encoded = self._encoder.run(given, {})
         mask = {"encoder_attention_mask": given["attention_mask"]} if "attention_mask" in given else {}
         yield from self._steps(tokens, np.ones_like(tokens), mask, encoded)
+
+    def _factors(self, adapter: str) -> dict[str, Any]:
+        """Return the inputs that a file of the folder holds.
+
+        Raises:
+            InvalidArgumentError: If there is no such file.
+        """
+        known = {path.name.removesuffix(ADAPTER_SUFFIX): path for path in self._folder.glob(f"*{ADAPTER_SUFFIX}")}
+        if adapter not in known:
+            raise InvalidArgumentError(
+                f"The folder has no adapter {adapter!r}; it has {', '.join(sorted(known)) or 'none'}."
+            )
+        factors: dict[str, Any] = onnxruntime().AdapterFormat.read_adapter(str(known[adapter])).get_parameters()
+        return factors
 
     def _named(
         self, input_ids: Tokens | None, attention_mask: Tokens | None, inputs: Mapping[str, Array]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from onnx_fx_export.generation.adapters import lora_layers
 from onnx_fx_export.generation.experts import are_experts, rounded_experts
 from onnx_fx_export.generation.groups import GroupedLinear, group_size, matrix_of
 
@@ -42,17 +43,23 @@ class Quantization:
 def quantized(model: Any, bits: int) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Let a model compute with rounded weights; afterwards it is as it was.
 
-    Embeddings stay as they are, also where the head of the model shares their weight.
+    Embeddings stay as they are, also where the head of the model shares their weight. So do LoRA adapters.
 
     Yields:
         How many layers have rounded weights, and the names of the linear layers and layers of experts that have not.
     """
     own: list[tuple[Any, str, torch.nn.Module]] = []
     left = []
+    factors = {
+        id(part)
+        for layer in lora_layers(model).values()
+        for factor in (layer.lora_A, layer.lora_B)
+        for part in factor.values()
+    }
     try:
         for path, module in list(model.named_modules()):
             for name, child in list(module.named_children()):
-                if matrix_of(child) is None and not are_experts(child):
+                if id(child) in factors or (matrix_of(child) is None and not are_experts(child)):
                     continue
                 new = _rounded(child, bits)
                 if new is None:

@@ -39,7 +39,8 @@ class GraphSession:
             self._session = runtime.InferenceSession(path, options, providers=list(providers))
         except Exception as error:  # whatever the runtime raises
             raise RuntimeSupportError(f"ONNX Runtime cannot load {path}: {error}") from error
-        self.declared = {value.name: value for value in self._session.get_inputs()}
+        inputs = [*self._session.get_inputs(), *self._session.get_overridable_initializers()]
+        self.declared = {value.name: value for value in inputs}
         self.outputs = [value.name for value in self._session.get_outputs()]
 
     def run(self, given: Mapping[str, npt.NDArray[Any]], kept: Mapping[str, Any]) -> dict[str, Any]:

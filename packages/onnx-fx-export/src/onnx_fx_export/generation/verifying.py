@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from onnx_fx_export.errors import VerificationError
+from onnx_fx_export.generation.adapters import active_adapter
 from onnx_fx_export.generation.caches import LayerCache
 from onnx_fx_export.generation.engines import engine_of
 from onnx_fx_export.generation.generator import Generator, Tokens
@@ -36,15 +38,19 @@ class Compared:
         tokens: How many tokens were generated for each of them.
         ties: How often two tokens were as likely as rounding can tell, and the engine took the other one.
         unit: What the lengths of prompts count.
+        adapter: The adapter that both used, if one.
     """
 
     prompts: tuple[int, ...]
     tokens: int
     ties: int
     unit: str = "tokens"
+    adapter: str | None = None
 
 
-def verify_folder(kind: Kind, folder: Path, engine: str, report: Callable[[str], None]) -> list[Compared]:
+def verify_folder(
+    kind: Kind, folder: Path, engine: str, report: Callable[[str], None], adapters: Sequence[str] = ()
+) -> list[Compared]:
     """Generate through the engine and compare with the model.
 
     Args:
@@ -52,6 +58,7 @@ def verify_folder(kind: Kind, folder: Path, engine: str, report: Callable[[str],
         folder: The folder.
         engine: ``"genai"`` or ``"onnxruntime"``.
         report: Called with what is being compared.
+        adapters: Names of the adapters that are files of the folder; without any the model is compared as it is.
 
     Returns:
         What was compared.
@@ -64,19 +71,25 @@ def verify_folder(kind: Kind, folder: Path, engine: str, report: Callable[[str],
     batch = tuple(min(length, most - 1) for length in _PADDED)
     if engine == "genai" and not generator.pads_behind and counts_padding(kind.layers, max(batch) + _NEW):
         batch = (max(batch),) * len(batch)
-    result = []
-    for lengths in [*((length,) for length in _LENGTHS if length < most), batch]:
-        prompts = kind.batch(lengths)
-        found = Compared(prompts.lengths, min(_NEW, most - kind.prefix(prompts)), 0, kind.unit)
-        if found in result:
-            continue
-        report(f"prompts of {', '.join(map(str, found.prompts))} {kind.unit}")
-        comparison = _Comparison(kind, found.tokens)
-        comparison.check_logits(generator, prompts)
-        generated = run(prompts, kind.prefix(prompts), found.tokens)
-        rows = zip(prompts.rows, prompts.lengths, generated, strict=True)
-        ties = sum(comparison.check_row(row, length, tokens) for row, length, tokens in rows)
-        result.append(dataclasses.replace(found, ties=ties))
+    alone = [(length,) for length in _LENGTHS if length < most]
+    result: list[Compared] = []
+    for adapter in (None, *adapters):
+        with active_adapter(kind.model, adapter) if adapters else contextlib.nullcontext():
+            # What an adapter changes does not depend on how long prompts are.
+            for lengths in [*(alone if adapter is None else alone[1:2]), batch]:
+                prompts = kind.batch(lengths)
+                new = min(_NEW, most - kind.prefix(prompts))
+                found = Compared(prompts.lengths, new, 0, kind.unit, adapter)
+                if found in result:
+                    continue
+                using = "" if adapter is None else f" with {adapter}"
+                report(f"prompts of {', '.join(map(str, found.prompts))} {kind.unit}{using}")
+                comparison = _Comparison(kind, new, adapter)
+                comparison.check_logits(generator, prompts)
+                generated = run(prompts, kind.prefix(prompts), new, adapter)
+                rows = zip(prompts.rows, prompts.lengths, generated, strict=True)
+                ties = sum(comparison.check_row(row, length, tokens) for row, length, tokens in rows)
+                result.append(dataclasses.replace(found, ties=ties))
     return result
 
 
@@ -91,6 +104,7 @@ class _Comparison:
 
     kind: Kind
     new: int
+    adapter: str | None
 
     def check_logits(self, generator: Generator, batch: Batch) -> None:
         """Compare the logits after the prompts, row by row without padding.
@@ -98,7 +112,7 @@ class _Comparison:
         Raises:
             VerificationError: If they differ.
         """
-        found = next(generator.logits(**batch.inputs))
+        found = next(generator.logits(**batch.inputs, adapter=self.adapter))
         for own, row, length in zip(found, batch.rows, batch.lengths, strict=True):
             wanted = self._logits(row, _NONE)
             difference, most = np.abs(own - wanted).max(), self._tolerance(wanted)
