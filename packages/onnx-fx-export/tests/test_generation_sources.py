@@ -150,7 +150,7 @@ def test_a_broken_checkpoint_is_an_error_of_the_package(saved, tmp_path):
 STREAMED = [
     ("llama", "bfloat16", "fp32"),
     ("gpt2", "float32", "int4"),
-    ("mixtral", "float32", "fp16"),
+    ("llama", "float32", "fp16"),
     ("gpt_oss", "bfloat16", "fp32"),
     ("qwen3_moe", "bfloat16", "int4"),
 ]

@@ -43,7 +43,8 @@ def without_wrapper(model: Any) -> Any:
         raise InvalidArgumentError(
             f"{type(model).__name__} has adapters of {', '.join(sorted(kinds))}, and only those of LORA can be written."
         )
-    return model.get_base_model()
+    wrapper: Any = model
+    return wrapper.get_base_model()
 
 
 def lora_layers(root: torch.nn.Module) -> dict[str, Any]:
@@ -144,10 +145,17 @@ def adapters_of(model: Any) -> Adapters:
 class FactoredLinear(torch.nn.Module):
     """A linear layer, and an adapter of it.
 
+    Attributes:
+        lora_A: Its first factor (K, R).
+        lora_B: Its second factor (R, N).
+
     Args:
         layer: A layer with LoRA adapters, the largest of which sets the rank.
         random: Makes the adapter's numbers, as equal weights would become one.
     """
+
+    lora_A: torch.nn.Parameter
+    lora_B: torch.nn.Parameter
 
     def __init__(self, layer: Any, random: torch.Generator) -> None:
         super().__init__()

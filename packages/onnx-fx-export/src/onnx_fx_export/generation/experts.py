@@ -61,7 +61,8 @@ class RoundedRows:
     def __call__(self, experts: torch.Tensor) -> torch.Tensor:
         """Return integers (E, N, bytes) or scales (E, N, groups); scales of whole rows are (E, N)."""
         weights = self.rows(experts)
-        made = self.rounding(weights.flatten(0, 1)).unflatten(0, weights.shape[:2])
+        rounded = self.rounding(weights.flatten(0, 1))
+        made = rounded.reshape(*weights.shape[:2], *rounded.shape[1:])
         if isinstance(self.rounding, GroupNumbers):
             return made.flatten(2)
         return made.squeeze(2) if self.rounding.bits == _BITS_OF_ROWS else made
@@ -104,25 +105,26 @@ class JoinedExperts(torch.nn.Module):
 def _conversions(experts: Any, bits: int | None) -> dict[str, RowConversion]:
     """Return what makes the weights of experts what ``MoE`` or ``QMoE`` reads."""
     found: dict[str, RowConversion] = {}
-    dtype = experts.gate_up_proj.dtype
+    dtype, columns = experts.gate_up_proj.dtype, _columns(experts, bits) if bits else {}
     for part in _PARAMETERS:
         halves = part == "gate_up_proj" and experts.is_concatenated
         rows = ExpertRows(experts.is_transposed, halves, dtype)
         found[part] = rows
         if bits:
-            how = bits, _columns(experts, part, bits), dtype
-            found[part] = RoundedRows(rows, GroupNumbers(*how))
-            found[f"{part}{SCALES}"] = RoundedRows(rows, GroupScales(*how))
+            found[part] = RoundedRows(rows, GroupNumbers(bits, columns[part], dtype))
+            found[f"{part}{SCALES}"] = RoundedRows(rows, GroupScales(bits, columns[part], dtype))
         if experts.has_bias:
             found[f"{part}{_BIAS}"] = ExpertRows(False, halves, dtype)
     return found
 
 
-def _columns(experts: Any, part: str, bits: int) -> int | None:
-    """Return how many columns of weights of experts share a scale, or None if they cannot be rounded."""
+def _columns(experts: Any, bits: int) -> dict[str, int]:
+    """Return how many columns of each weight of experts share a scale; nothing if they cannot be rounded."""
     widths = {name: getattr(experts, name).shape[1 if experts.is_transposed else 2] for name in _PARAMETERS}
     size = group_size(*widths.values())
-    return widths[part] if bits == _BITS_OF_ROWS and size else size
+    if size is None:
+        return {}
+    return widths if bits == _BITS_OF_ROWS else dict.fromkeys(widths, size)
 
 
 def rounded_experts(module: Any, bits: int) -> JoinedExperts | None:
@@ -136,7 +138,7 @@ def rounded_experts(module: Any, bits: int) -> JoinedExperts | None:
         The layer, or None if the module is none that one operator stands for, or no group divides its widths.
     """
     gate = _gate_of(module)
-    if gate is None or _columns(module, _PARAMETERS[0], bits) is None:
+    if gate is None or not _columns(module, bits):
         return None
     return JoinedExperts(module, gate, bits)
 
