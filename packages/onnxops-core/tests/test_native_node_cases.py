@@ -122,9 +122,10 @@ AT_LEAST = {
 }
 
 # Older releases lack cases, and expect what their own evaluator gave wrongly.
-pytestmark = pytest.mark.skipif(
+OF_ONNX_1_23 = pytest.mark.skipif(
     onnx.defs.onnx_opset_version() < 28, reason=f"the cases are those of onnx 1.23, not {onnx.__version__}"
 )
+pytestmark = OF_ONNX_1_23
 
 _CASES = node_cases(set(FUNCTIONS) | set(ADAPTED))
 _each_case = pytest.mark.parametrize("case", _CASES, ids=lambda case: case.name)

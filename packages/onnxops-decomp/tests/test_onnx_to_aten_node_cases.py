@@ -21,7 +21,7 @@ from onnxops_decomp import aten_decompositions
 sys.path.insert(0, str(Path(__file__).parents[2] / "onnxops-core" / "tests"))
 
 from core_node_cases import assert_close, node_cases
-from test_native_node_cases import ADAPTED, FUNCTIONS, NOISE
+from test_native_node_cases import ADAPTED, FUNCTIONS, NOISE, OF_ONNX_1_23
 
 CASES = node_cases(set(ADAPTED) | set(FUNCTIONS))
 OPERATORS = sorted({case.op_type for case in CASES})
@@ -87,7 +87,11 @@ def decomposed(case: Any) -> torch.fx.GraphModule:
     return make_fx(function, decomposition_table=aten_decompositions(), tracing_mode="symbolic")(*tensors)
 
 
-EACH_OPERATOR = pytest.mark.parametrize("op_type", OPERATORS)
+# Old releases expect wrong values for grouped heads, and cannot read their own eight-bit floats.
+CORRECTED = ("Attention", "DequantizeLinear", "QuantizeLinear")
+EACH_OPERATOR = pytest.mark.parametrize(
+    "op_type", [pytest.param(name, marks=OF_ONNX_1_23 if name in CORRECTED else ()) for name in OPERATORS]
+)
 
 
 def check(cases: list[Any]) -> None:

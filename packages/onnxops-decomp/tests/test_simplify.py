@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
 
 T = ir.DataType
 N = ir.SymbolicDim("n")
@@ -67,7 +68,10 @@ EMITTED: dict[str, tuple[str, Callable[[OpBuilder, ir.Value], ir.Value]]] = {
     "cast through a narrower dtype": ("Cast", lambda op, x: op.Cast(op.Cast(x, to=T.FLOAT16), to=T.FLOAT)),
     "cast of floats through integers": ("Cast", lambda op, x: op.Cast(op.Cast(x, to=T.INT64), to=T.FLOAT)),
     "sum with zero, which turns -0 into 0": ("Add", lambda op, x: op.Add(x, 0.0)),
-    "product with a tensor of more dimensions": ("Mul", lambda op, x: op.Mul(x, np.ones((1, 1, 1, 1), np.float32))),
+    "product with a tensor of more dimensions": (
+        "Unsqueeze" if is_older(1, 23) else "Mul",
+        lambda op, x: op.Mul(x, np.ones((1, 1, 1, 1), np.float32)),
+    ),
     "product with two ones": ("Mul", lambda op, x: op.Mul(x, np.ones(4, np.float32))),
     "reciprocal": ("Div", lambda op, x: op.Div(1.0, x)),
     "expand that adds a dimension": ("Expand", lambda op, x: op.Expand(x, [1, 1, 1, 1])),

@@ -13,6 +13,7 @@ import torch
 from decomp_harness import run
 
 from onnxops_decomp import LoweringError
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
 from onnxops_decomp.runtimes.onnxruntime.weights import FuseQuantizedProducts
 
 ROWS, COLUMNS = 12, 96
@@ -147,7 +148,10 @@ def test_stored_integers_are_multiplied_as_they_are(name: str, float_type: str) 
     case = CASES[name]
     model = case.model(float_type)
     before = [result(model, case.x(float_type, rows)) for rows in (1, 5)]
-    assert FuseQuantizedProducts()(model).modified
+    # The kernel takes no eight bits in older releases, for which the model stays as it is.
+    assert FuseQuantizedProducts()(model).modified == (case.bits != 8 or not is_older(1, 23))
+    if case.bits == 8 and is_older(1, 23):
+        return
     nodes = list(model.graph)
     assert [node.op_type for node in nodes] == ["MatMulNBits"]
     sizes = {key: nodes[0].attributes[key].as_int() for key in ("K", "N", "bits")}
