@@ -133,12 +133,15 @@ def test_the_runtime_still_takes_no_doubles(op_type: str, since: int | None) -> 
     x, one = zeros(1, 1, 4, dtype="d"), zeros(1, dtype="d")
     others = {"Conv": [zeros(1, 1, 2, dtype="d")], "InstanceNormalization": [one, one]}
     others["ConvTranspose"] = others["Conv"]
+    others |= {"Max": [x], "Min": [x], "GridSample": [zeros(1, 2, 2, 2, dtype="d")]}
     others |= {layer: [zeros(1, n, 4, dtype="d"), zeros(1, n, 1, dtype="d")] for layer, n in GATES.items()}
     attributes = {"kernel_shape": [2]} if op_type.endswith("Pool") else {"hidden_size": 1} if op_type in GATES else {}
 
     def takes(opset: int) -> bool:
         try:
-            result(op_type, x, *others.get(op_type, []), opset=opset, **attributes)
+            result(
+                op_type, x[None] if op_type == "GridSample" else x, *others.get(op_type, []), opset=opset, **attributes
+            )
         except Exception as error:  # whatever the runtime raises
             return not re.search("NOT_IMPLEMENTED|does not support double", str(error))
         return True
@@ -169,3 +172,14 @@ def test_another_runtime_gets_the_plain_operator(function: Any, args: Any, dynam
 
     assert plain in other
     assert other != usual
+
+
+@pytest.mark.parametrize(
+    ("opset", "plain", "function"),
+    [(11, "Clip", lambda x: F.hardtanh(x)), (7, "Max", lambda x: torch.maximum(x, x.flip(0)))],
+)
+def test_another_runtime_gets_the_older_form_for_doubles(opset: int, plain: str, function: Any) -> None:
+    traced = trace(function, (X.double(),), dynamic=False)
+
+    assert plain in lower_graph(traced, opset=opset, runtime=None, nan="finite").op_types()
+    assert plain not in lower_graph(traced, opset=opset, nan="finite").op_types()

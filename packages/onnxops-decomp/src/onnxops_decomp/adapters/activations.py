@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxops_decomp.builder.forms import Adapter, adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.formulas.operands import odd
+from onnxops_decomp.formulas.tabulated import polynomial
 from onnxops_decomp.spec.inference import dims_of
 
 if TYPE_CHECKING:
@@ -94,16 +95,8 @@ def erf(op: OpBuilder, x: ir.Value) -> ir.Value:
     # In doubles the rounding of the polynomials does not show.
     bounded = op.cast(op.Clip(op.cast(x, ir.DataType.FLOAT), -_ERF_LIMIT, _ERF_LIMIT), ir.DataType.DOUBLE)
     square = op.Mul(bounded, bounded)
-    ratio = op.Div(_polynomial(op, square, _ERF_P), _polynomial(op, square, _ERF_Q))
+    ratio = op.Div(polynomial(op, square, _ERF_P), polynomial(op, square, _ERF_Q))
     return op.cast(op.Mul(bounded, ratio), dtype)
-
-
-def _polynomial(op: OpBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
-    """Evaluate a polynomial, lowest power first."""
-    total = op.Mul(x, coefficients[-1])
-    for coefficient in coefficients[-2:0:-1]:
-        total = op.Mul(op.Add(total, coefficient), x)
-    return op.Add(total, coefficients[0])
 
 
 def _of_last_axis(op_type: str) -> Adapter:

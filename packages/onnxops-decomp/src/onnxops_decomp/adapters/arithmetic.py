@@ -33,8 +33,7 @@ def clip_of_floats(
     op: OpBuilder, input: ir.Value, min: ir.Value | None = None, max: ir.Value | None = None, *, older: OpBuilder
 ) -> ir.Value:
     dtype = op.dtype(input)
-    # The runtime's older kernels know FLOAT alone.
-    plain = dtype.is_floating_point() and dtype != _DOUBLE
+    plain = op.takes_doubles("Clip") if dtype == _DOUBLE else dtype.is_floating_point()
     return older.Clip(input, min, max) if plain else _bounded(op, input, min, max)
 
 

@@ -96,7 +96,7 @@ def _with_groups(
 def _for_all_keys(op: OpBuilder, mask: ir.Value, total: Size, *, has_lengths: bool) -> ir.Value:
     """Return a mask with an entry for each key: since opset 24 what lies beyond a shorter one is masked.
 
-    Sizes that only the runtime knows are compared where padded caches are used, for which shorter masks are meant.
+    Sizes known only at run time are compared where padded caches are used, for which shorter masks are meant.
     """
     have = op.size(mask, -1)
     known = isinstance(have, int) and isinstance(total, int)

@@ -197,9 +197,8 @@ def minimum(op: OpBuilder, *values: ir.Value, older: OpBuilder) -> ir.Value:
 
 def _fold_pairs(op: OpBuilder, older: OpBuilder, op_type: str, comparison: str, values: Sequence[ir.Value]) -> ir.Value:
     dtype = op.dtype(values[0])
-    if dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+    if dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16) or (dtype == _DOUBLE and op.takes_doubles(op_type)):
         return older.emit(op_type, *_broadcast(op, values, op_type))
-    # The runtime's kernel of this age knows FLOAT alone.
     result, *others = values
     for other in others:
         first = op.emit(comparison, result, other)

@@ -132,7 +132,7 @@ def _scan(
 ) -> ir.Value:
     """Combine every element with all before it, in steps that double their reach.
 
-    Lengths that only the runtime knows take a loop.
+    Lengths known only at run time take a loop.
     """
     size = op.size(data, axis)
     if not isinstance(size, int):

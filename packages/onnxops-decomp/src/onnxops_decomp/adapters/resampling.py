@@ -175,7 +175,7 @@ def _composed(
     targets = list(range(op.rank(X))) if axes is None else list(axes)
     numbers = None if scales is None else op.static(scales)
     if sizes is None and numbers is None:
-        raise UnsupportedOpsetError("Resize", op.opset, lowest=11, reason="scales that only the runtime knows")
+        raise UnsupportedOpsetError("Resize", op.opset, lowest=11, reason="scales known only at run time")
     counts = [] if sizes is None else _elements(op, sizes, len(targets))
     result, dtype = X, position_dtype(X, mode)
     aligned = coordinate_transformation_mode == "align_corners"

@@ -177,8 +177,7 @@ def grid_sample_of_images(
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> ir.Value:
-    if op.rank(X) != 4 or op.dtype(X) == ir.DataType.DOUBLE:
-        # Runtimes have the operator for doubles from opset 20 on.
+    if op.rank(X) != 4 or (op.dtype(X) == ir.DataType.DOUBLE and not op.takes_doubles("GridSample")):
         return grid_sample(op, X, grid, mode, padding_mode, align_corners)
     old = _OLD_MODES.get(mode, mode)
     return older.GridSample(X, grid, align_corners=align_corners, mode=old, padding_mode=padding_mode)

@@ -147,7 +147,7 @@ def split_with_attribute(
         parts.append(op.Slice(input, op.vector([start]), op.vector([end]), [axis]))
         start = end
     if len(parts) < _outputs:
-        raise UnsupportedOpsetError("Split", op.opset, lowest=13, reason="sizes that only the runtime knows")
+        raise UnsupportedOpsetError("Split", op.opset, lowest=13, reason="sizes known only at run time")
     return tuple(parts)
 
 
@@ -205,8 +205,7 @@ def _after(index: int) -> int:
 
 @adapter("DepthToSpace", below=11)
 def depth_to_space(op: OpBuilder, input: ir.Value, *, older: OpBuilder, blocksize: int, mode: str = "DCR") -> ir.Value:
-    # The runtime's kernel of this age lacks bytes.
-    if mode == "DCR" and op.dtype(input) not in (ir.DataType.INT8, ir.DataType.UINT8):
+    if mode == "DCR":
         return older.DepthToSpace(input, blocksize=blocksize)
     return composed_depth_to_space(op, input, blocksize=blocksize, mode=mode)
 

@@ -10,7 +10,7 @@ polynomial, however involved the function is.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -57,7 +57,7 @@ def in_double(count: int = 1, *, first: int = 0) -> Callable[[F], F]:
     return decorate
 
 
-def polynomial(op: OpBuilder, x: ir.Value, coefficients: list[float]) -> ir.Value:
+def polynomial(op: OpBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
     """Return the polynomial with these coefficients, constant term first."""
     result = op.constant(coefficients[-1], op.dtype(x))
     for coefficient in reversed(coefficients[:-1]):

@@ -167,6 +167,13 @@ def top_k_of_uint64(
 without_kernel("EyeLike", dtypes=(_T.BOOL, _T.INT8, _T.INT16, _T.UINT8, _T.UINT16, _T.UINT32))(creation.eye_like)
 _NO_BLOCKS = (_T.BOOL, _T.INT16, _T.INT32, _T.INT64, _T.UINT16, _T.UINT32, _T.UINT64)
 without_kernel("DepthToSpace", dtypes=_NO_BLOCKS)(shapes.composed_depth_to_space)
+
+
+@without_kernel("DepthToSpace", dtypes=(_T.INT8, _T.UINT8))
+def depth_to_space_of_bytes(op: OpBuilder, input: ir.Value, **attributes: Any) -> ir.Value | None:
+    return shapes.composed_depth_to_space(op, input, **attributes) if op.opset < 11 else None
+
+
 without_kernel("SpaceToDepth", dtypes=_NO_BLOCKS)(shapes.composed_space_to_depth)
 
 

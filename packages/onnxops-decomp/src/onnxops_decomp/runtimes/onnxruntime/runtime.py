@@ -109,7 +109,9 @@ def _raise_to_rank_of_factor(op: OpBuilder, values: list[ir.Value | None]) -> No
 # Forms of these are written without the operator; of others that take no doubles stand-ins are (``kernel_gaps``).
 _NO_DOUBLES = {
     **dict.fromkeys(("AveragePool", "Conv", "ConvTranspose", "GRU", "InstanceNormalization", "LSTM", "RNN")),
-    "MaxPool": 8,
+    "Clip": 12,
+    "GridSample": 20,
+    **dict.fromkeys(("Max", "MaxPool", "Min"), 8),
 }
 
 ONNXRUNTIME = Runtime(
