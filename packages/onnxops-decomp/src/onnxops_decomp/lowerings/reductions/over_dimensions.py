@@ -244,53 +244,31 @@ def _degrees_of_freedom(op: OpBuilder, count: Size, correction: float, dtype: ir
     return op.Max(op.Sub(op.cast(count, dtype), correction), 0)
 
 
-@lowering(aten.var_mean.correction, aten.var_mean.default, aten.var_mean.dim)
-def var_mean(
-    op: OpBuilder,
-    self: ir.Value,
-    dim: Dims = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-    unbiased: bool = True,
-) -> tuple[ir.Value, ir.Value]:
-    return _moments(op, self, dim, int(unbiased) if correction is None else correction, keepdim)
+def _spread(*, root: bool, with_mean: bool) -> Callable[..., ir.Value | tuple[ir.Value, ir.Value]]:
+    """Return the lowering of a variance or, with ``root``, a standard deviation, alone or beside the mean."""
+
+    def spread(
+        op: OpBuilder,
+        self: ir.Value,
+        dim: Dims = None,
+        correction: float | None = None,
+        keepdim: bool = False,
+        unbiased: bool = True,
+    ) -> ir.Value | tuple[ir.Value, ir.Value]:
+        variance, average = _moments(op, self, dim, int(unbiased) if correction is None else correction, keepdim)
+        result = op.Sqrt(variance) if root else variance
+        return (result, average) if with_mean else result
+
+    return spread
 
 
-@lowering(aten.var.correction, aten.var.default, aten.var.dim)
-def var(
-    op: OpBuilder,
-    self: ir.Value,
-    dim: Dims = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-    unbiased: bool = True,
-) -> ir.Value:
-    return var_mean(op, self, dim, correction, keepdim, unbiased)[0]
-
-
-@lowering(aten.std_mean.correction, aten.std_mean.default, aten.std_mean.dim)
-def std_mean(
-    op: OpBuilder,
-    self: ir.Value,
-    dim: Dims = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-    unbiased: bool = True,
-) -> tuple[ir.Value, ir.Value]:
-    variance, average = var_mean(op, self, dim, correction, keepdim, unbiased)
-    return op.Sqrt(variance), average
-
-
-@lowering(aten.std.correction, aten.std.default, aten.std.dim)
-def std(
-    op: OpBuilder,
-    self: ir.Value,
-    dim: Dims = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-    unbiased: bool = True,
-) -> ir.Value:
-    return std_mean(op, self, dim, correction, keepdim, unbiased)[0]
+for _packet, _root, _with_mean in (
+    (aten.var, False, False),
+    (aten.var_mean, False, True),
+    (aten.std, True, False),
+    (aten.std_mean, True, True),
+):
+    lowering(_packet.correction, _packet.default, _packet.dim)(_spread(root=_root, with_mean=_with_mean))
 
 
 # ---- norms
