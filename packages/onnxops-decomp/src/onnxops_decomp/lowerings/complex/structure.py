@@ -17,12 +17,13 @@ from onnxops_decomp.formulas.loops import repeat
 from onnxops_decomp.formulas.products import zero_if_empty
 from onnxops_decomp.lowerings.complex.numbers import complex_operands, joined, mul, multiplied, parts
 from onnxops_decomp.lowerings.pointwise.conversions import as_complex, convert
+from onnxops_decomp.lowerings.reductions.over_dimensions import Dims, lower_spreads
 from onnxops_decomp.lowerings.registry import Function, builtin_table, lowering
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
 
-__all__ = ["builtin_function", "created", "partwise", "prod_dim", "product", "transpose", "variance"]
+__all__ = ["builtin_function", "created", "partwise", "prod_dim", "product", "transpose"]
 
 aten = torch.ops.aten
 
@@ -235,34 +236,13 @@ lowering(aten.new_full.default, complex=True)(created("aten::new_full", 2))
 # ---- spread
 
 
-def variance(op: OpBuilder, value: ir.Value, dim: Any, correction: float | None, keepdim: bool) -> ir.Value:
+def _moments(op: OpBuilder, value: ir.Value, dim: Dims, correction: float, keepdim: bool) -> tuple[ir.Value, ir.Value]:
     variance = builtin_function("aten::var.correction")
-    real, imag = parts(op, value)
-    return op.Add(variance(op, real, dim, correction, keepdim), variance(op, imag, dim, correction, keepdim))
+    spreads = (variance(op, part, dim, correction, keepdim) for part in parts(op, value))
+    return op.Add(*spreads), partwise("aten::mean.dim")(op, value, dim, keepdim)
 
 
-@lowering(aten.var.correction, aten.var.default, aten.var.dim, complex=True)
-def var(
-    op: OpBuilder,
-    self: ir.Value,
-    dim: Any = None,
-    correction: Any = None,
-    keepdim: bool = False,
-    unbiased: bool = True,
-) -> ir.Value:
-    return variance(op, self, dim, int(unbiased) if correction is None else correction, keepdim)
-
-
-@lowering(aten.std.correction, aten.std.default, aten.std.dim, complex=True)
-def std(
-    op: OpBuilder,
-    self: ir.Value,
-    dim: Any = None,
-    correction: Any = None,
-    keepdim: bool = False,
-    unbiased: bool = True,
-) -> ir.Value:
-    return op.Sqrt(var(op, self, dim, correction, keepdim, unbiased))
+lower_spreads(_moments, complex=True)
 
 
 # ---- products

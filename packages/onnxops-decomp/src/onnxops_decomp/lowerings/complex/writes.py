@@ -12,7 +12,7 @@ from onnxops_decomp.dtypes import is_complex, mark_complex
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex.functions import power
 from onnxops_decomp.lowerings.complex.numbers import add, bare, complex_operands, joined, mul
-from onnxops_decomp.lowerings.complex.structure import builtin_function, created, matmul, partwise, variance
+from onnxops_decomp.lowerings.complex.structure import builtin_function, created, matmul, partwise
 from onnxops_decomp.lowerings.pointwise.conversions import as_complex, complex_truth
 from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Function, lowering
 
@@ -147,33 +147,7 @@ for _name in (
     lowering(f"aten::{_name}", complex=True)(_of_truths(f"aten::{_name}"))
 
 
-# ---- several results, products
-
-
-@lowering(aten.var_mean.correction, aten.var_mean.default, aten.var_mean.dim, complex=True)
-def var_mean(
-    op: OpBuilder,
-    self: ir.Value,
-    dim: Any = None,
-    correction: Any = None,
-    keepdim: bool = False,
-    unbiased: bool = True,
-) -> tuple[ir.Value, ir.Value]:
-    mean = partwise("aten::mean.dim")(op, self, dim, keepdim)
-    return variance(op, self, dim, int(unbiased) if correction is None else correction, keepdim), mean
-
-
-@lowering(aten.std_mean.correction, aten.std_mean.default, aten.std_mean.dim, complex=True)
-def std_mean(
-    op: OpBuilder,
-    self: ir.Value,
-    dim: Any = None,
-    correction: Any = None,
-    keepdim: bool = False,
-    unbiased: bool = True,
-) -> tuple[ir.Value, ir.Value]:
-    var, mean = var_mean(op, self, dim, correction, keepdim, unbiased)
-    return op.Sqrt(var), mean
+# ---- products
 
 
 @lowering(aten.addbmm.default, complex=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
     from onnxops_decomp.builder.sizes import Size
 
-__all__ = ["element_count", "mean", "reduce", "reduced_axes"]
+__all__ = ["element_count", "lower_spreads", "mean", "reduce", "reduced_axes"]
 
 aten = torch.ops.aten
 
@@ -28,6 +28,8 @@ BOOL, INT64, UINT8 = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.UINT8
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 Dims = Sequence[int] | int | None
+# Variance and mean of a value over dimensions, with a correction of the count.
+Moments = Callable[["OpBuilder", ir.Value, Dims, float, bool], tuple[ir.Value, ir.Value]]
 
 
 def reduced_axes(op: OpBuilder, value: ir.Value, dim: Dims) -> list[int]:
@@ -244,9 +246,7 @@ def _degrees_of_freedom(op: OpBuilder, count: Size, correction: float, dtype: ir
     return op.Max(op.Sub(op.cast(count, dtype), correction), 0)
 
 
-def _spread(*, root: bool, with_mean: bool) -> Callable[..., ir.Value | tuple[ir.Value, ir.Value]]:
-    """Return the lowering of a variance or, with ``root``, a standard deviation, alone or beside the mean."""
-
+def _spread(moments: Moments, root: bool, with_mean: bool) -> Callable[..., ir.Value | tuple[ir.Value, ir.Value]]:
     def spread(
         op: OpBuilder,
         self: ir.Value,
@@ -255,20 +255,25 @@ def _spread(*, root: bool, with_mean: bool) -> Callable[..., ir.Value | tuple[ir
         keepdim: bool = False,
         unbiased: bool = True,
     ) -> ir.Value | tuple[ir.Value, ir.Value]:
-        variance, average = _moments(op, self, dim, int(unbiased) if correction is None else correction, keepdim)
+        variance, average = moments(op, self, dim, int(unbiased) if correction is None else correction, keepdim)
         result = op.Sqrt(variance) if root else variance
         return (result, average) if with_mean else result
 
     return spread
 
 
-for _packet, _root, _with_mean in (
-    (aten.var, False, False),
-    (aten.var_mean, False, True),
-    (aten.std, True, False),
-    (aten.std_mean, True, True),
-):
-    lowering(_packet.correction, _packet.default, _packet.dim)(_spread(root=_root, with_mean=_with_mean))
+def lower_spreads(moments: Moments, *, complex: bool = False) -> None:
+    """Enter lowerings of variances and standard deviations, alone and beside the mean."""
+    for packet, root, with_mean in (
+        (aten.var, False, False),
+        (aten.var_mean, False, True),
+        (aten.std, True, False),
+        (aten.std_mean, True, True),
+    ):
+        lowering(packet.correction, packet.default, packet.dim, complex=complex)(_spread(moments, root, with_mean))
+
+
+lower_spreads(_moments)
 
 
 # ---- norms
