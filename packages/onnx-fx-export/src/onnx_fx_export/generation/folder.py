@@ -298,15 +298,15 @@ def _share_caches(program: ONNXProgram, kind: Kind) -> bool:
 
 
 def _place(path: Path) -> Path:
-    """Return where a folder is to be, before anything is loaded.
+    """Return where a folder will be written, checked before anything is loaded.
 
     Raises:
-        SaveError: If it is there already, or cannot be there.
+        SaveError: If it already exists, or its parent does not.
     """
     if path.exists():
-        raise SaveError(f"The folder {path} is there already; remove it, or write to another one.")
+        raise SaveError(f"The folder {path} already exists; remove it, or write to another one.")
     if not path.absolute().parent.is_dir():
-        raise SaveError(f"The folder {path} cannot be written: there is no folder {path.parent}.")
+        raise SaveError(f"The folder {path} cannot be written: its parent does not exist.")
     return path
 
 
