@@ -34,6 +34,7 @@ def contrib_operators() -> types.ModuleType:
     source = Path(spec.origin).read_text().replace("torch.onnx", "onnx_ts_legacy")
     module = types.ModuleType("contrib_operators")
     module.__dict__["onnx_ts_legacy"] = onnx_ts_legacy
+    module.__dict__["inverts"] = "aten::linalg_inv" in source
     exec(compile(source, spec.origin, "exec"), module.__dict__)
     module.register()
     return module
@@ -68,7 +69,8 @@ def test_the_contrib_operators_of_onnx_runtime(
     program = onnx_ts_legacy.export(model, args, opset_version=14)
 
     written = [node.op_type for node in program.model.graph if node.domain == "com.microsoft"]
-    assert written == operators
+    # Old releases register nothing for `linalg_inv`, which is what torch traces.
+    assert written == (operators if contrib_operators.inverts or model is not torch.inverse else [])
     for expected, actual in zip([model(*args)], program(*args), strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
