@@ -30,8 +30,8 @@ def factor(rank=4):
 
 
 
-def nodes(function, *args, **kwargs):
-    lowered = check(function, *args, opset=20, **kwargs)
+def nodes(function, *args, opset=20, **kwargs):
+    lowered = check(function, *args, opset=opset, **kwargs)
     return [node.op_type for node in lowered.proto.graph.node]
 
 
@@ -87,6 +87,8 @@ for function in (
     lambda x, y: x.to(torch.uint32).view(3, 20).to(torch.int64).amax(0),
 ):
     assert not {"Max", "Min", "Clip", "ReduceMax", "ReduceMin"} & set(nodes(function, high, other))
+    nodes(function, high - 2**31 * 9, other - 2**62, opset=9)
+assert "Div" in nodes(lambda x: x.amax((0, 2)), high, opset=10, others=[(other[:2, :, :3] * 2**20,)])
 nothing = torch.arange(0)
 nodes(lambda x: torch.bincount(x, minlength=2), nothing)
 nodes(lambda x: torch.bincount(x, minlength=2), torch.tensor([1, 3]), others=[(nothing,)])

@@ -97,6 +97,30 @@ def _with_result_of_nothing(op: OpBuilder, x: ir.Value, axis: int, position: str
     return op.Concat(x, op.expand(limit, sizes), axis=axis)
 
 
+# Of a number of 64 bits three digits of this base, each with the sign of the number, fit 32 bits.
+_BASE = 2**21
+
+
+def _reduced_by_digits(op: OpBuilder, x: ir.Value, axes: ir.Value | None, position: str, keepdims: int) -> ir.Value:
+    """Reduce the highest digits first, and lower ones of those numbers alone that have the result's higher ones."""
+    rest = op.cast(x, _T.INT64)
+    left_out = -(2**31) if position == "ArgMax" else 2**31 - 1
+    result, chosen = None, None
+    for unit in (_BASE**2, _BASE, 1):
+        whole = op.Div(rest, unit) if unit > 1 else rest
+        rest = op.Sub(rest, op.Mul(whole, unit))
+        digits = op.cast(whole, _T.INT32)
+        if chosen is not None:
+            digits = op.Where(chosen, digits, op.constant(left_out, _T.INT32))
+        best = op.emit("ReduceMax" if position == "ArgMax" else "ReduceMin", digits, axes, keepdims=1)
+        same = op.Equal(digits, best)
+        chosen = same if chosen is None else op.And(chosen, same)
+        part = op.Mul(op.cast(best, _T.INT64), unit)
+        result = part if result is None else op.Add(result, part)
+    result = op.cast(result, op.dtype(x))
+    return result if keepdims else op.Squeeze(result, axes)
+
+
 def _reduction_of_long(position: str) -> Callable[..., ir.Value | None]:
     def reduced(
         op: OpBuilder,
@@ -107,9 +131,12 @@ def _reduction_of_long(position: str) -> Callable[..., ir.Value | None]:
         noop_with_empty_axes: int = 0,
     ) -> ir.Value | None:
         # Below opset 18 axes are an attribute.
-        dims, chosen = dims_of(x), op.static(op.constant(axes) if isinstance(axes, Sequence) else axes)
-        if dims is None or (axes is not None and (chosen is None or not chosen.size)) or op.opset < _GATHER_ELEMENTS:
+        along = op.constant(list(axes), _T.INT64) if isinstance(axes, Sequence) else axes
+        dims, chosen = dims_of(x), op.static(along)
+        if noop_with_empty_axes and (along is None or chosen is None or not chosen.size):
             return None
+        if dims is None or (along is not None and (chosen is None or not chosen.size)) or op.opset < _GATHER_ELEMENTS:
+            return _reduced_by_digits(op, x, along, position, keepdims)
         places = range(len(dims)) if chosen is None else [int(axis) % len(dims) for axis in chosen]
         result = op.cast(x, _T.INT64)
         for axis in places:
