@@ -59,6 +59,8 @@ def test_torchs_exporter_writes_the_operators_node(label, tmp_path):
     )
 
     assert sample.op_type in [node.op_type for node in program.model.graph]
+    if sample.op_type == "DeformConv" and tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 26):
+        pytest.skip("ONNX Runtime before 1.26 has no kernel for DeformConv")
     path = tmp_path / "model.onnx"
     program.save(str(path))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
