@@ -7,8 +7,12 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
+from onnxops_decomp.exporting.errors import RuntimeSupportError
+from onnxops_decomp.exporting.program import runtime_support
+from onnxops_decomp.exporting.program.running import Session
 from onnxops_decomp.runtimes.onnxruntime import kernel_gaps
 
 PROGRAM = """
@@ -124,9 +128,34 @@ def test_the_release_is_that_of_any_distribution(
         return releases[name]
 
     monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(kernel_gaps, "_installed", kernel_gaps._installed.__wrapped__)
+    monkeypatch.setattr(kernel_gaps, "installed_release", kernel_gaps.installed_release.__wrapped__)
 
     assert kernel_gaps.is_older(1, 24) == is_older
+
+
+@pytest.mark.parametrize(
+    ("installed", "opset", "said"),
+    [
+        ("1.22.1", 24, "opset_version=22, or install onnxruntime>=1.24"),
+        ("1.24.4", 26, "opset_version=25, or install onnxruntime>=1.25"),
+        ("1.31.0", 28, "opset_version=26, or install onnxruntime>=1.32"),
+        ("1.32.0", 28, "Unsupported model IR version: 13"),
+    ],
+)
+def test_an_opset_that_is_newer_than_the_runtime_is_refused(
+    installed: str, opset: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def initialize(*args: object, **options: object) -> None:
+        raise ValueError("Unsupported model IR version: 13, max supported IR version: 12")
+
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: installed if name == "onnxruntime" else version(name))
+    monkeypatch.setattr(kernel_gaps, "installed_release", kernel_gaps.installed_release.__wrapped__)
+    monkeypatch.setattr(runtime_support, "installed_release", kernel_gaps.installed_release)
+    model = ir.Model(ir.Graph((), (), nodes=(), opset_imports={"": opset}), ir_version=13)
+
+    with pytest.raises((RuntimeSupportError, ValueError), match=said):
+        Session(model, initialize)
 
 
 def test_what_older_releases_lack_is_written_otherwise() -> None:

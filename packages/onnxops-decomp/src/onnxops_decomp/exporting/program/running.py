@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.exporting.errors import InvalidArgumentError, MissingRuntimeError, RuntimeSupportError
-from onnxops_decomp.exporting.program.runtime_support import refused_node
+from onnxops_decomp.exporting.program.runtime_support import refused_node, refused_opset
 from onnxops_decomp.exporting.program.saving import (
     MAX_SINGLE_FILE_BYTES,
     Saving,
@@ -39,7 +39,7 @@ class Session:
 
     Raises:
         MissingRuntimeError: If ONNX Runtime is not installed.
-        RuntimeSupportError: If it has no kernel for some node.
+        RuntimeSupportError: If it has no kernel for some node, or is older than the opset.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Session:
         try:
             self._session = make(source, **options)
         except Exception as error:  # ONNX Runtime's errors have no common base but this
-            if (refusal := refused_node(model, str(error))) is None:
+            if (refusal := refused_opset(model, str(error)) or refused_node(model, str(error))) is None:
                 raise
             raise RuntimeSupportError(refusal) from error
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime says about a node that it has no kernel for, in terms of the user's model."""
+"""What ONNX Runtime says about a model that it cannot load, in terms of the user's model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,25 @@ import re
 
 import onnx_ir as ir
 
-__all__ = ["refused_node"]
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import LOADED_SINCE, installed_release, is_older
+
+__all__ = ["refused_node", "refused_opset"]
 
 _REFUSAL = re.compile(r"Could not find an implementation for (\S+)\((\d+)\) node with name '([^']*)'")
+_TOO_NEW = re.compile(r"Unsupported model IR version|Opset \d+ is under development")
+
+
+def refused_opset(model: ir.Model, message: str) -> str | None:
+    """Return what to say about an opset that is newer than the runtime; None if its complaint is another."""
+    opset = model.opset_imports.get("", 0)
+    if _TOO_NEW.search(message) is None or opset not in LOADED_SINCE or not is_older(*LOADED_SINCE[opset]):
+        return None
+    newest = max((each for each, since in LOADED_SINCE.items() if not is_older(*since)), default=min(LOADED_SINCE) - 1)
+    installed, needed = (".".join(map(str, each or ())) for each in (installed_release(), LOADED_SINCE[opset]))
+    return (
+        f"ONNX Runtime {installed} loads no models of opset {opset}: export with opset_version={newest}, or install "
+        f"onnxruntime>={needed}; call_reference() runs the model without a runtime."
+    )
 
 
 def refused_node(model: ir.Model, message: str) -> str | None:

@@ -20,8 +20,10 @@ import onnx_ir as ir
 __all__ = [
     "BFLOAT16_KERNELS",
     "KERNEL_GAPS",
+    "LOADED_SINCE",
     "NO_KERNEL",
     "compute_dtype",
+    "installed_release",
     "is_older",
     "least_outputs",
     "refusal",
@@ -102,6 +104,9 @@ _CLOSED: Mapping[tuple[int, int], Mapping[str, Mapping[str, Mapping[ir.DataType,
 }
 
 
+# The first release that loads models of an opset; those of lower opsets every one loads.
+LOADED_SINCE = {23: (1, 23), 24: (1, 24), 25: (1, 24), 26: (1, 25), 27: (1, 32), 28: (1, 32)}
+
 # Distributions of ONNX Runtime; all have the kernels for the CPU.
 _DISTRIBUTIONS = (
     "onnxruntime",
@@ -110,7 +115,7 @@ _DISTRIBUTIONS = (
 
 
 @functools.cache
-def _installed() -> tuple[int, int] | None:
+def installed_release() -> tuple[int, int] | None:
     """Return the release of the installed ONNX Runtime, the oldest one if there are several; None if there is none."""
     found = []
     for name in _DISTRIBUTIONS:
@@ -122,7 +127,7 @@ def _installed() -> tuple[int, int] | None:
 
 def is_older(major: int, minor: int) -> bool:
     """Return whether the installed ONNX Runtime is older than a release; models are written for the installed one."""
-    installed = _installed()
+    installed = installed_release()
     return installed is not None and installed < (major, minor)
 
 
