@@ -19,7 +19,11 @@ _UNLOADABLE = re.compile(
     r"|Unsupported model IR version: \d+"
     r"|No Op registered for \w+ with domain_version of \d+"
 )
-_UNKNOWN_OPSET = re.compile(r"Opset \d+ is newer than the installed onnx|The evaluator of onnx \S+ has no \w+")
+_UNKNOWN_OPSET = re.compile(
+    r"Opset \d+ is newer than the installed onnx"
+    r"|The evaluator of onnx \S+ has no \w+"
+    r"|\w+_\d+\._run\(\) got an unexpected keyword argument '\w+'"
+)
 
 
 def _older(distribution: str, measured: tuple[int, int]) -> bool:

@@ -141,7 +141,7 @@ def quantization(x_dtype, scale_dtype, to, shape=(), **attributes):
         (FLOAT, FLOAT, TensorProto.FLOAT8E5M2, {"saturate": 0, "shape": (4,)}),
         (FLOAT, TensorProto.FLOAT16, TensorProto.INT8, {}),
         (TensorProto.FLOAT16, FLOAT, TensorProto.UINT8, {"precision": TensorProto.FLOAT16}),
-        (TensorProto.INT32, FLOAT, TensorProto.UINT8, {"shape": (4,)}),
+        (TensorProto.INT32, FLOAT, TensorProto.UINT8, {"shape": (3,), "axis": 0}),
     ],
 )
 def test_quantization_keeps_dtypes_and_what_happens_beyond_the_range(x_dtype, scale_dtype, to, attributes, opset):
