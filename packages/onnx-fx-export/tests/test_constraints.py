@@ -235,3 +235,35 @@ def test_an_example_that_is_a_view_leaves_no_condition_on_what_it_is_a_view_of()
     assert program.constraints.conditions == ()
     x = torch.randn(3, 7)
     torch.testing.assert_close(program(x), x.cumsum(1) * 7)
+
+
+def repeated(x, n):
+    return x.repeat(n, 1) if n < 4 else x.repeat(n, 1) * 2
+
+
+def in_a_dictionary(x, d):
+    return repeated(x, d["n"])
+
+
+@pytest.mark.parametrize(
+    "function, argument, name", [(repeated, lambda n: n, "n"), (in_a_dictionary, lambda n: {"n": n}, "d_n")]
+)
+def test_conditions_on_numbers_are_called_by_them_and_checked(function, argument, name) -> None:
+    dims = ({0: "n"} if name != "n" else None, argument(Dim.DYNAMIC))
+    x = torch.randn(2, 3)
+    with pytest.warns(UserWarning, match=f"{name} <= 3"):
+        program = export(FunctionModule(function), (x, argument(2)), dynamic_shapes=dims)
+
+    assert f"{name} <= 3" in program.constraints.conditions
+    for n in (1, 3):
+        torch.testing.assert_close(program(x, argument(n)), function(x, argument(n)))
+    with pytest.raises(InvalidArgumentError, match=f"{name} = 5"):
+        program(x, argument(5))
+
+
+def test_a_number_that_is_called_like_a_dimension_is_not_taken_for_it() -> None:
+    model = FunctionModule(lambda x, n: x * n + x.shape[0])
+    program = export(model, (torch.randn(2, 3), 5), dynamic_shapes=({0: "n"}, Dim.DYNAMIC))
+    for rows, n in ((4, 3), (1, 7)):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(program(x, n), model(x, n))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import onnx_fx_export
-from onnx_fx_export import CaptureError, export
+from onnx_fx_export import CaptureError, InvalidArgumentError, export
 
 
 @torch.library.custom_op("onnx_fx_export_tests::mystery", mutates_args=())
@@ -216,3 +217,9 @@ def test_sparse_tensors_are_refused(layout: torch.layout) -> None:
     for model, args in ((torch.sparse.mm, (sparse, torch.ones(3, 2))), (Weighted(), (torch.ones(3, 2),))):
         with pytest.raises(onnx_fx_export.InvalidArgumentError, match=r"layout torch.sparse_c.*to_dense\(\)"):
             export(model, args)
+
+
+@pytest.mark.parametrize("args", [None, 3, "ab", {"input": torch.ones(2)}, np.ones((2, 3))], ids=repr)
+def test_what_is_no_tuple_of_arguments_is_refused(args) -> None:
+    with pytest.raises(InvalidArgumentError, match="args is a tuple of the positional arguments"):
+        export(torch.nn.ReLU(), args)

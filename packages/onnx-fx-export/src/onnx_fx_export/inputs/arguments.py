@@ -61,6 +61,11 @@ def example_call(
         InvalidArgumentError: If the declarations are a word other than ``"auto"``, or ask for another capture.
     """
     if not isinstance(dynamic_shapes, str):
+        if not isinstance(args, torch.Tensor | Sequence) or isinstance(args, str):
+            raise InvalidArgumentError(
+                f"args is a tuple of the positional arguments, or one tensor, not {type(args).__name__}; arguments by "
+                "name are kwargs."
+            )
         args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
         if isinstance(model, torch.export.ExportedProgram | torch.jit.ScriptModule | torch.jit.ScriptFunction):
             return args, kwargs, dynamic_shapes

@@ -21,7 +21,7 @@ from onnx_fx_export.origin import origin_of
 from onnx_fx_export.repeats.functions import LOWEST_OPSET, FunctionStore
 from onnx_fx_export.repeats.regions import ModuleClasses, module_regions
 from onnx_fx_export.sizes.constraints import size_constraints
-from onnx_fx_export.sizes.dimension_names import declared_minimums, name_other_sizes, name_sizes
+from onnx_fx_export.sizes.dimension_names import declared_minimums, name_numbers, name_other_sizes, name_sizes
 from onnx_fx_export.sizes.sources import define_symbol
 from onnx_fx_export.weights.initializers import WeightStore
 from onnx_fx_export.weights.tensor_subclasses import ACCESS, inner_tensor
@@ -219,8 +219,10 @@ class _Converter:
         name_sizes(self.symbols, sizes)
         shapes = [(name, node.meta.get("val")) for node, name in zip(user, self.names.inputs, strict=True)]
         axes = [(name, *each) for name, x in shapes if isinstance(x, torch.Tensor) for each in enumerate(x.shape)]
-        unnamed = ((f"{name}_dim_{axis}", size) for name, axis, size in axes if isinstance(size, torch.SymInt))
+        unnamed = [(f"{name}_dim_{axis}", size) for name, axis, size in axes if isinstance(size, torch.SymInt)]
         name_other_sizes(self.symbols, unnamed)
+        numbers = ((name, n) for name, n in shapes if isinstance(n, torch.SymInt))
+        name_numbers(self.symbols, numbers, (size for _, size in unnamed))
 
     def _weight(self, node: torch.fx.Node, target: str) -> Any:
         tensor = self.program.state_dict.get(target)

@@ -36,6 +36,7 @@ from onnxops_decomp.exporting import (
 __all__ = ["CONSTRAINTS_KEY", "size_constraints"]
 
 _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
+_ARGUMENT = re.compile(r"L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+")
 _COUNTED = "flat_args"
 _OF_VIEWS = "._base."
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
@@ -66,7 +67,8 @@ def size_constraints(
     # An example that is a view of a larger tensor does not bring that along.
     texts = [text for text in dict.fromkeys(guard_texts(program)) if _OF_VIEWS not in text]
     texts = [text for text in texts if not (facts.right_for_one and is_about_one(text))]
-    translated = {text: _translated(text, inputs, leaves) for text in texts}
+    called = _number_inputs(program, symbols)
+    translated = {text: _translated(text, inputs, leaves, called) for text in texts}
     guards = [guard for guard in translated.values() if guard is not None and parsed_size(guard) is not None]
     unread = [text for text, guard in translated.items() if guard is None or parsed_size(guard) is None]
     names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
@@ -188,7 +190,14 @@ def _follows(key: sympy.Expr, ranges: Mapping[sympy.Expr, Any]) -> bool:
     return bool(ranges[key].lower == lower and ranges[key].upper == upper)
 
 
-def _translated(text: str, inputs: Mapping[str, Dims], leaves: Sequence[str]) -> str | None:
+def _number_inputs(program: torch.export.ExportedProgram, symbols: SymbolNames) -> dict[str, str]:
+    """Return what the conditions call the arguments that are whole numbers, by the names of their placeholders."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    numbers = {node.name: node.meta.get("val") for node in placeholders}
+    return {name: f"{symbols.expression(n)}" for name, n in numbers.items() if isinstance(n, torch.SymInt)}
+
+
+def _translated(text: str, inputs: Mapping[str, Dims], leaves: Sequence[str], numbers: Mapping[str, str]) -> str | None:
     """Write a guard over sizes of arguments in the names of dimensions; None if an argument is not an input."""
     unknown = False
 
@@ -204,7 +213,11 @@ def _translated(text: str, inputs: Mapping[str, Dims], leaves: Sequence[str]) ->
         unknown = unknown or text is None
         return f"({text})"
 
-    translated = _SIZE.sub(replaced, text)
+    def number(match: re.Match[str]) -> str:
+        keys = [next(part for part in found if part) for found in _KEY.findall(match[0])]
+        return numbers.get(leaves[int(keys[1])] if keys[0] == _COUNTED else "_".join(keys), match[0])
+
+    translated = _ARGUMENT.sub(number, _SIZE.sub(replaced, text))
     return None if unknown or "L[" in translated else translated
 
 

@@ -23,7 +23,7 @@ from onnxops_decomp.exporting import (
     symbolic_size,
 )
 
-__all__ = ["declared_minimums", "name_other_sizes", "name_output_axes", "name_sizes"]
+__all__ = ["declared_minimums", "name_numbers", "name_other_sizes", "name_output_axes", "name_sizes"]
 
 
 def declared_minimums(dims: Iterable[Any]) -> list[str]:
@@ -66,6 +66,24 @@ def name_other_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, Any]]) -> 
         if symbol.is_Symbol and symbols.renamed(symbol) == symbol and text not in taken:
             taken.add(text)
             symbols.rename(symbol, text)
+
+
+def name_numbers(
+    symbols: SymbolNames, numbers: Iterable[tuple[str, torch.SymInt]], sizes: Iterable[torch.SymInt]
+) -> None:
+    """Call whole numbers among the arguments, which may be negative, by the names of these.
+
+    Args:
+        symbols: Receives the names.
+        numbers: The numbers as torch knows them, each with the name of its argument.
+        sizes: The sizes of the other arguments, which have their names.
+    """
+    taken = {str(symbol) for size in sizes for symbol in symbols.renamed(size.node.expr).free_symbols}
+    for name, number in numbers:
+        symbol, text = number.node.expr, re.sub(r"\W", "_", name)
+        if symbol.is_Symbol and symbols.renamed(symbol) == symbol and text not in taken:
+            taken.add(text)
+            symbols.rename(symbol, sympy.Symbol(text, integer=True))
 
 
 def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torch.SymInt, str]]) -> None:
