@@ -56,16 +56,18 @@ class Rotary(torch.nn.Module):
 
     def forward(self, x, position):
         angles = position[:, :, None].float() * self.frequency
-        return self.spelling(x, *((each * self.scale).unsqueeze(1) for each in (angles.cos(), angles.sin())))
+        return self.spelling(
+            x, *((each * self.scale).to(x.dtype).unsqueeze(1) for each in (angles.cos(), angles.sin()))
+        )
 
 
-def exported_rotary(model: Rotary, width: int) -> tuple[ONNXProgram, float]:
+def exported_rotary(model: Rotary, width: int, dtype: torch.dtype = torch.float32) -> tuple[ONNXProgram, float]:
     """Return the program, and how far it is from the model at another size."""
     dims, positions = {0: "batch", 2: "length"}, {0: "batch", 1: "length"}
     torch.manual_seed(0)
 
     def inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
-        return torch.randn(batch, 3, length, width), torch.randint(0, 50, (batch, length))
+        return torch.randn(batch, 3, length, width, dtype=dtype), torch.randint(0, 50, (batch, length))
 
     program = export(model, inputs(2, 5), opset_version=23, dynamic_shapes={"x": dims, "position": positions})
     other = inputs(3, 7)
@@ -83,6 +85,15 @@ def test_a_rotary_embedding_is_one_node_however_it_is_written(spelling, width, s
     assert operators(program).count("RotaryEmbedding") == 1
     assert not {"Neg", "Split", "Slice"} & set(operators(program))
     assert difference < 1e-5
+
+
+@pytest.mark.parametrize(("spelling", "width"), [(by_slices, 8), (by_stacked_neighbours, 8), (in_part, 8 + REST)])
+def test_a_rotary_embedding_of_half_precision_is_one_node(spelling, width):
+    program, difference = exported_rotary(Rotary(spelling, 1.5), width, torch.float16)
+
+    assert operators(program).count("RotaryEmbedding") == 1
+    assert not {"Neg", "Split", "Slice"} & set(operators(program))
+    assert difference < 0.02
 
 
 @pytest.mark.parametrize("spelling", [the_other_way, of_one_half])

@@ -85,12 +85,15 @@ def test_a_head_that_shares_the_weight_of_the_embedding_is_rounded_alone():
 
 
 def test_half_precision_is_written_of_a_model_that_has_it(tmp_path):
-    model = language_model("llama", num_hidden_layers=1)
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    model = language_model("llama", num_hidden_layers=1, head_dim=16)
     with pytest.raises(InvalidArgumentError, match=r"weights of torch\.float32.*half\(\)"):
-        export_folder(model, tmp_path / "out", "fp16", engine="onnxruntime")
+        export_folder(model, tmp_path / "out", "fp16")
 
-    folder = export_folder(model.half(), tmp_path / "out", "fp16", engine="onnxruntime")
+    folder = export_folder(model.half(), tmp_path / "out", "fp16")
 
     graph = onnx.load(folder.path / "model.onnx", load_external_data=False).graph
     assert {value.type.tensor_type.elem_type for value in graph.output} == {onnx.TensorProto.FLOAT16}
     assert len(folder.compared) == 4
+    (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
+    assert {attribute.name: attribute.i for attribute in attention.attribute}["do_rotary"] == 1

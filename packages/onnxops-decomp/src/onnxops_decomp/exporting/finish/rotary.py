@@ -85,9 +85,12 @@ class FuseRotaryEmbedding(ir.passes.InPlacePass):
         before = _next(table.angles)
         name = f"{table.angles.name}.{table.function.lower()}"
         found = _insert(before, table.function, [table.angles], f"{name}.half", table.angles)
-        if table.scale is None:
-            return found
-        return _insert(before, "Mul", [found, table.scale], f"{name}.half.scaled", found)
+        if table.scale is not None:
+            found = _insert(before, "Mul", [found, table.scale], f"{name}.half.scaled", found)
+        if table.is_half:
+            found = _insert(before, "Cast", [found], f"{found.name}.cast", found, to=int(ir.DataType.FLOAT16))
+            found.type = ir.TensorType(ir.DataType.FLOAT16)
+        return found
 
     def _batch_size(self, graph: ir.Graph, batch: int | str | None) -> ir.Value | None:
         """Return the size of the batch as a vector, read off an input of the model."""

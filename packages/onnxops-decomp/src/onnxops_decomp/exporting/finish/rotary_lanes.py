@@ -25,11 +25,12 @@ Lanes = npt.NDArray[Any]
 
 
 class Angles(NamedTuple):
-    """Cosines or sines (B, S, h), of angles, times a constant or not."""
+    """Cosines or sines (B, S, h), of angles, times a constant or not, and in half precision or that of the angles."""
 
     function: str
     angles: ir.Value
     scale: ir.Value | None
+    is_half: bool = False
 
 
 class _Term(NamedTuple):
@@ -258,7 +259,16 @@ def _table(value: ir.Value | None) -> Lanes | None:
         return np.concatenate(known) if len(known) == len(parts) else None
     if node.op_type == "Reshape":
         return _repeated(node)
+    if node.op_type == "Cast":
+        return _halved(_table(source)) if value.dtype == ir.DataType.FLOAT16 else None
     return _angles(value)
+
+
+def _halved(lanes: Lanes | None) -> Lanes | None:
+    """Return lanes of a table in half precision."""
+    if lanes is None or any(table.is_half for table, _ in lanes):
+        return None
+    return _filled([(table._replace(is_half=True), lane) for table, lane in lanes])
 
 
 def _repeated(node: ir.Node) -> Lanes | None:
