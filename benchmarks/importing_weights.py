@@ -2,7 +2,7 @@
 
     python benchmarks/importing_weights.py [--gib 1] [--json FILE]
 
-The model is a chain of products, its weights inside of the file or beside it. The import is timed with a first look at
+The model is a chain of products, its weights inside the file or beside it. The import is timed with a first look at
 each page of the weights, in turn with a read of the same files into memory; both find the files in the system's cache.
 The peak is of the process's own memory (RssAnon), in a process that has imported a small model before.
 """
@@ -103,7 +103,7 @@ def main() -> None:
             "resident": "resident MiB",
         },
         rows=[
-            measure("inside of the file", options.gib, beside=False),
+            measure("inside the file", options.gib, beside=False),
             measure("beside it", options.gib, beside=True),
         ],
     ).finish(options.json)

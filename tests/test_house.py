@@ -70,7 +70,7 @@ def test_a_decision_by_the_text_of_an_error_is_reported(decision: str) -> None:
 @pytest.mark.parametrize("name", ["packages/onnx-fx-export/src/onnx_fx_export/a.py", "benchmarks/a.py"])
 def test_an_import_from_the_inside_of_another_distribution_is_reported(name: str, line: str) -> None:
     [fault] = house.face_faults(name, line)
-    assert fault.endswith("is inside of onnxops_decomp; import from onnxops_decomp.exporting")
+    assert fault.endswith("is inside onnxops_decomp; import from onnxops_decomp.exporting")
     assert list(house.face_faults("packages/onnxops-decomp/tests/a.py", line)) == []
 
 

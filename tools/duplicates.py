@@ -60,7 +60,7 @@ def scope(file: str) -> str:
 
 
 def outer_functions(tree: ast.AST) -> Iterator[Function]:
-    """Functions and methods; what stands inside of one depends on its variables."""
+    """Functions and methods; what stands inside one depends on its variables."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, Function):
             yield node

@@ -135,7 +135,7 @@ def face_faults(name: str, text: str) -> Iterator[str]:
             package = module.partition(".")[0]
             own = f"packages/{package.replace('_', '-')}/"
             if package in FACES and module not in FACES[package] and not name.startswith(own):
-                yield f"{name}:{node.lineno}: {module} is inside of {package}; import from {FACES[package][-1]}"
+                yield f"{name}:{node.lineno}: {module} is inside {package}; import from {FACES[package][-1]}"
 
 
 def python_files(root: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writes docs/reference/options.md: what each way to an exporter does with each option of an export."""
+"""Writes docs/reference/options.md: what each path to an exporter does with each option of an export."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "options.md"
 
 HEAD = """# Options of an export
 
-What each way to an exporter does with each option: it honours it, or refuses it with the reason below; "in part" stands
-where some values are refused. Nothing is dropped. Inside `replace_torch_onnx`, a call is one of the first three.
+What each path to an exporter does with each option: it honours it, or refuses it with the reason below; "in part" means
+that some values are refused. Nothing is ignored. Inside `replace_torch_onnx`, a call takes one of the first three.
 
 Written by `python -m tools.option_table` from the table by which both exporters check their arguments.
 
@@ -39,12 +39,12 @@ def text() -> str:
 
 
 def _counted(options: Any) -> str:
-    """Return how many pairs of an option and a way there are of each kind."""
+    """Return how many pairs of an option and a path there are of each kind."""
     pairs = [(option, path) for option in options.OPTIONS.values() for path in options.ExportPath]
     refused = [option.asks is bool for option, path in pairs if option.refused.get(path)]
     honoured, in_part = len(pairs) - len(refused), len(refused) - sum(refused)
     return (
-        f"Of {len(pairs)} pairs of an option and a way, {honoured} are honoured, {in_part} honoured in part and "
+        f"Of {len(pairs)} pairs of an option and a path, {honoured} are honoured, {in_part} honoured in part and "
         f"{sum(refused)} refused; none is dropped."
     )
 

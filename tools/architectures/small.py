@@ -161,7 +161,7 @@ def _without(everything: list[_Change], leave: list[Callable[[_Change], bool]]) 
 
 
 def _changes(config: Any, path: tuple[str, ...] = ()) -> Iterator[_Change]:
-    """Yield what makes a configuration of transformers small, and those inside of it."""
+    """Yield what makes a configuration of transformers small, and those inside it."""
     for key, value in list(vars(config).items()):
         if key.startswith("_"):
             continue

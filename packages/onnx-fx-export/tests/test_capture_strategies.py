@@ -89,7 +89,7 @@ def test_a_failed_export_leaves_no_transform_of_functions() -> None:
     model = Transformed(lambda model, x: vmap(grad(lambda row: torch.as_tensor(float((row**3).sum()))))(x))
     with pytest.raises(OnnxExporterError):
         export(model, (torch.randn(3, 4),))
-    torch.randn(2)  # an error inside of vmap
+    torch.randn(2)  # an error inside vmap
 
 
 @pytest.mark.parametrize("name", ["repeated-blocks", "non-strict", "strict"])

@@ -20,7 +20,7 @@ from onnx_fx_export import OnnxExporterError
 from onnx_fx_export.compat.arguments import TorchArguments
 from onnxops_decomp.exporting import OPTIONS, ExportPath
 
-# A call inside of replace_torch_onnx is one of the others.
+# A call inside replace_torch_onnx is one of the others.
 TABLE = {
     "fx": ExportPath.FX,
     "torchscript": ExportPath.TORCHSCRIPT,

@@ -92,7 +92,7 @@ class ExportRequest:
         """
         given = self.given
         with record.stage("capture"), whole_bounds():
-            # Trial runs, which compare the model and what was captured of it, are a stage inside of this one.
+            # Trial runs, which compare the model and what was captured of it, are a stage inside this one.
             captured = self.captured(record.stage)
             record.captured = captured.program
         with record.stage("convert"), conversion_settings(), whole_bounds(), record.profiled():

@@ -516,7 +516,7 @@ def causal_mask_detection(function: Callable[..., bool]) -> list[tuple[Any, str,
 
 @contextlib.contextmanager
 def real_tensors() -> Iterator[None]:
-    """Let operators compute in the body, also inside of a kernel that is called for tensors without data.
+    """Let operators compute in the body, also inside a kernel that is called for tensors without data.
 
     Relies on ``_disable_current_modes``, and on ``_meta_in_tls_dispatch_include`` for what ``FakeTensorMode`` sets.
     """

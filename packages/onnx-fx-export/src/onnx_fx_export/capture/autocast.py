@@ -1,4 +1,4 @@
-"""Autocast, inside of a model or around its export: the exported model computes in the dtypes that it has there."""
+"""Autocast, inside a model or around its export: the exported model computes in the dtypes that it has there."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _truth(condition: Any) -> bool:
 def _simplified(expression: sympy.Expr, **options: Any) -> sympy.Expr:
     """Simplify with a symbol in the place of each call of a function.
 
-    torch simplifies quotients of sizes. SymPy would try each rule that it knows inside of each call as well, which
+    torch simplifies quotients of sizes. SymPy would try each rule that it knows inside each call as well, which
     takes minutes where sizes are computed from numbers that stay open.
     """
     symbols = {call: sympy.Dummy(integer=call.is_integer) for call in expression.atoms(Application)}

@@ -144,7 +144,7 @@ def export_command(
         str | None, typer.Option(help='"exact" for what PyTorch does with NaN; "finite" for plain operators')
     ] = None,
     size_checks: Annotated[
-        bool | None, typer.Option("--size-checks", help="check the conditions on sizes inside of the model")
+        bool | None, typer.Option("--size-checks", help="check the conditions on sizes inside the model")
     ] = None,
     trial_runs: Annotated[
         bool | None, typer.Option("--trial-runs/--no-trial-runs", help="run the model at other sizes")

@@ -1,6 +1,6 @@
 """Whether what torch notes about sizes of one matters to the model.
 
-Capture notes that a size is not one whenever something asks, such as a comparison of strides inside of torch. If the
+Capture notes that a size is not one whenever something asks, such as a comparison of strides inside torch. If the
 model captured at size one consists of the same operations, the condition means nothing and is dropped.
 """
 

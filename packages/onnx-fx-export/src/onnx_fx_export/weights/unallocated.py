@@ -15,7 +15,7 @@ __all__ = ["FakeContext", "allocated_on_paper", "enable_fake_mode"]
 
 
 class FakeContext:
-    """What was made inside of :func:`enable_fake_mode`.
+    """What was made inside :func:`enable_fake_mode`.
 
     Attributes:
         parameter_bytes: Size of the parameters that were not allocated.

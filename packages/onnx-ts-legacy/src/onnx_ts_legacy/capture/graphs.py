@@ -208,7 +208,7 @@ def scripted_parameters(model: Any) -> Sequence[Any]:
 def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
     if active_autocasts():
         raise CaptureError(
-            "A scripted model is exported as its script says, which is not what it computes inside of torch.autocast: "
+            "A scripted model is exported as its script says, which is not what it computes inside torch.autocast: "
             "export it outside, or export the Python model."
         )
     is_module = isinstance(model, torch.jit.ScriptModule)

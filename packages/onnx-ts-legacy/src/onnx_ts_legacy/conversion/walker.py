@@ -93,6 +93,6 @@ def _check_autocast(node: Any, result: Any) -> None:
             continue
         if traced in (torch.float16, torch.bfloat16):
             raise LoweringError(
-                f"it gives {traced} under torch.autocast, which casts inside of it, and float32 in the trace; call the "
+                f"it gives {traced} under torch.autocast, which casts inside it, and float32 in the trace; call the "
                 "operators that it is made of, cast its operands, or use onnx-fx-export"
             )

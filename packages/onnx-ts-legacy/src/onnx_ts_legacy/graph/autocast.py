@@ -1,4 +1,4 @@
-"""Autocast in TorchScript: a trace holds the casts of operators, and not those that are made inside of one."""
+"""Autocast in TorchScript: a trace holds the casts of operators, and not those that are made inside one."""
 
 from __future__ import annotations
 

@@ -135,5 +135,5 @@ def autocast_definition(overload: torch._ops.OpOverload) -> Callable[..., Any]:
 
 
 def casts_unseen(overload: Any) -> bool:
-    """Tell whether autocast casts inside of the kernel of an operator, which no graph shows."""
+    """Tell whether autocast casts inside the kernel of an operator, which no graph shows."""
     return isinstance(overload, torch._ops.OpOverload) and overload.name() in _UNSEEN

@@ -155,7 +155,7 @@ class Decomposer:
         unseen = next(filter(casts_unseen, pieces.calls()), None)
         if unseen is not None:
             raise UnsupportedOperatorError(
-                f"autocast casts inside of {unseen.name()}, which no graph shows; disable autocast around it",
+                f"autocast casts inside {unseen.name()}, which no graph shows; disable autocast around it",
                 operator=overload.name(),
             )
         try:

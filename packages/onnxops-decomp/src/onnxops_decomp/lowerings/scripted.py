@@ -182,7 +182,7 @@ def _static(op: OpBuilder, function: str, name: str, value: Any) -> Any:
 
 
 class _Body:
-    """Writes the nodes of a function, or of a graph inside of one.
+    """Writes the nodes of a function, or of a graph inside one.
 
     Args:
         op: Builder.
@@ -235,7 +235,7 @@ class _Body:
     def _attribute(self, attribute: ir.Attr) -> Any:
         return self.attributes[attribute.ref_attr_name or ""] if attribute.is_ref() else attribute.value
 
-    # ---- graphs inside of the function
+    # ---- graphs inside the function
 
     def _with_subgraphs(self, node: ir.Node, inputs: Sequence[Any], attributes: dict[str, Any]) -> dict[str, Any]:
         forms = _GRAPH_INPUTS.get(node.op_type)

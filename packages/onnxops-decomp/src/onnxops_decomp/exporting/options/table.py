@@ -77,11 +77,11 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "dynamic_shapes": Option(
         kinds.SHAPES,
-        {LEGACY: 'for "auto" import export from onnx_fx_export; dynamo=False brings it here'},
+        {LEGACY: 'for "auto" use onnx_fx_export.export, which also comes here with dynamo=False'},
         asks=lambda value: isinstance(value, str),
         about='Dimensions of tensors everywhere; numbers and "auto" through onnx_fx_export.',
     ),
-    "dynamic_axes": Option(kinds.AXES, about="Not beside dynamic_shapes."),
+    "dynamic_axes": Option(kinds.AXES, about="Not together with dynamic_shapes."),
     "custom_translation_table": Option(
         kinds.TRANSLATIONS, about="Keys that are functions of numbers, such as operator.mul, belong to fx graphs."
     ),
@@ -92,7 +92,7 @@ OPTIONS: Mapping[str, Option] = {
     "verify": Option(FLAG),
     "optimize": Option(
         either(True, False, "onnxscript"),
-        _by_torchscript("onnxscript's optimizer is run by the FX exporter alone; pass True or False"),
+        _by_torchscript("only the FX exporter runs onnxscript's optimizer; pass True or False"),
         asks=lambda value: value == "onnxscript",
         about="True by default through onnx_fx_export, False through onnx_ts_legacy.",
     ),
@@ -101,10 +101,10 @@ OPTIONS: Mapping[str, Option] = {
     "capture_repeated_blocks": Option(
         kinds.CLASSES.or_none(),
         _by_torchscript("a TorchScript program has no blocks that are captured once"),
-        about="By default those of which it is proven that they do the same.",
+        about="By default those that are proven to do the same.",
     ),
     "size_checks": Option(FLAG),
-    "trial_runs": Option(FLAG, about="Only torch.export captures for sizes from 2 on, so that others are to be tried."),
+    "trial_runs": Option(FLAG, about="Only torch.export captures for sizes from 2 on, so others have to be tried."),
     "strategy": Option(
         either(
             *("repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "open-sizes"),
@@ -117,14 +117,12 @@ OPTIONS: Mapping[str, Option] = {
     "nan": Option(either("exact", "finite"), asks=lambda value: value == "exact"),
     "dynamo": Option(
         FLAG,
-        {LEGACY: "onnx_ts_legacy exports through TorchScript; for that import export from onnx_fx_export"},
+        {LEGACY: "onnx_ts_legacy exports through TorchScript; use onnx_fx_export.export for anything else"},
     ),
     "fallback": Option(FLAG, about="Where TorchScript exports anyway, there is nothing to fall back from."),
     "report": Option(FLAG),
     "profile": Option(FLAG),
-    "dump_exported_program": Option(
-        FLAG, _by_torchscript("a model that TorchScript captures has no program of torch.export")
-    ),
+    "dump_exported_program": Option(FLAG, _by_torchscript("a model that TorchScript captures has no ExportedProgram")),
     "artifacts_dir": Option(kinds.PATH),
     "progress": Option(kinds.CALLABLE),
     "metadata": Option(
@@ -133,7 +131,7 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "frozen_values": Option(
         either("warn", "error"),
-        dict.fromkeys((FX, TORCHSCRIPT, FALLBACK), "it is an argument of onnx_ts_legacy.export alone"),
+        dict.fromkeys((FX, TORCHSCRIPT, FALLBACK), "it is an argument of onnx_ts_legacy.export only"),
         asks=lambda value: True,
         about="The FX exporter freezes no values, and a fallback always refuses to.",
     ),

@@ -168,7 +168,7 @@ def _count(graph: ir.Graph) -> int:
 
 
 def _operators(model: ir.Model) -> list[str]:
-    """Return the table of ONNX operators, those inside of functions counted apart."""
+    """Return the table of ONNX operators, those inside functions counted apart."""
     outside, inside = _by_operator([model.graph]), _by_operator([f.graph for f in model.functions.values()])
     rows = []
     for name in {*outside, *inside}:

@@ -71,7 +71,7 @@ class ExportRecord:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage, without the stages inside of it and together with its earlier parts, and report it."""
+        """Time a stage, without the stages inside it and together with its earlier parts, and report it."""
         start, outside = time.perf_counter(), self._inside
         self._inside = 0.0
         if self._progress is not None:

@@ -217,7 +217,7 @@ class _Writer:
         return self._results(emit_at(self._op, operator.name, version, inputs, attributes, count))
 
     def eval_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Write the nodes of a function of onnxscript that is called inside of a plain one."""
+        """Write the nodes of a function of onnxscript that is called inside a plain one."""
         if not hasattr(function, "to_function_proto") or getattr(function, "traceable", False):
             return function.function(*args, **kwargs)
         script = ScriptFunction.of(function)
