@@ -9,6 +9,7 @@ import torch
 from torch_names import found, private_names
 
 import onnx_fx_export
+from onnx_fx_export.capture.torch_private import replaced_kernels
 from onnx_fx_export.inputs.arguments import FunctionModule
 from onnx_fx_export.torch_private import (
     Writes,
@@ -23,7 +24,6 @@ from onnx_fx_export.torch_private import (
     is_decided_by_data,
     is_dimension_error,
     recorded_apart,
-    replaced_kernels,
     undecided_condition,
     whole_bounds,
 )

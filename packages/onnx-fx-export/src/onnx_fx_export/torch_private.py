@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -26,9 +25,7 @@ from torch._dynamo.exc import UserError, UserErrorType
 from torch._export.non_strict_utils import make_constraints
 from torch._higher_order_ops import scan
 from torch._library.fake_impl import FakeImplCtx
-from torch._subclasses import fake_tensor
-from torch._subclasses.fake_impls import get_fast_op_impls
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export._trace import _export
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
@@ -75,12 +72,9 @@ __all__ = [
     "is_of_fractions",
     "known_scalar",
     "not_the_users",
-    "operator_without_kernel",
     "possibly_empty_results",
-    "real_tensors",
     "recorded_apart",
     "records_modes",
-    "replaced_kernels",
     "replacements_of",
     "scan",
     "sizes_unlike_0_and_1",
@@ -429,104 +423,9 @@ def _noted_equations(note: Callable[[str], None]) -> AbstractContextManager[None
     return replaced([(logger, "isEnabledFor", lambda level: level >= logging.INFO), (logger, "handle", listen)])
 
 
-def operator_without_kernel(error: BaseException | None) -> torch._ops.OpOverload | None:
-    """Return the operator that torch cannot run without data (``UnsupportedOperatorException``), else None."""
-    return error.func if isinstance(error, UnsupportedOperatorException) else None
-
-
-@contextlib.contextmanager
-def replaced_kernels(
-    kernels: Mapping[torch._ops.OpOverload, Callable[[Callable[..., Any]], Callable[..., Any]]],
-) -> Iterator[None]:
-    """Let operators have other kernels for tensors without data, in the body; torch logs nothing of their failures.
-
-    A composite operator (``CompositeImplicitAutograd``) has one kernel for all tensors.
-
-    Args:
-        kernels: For each operator a function that is given the kernel it has, and returns the new one.
-    """
-    libraries: dict[str, torch.library.Library] = {}
-    in_python: list[tuple[torch._ops.OpOverload, Callable[..., Any]]] = []
-    meta = torch._C.DispatchKey.Meta
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for operator, make in kernels.items():
-                if operator.namespace not in libraries:
-                    libraries[operator.namespace] = torch.library.Library(operator.namespace, "IMPL")
-                key = "CompositeImplicitAutograd" if _is_composite(operator) else "Meta"
-                kernel = make(_kernel_of(operator, key))
-                libraries[operator.namespace].impl(operator, kernel, key, allow_override=True)
-                # The dispatcher in Python, under which torch.export runs, has kernels of its own.
-                if meta in operator.py_kernels:
-                    in_python.append((operator, operator.py_kernels[meta]))
-                    _set_kernel_in_python(operator, kernel)
-        quiet = (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
-        with replaced([quiet, *_ways_around(kernels)]):
-            yield
-    finally:
-        for operator, kernel in in_python:
-            _set_kernel_in_python(operator, kernel)
-        for library in libraries.values():
-            library._destroy()
-
-
-def _set_kernel_in_python(operator: torch._ops.OpOverload, kernel: Callable[..., Any]) -> None:
-    """Set the Meta kernel in ``py_kernels``; ``_dispatch_cache`` would still have the one before."""
-    operator.py_kernels[torch._C.DispatchKey.Meta] = kernel
-    operator._dispatch_cache.clear()
-
-
-def _ways_around(kernels: Mapping[torch._ops.OpOverload, Any]) -> list[tuple[Any, str, Any]]:
-    """Return the replacement of what ``FakeTensorMode`` does before it looks at kernels.
-
-    Those are ``get_fast_op_impls``, and decompositions, which operators in ``torch._decomp.meta_table`` do without.
-    """
-    fast = {operator: run for operator, run in get_fast_op_impls().items() if operator not in kernels}
-    known: dict[Any, Any] = {**torch._decomp.meta_table, **kernels}
-    return [(fake_tensor, "get_fast_op_impls", lambda: fast), (torch._decomp, "meta_table", known)]
-
-
-def _is_composite(operator: torch._ops.OpOverload) -> bool:
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key))
-
-
-def _kernel_of(operator: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
-    """Return a function that runs an operator as it is now, outside of all modes; it may want tensors with data."""
-    has_one = key != "Meta" or torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
-    kernel = torch.library.get_kernel(operator, "Meta") if has_one else None
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with real_tensors():
-            if kernel is not None:
-                return kernel.call_boxed(keys, *args, **kwargs)
-            if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in pytree.tree_leaves((args, kwargs))):
-                raise NotImplementedError(f"{operator} has no kernel for tensors without data")
-            return operator(*args, **kwargs)
-
-    return run
-
-
 def causal_mask_detection(function: Callable[..., bool]) -> list[tuple[Any, str, Any]]:
     """Return the replacement of what compares masks with the causal one (``_detect_is_causal_mask``)."""
     return [(torch.nn.modules.transformer, "_detect_is_causal_mask", function)]
-
-
-@contextlib.contextmanager
-def real_tensors() -> Iterator[None]:
-    """Let operators compute in the body, also inside a kernel that is called for tensors without data.
-
-    Relies on ``_disable_current_modes``, and on ``_meta_in_tls_dispatch_include`` for what ``FakeTensorMode`` sets.
-    """
-    inside = torch._C._meta_in_tls_dispatch_include()
-    torch._C._set_meta_in_tls_dispatch_include(False)
-    try:
-        with _disable_current_modes():
-            yield
-    finally:
-        torch._C._set_meta_in_tls_dispatch_include(inside)
 
 
 def possibly_empty_results() -> AbstractContextManager[None]:
