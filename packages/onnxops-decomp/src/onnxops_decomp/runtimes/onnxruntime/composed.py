@@ -105,7 +105,8 @@ def _reduced_by_digits(op: OpBuilder, x: ir.Value, axes: ir.Value | None, positi
     """Reduce the highest digits first, and lower ones of those numbers alone that have the result's higher ones."""
     rest = op.cast(x, _T.INT64)
     left_out = -(2**31) if position == "ArgMax" else 2**31 - 1
-    result, chosen = None, None
+    parts: list[ir.Value] = []
+    chosen = None
     for unit in (_BASE**2, _BASE, 1):
         whole = op.Div(rest, unit) if unit > 1 else rest
         rest = op.Sub(rest, op.Mul(whole, unit))
@@ -115,9 +116,9 @@ def _reduced_by_digits(op: OpBuilder, x: ir.Value, axes: ir.Value | None, positi
         best = op.emit("ReduceMax" if position == "ArgMax" else "ReduceMin", digits, axes, keepdims=1)
         same = op.Equal(digits, best)
         chosen = same if chosen is None else op.And(chosen, same)
-        part = op.Mul(op.cast(best, _T.INT64), unit)
-        result = part if result is None else op.Add(result, part)
-    result = op.cast(result, op.dtype(x))
+        parts.append(op.Mul(op.cast(best, _T.INT64), unit))
+    high, middle, low = parts
+    result: ir.Value = op.cast(op.Add(op.Add(high, middle), low), op.dtype(x))
     return result if keepdims else op.Squeeze(result, axes)
 
 
