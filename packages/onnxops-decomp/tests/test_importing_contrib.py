@@ -30,6 +30,16 @@ def scalar(number, dtype=np.float32):
 
 
 U8, S8 = lambda number: scalar(number, np.uint8), lambda number: scalar(number, np.int8)
+
+
+def quantized_lstm(count, scales, dtype=np.uint8):
+    """Return an input, and weights by direction that are quantized by scales of a shape."""
+    offset = np.full(scales, 0 if dtype == np.int8 else 128, dtype)
+    scale = RNG.uniform(0.004, 0.008, scales).astype(np.float32)
+    weights = (steps(count, 4, 20, dtype=dtype), steps(count, 5, 20, dtype=dtype), floats(count, 40))
+    return [floats(3, 1, 4), *weights, None, None, None, None, scale, offset, scale, offset]
+
+
 CACHE = (np.cos(np.arange(40, dtype=np.float32)).reshape(10, 4), np.sin(np.arange(40, dtype=np.float32)).reshape(10, 4))
 # Inputs (None: left out), attributes, number of outputs.
 CASES = {
@@ -55,6 +65,10 @@ CASES = {
             {"activation": "Clip", "activation_params": [-0.5, 0.5]},
             1,
         ),
+    ],
+    "DynamicQuantizeLSTM": [
+        (quantized_lstm(1, (1,), dtype=np.int8), {"hidden_size": 5}, 3),
+        (quantized_lstm(2, (2, 20)), {"hidden_size": 5, "direction": "bidirectional"}, 3),
     ],
     "RotaryEmbedding": [
         ([floats(2, 3, 16), scalar([4], np.int64), *CACHE], {"num_heads": 2}, 1),
@@ -132,6 +146,52 @@ CASES = {
     ],
     "QLinearAveragePool": [
         ([steps(1, 2, 5, 5), scalar(0.1), U8(3), scalar(0.05), U8(7)], {"kernel_shape": [2, 2], "strides": [2, 2]}, 1),
+    ],
+    "QLinearWhere": [
+        (
+            [
+                *(np.array([True, False, True]), steps(3), scalar(0.1), U8(3)),
+                *(steps(2, 3), scalar(0.2), U8(9), scalar(0.3), U8(5)),
+            ],
+            {},
+            1,
+        ),
+    ],
+    "QAttention": [
+        ([steps(2, 3, 8), steps(8, 24, dtype=np.int8), floats(24), scalar(0.01), scalar(0.02)], {"num_heads": 2}, 1),
+        (
+            [
+                *(steps(2, 3, 8), steps(8, 24), floats(24), scalar(0.01), scalar(0.02)),
+                *(np.array([2, 3], np.int32), U8(120), U8(130)),
+            ],
+            {"num_heads": 4, "unidirectional": 1},
+            1,
+        ),
+        (
+            [
+                *(steps(1, 2, 8), steps(8, 24, dtype=np.int8), floats(24), scalar(0.01), scalar(0.02)),
+                *(None, U8(7), S8(0), floats(2, 1, 2, 3, 4)),
+            ],
+            {"num_heads": 2},
+            2,
+        ),
+    ],
+    "QEmbedLayerNormalization": [
+        (
+            [
+                *(np.array(ids, np.int32) for ids in ([[1, 2, 0], [3, 3, 1]], [[0, 1, 1], [0, 0, 1]])),
+                *(steps(5, 4), steps(6, 4), steps(2, 4), steps(4), steps(4), np.array([[1, 1, 0]] * 2, np.int32)),
+                *(scalar(0.02), scalar(0.03), scalar(0.01), scalar(0.02), scalar(0.05)),
+                *(U8(120), U8(9), U8(130), U8(3), U8(90)),
+            ],
+            {"epsilon": 1e-6},
+            2,
+        ),
+    ],
+    "GatherBlockQuantized": [
+        ([steps(5, 16), np.array([[1, 4], [0, -1]]), floats(5, 2)], {"block_size": 16}, 1),
+        ([steps(5, 10), np.array([3, 1]), floats(5, 2), steps(5, 1)], {"block_size": 16, "quantize_axis": -1}, 1),
+        ([steps(5, 20), np.array(2), floats(5, 2), steps(5, 2)], {"block_size": 16, "bits": 8}, 1),
     ],
     "QGemm": [
         ([steps(3, 4), scalar(0.1), U8(3), steps(4, 5), scalar(0.2), U8(9)], {}, 1),

@@ -229,10 +229,38 @@ def attention(
     unidirectional: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention whose three projections are one product, as optimized models of BERT and GPT-2 hold it."""
-    if do_rotary or past_present_share_buffer:
-        raise NotImplementedError("rotation and shared buffers in Attention need kernels for GPUs")
     projected = torch.matmul(input, weights)
     projected = projected if bias is None else projected + bias
+    unsupported = bool(do_rotary or past_present_share_buffer)
+    return attended(
+        projected,
+        mask_index,
+        past,
+        attention_bias,
+        mask_filter_value,
+        num_heads,
+        qkv_hidden_sizes,
+        scale,
+        unidirectional,
+        unsupported,
+    )
+
+
+def attended(
+    projected: Tensor,
+    mask_index: Tensor | None,
+    past: Tensor | None,
+    attention_bias: Tensor | None,
+    mask_filter_value: float,
+    num_heads: int,
+    qkv_hidden_sizes: list[int] | None,
+    scale: float,
+    unidirectional: int,
+    unsupported: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Return what Attention makes of its three projections, which are one tensor, and the keys and values it saw."""
+    if unsupported:
+        raise NotImplementedError("rotation and shared buffers in Attention need kernels for GPUs")
     third = projected.shape[2] // 3
     parts = projected.split(qkv_hidden_sizes or [third, third, third], 2)
     query, key, value = (each.unflatten(2, (num_heads, -1)).transpose(1, 2) for each in parts)

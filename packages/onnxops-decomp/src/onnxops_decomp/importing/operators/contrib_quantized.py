@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from onnxops_decomp.importing.operators.contrib import DOMAIN
+from onnxops_decomp.importing.operators.contrib import DOMAIN, attended, embed_layer_normalization
+from onnxops_decomp.importing.operators.indexing import gather
 from onnxops_decomp.importing.operators.nn import average_pool
 from onnxops_decomp.importing.operators.products import matmul_integer
 from onnxops_decomp.importing.operators.quantization import (
@@ -21,6 +23,7 @@ from onnxops_decomp.importing.operators.quantization import (
     quantize_linear,
     steps_of,
 )
+from onnxops_decomp.importing.operators.recurrent import lstm_that_sees
 from onnxops_decomp.importing.registry import onnx_op
 
 __all__: list[str] = []
@@ -198,3 +201,170 @@ def q_gemm(
     if y_scale is None:
         return made
     return _steps(made, y_scale, y_zero_point, torch.uint8 if y_zero_point is None else y_zero_point.dtype)
+
+
+def _stepped(value: Tensor) -> Tensor:
+    """Return what is left of values that are quantized to 8 bits, by a scale that is that of all of them."""
+    return _real(*dynamic_quantize_linear(value))
+
+
+def _weights(steps: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
+    """Return the weights of each direction as LSTM takes them; scales are those of directions, or of their columns."""
+    columns = scale.reshape(steps.shape[0], 1, -1)
+    offset = 0 if zero_point is None else zero_point.reshape(columns.shape).to(torch.int32)
+    return ((steps.to(torch.int32) - offset) * columns).transpose(1, 2)
+
+
+@onnx_op("DynamicQuantizeLSTM", domain=DOMAIN)
+def dynamic_quantize_lstm(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None,
+    sequence_lens: Tensor | None,
+    initial_h: Tensor | None,
+    initial_c: Tensor | None,
+    P: Tensor | None,
+    W_scale: Tensor,
+    W_zero_point: Tensor | None,
+    R_scale: Tensor,
+    R_zero_point: Tensor | None = None,
+    activation_alpha: list[float] | None = None,
+    activation_beta: list[float] | None = None,
+    activations: list[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return lstm_that_sees(
+        _stepped,
+        _stepped(X),
+        _weights(W, W_scale, W_zero_point),
+        _weights(R, R_scale, R_zero_point),
+        B,
+        sequence_lens,
+        initial_h,
+        initial_c,
+        P,
+        activation_alpha,
+        activation_beta,
+        activations,
+        clip,
+        direction,
+        input_forget,
+        layout=0,
+    )
+
+
+@onnx_op("QLinearWhere", domain=DOMAIN, like="X")
+def q_linear_where(
+    condition: Tensor,
+    X: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    Y: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+    z_scale: Tensor,
+    z_zero_point: Tensor,
+) -> Tensor:
+    made = torch.where(condition, _real(X, x_scale, x_zero_point), _real(Y, y_scale, y_zero_point))
+    return _steps(made, z_scale, z_zero_point, X.dtype)
+
+
+@onnx_op("QEmbedLayerNormalization", domain=DOMAIN, like="word_embedding_scale")
+def q_embed_layer_normalization(
+    input_ids: Tensor,
+    segment_ids: Tensor | None,
+    word_embedding: Tensor,
+    position_embedding: Tensor,
+    segment_embedding: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor,
+    mask: Tensor | None,
+    word_embedding_scale: Tensor,
+    position_embedding_scale: Tensor,
+    segment_embedding_scale: Tensor | None,
+    gamma_scale: Tensor,
+    beta_scale: Tensor,
+    word_embedding_zero_point: Tensor,
+    position_embedding_zero_point: Tensor,
+    segment_embedding_zero_point: Tensor | None,
+    gamma_zero_point: Tensor,
+    beta_zero_point: Tensor,
+    epsilon: float = 1e-12,
+) -> tuple[Tensor, Tensor]:
+    words = _real(word_embedding, word_embedding_scale, word_embedding_zero_point)
+    positions = _real(position_embedding, position_embedding_scale, position_embedding_zero_point)
+    segments = None
+    if segment_embedding is not None and segment_embedding_scale is not None:
+        segments = _real(segment_embedding, segment_embedding_scale, segment_embedding_zero_point)
+    gain, shift = _real(gamma, gamma_scale, gamma_zero_point), _real(beta, beta_scale, beta_zero_point)
+    tables = (words, positions, segments, gain, shift)
+    made, counts, _ = embed_layer_normalization(input_ids, segment_ids, *tables, mask, epsilon=epsilon)
+    return made, counts
+
+
+@onnx_op("QAttention", domain=DOMAIN, like="bias")
+def q_attention(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    input_scale: Tensor,
+    weight_scale: Tensor,
+    mask_index: Tensor | None = None,
+    input_zero_point: Tensor | None = None,
+    weight_zero_point: Tensor | None = None,
+    past: Tensor | None = None,
+    do_rotary: int = 0,
+    mask_filter_value: float = -10000.0,
+    num_heads: int = 0,
+    past_present_share_buffer: int = 0,
+    scale: float = 0.0,
+    unidirectional: int = 0,
+) -> tuple[Tensor, Tensor | None]:
+    projected = matmul_integer_to_float(
+        input, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias
+    )
+    unsupported = bool(do_rotary or past_present_share_buffer)
+    return attended(
+        projected, mask_index, past, None, mask_filter_value, num_heads, None, scale, unidirectional, unsupported
+    )
+
+
+@onnx_op("GatherBlockQuantized", domain=DOMAIN, like="scales")
+def gather_block_quantized(
+    data: Tensor,
+    indices: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None = None,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+    input_types: Any = (),
+) -> Tensor:
+    rank, packed = data.dim(), input_types[0] == ir.DataType.UINT8
+    axis, along = gather_axis % rank, quantize_axis % rank
+    picked, scale = (gather(each, indices, axis) for each in (data, scales))
+    offset = None if zero_points is None else gather(zero_points, indices, axis)
+    along += indices.dim() - 1 if axis < along else 0
+    steps = (_unpacked(picked, bits) if packed else picked).to(torch.int32)
+    if offset is not None:
+        offset = _unpacked(offset, bits).narrow(-1, 0, scale.shape[-1]) if packed else offset
+        offset = offset.to(torch.int32).repeat_interleave(block_size, along).narrow(along, 0, steps.shape[along])
+    elif packed:
+        offset = torch.full_like(steps, 2 ** (bits - 1))
+    wide = scale.repeat_interleave(block_size, along).narrow(along, 0, steps.shape[along])
+    made: Tensor = (steps if offset is None else steps - offset).to(scale.dtype) * wide
+    return made
+
+
+def _unpacked(data: Tensor, bits: int) -> Tensor:
+    """Return the elements of bytes, the lowest bits first, one by one."""
+    if bits == 8:
+        return data
+    places = torch.arange(0, 8, bits, dtype=torch.uint8, device=data.device)
+    elements: Tensor = data.unsqueeze(-1) >> places & (2**bits - 1)
+    return elements.flatten(-2)

@@ -294,9 +294,33 @@ def lstm(
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    taken = (activation_alpha, activation_beta, activations, clip, direction, input_forget, layout)
+    return lstm_that_sees(None, X, W, R, B, sequence_lens, initial_h, initial_c, P, *taken)
+
+
+def lstm_that_sees(
+    seen: Callable[[Tensor], Tensor] | None,
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None,
+    sequence_lens: Tensor | None,
+    initial_h: Tensor | None,
+    initial_c: Tensor | None,
+    P: Tensor | None,
+    activation_alpha: list[float] | None,
+    activation_beta: list[float] | None,
+    activations: Any,
+    clip: float | None,
+    direction: str,
+    input_forget: int,
+    layout: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what an LSTM gives whose gates read of the hidden state what ``seen`` makes of it, or the state itself."""
     hidden = R.shape[2]
     names = activations or ["Sigmoid", "Tanh", "Tanh"] * W.shape[0]
-    plain = clip is None and P is None and not input_forget and _are(names, ["sigmoid", "tanh", "tanh"])
+    plain = clip is None and P is None and seen is None and not input_forget
+    plain = plain and _are(names, ["sigmoid", "tanh", "tanh"])
     if _has_own_layer(X, sequence_lens, plain):
         states = (initial_h, initial_c)
         everything, last_h, last_c = _own_layer(torch.lstm, X, states, (W, R, B), [0, 2, 3, 1], direction, layout)
@@ -313,7 +337,8 @@ def lstm(
             h, c = state
             # A recorded loop takes no parts of one tensor from around it.
             peep_i, peep_o, peep_f = (None, None, None) if P is None else P[index].split(hidden)
-            i, o, forget, new = (x @ W[index].t() + h @ R[index].t() + bias).split(hidden, -1)
+            read = h if seen is None else seen(h)
+            i, o, forget, new = (x @ W[index].t() + read @ R[index].t() + bias).split(hidden, -1)
             i = f(i if peep_i is None else i + peep_i * c)
             forget = 1 - i if input_forget else f(forget if peep_f is None else forget + peep_f * c)
             c = forget * c + i * g(new)
