@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import wave
+
 import numpy as np
 import onnx
 import pytest
 import torch
 from language_models import ENCODER_DECODERS, input_shapes, language_model
+from test_generation_sources import letters
+from transformers import WhisperFeatureExtractor
 
 from onnx_fx_export import InvalidArgumentError, RuntimeSupportError, VerificationError
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
@@ -125,12 +129,24 @@ def test_sounds_are_read(tmp_path):
 
 
 def test_genai_reads_sounds_of_its_length(tmp_path):
-    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    genai = pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "num_mel_bins": 80}
+    model = language_model("whisper", max_source_positions=1500, **sizes)
 
-    folder = export_folder(language_model("whisper", max_source_positions=1500, **sizes), tmp_path / "out")
+    folder = export_folder(model, tmp_path / "out", tokenizer=letters())
 
     assert [compared.prompts for compared in folder.compared] == [(3000,), (3000, 3000, 3000)]
+    samples = (np.random.default_rng(0).standard_normal(32000) * 3000).astype(np.int16)
+    with wave.open(str(tmp_path / "sound.wav"), "wb") as file:
+        file.setparams((1, 2, 16000, len(samples), "NONE", ""))
+        file.writeframes(samples.tobytes())
+    processor = genai.Model(str(folder.path)).create_multimodal_processor()
+    found = processor("a", audios=genai.Audios.open(str(tmp_path / "sound.wav")))["audio_features"].as_numpy()
+    extractor = WhisperFeatureExtractor(feature_size=80)
+    wanted = extractor(samples / np.float32(32768), sampling_rate=16000, return_tensors="np").input_features
+    assert found.shape == wanted.shape
+    inside = np.s_[..., 2:198]  # at both ends of a sound the two take something else to be beyond it
+    np.testing.assert_allclose(found[inside], wanted[inside], atol=1e-3)
 
 
 def test_a_relative_position_is_that_of_later_steps_too(tmp_path):

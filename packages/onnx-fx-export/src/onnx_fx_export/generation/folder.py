@@ -281,7 +281,8 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     else:
         for file, program in programs.items():
             program.save(folder / file, external_data=True)
-    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    for file, content in {CONFIG_FILE: config, **kind.settings()}.items():
+        (folder / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     kind.model.generation_config.save_pretrained(folder)
     if request.tokenizer:
         request.tokenizer.save_pretrained(folder)

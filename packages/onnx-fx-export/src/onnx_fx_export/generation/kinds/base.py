@@ -92,6 +92,10 @@ class Kind(abc.ABC):
     def config(self) -> dict[str, Any]:
         """Return what an engine has to know of the model."""
 
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Return what else an engine has to know, by the names of files."""
+        return {}
+
     @abc.abstractmethod
     def batch(self, lengths: tuple[int, ...]) -> Batch:
         """Return random prompts of these lengths, without tokens that mean something to an engine."""

@@ -26,6 +26,8 @@ _BATCH, _NEW, _PAST, _READ = 2, 3, 5, 7
 # ONNX Runtime GenAI reads sounds of one length.
 _GENAI_POSITIONS = 1500
 _AUDIO = "input_features"
+# All models of Whisper read sounds of so many seconds, 16,000 samples each, by such steps.
+_AUDIO_SETTINGS, _SECONDS, _STEPS = "audio_processor_config.json", 30, {"n_fft": 400, "hop_length": 160}
 
 
 class EncoderDecoder(Kind):
@@ -131,6 +133,19 @@ class EncoderDecoder(Kind):
         config = genai_config(self.model, kind, decoder, encoder=encoder)
         config["model"]["decoder_start_token_id"] = self._start()
         return config
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Return how ONNX Runtime GenAI makes what Whisper reads of the samples of a sound."""
+        if self.genai_type != "whisper":
+            return {}
+        spectrum = {**_STEPS, "chunk_size": _SECONDS, "n_mel": self.model.config.num_mel_bins}
+        operations = [
+            {"name": "audio_decoder", "type": "AudioDecoder"},
+            {"name": "STFT", "type": "STFTNorm", "attrs": {**_STEPS, "frame_length": _STEPS["n_fft"]}},
+            {"name": "log_mel_spectrogram", "type": "LogMelSpectrum", "attrs": spectrum},
+        ]
+        sequence = [{"operation": operation} for operation in operations]
+        return {_AUDIO_SETTINGS: {"feature_extraction": {"sequence": sequence}}}
 
     def _start(self) -> int:
         given = self.model.generation_config
