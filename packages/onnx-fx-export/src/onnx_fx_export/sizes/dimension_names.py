@@ -68,9 +68,7 @@ def name_other_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, Any]]) -> 
             symbols.rename(symbol, text)
 
 
-def name_numbers(
-    symbols: SymbolNames, numbers: Iterable[tuple[str, torch.SymInt]], sizes: Iterable[torch.SymInt]
-) -> None:
+def name_numbers(symbols: SymbolNames, numbers: Iterable[tuple[str, torch.SymInt]], sizes: Iterable[Any]) -> None:
     """Call whole numbers among the arguments, which may be negative, by the names of these.
 
     Args:

@@ -99,13 +99,21 @@ def asking_frame(frame: FrameType | None) -> FrameType | None:
         frame: The frame that asks, which may be of Python's standard library.
     """
     while frame is not None:
-        name = frame.f_code.co_filename
-        if name != __file__ and not name.startswith("<") and not _is_standard(name):
-            return None if name.startswith(not_the_users()) else frame
-        if name.startswith(not_the_users()) and name != __file__ and not name.startswith("<"):
-            return None
+        asks = _asks(frame.f_code.co_filename)
+        if asks is not None:
+            return frame if asks else None
         frame = frame.f_back
     return None
+
+
+@functools.cache
+def _asks(name: str) -> bool | None:
+    """Tell whether a file has code of the model; None for what only hands on, such as the standard library."""
+    if name == __file__ or name.startswith("<"):
+        return None
+    if name.startswith(not_the_users()):
+        return False
+    return None if _is_standard(name) else True
 
 
 def _is_standard(name: str) -> bool:
