@@ -74,6 +74,25 @@ def test_division_of_integers() -> None:
     check(lambda a, b: (a // b, a % b), a.to(torch.int8), b.to(torch.int8))
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
+def test_floor_division_reaches_the_limits_of_a_dtype(dtype: torch.dtype) -> None:
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([least, least + 1, least + 6, least + 7, -8, -7, -1, 0, 6, 7, most - 1, most], dtype=dtype)
+    check(lambda x: (x // 7, x // 1, x // most), x)
+    if dtype != torch.int64:
+        check(lambda x, y: (x // -7, x // y), x, torch.tensor([3, -3, 5, 2] * 3, dtype=dtype))
+
+
+def test_what_cannot_be_negative_is_divided_at_once() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.topk(3).indices // 2, x.argmax() // x.shape[0]
+
+    found = check(function, torch.randn(4, 9), others=[[torch.randn(5, 9)]])
+
+    assert found.op_types().count("Div") == 2
+    assert not {"Mod", "Clip"} & set(found.op_types())
+
+
 def test_floor_division_of_floats_is_that_of_python() -> None:
     check(lambda a, b: (a // b, a // 0.1, a // 2.0), torch.tensor([1.0, -1.0, 0.3, 6.0]), torch.tensor([0.1]))
     check(lambda a: (a // 2.0, a // -0.25, a // 3.0), torch.tensor([INF, -INF, NAN, -0.0, -0.5, 5.0]))

@@ -12,8 +12,8 @@ from onnxops_decomp.builder.forms import adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
 from onnxops_decomp.formulas.loops import repeat_one
 from onnxops_decomp.formulas.operands import arange, dim_sizes, halves, rank_of, static_ints
-from onnxops_decomp.spec.inference import dims_of, is_nonnegative
-from onnxops_decomp.spec.traits import Trait, has_trait
+from onnxops_decomp.spec.inference import dims_of
+from onnxops_decomp.spec.signs import is_never_negative
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -25,28 +25,9 @@ _BOOL, _INT64, _DOUBLE = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.DOUBLE
 # ---- indices that count from the end
 
 
-def _is_positive(op: OpBuilder, value: ir.Value | None) -> bool:
-    """Tell whether indices are known not to be negative, from how they are made."""
-    for _ in range(8):
-        array = op.static(value)
-        if array is not None:
-            return bool((array >= 0).all())
-        if value is not None and is_nonnegative(value):
-            return True
-        node = None if value is None else value.producer()
-        if node is None:
-            return False
-        if has_trait(node.op_type, Trait.COUNTS) or (node.op_type == "TopK" and value is node.outputs[1]):
-            return True
-        if node.op_type != "Cast" and not has_trait(node.op_type, Trait.MOVES):
-            return False
-        value = node.inputs[0]
-    return False
-
-
 def _from_front(op: OpBuilder, index: ir.Value, size: Size) -> ir.Value:
     """Count indices from the front of an axis of ``size``."""
-    if _is_positive(op, index):
+    if is_never_negative(index, op.static):
         return index
     array = op.static(index)
     if array is not None and isinstance(size, int):
@@ -57,7 +38,7 @@ def _from_front(op: OpBuilder, index: ir.Value, size: Size) -> ir.Value:
 
 @adapter("Gather", below=11)
 def gather(op: OpBuilder, data: ir.Value, indices: ir.Value, *, older: OpBuilder, axis: int = 0) -> ir.Value:
-    if _is_positive(op, indices):
+    if is_never_negative(indices, op.static):
         return older.Gather(data, indices, axis=axis)
     dims = dims_of(data)
     size = op.size(data, axis if dims is None else axis % len(dims))
@@ -264,7 +245,7 @@ def one_hot_from_front(
     op: OpBuilder, indices: ir.Value, depth: ir.Value, values: ir.Value, *, older: OpBuilder, axis: int = -1
 ) -> ir.Value:
     whole = op.cast(indices, _INT64)
-    if not _is_positive(op, whole):
+    if not is_never_negative(whole, op.static):
         scalar = op.Reshape(op.cast(depth, _INT64), [])
         moved = op.Add(whole, scalar)
         # What counts beyond the front gives no hot element, as what counts beyond the end does.

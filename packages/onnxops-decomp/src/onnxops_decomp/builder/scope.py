@@ -14,6 +14,7 @@ from onnxops_decomp.builder.constants import ConstantPool
 from onnxops_decomp.builder.runtime import Runtime, default_runtime
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, check_opset
+from onnxops_decomp.spec.signs import is_never_negative
 
 __all__ = [
     "DEFAULT_NAN",
@@ -30,6 +31,8 @@ __all__ = [
 
 NanHandling = Literal["exact", "finite"]
 DEFAULT_NAN: NanHandling = "finite"
+
+_NARROW = (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32)
 
 SymbolSource = Callable[["NodeWriter"], ir.Value]
 
@@ -217,6 +220,12 @@ class NodeWriter:
         op = self.newest
         if a.dtype is not None and a.dtype.is_floating_point():
             return op.Floor(op.Div(a, b))
+        if is_never_negative(a, self.static) and is_never_negative(b, self.static):
+            return op.Div(a, b)
+        if a.dtype in _NARROW:
+            # The multiple of b below may lie below the smallest number.
+            wide = (self.cast(each, ir.DataType.INT64) for each in (a, b))
+            return self.cast(self.floor_div(*wide), a.dtype)
         # a - (a mod b) is a multiple of b, so rounding no longer matters; ONNX's Mod has the sign of b.
         return op.Div(op.Sub(a, op.Mod(a, b)), b)
 

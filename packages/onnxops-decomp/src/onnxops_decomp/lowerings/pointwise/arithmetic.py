@@ -12,6 +12,7 @@ from onnxops_decomp.dtypes import promote, promoted, result_dtype, to_torch
 from onnxops_decomp.formulas.integer_powers import integer_power, power_by_squaring
 from onnxops_decomp.lowerings.pointwise.comparison import sign_bit
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.spec.signs import is_never_negative
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-BOOL, DOUBLE = ir.DataType.BOOL, ir.DataType.DOUBLE
+BOOL, DOUBLE, INT32 = ir.DataType.BOOL, ir.DataType.DOUBLE, ir.DataType.INT32
 
 
 def _scaled(op: OpBuilder, other: ir.Value, alpha: Operand) -> ir.Value:
@@ -118,9 +119,9 @@ def floor_divide(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
 
 def floor_divided(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """Return ``a // b`` as Python has it, which is not always the rounded quotient of floats: 1 // 0.1 is 9."""
-    if not op.dtype(a).is_floating_point():
-        return op.floor_div(a, b)
     divisor = static_number(op, b)
+    if not op.dtype(a).is_floating_point():
+        return _floor_divided_integers(op, a, b, divisor)
     if divisor and math.frexp(divisor)[0] in (0.5, -0.5):
         # The product is NaN for infinities, which have no quotient.
         return op.Add(op.Floor(op.Div(a, b)), op.Mul(a, 0.0))
@@ -128,6 +129,19 @@ def floor_divided(op: OpBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     toward_zero = op.Round(op.Div(op.Sub(a, remainder), b))
     quotient = op.Sub(toward_zero, op.cast(_is_opposite(op, remainder, b), op.dtype(a)))
     return quotient if divisor else op.Where(op.Equal(b, 0), op.Div(a, b), quotient)
+
+
+def _floor_divided_integers(op: OpBuilder, a: ir.Value, b: ir.Value, divisor: float | None) -> ir.Value:
+    dtype = op.dtype(a)
+    if divisor == 1:
+        return a
+    if not divisor or divisor < 0 or is_never_negative(a, op.static):
+        return op.floor_div(a, b)
+    if dtype.itemsize < 4:
+        return op.cast(_floor_divided_integers(op, op.cast(a, INT32), op.cast(b, INT32), divisor), dtype)
+    # Div rounds towards zero: of a negative number n, that of n + 1 is one too much. No step leaves the dtype.
+    step = op.Clip(a, -1, 0)
+    return op.Add(op.Div(op.Sub(a, step), b), step)
 
 
 def _is_opposite(op: OpBuilder, remainder: ir.Value, b: ir.Value) -> ir.Value:

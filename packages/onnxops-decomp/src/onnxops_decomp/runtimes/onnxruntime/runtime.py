@@ -19,7 +19,8 @@ from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import (
 )
 from onnxops_decomp.runtimes.onnxruntime.operators import FORMS
 from onnxops_decomp.runtimes.onnxruntime.padding import KeepPaddingApart
-from onnxops_decomp.spec.inference import dims_of, is_nonnegative
+from onnxops_decomp.spec.inference import dims_of
+from onnxops_decomp.spec.signs import is_never_negative
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -54,30 +55,13 @@ def _apart_from_range(op: OpBuilder, index: ir.Value | None) -> ir.Value | None:
     end, so that 3, 2, 1, 0, whose limit is -1, and -2, -1, whose limit is 0, became no elements at all.
     """
     made = producer(index, "Range")
-    if made is None or index is None or is_nonnegative(index):
+    if made is None or index is None:
         return index
     start, limit, delta = made.inputs
     step = op.static(delta)
-    if step is not None and step > 0 and _is_size(start, op):
+    if step is not None and step > 0 and is_never_negative(start, op.static):
         return index
     return op.Add(op.Range(0, op.Sub(limit, start), delta), start)
-
-
-_OF_SIZES = {"Add", "Cast", "Concat", "Div", "Gather", "Max", "Mul", "Slice", "Squeeze", "Unsqueeze"}
-
-
-def _is_size(value: ir.Value | None, op: OpBuilder) -> bool:
-    """Tell whether an integer is computed from sizes and constants in ways that give no negative number."""
-    number = op.static(value)
-    if number is not None:
-        return bool((number >= 0).all())
-    node = None if value is None else value.producer()
-    if node is None or node.domain:
-        return False
-    if node.op_type in ("Shape", "Size"):
-        return True
-    operands = node.inputs[:1] if node.op_type in ("Gather", "Slice", "Squeeze", "Unsqueeze") else node.inputs
-    return node.op_type in _OF_SIZES and all(_is_size(each, op) for each in operands)
 
 
 def _apart_from_transpose(op: OpBuilder, value: ir.Value | None) -> ir.Value | None:
