@@ -44,7 +44,7 @@ def source_frames(node: torch.fx.Node) -> list[tuple[str, int]]:
     """Return file and line of the frames that torch noted of a node, outer ones first."""
     trace = node.meta.get("stack_trace") or ""
     # Passes of torch.export note themselves by a path inside of torch.
-    return [(file, int(line)) for file, line in _FRAME.findall(trace) if Path(file).is_absolute()]
+    return [(file, int(line)) for file, line in _FRAME.findall(trace) if os.path.isabs(file)]
 
 
 def captured_calls(program: torch.export.ExportedProgram) -> list[ReportedCall]:

@@ -130,9 +130,9 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
 
     def stride(self: torch.Tensor, *dim: Any, **named: Any) -> Any:
         answer = original(torch.Tensor, "stride")(self, *dim, **named)
+        frame = _asker(sys._getframe(2))
         # Also strides that are numbers may be others at size 1.
-        frame = _asker(sys._getframe(2)) if any(isinstance(n, torch.SymInt) for n in self.shape) else None
-        if frame is not None:
+        if frame is not None and any(isinstance(n, torch.SymInt) for n in self.shape):
             found.update(dict.fromkeys(_questions_of_strides(self, frame)))
         return answer
 

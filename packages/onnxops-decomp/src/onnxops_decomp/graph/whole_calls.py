@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodWrapperType
 from typing import Any, NamedTuple
 
 import torch
@@ -404,11 +405,12 @@ class WholeCalls(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
+        if isinstance(func, MethodWrapperType):
+            # What reads an attribute, as most calls do. What `data` gives is not a call for torch.export, which keeps
+            # it as a constant without contents.
+            return args[0].detach() if func == _READS_DATA else func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
         args = _with_boolean_masks(func, args)
-        if func == _READS_DATA:
-            # What `data` gives is not a call for torch.export, which keeps it as a constant without contents.
-            return args[0].detach()
         if func is torch.as_tensor:
             return _tensor_of(*args, **kwargs)
         if func is torch.nn.functional.gaussian_nll_loss:
