@@ -76,7 +76,7 @@ class Deciding(Model):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.other(self.inner(x))
-        return y * 2 if bool(x.sum() > -99) else y
+        return y * 2 if bool(x.sum() > -99) else y[:1]
 
 
 def looked_at(module: Inner, args: tuple[torch.Tensor]) -> None:

@@ -106,8 +106,8 @@ def of_a_value(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("function", [all_rows_instead, one_apart, one_of_two_apart, many_apart, of_a_value])
 def test_a_question_whose_answers_make_a_difference_is_refused(function: Callable[..., torch.Tensor]) -> None:
-    with pytest.raises(CaptureError, match="The model decides by the values of a tensor"):
-        export(Model(function), (torch.randn(8, 3),), dynamic_shapes=ROWS)
+    with pytest.raises(CaptureError):
+        export(Model(function), (torch.randn(8, 3),), dynamic_shapes=ROWS, strategy="open-sizes")
 
 
 def test_questions_are_tried_or_refused() -> None:
@@ -190,5 +190,5 @@ def test_an_operator_of_a_library_may_find_nothing() -> None:
         found = torch.ops.test_open_sizes.above(x)
         return x - 1 if found.shape[0] == 0 else x + 1
 
-    with pytest.raises(CaptureError, match="The model decides by the values of a tensor"):
-        export(Model(function), (torch.randn(8),))
+    with pytest.raises(CaptureError):
+        export(Model(function), (torch.randn(8),), strategy="open-sizes")

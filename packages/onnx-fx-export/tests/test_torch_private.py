@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch_names import found, private_names
 
 import onnx_fx_export
@@ -17,12 +18,14 @@ from onnx_fx_export.torch_private import (
     causal_mask_detection,
     dimension_facts,
     exported,
+    fake_beside,
     fake_like,
     followed_scalars,
     guard_texts,
     interpreted_nodes,
     is_decided_by_data,
     is_dimension_error,
+    number_symbols_from,
     recorded_apart,
     undecided_condition,
     whole_bounds,
@@ -257,3 +260,18 @@ def test_replaced_kernels_are_called_before_what_fake_tensors_do_by_themselves(o
     called.clear()
     exported()
     assert not called
+
+
+def test_symbols_of_data_can_be_numbered_anew() -> None:
+    env = ShapeEnv()
+    for least in (50, 10):
+        number_symbols_from(env.create_unbacked_symbool(), least)
+    assert str(env.create_unbacked_symint().node.expr) == "u51"
+
+
+def test_a_constant_gets_a_stand_in_beside_others() -> None:
+    program = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
+    fake = fake_beside(program.graph.nodes, torch.ones(3, 4))
+    (own,) = program.graph.find_nodes(op="placeholder")
+    assert fake.shape == (3, 4)
+    assert fake.fake_mode is own.meta["val"].fake_mode

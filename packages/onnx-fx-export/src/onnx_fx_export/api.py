@@ -70,6 +70,7 @@ def export(
         "size-loops",
         "measured-kernels",
         "open-sizes",
+        "both-ways",
         "transforms",
         "strict",
     ]
@@ -139,8 +140,9 @@ def export(
             the data decides, ``"size-loops"`` a scan of each over a dynamic number of steps, and ``"measured-kernels"``
             measures the shapes that operators give where torch's own kernels fix sizes or need data. ``"open-sizes"``
             keeps symbolic what Python code makes ``int`` or ``float``, and answers questions about how many rows the
-            data leaves as for many. ``"transforms"`` captures gradients and ``vmap`` in the model as what they compute.
-            These compare the result with the model. ``"strict"`` is ``torch.export`` with Dynamo.
+            data leaves as for many. ``"both-ways"`` captures what the model does with either answer to a question that
+            data decides, and writes an If. ``"transforms"`` captures gradients and ``vmap`` in the model as what they
+            compute. These compare the result with the model. ``"strict"`` is ``torch.export`` with Dynamo.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -229,6 +229,20 @@ def answer_for_many(condition: torch.SymBool) -> bool | None:
     many = {s: sympy.Integer(min(_MANY + n, env.var_to_range[s].upper)) for n, s in enumerate(symbols)}
     answer = expression.xreplace(many)
     return bool(answer) if answer in (sympy.true, sympy.false) else None
+
+
+def number_symbols_from(condition: torch.SymBool, least: int) -> None:
+    """Name what data decides from now on with numbers from ``least`` on (``ShapeEnv.unbacked_symint_counter``)."""
+    env = condition.node.shape_env
+    env.unbacked_symint_counter = max(env.unbacked_symint_counter, least)
+    env.unbacked_symfloat_counter = max(env.unbacked_symfloat_counter, least)
+
+
+def fake_beside(nodes: Iterable[torch.fx.Node], value: torch.Tensor) -> torch.Tensor:
+    """Return what stands for a tensor beside the values of nodes (``FakeTensor.fake_mode``)."""
+    fakes = (node.meta.get("val") for node in nodes)
+    mode = next(fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor))
+    return mode.from_tensor(value)  # type: ignore[no-any-return]
 
 
 # A number of rows that no code treats apart.

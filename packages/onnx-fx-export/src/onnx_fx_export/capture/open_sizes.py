@@ -8,7 +8,6 @@ the model at other sizes, and with other numbers of rows, until each question ha
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ import torch
 from sympy.core.function import Application
 from torch.overrides import TorchFunctionMode
 
+from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.row_counts import GivenCounts
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
@@ -32,7 +32,6 @@ from onnxops_core.exporting import original, replaced
 
 __all__ = ["record_open"]
 
-_NAMESPACE = "onnx_fx_export_questions"
 _RESHAPES = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
 # Numbers of rows that all operators find at once, and that one finds where the others find _OTHERS.
 _ALL, _ONE, _OTHERS = (0, 1, 2, 5), (0, 1), 3
@@ -72,7 +71,7 @@ def _truth(condition: Any) -> bool:
         answer = answer_for_many(condition)
         if answer is None:
             raise
-    _mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
+    answer_mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
     return answer
 
 
@@ -108,22 +107,6 @@ class _WrittenSizes(TorchFunctionMode):
 # ---- questions
 
 
-@functools.cache
-def _mark() -> Any:
-    """Define on first use the operator that marks a condition, and what it is taken for."""
-    library = torch.library.Library(_NAMESPACE, "DEF")
-    name = library.define("answer(Tensor condition, bool taken) -> ()")
-    library.impl(name, lambda condition, taken: None, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{_NAMESPACE}::{name}", lambda condition, taken: None, lib=library)
-    _LIBRARIES.append(library)
-    operator = getattr(torch.ops, _NAMESPACE).answer.default
-    torch.fx.node.has_side_effect(operator)
-    return operator
-
-
-_LIBRARIES: list[torch.library.Library] = []
-
-
 class _Answers(GivenCounts):
     """Notes by position which marked conditions hold otherwise than they are taken for."""
 
@@ -133,7 +116,7 @@ class _Answers(GivenCounts):
         self.otherwise: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _mark():
+        if func is answer_mark():
             if bool(args[0]) is not args[1]:
                 self.otherwise.add(self.marks)
             self.marks += 1
@@ -147,7 +130,7 @@ def _compare_at_other_counts(recorded: Recorded, run: Run) -> None:
         CaptureError: If they differ, or a condition did not get its other answer.
     """
     graph, request = recorded.program.graph, run.request
-    marks = graph.find_nodes(op="call_function", target=_mark())
+    marks = graph.find_nodes(op="call_function", target=answer_mark())
     open_questions = set(range(len(marks)))
     trials = TrialRuns(recorded.program, request.model, run.example, request.trial_runs)
     if marks:

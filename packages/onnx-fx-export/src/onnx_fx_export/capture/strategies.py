@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
+from onnx_fx_export.capture.both_ways import record_both_ways
 from onnx_fx_export.capture.comparison import agree_at_other_sizes, compare_at_other_sizes
 from onnx_fx_export.capture.errors import capture_error, scripted_part_error
 from onnx_fx_export.capture.loops.strategy import record_loops
@@ -158,6 +159,16 @@ def _no_loops(attempts: Attempts) -> str:
     return "" if failure is None or undecided_condition(failure) is not None else "no loop was left open by data"
 
 
+def _not_both_ways(attempts: Attempts) -> str:
+    """Require that data left a condition open, and that the result can be compared with the model."""
+    failure = attempts.failures.get(NON_STRICT.name)
+    if attempts.calls:
+        return "the symbolic method of an autograd.Function would be lost"
+    if not attempts.request.trial_runs or not attempts.has_data or attempts.request.has_dynamic_numbers:
+        return "its result would not be compared with the model, which needs trial runs, weights and no dynamic numbers"
+    return "" if failure is None or undecided_condition(failure) is not None else "no condition was left open by data"
+
+
 def _not_open(attempts: Attempts) -> str:
     """Require that the code of the model fixes a size, or asks for what data decides, and that it can be compared."""
     failure = attempts.failures.get(NON_STRICT.name)
@@ -277,12 +288,13 @@ NON_STRICT = Strategy("non-strict", _never, _record_non_strict)
 LOOPS = Strategy("row-loops", _no_loops, lambda attempts: record_loops(attempts.run))
 SCANNED = Strategy("size-loops", _no_scans, _record_scanned)
 OPEN = Strategy("open-sizes", _not_open, lambda attempts: record_open(attempts.run))
+BOTH_WAYS = Strategy("both-ways", _not_both_ways, lambda attempts: record_both_ways(attempts.run))
 MEASURED = Strategy(MEASURED_KERNELS, _not_measured, lambda attempts: record_measured(attempts.run))
 TRANSFORMS = Strategy("transforms", _no_transforms, _record_transforms)
 STRICT = Strategy("strict", _not_for_dynamo, _record_strict)
 
 STRATEGIES: Mapping[str, Strategy] = {
-    one.name: one for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, OPEN, TRANSFORMS, STRICT)
+    one.name: one for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, OPEN, BOTH_WAYS, TRANSFORMS, STRICT)
 }
 
 

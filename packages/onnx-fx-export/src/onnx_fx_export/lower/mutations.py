@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch.export.graph_signature import InputKind
 
+from onnx_fx_export.capture.functionalization import functionalized
 from onnx_fx_export.capture.state import StateNotes
 from onnx_fx_export.errors import CaptureError, MutationError
-from onnx_fx_export.lower.functionalization import functionalized
 from onnx_fx_export.lower.observers import settled
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import records_modes

@@ -108,7 +108,7 @@ OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
         either(
             *("repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "open-sizes"),
-            *("transforms", "strict"),
+            *("both-ways", "transforms", "strict"),
         ).or_none(),
         _by_torchscript("a TorchScript program is traced or scripted, and not captured by torch.export"),
         about="By default they are tried in this order.",

@@ -1,0 +1,215 @@
+"""Conditions that data decides, captured with both answers and kept as conditions of the graph.
+
+``if mask.any():`` cannot be answered without data. The model is captured once for each way that its code can take, and
+what the ways do not share becomes the branches of a ``torch.cond``. Python code that is run again takes the same way
+again, so that this is exact; what is captured is compared with the model all the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.overrides import TorchFunctionMode
+
+from onnx_fx_export.capture.answers import answer_mark
+from onnx_fx_export.capture.comparison import compare_at_other_sizes
+from onnx_fx_export.capture.functionalization import functionalized
+from onnx_fx_export.capture.merging import merge_ways
+from onnx_fx_export.capture.state import StateNotes
+from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.errors import CaptureError
+from onnx_fx_export.sizes.texts import asking_frame
+from onnx_fx_export.sizes.trial_runs import TrialRuns
+from onnx_fx_export.torch_private import (
+    guards_of,
+    is_decided_by_data,
+    number_symbols_from,
+    replacements_of,
+    undecided_condition,
+)
+from onnxops_core.exporting import original, replaced
+from onnxops_decomp.exporting import written_arguments
+
+__all__ = ["record_both_ways"]
+
+# The ways through a model, and the questions on one of them. A loop that data ends asks without end.
+_MOST_WAYS, _MOST_QUESTIONS = 12, 8
+_MOST_SYMBOLS = 10_000
+_Answers = tuple[bool, ...]
+
+
+def record_both_ways(run: Callable[..., Run]) -> Recorded:
+    """Capture each way that data may choose, and compare with the model.
+
+    Args:
+        run: Makes a run of torch.export.
+
+    Raises:
+        Exception: What torch.export raises, if it is for another reason.
+        CaptureError: If there are too many ways, one graph cannot hold them, or the program and the model differ.
+    """
+    how = run()
+    try:
+        recorded = _Ways(run).joined(())
+    except _WritesError:
+        recorded = _Ways(run, functional=True).joined(())
+    if any(how.request.specs):
+        compare_at_other_sizes(recorded, how)
+    elif (
+        TrialRuns(recorded.program, how.request.model, how.example, how.request.trial_runs).agree_on_example() is False
+    ):
+        raise CaptureError("What was captured differs from the model on the example.")
+    return recorded
+
+
+class _WritesError(Exception):
+    """Something is written behind a question; a branch could not write to what is outside of it."""
+
+
+class _Ways:
+    """The ways through a model.
+
+    Args:
+        run: Makes a run of torch.export.
+        functional: Whether writes become values.
+    """
+
+    def __init__(self, run: Callable[..., Run], *, functional: bool = False) -> None:
+        self._run, self._left, self._functional = run, _MOST_WAYS, functional
+
+    def joined(self, answers: _Answers) -> Recorded:
+        """Capture with these answers to the first questions, and with both to all others."""
+        recorded, taken = self._recorded(answers)
+        for position in reversed(range(len(answers), len(taken))):
+            other = self.joined((*taken[:position], not taken[position]))
+            recorded = _merged(recorded, other)
+        return recorded
+
+    def _recorded(self, answers: _Answers) -> tuple[Recorded, _Answers]:
+        if not self._left:
+            raise CaptureError(f"Data chooses between more than {_MOST_WAYS} ways through the model.")
+        self._left -= 1
+        asked = _Questions(answers)
+        recorded = record(self._run(around=asked))
+        marks = recorded.program.graph.find_nodes(op="call_function", target=answer_mark())
+        if [mark.args[1] for mark in marks] != asked.taken:
+            raise CaptureError("A question was asked while an operator was described, and not by the model.")
+        if self._functional:
+            recorded = dataclasses.replace(recorded, program=functionalized(recorded.program))
+        elif _writes_after(marks):
+            raise _WritesError
+        return recorded, tuple(asked.taken)
+
+
+class _Questions(TorchFunctionMode):
+    """Answers what nothing but data decides, and marks it in the graph.
+
+    Args:
+        answers: The answers to the first questions; later ones are answered with no.
+    """
+
+    def __init__(self, answers: Sequence[bool]) -> None:
+        super().__init__()
+        self._answers, self._known = answers, dict[sympy.Basic, bool]()
+        self.taken: list[bool] = []
+        self._replaced: Any = None
+
+    def __enter__(self) -> Any:
+        self._replaced = replaced([(torch.SymBool, "__bool__", self._of_sizes)])
+        self._replaced.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._replaced.__exit__(*exception)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Answer whether a tensor is true; call any other function."""
+        if func is torch.Tensor.__bool__ and args[0].numel() == 1:
+            number = args[0].item()
+            if isinstance(number, torch.SymInt | torch.SymFloat):
+                number = number != 0
+            return self._answer(number) if isinstance(number, torch.SymBool) else bool(number)
+        return func(*args, **(kwargs or {}))
+
+    def _of_sizes(self, condition: Any) -> bool:
+        """Answer a condition; one that torch or this package asks, which may be able to do without, is left to them."""
+        # The frame in between is that of the replacement.
+        return self._answer(condition, asked=asking_frame(sys._getframe(2)) is not None)
+
+    def _answer(self, condition: torch.SymBool, *, asked: bool = True) -> bool:
+        try:
+            return bool(original(torch.SymBool, "__bool__")(condition))
+        except Exception as error:
+            if not asked or undecided_condition(error) is None:
+                raise
+        expression = condition.node.expr
+        for known, answer in ((expression, True), (sympy.Not(expression), False)):
+            if known in self._known:
+                return self._known[known] is answer
+        if len(self.taken) == _MOST_QUESTIONS:
+            raise CaptureError(f"Data decides more than {_MOST_QUESTIONS} times which way the model takes.")
+        answer = self._answers[len(self.taken)] if len(self.taken) < len(self._answers) else False
+        self.taken.append(answer)
+        self._known[expression] = answer
+        answer_mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
+        # No two ways give one name to what data decides in their branches.
+        way = functools.reduce(lambda number, taken: 2 * number + taken, self.taken, 1)
+        number_symbols_from(condition, way * _MOST_SYMBOLS)
+        return answer
+
+
+def _writes_after(marks: Sequence[torch.fx.Node]) -> bool:
+    """Tell whether anything is written behind the first mark."""
+    node = marks[0] if marks else None
+    while node is not None and node.op != "root":
+        if written_arguments(node):
+            return True
+        node = node.next
+    return False
+
+
+def _merged(first: Recorded, second: Recorded) -> Recorded:
+    """Return the program of two ways that part at their last question.
+
+    Raises:
+        CaptureError: If one program cannot hold both.
+    """
+    # What the second way takes for granted of sizes has to be known of the program, too.
+    if not _knows(first, second):
+        if not _knows(second, first):
+            raise CaptureError("The ways through the model take different things for granted of its sizes.")
+        first, second = second, first
+    merge_ways(first.program, second.program)
+    questions = None if first.questions is None or second.questions is None else [*first.questions, *second.questions]
+    doubts = [*dict.fromkeys((*first.doubts, *second.doubts))]
+    notes = {
+        field.name: {**getattr(second.state, field.name), **getattr(first.state, field.name)}
+        for field in dataclasses.fields(StateNotes)
+    }
+    return dataclasses.replace(first, questions=questions, doubts=doubts, state=StateNotes(**notes))
+
+
+def _knows(first: Recorded, second: Recorded) -> bool:
+    """Tell whether all that a way takes for granted of sizes is known in another one."""
+    ours, theirs = _granted(first.program), _granted(second.program)
+    return ours[0] == theirs[0] and theirs[1] <= ours[1]
+
+
+def _granted(program: torch.export.ExportedProgram) -> tuple[dict[Any, Any], set[Any]]:
+    """Return which sizes equal others, and what else is taken for granted of them."""
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt):
+                known = {key: value for key, value in replacements_of(size).items() if not is_decided_by_data(key)}
+                return known, set(guards_of(size))
+    return {}, set()

@@ -1,0 +1,164 @@
+"""Conditions that data decides are captured with both answers, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from onnx_fx_export import CaptureError, export
+
+ROWS = ({0: "rows"},)
+
+
+class Model(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self.linear, x)
+
+
+def returned(linear: nn.Module, x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        return x + 1
+    return x
+
+
+def with_constants(linear: nn.Module, x: torch.Tensor) -> Any:
+    y = linear(x)
+    if (y > 0.5).any():
+        y = y * torch.tensor([2.0, 3.0, 4.0])
+    else:
+        y = y - torch.tensor([1.0, 1.0, 2.0])
+    return torch.relu(y) + x, x.sum(1)
+
+
+def of_a_mask(linear: nn.Module, x: torch.Tensor) -> Any:
+    """FSMT's way to a mask that may be left out, and another question behind it."""
+    mask: torch.Tensor | None = x > 0
+    if not mask.all():  # type: ignore[union-attr]
+        mask = None
+    y = linear(x)
+    if mask is not None:
+        y = y.masked_fill(mask, 7.0)
+    if y.max() > 1:
+        y = y - 1
+    return y.cumsum(0)
+
+
+def remembered(linear: nn.Module, x: torch.Tensor) -> Any:
+    """What one branch leaves in Python decides in another one."""
+    factor = 1
+    if x[0, 0] > 0:
+        factor = 3
+    if x[0, 1] > 0:
+        x = x * factor
+    return linear(x)
+
+
+def nested(linear: nn.Module, x: torch.Tensor) -> Any:
+    if x.mean() > 0:
+        y = linear(x) * x.shape[0]
+        if y.mean() > 0:
+            y = y.reshape(x.shape[0] * 3)
+            y = (y + 1).reshape(x.shape[0], 3)
+    else:
+        y = x.flip(0)
+    return y.softmax(0)
+
+
+def written(linear: nn.Module, x: torch.Tensor) -> Any:
+    y = x * 2
+    if x.mean() > 0:
+        y[:, 1] = 5.0
+    z = y + 1
+    z[0] += x.shape[0]
+    return z
+
+
+def of_rows(linear: nn.Module, x: torch.Tensor) -> Any:
+    kept = x[x[:, 0] > 0]
+    return linear(x).sum(0) if kept.shape[0] == 0 else kept.sum(0) * (5 if kept.shape[0] == 1 else 1)
+
+
+def of_a_number(linear: nn.Module, x: torch.Tensor) -> Any:
+    number = x.abs().max().to(torch.int64).item()
+    return x * number if number > 1 else x - number
+
+
+def inputs() -> list[torch.Tensor]:
+    """Rows whose numbers are all negative, all positive, and of both signs."""
+    torch.manual_seed(1)
+    moved = [torch.randn(2 + index % 5, 3) + shift for index, shift in enumerate((-3.0, -1.0, 0.0, 1.0, 3.0) * 2)]
+    one = -torch.ones(4, 3)
+    one[2] = 1
+    signs = [torch.randn(3, 3).abs() * torch.tensor([first, second, 1.0]) for first in (-1, 1) for second in (-1, 1)]
+    return [*moved, one, *signs]
+
+
+@pytest.mark.parametrize(
+    "function", [returned, with_constants, of_a_mask, remembered, nested, written, of_rows, of_a_number]
+)
+def test_both_ways_are_kept(function: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    model = Model(function).eval()
+    program = export(model, (torch.randn(8, 3),), dynamic_shapes=ROWS)
+
+    assert program.capture_strategy == "both-ways"
+    assert "If" in [node.op_type for node in program.model.graph]
+    for x in inputs():
+        with torch.no_grad():
+            expected = pytree.tree_leaves(model(x))
+        for actual, wanted in zip(pytree.tree_leaves(program(x)), expected, strict=True):
+            torch.testing.assert_close(actual, wanted)
+
+
+def test_what_both_ways_do_behind_their_branches_is_written_once() -> None:
+    model = Model(lambda linear, x: linear((x + 1 if x.sum() > 0 else x - 1).relu()).softmax(0))
+    program = export(model, (torch.randn(8, 3),), dynamic_shapes=ROWS)
+    assert [node.op_type for node in program.model.graph.all_nodes()].count("Softmax") == 1
+
+
+def of_other_shapes(linear: nn.Module, x: torch.Tensor) -> Any:
+    return x if x.sum() > 0 else x[:1]
+
+
+def without_end(linear: nn.Module, x: torch.Tensor) -> Any:
+    while x.sum() > 0:
+        x = x - 1
+    return x
+
+
+def raising(linear: nn.Module, x: torch.Tensor) -> Any:
+    if x.isnan().any():
+        raise ValueError("not a number")
+    return x * 2
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = nn.Buffer(torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            self.count += 1
+        return x * 2
+
+
+@pytest.mark.parametrize("model", [Model(of_other_shapes), Model(without_end), Model(raising), Counting()])
+def test_ways_that_one_graph_cannot_hold_are_refused(model: nn.Module) -> None:
+    with pytest.raises(CaptureError, match="The model decides by the values of a tensor"):
+        export(model, (torch.randn(8, 3),), dynamic_shapes=ROWS)
+
+
+def test_nothing_is_kept_that_is_not_compared() -> None:
+    with pytest.raises(CaptureError, match="The model decides by the values of a tensor"):
+        export(Model(returned), (torch.randn(8, 3),), dynamic_shapes=ROWS, trial_runs=False)
