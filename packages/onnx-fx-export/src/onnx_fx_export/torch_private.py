@@ -242,7 +242,7 @@ def fake_beside(nodes: Iterable[torch.fx.Node], value: torch.Tensor) -> torch.Te
     """Return what stands for a tensor beside the values of nodes (``FakeTensor.fake_mode``)."""
     fakes = (node.meta.get("val") for node in nodes)
     mode = next(fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor))
-    return mode.from_tensor(value)  # type: ignore[no-any-return]
+    return mode.from_tensor(value)
 
 
 # A number of rows that no code treats apart.

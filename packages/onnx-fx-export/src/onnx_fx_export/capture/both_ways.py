@@ -123,10 +123,10 @@ class _Questions(TorchFunctionMode):
     def __enter__(self) -> Any:
         self._replaced = replaced([(torch.SymBool, "__bool__", self._of_sizes)])
         self._replaced.__enter__()
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._replaced.__exit__(*exception)
 
     def __torch_function__(
@@ -145,7 +145,7 @@ class _Questions(TorchFunctionMode):
         # The frame in between is that of the replacement.
         return self._answer(condition, asked=asking_frame(sys._getframe(2)) is not None)
 
-    def _answer(self, condition: torch.SymBool, *, asked: bool = True) -> bool:
+    def _answer(self, condition: Any, *, asked: bool = True) -> bool:
         try:
             return bool(original(torch.SymBool, "__bool__")(condition))
         except Exception as error:

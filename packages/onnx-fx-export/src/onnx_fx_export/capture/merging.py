@@ -144,11 +144,11 @@ def _constant(program: torch.export.ExportedProgram, value: Any) -> _Node:
     nodes = program.graph.find_nodes(op="placeholder")
     before = nodes[place] if place < len(nodes) else nodes[-1].next
     with program.graph.inserting_before(before):
-        node = program.graph.placeholder(name)
-    node.meta["val"] = fake_beside(nodes, value)
+        added: _Node = program.graph.placeholder(name)
+    added.meta["val"] = fake_beside(nodes, value)
     program.constants[name] = value
-    specs.insert(place, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), name))
-    return node
+    specs.insert(place, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(added.name), name))
+    return added
 
 
 def _is_equal(first: Any, second: Any) -> bool:
