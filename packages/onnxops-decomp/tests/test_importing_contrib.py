@@ -288,6 +288,7 @@ def test_an_operator_whose_domain_the_model_does_not_import_is_that_of_the_runti
         ("QuickGelu", [floats(2)], {"alpha": 1}, "type INT"),
         ("QLinearAdd", [steps(3), scalar(0.1), U8(3), None, scalar(0.2), U8(9), scalar(0.3), U8(5)], {}, "'B'"),
         ("FusedGemm", [floats(2, 2), floats(2, 2)], {"activation": "Gelu"}, "activation 'Gelu'"),
+        ("GatherBlockQuantized", [steps(5, 16), np.array([1]), floats(5, 2)], {"bits": 3, "block_size": 16}, "3 bits"),
     ],
 )
 def test_what_does_not_fit_an_operator_is_refused(op_type: str, inputs, attributes, message: str) -> None:

@@ -345,6 +345,8 @@ def gather_block_quantized(
     quantize_axis: int = 1,
     input_types: Any = (),
 ) -> Tensor:
+    if bits not in (2, 4, 8):
+        raise NotImplementedError(f"elements of {bits} bits do not fill a byte")
     rank, packed = data.dim(), input_types[0] == ir.DataType.UINT8
     axis, along = gather_axis % rank, quantize_axis % rank
     picked, scale = (gather(each, indices, axis) for each in (data, scales))
