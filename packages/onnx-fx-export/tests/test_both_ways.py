@@ -153,10 +153,65 @@ class Counting(nn.Module):
         return x * 2
 
 
-@pytest.mark.parametrize("model", [Model(of_other_shapes), Model(without_end), Model(raising), Counting()])
+class Remembering(nn.Module):
+    """Leaves something in Python in one of the ways alone."""
+
+    def __init__(self, remember: Callable[[nn.Module, torch.Tensor], None]) -> None:
+        super().__init__()
+        self.remember, self.calls, self.seen, self.kept = remember, 0, dict[str, torch.Tensor](), torch.zeros(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            self.remember(self, x)
+        y = x * (self.calls + len(self.seen) + 1)
+        if x[0, 0] > 0:
+            y = y + self.kept
+        return y
+
+
+def count(model: Any, x: torch.Tensor) -> None:
+    model.calls += 1
+
+
+def fill(model: Any, x: torch.Tensor) -> None:
+    model.seen["last"] = x
+
+
+def keep(model: Any, x: torch.Tensor) -> None:
+    model.kept = x[0]
+
+
+REFUSED = {
+    "other shapes": Model(of_other_shapes),
+    "without end": Model(without_end),
+    "raising": Model(raising),
+    "a buffer": Counting(),
+    "a number": Remembering(count),
+    "a dictionary": Remembering(fill),
+    "an attribute": Remembering(keep),
+    "names of results": Model(lambda linear, x: {"high": x} if x.sum() > 0 else {"low": -x}),
+    "kinds of results": Model(lambda linear, x: (x, x) if x.sum() > 0 else [x, -x]),
+    "numbers among results": Model(lambda linear, x: (x, 1) if x.sum() > 0 else (x, 2)),
+    "results left out": Model(lambda linear, x: (x, None) if x.sum() > 0 else (x, x)),
+}
+
+
+@pytest.mark.parametrize("model", REFUSED.values(), ids=REFUSED)
 def test_ways_that_one_graph_cannot_hold_are_refused(model: nn.Module) -> None:
     with pytest.raises(CaptureError, match="The model decides by the values of a tensor"):
         export(model, (torch.randn(8, 3),), dynamic_shapes=ROWS)
+
+
+def test_a_branch_of_no_consequence_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    def printing(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            _ = linear(x)
+        return x + 1
+
+    program = export(Model(printing), (torch.randn(8, 3),), dynamic_shapes=ROWS)
+    assert [node.op_type for node in program.model.graph] == ["Add"]
+    # torch.export prints what it had of the ways that it gave up.
+    assert capfd.readouterr().err == ""
 
 
 def test_nothing_is_kept_that_is_not_compared() -> None:

@@ -26,6 +26,7 @@ from torch._export.non_strict_utils import make_constraints
 from torch._higher_order_ops import scan
 from torch._library.fake_impl import FakeImplCtx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import _trace
 from torch.export._trace import _export
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
@@ -82,6 +83,7 @@ __all__ = [
     "transforms_left",
     "undecided_condition",
     "whole_bounds",
+    "without_partial_graphs",
 ]
 
 # What a captured graph reads an attribute of a weight with that is a subclass of Tensor.
@@ -471,6 +473,25 @@ def exported(
         model, tuple(args), dict(kwargs), dynamic_shapes, strict=strict, pre_dispatch=False
     )
     return program
+
+
+@contextlib.contextmanager
+def without_partial_graphs() -> Iterator[None]:
+    """Keep torch.export from printing what it had recorded when it fails (``print`` in ``torch.export._trace``).
+
+    That is a part of a graph, and a warning that names symbols: the error says it in terms of the user's code.
+    """
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    log.addFilter(_names_user_code)
+    try:
+        with replaced([(_trace, "print", lambda *values, **options: None)]):
+            yield
+    finally:
+        log.removeFilter(_names_user_code)
+
+
+def _names_user_code(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Unable to find user code")
 
 
 @contextlib.contextmanager

@@ -183,6 +183,8 @@ def _merged(first: Recorded, second: Recorded) -> Recorded:
     Raises:
         CaptureError: If one program cannot hold both.
     """
+    if first.remembered != second.remembered:
+        raise CaptureError("Data decides what the model remembers in Python objects.")
     # What the second way takes for granted of sizes has to be known of the program, too.
     if not _knows(first, second):
         if not _knows(second, first):

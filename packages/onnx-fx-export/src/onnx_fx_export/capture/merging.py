@@ -36,11 +36,13 @@ def merge_ways(program: torch.export.ExportedProgram, other: torch.export.Export
         other: What was captured with the other one, and the same answers before.
 
     Raises:
-        CaptureError: If they give results of different shapes, or differ before the question.
+        CaptureError: If they give results of different shapes or structures, or differ before the question.
     """
     mark, other_mark = (one.graph.find_nodes(op="call_function", target=answer_mark())[-1] for one in (program, other))
     if _outputs(program) != _outputs(other):
         raise CaptureError("The ways through the model change different buffers.")
+    if program.call_spec.out_spec != other.call_spec.out_spec:
+        raise CaptureError("Data decides the structure of what the model returns.")
     same, own = _same_before(program, mark, other, other_mark)
     ours, theirs = _after(mark), _after(other_mark)
     ending = _Ending(ours, theirs, same)
@@ -52,8 +54,8 @@ def merge_ways(program: torch.export.ExportedProgram, other: torch.export.Export
         _branch(program, inside[0], [pair[0] for pair in results], operands),
         _branch(other, inside[1], [pair[1] for pair in results], [back.get(node, node) for node in operands]),
     )
-    found = _cond(program, mark, graphs if mark.args[1] else graphs[::-1], results, operands)
-    ending.use(found)
+    if results:
+        ending.use(_cond(program, mark, graphs if mark.args[1] else graphs[::-1], results, operands))
     for node in [*reversed(inside[0]), mark]:
         program.graph.erase_node(node)
     for symbol, bounds in other.range_constraints.items():

@@ -54,7 +54,12 @@ class CapturedState:
     Args:
         model: The module.
         inventory: What it can reach.
+
+    Attributes:
+        remembered: What the captured call left in Python objects, by path, to be compared with that of other calls.
     """
+
+    remembered: Mapping[str, Any]
 
     def __init__(self, model: torch.nn.Module, inventory: Inventory) -> None:
         self._model, self._inventory = model, inventory
@@ -90,6 +95,7 @@ class CapturedState:
             if strict:
                 with beside:
                     self._call(example)
+            self.remembered = {change.path: _comparable(change.after) for change in self._watch.changes}
             written = self._written(program)
             self._watch.check_memory(written, MutationError)
             if not self._watch.find_places(_reader(program), written):
@@ -203,6 +209,21 @@ def watched_state(model: torch.nn.Module) -> Iterator[CapturedState]:
 
 def _name(index: int) -> str:
     return f"onnx_state_{index}"
+
+
+def _comparable(value: Any) -> Any:
+    """Return what equals that of another value if both are the same; nothing equals that of objects of unknown kind."""
+    if isinstance(value, torch.Tensor):
+        return torch.Tensor
+    if isinstance(value, list | tuple | set):
+        return type(value), [_comparable(each) for each in value]
+    if isinstance(value, dict):
+        return dict, [(key, _comparable(each)) for key, each in value.items()]
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | type):
+        return type(value), value
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return type(value), value.node.expr
+    return object()
 
 
 def _place(tensor: torch.Tensor) -> Any:

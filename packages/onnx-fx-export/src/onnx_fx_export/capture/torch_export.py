@@ -31,6 +31,7 @@ from onnx_fx_export.torch_private import (
     possibly_empty_results,
     sizes_unlike_0_and_1,
     transforms_left,
+    without_partial_graphs,
 )
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core import onnx_export
@@ -81,6 +82,7 @@ class Recorded:
         questions: What the model's code asked of sizes; None if that was not noted.
         doubts: Lines of the model's code that may do something else when they are captured.
         strategy: The name of the strategy that it amounts to; None for the one that was taken.
+        remembered: What the call left in Python objects, by path, to be compared with that of other calls.
     """
 
     program: torch.export.ExportedProgram
@@ -88,6 +90,7 @@ class Recorded:
     questions: list[SizeQuestion] | None
     doubts: Sequence[str] = ()
     strategy: str | None = None
+    remembered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def record(run: Run) -> Recorded:
@@ -110,6 +113,7 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
     if run.blocks and not strict:
         repeated = RepeatedBlocks(model, request.repeated_blocks, withhold=withhold)
     with transforms_left(), onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
+        stack.enter_context(without_partial_graphs())
         questions, keys = _watch_sizes(run, numbers, stack)
         stack.enter_context(repeated or contextlib.nullcontext())
         args, kwargs = stack.enter_context(variable_numbers(model, run.example, request.specs))
@@ -139,7 +143,7 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = run.calls
     warn_of_squeezed_data(program)
-    return Recorded(program, notes, questions, doubts)
+    return Recorded(program, notes, questions, doubts, remembered=state.remembered)
 
 
 def _watch_sizes(
