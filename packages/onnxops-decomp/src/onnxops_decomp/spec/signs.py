@@ -20,7 +20,11 @@ _LARGEST = (1 << 63) - 1
 _DEPTH = 8
 
 _UNSIGNED = {ir.DataType.BOOL: 1, ir.DataType.UINT8: 0xFF, ir.DataType.UINT16: 0xFFFF, ir.DataType.UINT32: 0xFFFF_FFFF}
-_SIGNED = {ir.DataType.INT8: 0x7F, ir.DataType.INT16: 0x7FFF, ir.DataType.INT32: 0x7FFF_FFFF}
+_SIGNED: Mapping[ir.DataType | None, int] = {
+    ir.DataType.INT8: 0x7F,
+    ir.DataType.INT16: 0x7FFF,
+    ir.DataType.INT32: 0x7FFF_FFFF,
+}
 
 _Bound = int | None
 
