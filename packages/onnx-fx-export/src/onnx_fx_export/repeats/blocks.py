@@ -101,6 +101,7 @@ class RepeatedBlocks:
         self._withheld = WithheldParameters(model, withheld, self._structures, 2 if self._proves else 1)
         self._owed: dict[int, Sequence[str]] = {}
         self._recorded: list[_Recorded] = []
+        self._unusable: set[Any] = set()
         self._recording = self._active = False
         self._numbers = itertools.count()
         self._paths = {id(block): path for path, block in self._blocks.items()}
@@ -129,6 +130,7 @@ class RepeatedBlocks:
         """
         # What another run recorded is not in the graph of this one.
         self._recorded.clear()
+        self._unusable.clear()
         self._owed.clear()
         self.repetitions, self.watched = 0, False
         return self._withheld.capture(run)
@@ -152,6 +154,7 @@ class RepeatedBlocks:
             not self._active
             or self._recording
             or own is None
+            or own in self._unusable
             or not all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves)
         ):
             return forward(*args, **kwargs)
@@ -173,6 +176,11 @@ class RepeatedBlocks:
             result = run(recorded)
         if recorded.usable:
             self._recorded.append(recorded)
+        elif self._proves:
+            # A block that writes to a cache is followed by others that do; watching them all costs as much as they do.
+            self._unusable.add(own)
+            if any(self._structures[path] == own for path in self._withheld.names):
+                self._withheld.refuse()
         return result
 
     def _again(
