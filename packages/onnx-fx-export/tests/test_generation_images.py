@@ -62,7 +62,7 @@ def test_several_images_stand_in_their_order(llava):
 def test_images_and_their_tokens_have_to_fit(count, llava):
     tokens, images = np.array([[5, *[IMAGE] * 16, 7]]), np.zeros((count, 3, 16, 16), np.float32)
 
-    with pytest.raises(InvalidArgumentError, match=rf"have 16 tokens for images, and .* stand for {16 * count}"):
+    with pytest.raises(InvalidArgumentError, match=rf"have 16 tokens for images, but .* stand for {16 * count}"):
         Generator(llava[1].path).generate(tokens, pixel_values=images)
 
 

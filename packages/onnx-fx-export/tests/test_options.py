@@ -141,7 +141,7 @@ def quoted(text: str) -> set[str]:
 
 @pytest.mark.skipif(not COMING.is_file(), reason="the pages are only in the repository")
 def test_the_page_for_users_of_torch_onnx_names_the_options_that_differ() -> None:
-    start = "These do\nsomething else:\n"
+    start = "These\nbehave differently:\n"
     rows = [row.split("|")[1:3] for row in part(COMING, start, "And these are new").splitlines()[3:] if row]
     known = {name: effect for names, effect in rows for name in quoted(names)}
     by_torchscript = {name for name, effect in known.items() if "`dynamo=False` only" in effect}

@@ -79,7 +79,7 @@ def test_what_the_opset_cannot_express_is_named_and_no_file_is_left(tmp_path) ->
 
 @pytest.mark.parametrize("opset", [6, 29, "13", None])
 def test_what_is_no_opset_is_refused_before_the_model_is_read(tmp_path, opset) -> None:
-    with pytest.raises(InvalidArgumentError, match="a whole number, 7 to 28"):
+    with pytest.raises(InvalidArgumentError, match="a whole number from 7 to 28"):
         reopset(tmp_path / "missing.onnx", opset_version=opset)
 
 

@@ -56,7 +56,9 @@ def test_a_version_that_means_something_else_is_refused(home: str, exporter: str
         def forward(self, x):
             return HOMES[home].symbolic("Softmax", (x,), dtype=x.dtype, shape=x.shape, version=11)
 
-    with pytest.raises(OnnxExporterError, match=r"Softmax is not in opset 20 what it was in 11: ask for opset 11"):
+    with pytest.raises(
+        OnnxExporterError, match=r"Softmax means something else in opset 20 than in 11: ask for opset 11"
+    ):
         EXPORTERS[exporter](Model(), 20)
     torch.testing.assert_close(first(EXPORTERS[exporter](Model(), 12)(OTHER)), OTHER.softmax(1))
 

@@ -23,7 +23,7 @@ class Named(nn.Module):
 
 
 def deciding(x: Tensor) -> Tensor:
-    return x.relu() if x.mean() > 0 else -x
+    return x.relu() if x.mean() > 0 else x[:1]
 
 
 def test_a_model_that_is_taken_is_ready_with_its_names_and_opset() -> None:

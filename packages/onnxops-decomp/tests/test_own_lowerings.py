@@ -202,7 +202,7 @@ def test_a_function_entered_by_decorator_serves_several_operators() -> None:
 def test_an_operator_whose_meaning_changed_since_the_opset_of_a_function_is_refused() -> None:
     operator = torch.ops.decomp_own.scaled
     table = builtin_table().extended({operator.default: Gathered})
-    with pytest.raises(LoweringError, match=r"Split is not in opset 20 what it was in 13.*opset 18"):
+    with pytest.raises(LoweringError, match=r"Split means something else in opset 20 than in 13.*opset 18"):
         lower(lambda x: operator(x), [torch.randn(3, 4)], opset=20, table=table)
 
 
