@@ -8,7 +8,7 @@ from pathlib import Path
 from onnxops_decomp.importing.registry import implementations
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "onnx-operators.md"
-ROW = re.compile(r"^\| `(\w+)` \| ([\w.]+) \| [^|]*\| ([^|]*) \|", re.MULTILINE)
+ROW = re.compile(r"^\| \[`(\w+)`\]\([^)]*\) \| ([\w.]+) \| [^|]*\| ([^|]*) \|", re.MULTILINE)
 
 
 def test_every_operator_of_the_table_has_a_row() -> None:
