@@ -121,15 +121,18 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
 
         return compared
 
+    # Looked up once: torch asks for strides thousands of times.
+    usual_order, usual_strides = (original(torch.Tensor, name) for name in ("is_contiguous", "stride"))
+
     def is_contiguous(self: torch.Tensor, **options: Any) -> bool:
-        answer = original(torch.Tensor, "is_contiguous")(self, **options)
+        answer = usual_order(self, **options)
         frame = _asker(sys._getframe(2))
         if frame is not None and isinstance(answer, bool):
             found.update(dict.fromkeys(_questions_of_order(self, answer, options, frame)))
         return bool(answer)
 
     def stride(self: torch.Tensor, *dim: Any, **named: Any) -> Any:
-        answer = original(torch.Tensor, "stride")(self, *dim, **named)
+        answer = usual_strides(self, *dim, **named)
         frame = _asker(sys._getframe(2))
         # Also strides that are numbers may be others at size 1.
         if frame is not None and any(isinstance(n, torch.SymInt) for n in self.shape):

@@ -16,7 +16,15 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.torch_private import WithoutEmptyBags, hint_of
 from onnxops_core import onnx_export
-from onnxops_decomp.exporting import Example, KeptContents, are_close, is_without_data, kept_inventory, resampled
+from onnxops_decomp.exporting import (
+    Example,
+    Inventory,
+    KeptContents,
+    are_close,
+    is_without_data,
+    kept_inventory,
+    resampled,
+)
 
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -42,12 +50,14 @@ class TrialRuns:
         model: The model.
         example: The example arguments.
         wanted: Whether anything is to be run.
+        inventories: What the model can reach, once it was run.
     """
 
     program: torch.export.ExportedProgram
     model: torch.nn.Module
     example: Example
     wanted: bool = True
+    inventories: list[Inventory] = dataclasses.field(default_factory=list)
 
     @property
     def possible(self) -> bool:
@@ -84,7 +94,7 @@ class TrialRuns:
             # As it is while it is exported: caches drop nothing, and the model may ask whether it is.
             with onnx_export():
                 call = _call_at(self.program, self.example, sizes)
-                expected = _eager(self.model, call, around)
+                expected = self._eager(call, around)
         except Exception:
             # Where the model raises, whatever it is, the captured program is not right.
             return None, False
@@ -94,6 +104,28 @@ class TrialRuns:
         except Exception:
             return expected, False
         return expected, len(expected) == len(actual) and all(map(are_close, actual, expected))
+
+    def _eager(self, call: Example, around: Around) -> list[torch.Tensor]:
+        """Return what the model gives for a call; whatever it changes is put back.
+
+        Raises:
+            Exception: Whatever the model raises.
+        """
+        known = self.inventories[0] if self.inventories else None
+        with (
+            kept_inventory(self.model, known) as inventory,
+            torch.no_grad(),
+            WithoutEmptyBags(),
+            _same_random_numbers(),
+        ):
+            self.inventories[:] = [inventory]
+            kept = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
+            try:
+                with kept, around():
+                    results = self.model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1]))
+                return [result.clone() for result in _tensors(results)]
+            finally:
+                kept.restore()
 
 
 def _call_at(
@@ -127,22 +159,6 @@ def user_values(program: torch.export.ExportedProgram) -> list[Any]:
     specs = program.graph_signature.input_specs
     pairs = zip(placeholders, specs, strict=True)
     return [node.meta.get("val") for node, spec in pairs if spec.kind is InputKind.USER_INPUT]
-
-
-def _eager(model: torch.nn.Module, call: Example, around: Around) -> list[torch.Tensor]:
-    """Return what a model gives for a call; whatever it changes is put back.
-
-    Raises:
-        Exception: Whatever the model raises.
-    """
-    with kept_inventory(model) as inventory, torch.no_grad(), WithoutEmptyBags(), _same_random_numbers():
-        kept = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
-        try:
-            with kept, around():
-                results = model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1]))
-            return [result.clone() for result in _tensors(results)]
-        finally:
-            kept.restore()
 
 
 @contextlib.contextmanager

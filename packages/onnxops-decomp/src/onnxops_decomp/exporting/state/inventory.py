@@ -453,10 +453,16 @@ def _way_of(kind: type) -> _Way | None:
 
 
 @contextmanager
-def kept_inventory(model: Any) -> Iterator[Inventory]:
-    """Take stock of a model, and give it back what it had in the end, whatever happens."""
-    with without_collection():
-        inventory = Inventory(model)
+def kept_inventory(model: Any, inventory: Inventory | None = None) -> Iterator[Inventory]:
+    """Take stock of a model, and give it back what it had in the end, whatever happens.
+
+    Args:
+        model: The model.
+        inventory: That of the model from a context before, if nothing but such contexts has changed the model since.
+    """
+    if inventory is None:
+        with without_collection():
+            inventory = Inventory(model)
     with inventory.replayed():
         try:
             yield inventory
