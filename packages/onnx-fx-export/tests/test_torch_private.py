@@ -2,15 +2,18 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._traceback import CapturedTraceback
 from torch_names import found, private_names
 
 import onnx_fx_export
-from onnx_fx_export.capture.torch_private import replaced_kernels
+from onnx_fx_export.capture.torch_private import replaced_kernels, shared_stack_frames, without_cache_of_calls
 from onnx_fx_export.inputs.arguments import FunctionModule
 from onnx_fx_export.torch_private import (
     Writes,
@@ -73,6 +76,29 @@ def test_only_operators_of_torch_are_recorded_apart() -> None:
         exported(Model(), (torch.ones(3),), {}, dynamic_shapes=None, strict=False, below_autograd=False)
     assert inside == {"model": False, "kernel of others": False}
     assert recorded == ["aten"]
+
+
+def test_lines_of_stacks_are_looked_up_once() -> None:
+    def stacks() -> tuple[list[Any], list[str]]:
+        found = [CapturedTraceback.extract() for _ in range(2)]
+        return [trace.summary()[0] for trace in found], [line for trace in found for line in trace.format()]
+
+    with shared_stack_frames():
+        frames, lines = stacks()
+    assert frames[0] is frames[1]
+    own = [line for line in lines if "CapturedTraceback.extract()" in line]
+    assert len(own) == 2 * 2  # the list and the function around it
+    assert stacks()[0][0] is not frames[0]
+
+
+def test_calls_without_data_are_run_anew_where_that_is_asked_for() -> None:
+    def cached() -> bool:
+        with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+            return mode.cache_enabled
+
+    assert cached()
+    with without_cache_of_calls():
+        assert not cached()
 
 
 def test_guards_are_texts_over_input_sizes() -> None:

@@ -79,10 +79,48 @@ def test_tensors_are_numbered_by_what_they_are_computed_from() -> None:
     with private.Computations() as computations:
         first, second, other = x.cos() + 1, x.cos() + 1, y.cos() + 1
         numbers = [computations.number(tensor) for tensor in (first, second, other)]
-        with pytest.raises(RuntimeError, match="writes to a tensor"):
-            x.add_(1)
 
     assert numbers[0] == numbers[1] != numbers[2]
+
+
+def test_numbers_tell_what_was_written_and_drawn() -> None:
+    computations, x = private.Computations(), torch.zeros(4)
+
+    def written(value: float) -> int:
+        with computations:
+            y = x.clone()
+            y[1:].view(-1).mul_(value)
+            return computations.number(y + 1)
+
+    def drawn(before: int) -> int:
+        with computations:
+            for _ in range(before):
+                torch.rand(3)
+            return computations.number(torch.rand(4) + x)
+
+    assert written(2.0) == written(2.0) != written(3.0)
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_computations_are_numbered_without_a_look_at_data() -> None:
+    weight, buffer = torch.nn.Parameter(torch.full((3, 3), torch.nan)), torch.zeros(3)
+    computations = private.Computations([weight, buffer])
+
+    def number(bias: float) -> int:
+        with computations, torch.no_grad():
+            buffer.add_(bias)
+            result = torch.nn.functional.linear(torch.arange(3.0), weight, buffer.view(3)).relu_()
+            assert result.is_meta
+            return computations.number(result)
+
+    assert number(1) == number(1) != number(2)
+    torch.testing.assert_close(buffer, torch.zeros(3))
+    with computations, pytest.raises(RuntimeError):
+        weight.sum().item()
+    with computations, pytest.raises(RuntimeError, match="what is not known"):
+        torch.zeros(3).copy_(buffer)
+    with computations, pytest.raises(RuntimeError, match="another shape"):
+        buffer.unsqueeze_(0)
 
 
 def test_a_registration_of_a_class_makes_way_for_another() -> None:

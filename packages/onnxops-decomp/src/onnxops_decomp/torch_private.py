@@ -5,7 +5,7 @@ Each function names what it relies on; ``tests/test_torch_private.py`` notices w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,35 +119,123 @@ def fake_mode_of(value: object) -> Any:
 class Computations(TorchDispatchMode):
     """Numbers tensors by what they are computed from, also those without data (``TorchDispatchMode``).
 
-    Tensors have one number if the same operators made them of the same things. What writes to a tensor raises.
+    Tensors have one number if the same operators made them of the same things. What an operator writes to a tensor
+    counts for all that share its memory, until the mode is left.
+
+    Args:
+        unread: Tensors with data that is not looked at: nothing is computed of them but shapes, and code that asks
+            for their numbers fails.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unread: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._numbers: dict[Any, int] = {}
         self._known: dict[int, tuple[torch.Tensor, int]] = {}
+        self._writes: dict[int, int] = {}
+        self._draws = 0
+        self._layouts: dict[Any, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}
+        self._shapes = {id(tensor): (tensor, _shape_of(tensor)) for tensor in unread}
+        self._memory = {_memory(shape): _memory(tensor) for tensor, shape in self._shapes.values()}
+
+    def __exit__(self, *exception: Any) -> None:
+        """Forget what was written and drawn."""
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._writes.clear()
+        self._draws = 0
 
     def note(self, tensor: torch.Tensor, origin: object) -> None:
         """Let a tensor come from somewhere."""
-        self._known[id(tensor)] = (tensor, self._numbers.setdefault(origin, len(self._numbers)))
+        self._known[id(tensor)] = (tensor, self._numbered(origin))
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor; one that is not known comes from itself."""
         if id(tensor) not in self._known:
             self.note(tensor, id(tensor))
-        return self._known[id(tensor)][1]
+        number, written = self._known[id(tensor)][1], self._writes.get(self._place(tensor))
+        return number if written is None else self._numbered((number, written))
+
+    def _numbered(self, origin: object) -> int:
+        return self._numbers.setdefault(origin, len(self._numbers))
+
+    def _place(self, tensor: torch.Tensor) -> int:
+        memory = _memory(tensor)
+        return self._memory.get(memory, memory)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call an operator, and number its results."""
-        if func._schema.is_mutable:
-            raise RuntimeError(f"{func} writes to a tensor")
         leaves, structure = pytree.tree_flatten((args, kwargs or {}))
         given = [self.number(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves]
-        result = func(*args, **(kwargs or {}))
+        call: Any = (func, structure, *given)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            # What is drawn depends on all that was drawn before.
+            self._draws = call = self._numbered((call, self._draws))
+        written = _written(func, args, kwargs or {})
+        if self._shapes:
+            result = self._result(func, self._without_data(func, leaves, written), structure)
+        else:
+            result = func(*args, **(kwargs or {}))
+        for tensor in written:
+            self._writes[self._place(tensor)] = self._numbered((call, self._writes.get(self._place(tensor))))
+        if written:
+            return written[0] if isinstance(result, torch.Tensor) else result
         for index, leaf in enumerate(pytree.tree_leaves(result)):
             if isinstance(leaf, torch.Tensor):
-                self.note(leaf, (func, str(structure), *given, index))
+                self.note(leaf, (call, index))
         return result
+
+    def _result(self, func: Any, leaves: Sequence[Any], structure: Any) -> Any:
+        """Call an operator; a new tensor without data is like the one that it gave for operands like these before."""
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        key = None
+        if tensors and all(x.is_meta for x in tensors) and not any(r.alias_info for r in func._schema.returns):
+            key = func, structure, *(_layout(x) if isinstance(x, torch.Tensor) else repr(x) for x in leaves)
+            if (known := self._layouts.get(key)) is not None:
+                return torch.empty_strided(known[0], known[1], dtype=known[2], device="meta")
+        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        result = func(*args, **kwargs)
+        if key is not None and isinstance(result, torch.Tensor):
+            self._layouts[key] = _layout(result)
+        return result
+
+    def _without_data(self, func: Any, leaves: Sequence[Any], written: Sequence[torch.Tensor]) -> list[Any]:
+        """Return the arguments of a call, with shapes alone where one of them is no more than that.
+
+        Raises:
+            RuntimeError: If the call gives a tensor with data another shape, or contents that are not known.
+        """
+        shapes = [self._shapes[id(leaf)][1] if id(leaf) in self._shapes else leaf for leaf in leaves]
+        if torch.Tag.inplace_view in func.tags and any(id(tensor) in self._shapes for tensor in written):
+            raise RuntimeError(f"{func} gives a tensor another shape")
+        if not any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in shapes):
+            return shapes
+        if any(not tensor.is_meta and id(tensor) not in self._shapes for tensor in written):
+            raise RuntimeError(f"{func} writes what is not known")
+        return [_shape_of(leaf) if isinstance(leaf, torch.Tensor) and not leaf.is_meta else leaf for leaf in shapes]
+
+
+def _layout(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], torch.dtype]:
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without data like another one, which has to be a plain one."""
+    if tensor.layout is not torch.strided or type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise RuntimeError(f"{type(tensor).__name__} is no plain tensor")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Return what tensors that share their memory have in common (``UntypedStorage._cdata``)."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that a call writes to."""
+    if not func._schema.is_mutable:
+        return []
+    given = {**kwargs, **{argument.name: arg for argument, arg in zip(func._schema.arguments, args, strict=False)}}
+    names = [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [x for x in pytree.tree_leaves([given.get(name) for name in names]) if isinstance(x, torch.Tensor)]
 
 
 def overload_of_custom_op(definition: object) -> torch._ops.OpOverload | None:

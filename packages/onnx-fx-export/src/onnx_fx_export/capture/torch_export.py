@@ -16,6 +16,7 @@ from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.stand_ins.all import stand_ins
 from onnx_fx_export.capture.state import StateNotes, watched_state
 from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
+from onnx_fx_export.capture.torch_private import shared_stack_frames, without_cache_of_calls
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
 from onnx_fx_export.repeats.blocks import LEAST_WITHHELD, RepeatedBlocks, has_stacks
 from onnx_fx_export.repeats.withheld import ParametersNeededError
@@ -114,6 +115,9 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
         repeated = RepeatedBlocks(model, request.repeated_blocks, withhold=withhold)
     with transforms_left(), onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
         stack.enter_context(without_partial_graphs())
+        stack.enter_context(shared_stack_frames())
+        if _has_few_equal_calls(request, repeated is not None):
+            stack.enter_context(without_cache_of_calls())
         questions, keys = _watch_sizes(run, numbers, stack)
         stack.enter_context(repeated or contextlib.nullcontext())
         args, kwargs = stack.enter_context(variable_numbers(model, run.example, request.specs))
@@ -144,6 +148,17 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
     program.graph_module.meta["onnx_fx_export.calls"] = run.calls
     warn_of_squeezed_data(program)
     return Recorded(program, notes, questions, doubts, remembered=state.remembered)
+
+
+def _has_few_equal_calls(request: CaptureRequest, repeats: bool) -> bool:
+    """Tell whether the cache of torch costs more than it saves: with several dynamic sizes and few layers.
+
+    Args:
+        request: What is to be captured.
+        repeats: Whether equal layers are captured once.
+    """
+    names = {getattr(dim, "__name__", str(dim)) for spec in request.specs for dim in spec.values()}
+    return len(names) > 1 and (repeats or not has_stacks(request.model))
 
 
 def _watch_sizes(

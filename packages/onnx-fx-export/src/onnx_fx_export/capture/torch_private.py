@@ -1,4 +1,4 @@
-"""What the measuring of kernels needs of torch that it does not offer publicly.
+"""What captures need of torch that it does not offer publicly: other kernels, and less work for the same result.
 
 ``tests/test_torch_private.py`` notices when torch changes one of them.
 """
@@ -6,21 +6,52 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo import config as dynamo_config
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_impls import get_fast_op_impls
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.utils import _pytree as pytree
+from torch.utils import _traceback
 from torch.utils._python_dispatch import _disable_current_modes
 
 from onnxops_core.exporting import replaced
 
-__all__ = ["operator_without_kernel", "real_tensors", "replaced_kernels"]
+__all__ = [
+    "operator_without_kernel",
+    "real_tensors",
+    "replaced_kernels",
+    "shared_stack_frames",
+    "without_cache_of_calls",
+]
+
+
+def without_cache_of_calls() -> contextlib.AbstractContextManager[None]:
+    """Let torch run each call on tensors without data anew (``torch._dynamo.config.fake_tensor_cache_enabled``).
+
+    To make an entry of its cache takes longer than the call where sizes are expressions in several symbols.
+    """
+    return dynamo_config.patch(fake_tensor_cache_enabled=False)  # type: ignore[no-any-return]
+
+
+def shared_stack_frames() -> contextlib.AbstractContextManager[None]:
+    """Look each line of a stack up once (``torch.utils._traceback._extract_symbolized_tb``).
+
+    Each node of a graph is given the stack of its call, and most of the hundred frames of one are those of the others.
+    """
+    frame = functools.cache(traceback.FrameSummary)
+
+    def extract(tb: Sequence[Mapping[str, Any]], skip: int) -> traceback.StackSummary:
+        return traceback.StackSummary(frame(f["filename"], f["line"], f["name"]) for f in reversed(tb[skip:]))
+
+    return replaced([(_traceback, "_extract_symbolized_tb", extract)])
 
 
 def operator_without_kernel(error: BaseException | None) -> torch._ops.OpOverload | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.sizes.texts import asking_frame
+from onnx_fx_export.sizes.texts import MACHINERY, asking_frame
 from onnxops_core.exporting import original, replaced
 
 __all__ = ["classes_of_numbers", "kind_of_number"]
@@ -54,10 +54,11 @@ def kind_of_number(value: Any) -> type | None:
 
 
 def _with_class(kind: type) -> Callable[[Any, str], Any]:
-    usual, number = object.__getattribute__, _CLASSES[kind]
+    usual, number, frame_of = object.__getattribute__, _CLASSES[kind], sys._getframe
 
     def attribute(self: Any, name: str) -> Any:
-        if name == "__class__" and asking_frame(sys._getframe(1)) is not None:
+        # Mostly torch asks, tens of thousands of times.
+        if name == "__class__" and frame_of(1).f_code.co_filename not in MACHINERY and asking_frame(frame_of(1)):
             return number
         return usual(self, name)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import itertools
 import sys
@@ -153,12 +154,20 @@ _ABOVE_OPERATORS = (str(_TORCH / "nn"), str(_TORCH / "functional.py"), str(_TORC
 
 def _asker(frame: FrameType | None) -> FrameType | None:
     """Return the frame that compares sizes, or None if that is the machinery of torch or of this package."""
-    while frame is not None and frame.f_code.co_filename in _BETWEEN:
+    while frame is not None:
+        compares = _compares(frame.f_code.co_filename)
+        if compares is not None:
+            return frame if compares else None
         frame = frame.f_back
-    if frame is None:
+    return None
+
+
+@functools.cache
+def _compares(name: str) -> bool | None:
+    """Tell whether a file has code that compares sizes by itself; None for what lies in between."""
+    if name in _BETWEEN:
         return None
-    name = frame.f_code.co_filename
-    return None if name.startswith(not_the_users()) and not name.startswith(_ABOVE_OPERATORS) else frame
+    return not name.startswith(not_the_users()) or name.startswith(_ABOVE_OPERATORS)
 
 
 def _question(name: str, left: torch.SymInt, right: Any, answer: Any, frame: FrameType) -> SizeQuestion | None:

@@ -22,7 +22,10 @@ import torch
 from onnx_fx_export.torch_private import hint_of, not_the_users
 from onnxops_core.exporting import original, replaced
 
-__all__ = ["asking_frame", "texts_of_numbers"]
+__all__ = ["MACHINERY", "asking_frame", "texts_of_numbers"]
+
+# The files that were found to be no code of a model, for those who ask too often to call a function.
+MACHINERY: set[str] = set()
 
 _NUMBERS: Mapping[type, Callable[[Any], int | float]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
@@ -112,6 +115,7 @@ def _asks(name: str) -> bool | None:
     if name == __file__ or name.startswith("<"):
         return None
     if name.startswith(not_the_users()):
+        MACHINERY.add(name)
         return False
     return None if _is_standard(name) else True
 

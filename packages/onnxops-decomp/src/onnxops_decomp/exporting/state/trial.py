@@ -35,15 +35,34 @@ def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves
         call: Calls the model on the flat leaves of its arguments.
         leaves: Those of the example.
     """
-    tensors = [*inventory.weights.values(), *inventory.tensors.values(), *leaves]
-    empty = next((x for x in tensors if isinstance(x, torch.Tensor) and is_without_data(x)), None)
-    run = (
-        partial(results_of, inventory) if empty is None else partial(_computations, Computations(), fake_mode_of(empty))
-    )
+    tensors = [x for x in (*inventory.weights.values(), *inventory.tensors.values(), *leaves) if _is_tensor(x)]
+    mode = next((fake_mode_of(x) for x in tensors if is_without_data(x)), None)
+    leaves = [_without_data(leaf, mode) for leaf in leaves] if mode else leaves
+    other = [_other(leaf) for leaf in leaves]
+    attempt = partial(_attempt, inventory, changes, call, leaves, other)
+    if any(map(is_without_data, tensors)):
+        found = attempt(partial(_computations, Computations(), mode))
+        # What cannot be tried is taken to matter.
+        return list(changes) if found is None else found
+    # How results are computed tells most, and takes a fraction of the time.
+    with contextlib.suppress(RuntimeError):
+        numbers = Computations([*tensors, *filter(_is_tensor, other)])
+        if attempt(partial(_computations, numbers, None)) == []:
+            return []
+    found = attempt(partial(results_of, inventory))
+    return list(changes) if found is None else found
+
+
+def _attempt(
+    inventory: Inventory,
+    changes: Sequence[Change],
+    call: _Call,
+    leaves: Sequence[Any],
+    other: Sequence[Any],
+    run: Callable[[_Call, Sequence[Any]], list[Any]],
+) -> list[Change] | None:
+    """Return what :func:`lasting` does, as ``run`` calls the model; None if that fails."""
     try:
-        mode = fake_mode_of(empty)
-        leaves = [_without_data(leaf, mode) for leaf in leaves] if mode else leaves
-        other = [_other(leaf) for leaf in leaves]
         inventory.restore()
         fresh = run(call, other)
         inventory.restore()
@@ -61,13 +80,16 @@ def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves
             if not _settled(items.get(key), record.now().get(key))
         }
     except Exception:
-        # What cannot be tried is taken to matter.
-        return list(changes)
+        return None
     finally:
         inventory.restore()
     if not _equal(fresh, second):
         return list(changes)
     return [change for change in changes if (id(change.record), change.key) in moved]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def lasting_in_copies(
