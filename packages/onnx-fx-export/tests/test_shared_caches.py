@@ -163,7 +163,22 @@ class SpelledOut(OneLayer):
         allowed = self.mask(queries, torch.arange(keys.shape[2]), attention_mask.bool()[:, None, None])
         lowest = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
         weights = self.change(self, query @ keys.transpose(2, 3) * 0.3, lowest, attention_mask)
-        return (weights @ values).transpose(1, 2).flatten(2), keys, values
+        return self.finished(weights @ values, lowest).transpose(1, 2).flatten(2), keys, values
+
+    def finished(self, result, lowest):
+        return result
+
+
+class WithoutEmptyRows(SpelledOut):
+    """Attention whose result is zero for the queries that see no key, by the mask with a number added."""
+
+    def __init__(self, more: float) -> None:
+        super().__init__(plain)
+        self.more = more
+
+    def finished(self, result, lowest):
+        lowest = lowest + self.more if self.more else lowest
+        return torch.where(lowest.amax(-1, keepdim=True) == torch.finfo(torch.float32).min, 0.0, result)
 
 
 def plain(layer, scores, lowest, mask):
@@ -204,7 +219,11 @@ def over_the_queries(layer, scores, lowest, mask):
 
 
 def exported_spelled_out(change) -> tuple[SpelledOut, onnx_fx_export.ONNXProgram, bool]:
-    model, kept = SpelledOut(change).eval(), {0: "batch", 2: "past"}
+    return exported_layer(SpelledOut(change))
+
+
+def exported_layer(layer: SpelledOut) -> tuple[SpelledOut, onnx_fx_export.ONNXProgram, bool]:
+    model, kept = layer.eval(), {0: "batch", 2: "past"}
     shapes = ({0: "batch", 1: "new"}, {0: "batch", 1: "total"}, kept, kept)
     program = onnx_fx_export.export(
         model, call(2, 5, 3), dynamic_shapes=shapes, opset_version=23, target="onnxruntime",
@@ -243,4 +262,14 @@ def test_other_scores_stay(change):
 
     assert not shared
     arguments = call(2, 6, 4)
+    torch.testing.assert_close(program(*arguments)[0], model(*arguments)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("more", [0.0, -1e38])
+def test_rows_without_keys_are_those_of_the_mask_itself(more):
+    model, program, shared = exported_layer(WithoutEmptyRows(more))
+
+    assert shared == (more == 0)
+    assert count(program, "ReduceMax") == (more != 0)
+    arguments = call(1, 6, 4)
     torch.testing.assert_close(program(*arguments)[0], model(*arguments)[0], rtol=1e-4, atol=1e-5)

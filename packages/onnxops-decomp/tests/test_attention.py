@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from decomp_harness import check
 from opset_sweep import swept
 
+from onnxops_decomp.builder.scope import NanHandling
+
 OPSETS = swept(9, 13, 18, 23, 24, 26)
 
 
@@ -149,3 +151,69 @@ def test_heads_without_channels_average_the_values(opset: int) -> None:
     # What the runtime leaves unwritten may be zero by chance.
     others = [second] * 5
     check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1.0), *first, others=others, opset=opset)
+
+
+@pytest.mark.parametrize("opset", swept(9, 13, 18))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_causal_mask_is_added(dtype: torch.dtype, opset: int) -> None:
+    lowered = check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        *(x.to(dtype) for x in _qkv()),
+        opset=opset,
+        others=[[x.to(dtype) for x in _qkv(7, 2, 3, 3)]],
+        nan="finite",
+    )
+    assert ("Min" if dtype == torch.float16 else "Add") in lowered.op_types()
+
+
+def _as_wide(length: int) -> list[torch.Tensor]:
+    """Operands of one width, of which fused kernels of torch take care."""
+    return [torch.randn(2, 4, length, 8) for _ in range(3)]
+
+
+@pytest.mark.parametrize("nan", ["exact", "finite"])
+@pytest.mark.parametrize("opset", [13, 18])
+def test_a_hidden_score_of_half_precision_may_overflow(opset: int, nan: NanHandling) -> None:
+    q, k, v = (x.half() for x in _as_wide(4))
+    q[:, :, :3], q[:, :, 3], k[:, :, 3] = 3.0, 0.0, 1.5e4
+    assert (q @ k.mT).isinf().any()
+    check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0),
+        q,
+        k,
+        v,
+        opset=opset,
+        nan=nan,
+    )
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_hidden_scores_have_no_say_where_nan_is_exact(number: float, opset: int) -> None:
+    q, k, v = _as_wide(4)
+    k[:, :, 3] = number
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), q.abs(), k, v, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_a_mask_is_added_to_scores_that_are_not_finite(opset: int) -> None:
+    q, k, v = _qkv()
+    k[0, :, 3], k[1, :, 2] = torch.inf, torch.nan
+    mask = torch.ones(3, 5, dtype=torch.bool).tril(1)
+    check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q.abs(), k, v, mask, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("boolean", [False, True])
+def test_masked_attention_to_no_keys_is_zero(boolean: bool, opset: int) -> None:
+    def mask(length: int, total: int) -> torch.Tensor:
+        allowed = torch.rand(length, total) > 0.3
+        return allowed if boolean else allowed.float().log()
+
+    check(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+        *_qkv(),
+        mask(3, 5),
+        opset=opset,
+        others=[[*_qkv(4, 0), mask(4, 0)]] * 3,
+    )

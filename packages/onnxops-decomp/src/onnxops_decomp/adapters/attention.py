@@ -67,7 +67,8 @@ def attention(
     if is_causal:
         visible = causal_mask(op, op.size(Q, 2), op.size(K, 2), past)
         mask = _both(op, mask, visible, op.dtype(Q))
-    result = _with_groups(op, Q, K, V, mask, always_sees=attn_mask is None, scale=scale, softcap=softcap)
+    causal = bool(is_causal) and attn_mask is None
+    result = _with_groups(op, Q, K, V, mask, causal=causal, scale=scale, softcap=softcap)
     if flat:
         result = op.Reshape(op.Transpose(result, perm=[0, 2, 1, 3]), [0, 0, -1])
     return result if _outputs == 1 else (result, K, V)[:_outputs]
@@ -80,16 +81,16 @@ def _with_groups(
     value: ir.Value,
     mask: ir.Value | None,
     *,
-    always_sees: bool,
+    causal: bool,
     scale: float | None,
     softcap: float,
 ) -> ir.Value:
     q, k = dims_of(query), dims_of(key)
     if q is None or k is None or same_dim(q[1], k[1]):
-        return attended(op, query, key, value, mask, always_sees=always_sees, scale=scale, softcap=softcap)
+        return attended(op, query, key, value, mask, causal=causal, scale=scale, softcap=softcap)
     sizes = [*op.sizes(query)[:3], op.size(value, 3)]
     operands = grouped(op, query, key, value, mask)
-    result = attended(op, *operands, always_sees=always_sees, scale=scale, softcap=softcap)
+    result = attended(op, *operands, causal=causal, scale=scale, softcap=softcap)
     return op.reshape(result, sizes)
 
 

@@ -35,25 +35,47 @@ def scaled_query(op: OpBuilder, query: ir.Value, scale: float | None) -> ir.Valu
     return op.Div(query, op.Sqrt(op.cast(width, op.dtype(query))))
 
 
-def masked(op: OpBuilder, scores: ir.Value, mask: ir.Value | None) -> ir.Value:
-    """Apply a bool or additive mask to scores."""
+def _bias(op: OpBuilder, mask: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Return what a bool or additive mask adds to scores, which the layers of a model share."""
+    if op.dtype(mask) != ir.DataType.BOOL:
+        return mask
+    return op.Where(mask, op.constant(0.0, dtype), op.constant(-math.inf, dtype))
+
+
+def masked(op: OpBuilder, scores: ir.Value, mask: ir.Value | None, *, causal: bool = False) -> ir.Value:
+    """Apply a bool or additive mask to scores.
+
+    A mask is added, as torch does: beside that, choosing between scores and -inf by a mask that broadcasts over heads
+    takes several times as long.
+
+    Args:
+        op: Builder in the newest dialect.
+        scores: (..., L, S).
+        mask: Bool (true = may see) or additive, broadcastable to (..., L, S).
+        causal: Whether this is the causal mask alone. Fused kernels of torch write -inf over what it hides, whatever
+            stands there, so that an overflow or a NaN is gone.
+    """
     if mask is None:
         return scores
-    if op.dtype(mask) == ir.DataType.BOOL:
-        return op.Where(mask, scores, op.constant(-math.inf, op.dtype(scores)))
-    return op.Add(scores, mask)
+    dtype = op.dtype(scores)
+    if causal and op.minds_nan(scores):
+        return op.Where(mask, scores, op.constant(-math.inf, dtype))
+    if causal and dtype == ir.DataType.FLOAT16:
+        return op.Min(scores, op.Where(mask, op.constant(math.inf, dtype), op.constant(-math.inf, dtype)))
+    return op.Add(scores, _bias(op, mask, dtype))
 
 
-def _without_empty_rows(op: OpBuilder, weights: ir.Value, mask: ir.Value | None) -> ir.Value:
-    """Give a query that may see no key weights of 0, where softmax has NaN."""
+def _without_empty_rows(op: OpBuilder, result: ir.Value, mask: ir.Value | None) -> ir.Value:
+    """Give a query that may see no key zeros, where softmax has NaN.
+
+    That is a property of the mask alone, and there are fewer results than weights.
+    """
     if mask is None:
-        return weights
-    zero = op.constant(0.0, op.dtype(weights))
-    if op.dtype(mask) == ir.DataType.BOOL:
-        return op.Where(mask, weights, zero)
-    # A property of the mask alone, which the layers of a model share.
-    empty = op.Equal(op.ReduceMax(mask, [-1]), op.constant(-math.inf, op.dtype(mask)))
-    return op.Where(empty, zero, weights)
+        return result
+    dtype = op.dtype(result)
+    bias = _bias(op, mask, dtype)
+    empty = op.Equal(op.ReduceMax(bias, [-1]), op.constant(-math.inf, op.dtype(bias)))
+    return op.Where(empty, op.constant(0.0, dtype), result)
 
 
 def attended(
@@ -63,7 +85,7 @@ def attended(
     value: ir.Value,
     mask: ir.Value | None = None,
     *,
-    always_sees: bool = False,
+    causal: bool = False,
     scale: float | None = None,
     softcap: float = 0.0,
     dropout_p: float = 0.0,
@@ -76,7 +98,7 @@ def attended(
         key: (..., S, E).
         value: (..., S, Ev).
         mask: Bool (true = may see) or additive, broadcastable to (..., L, S).
-        always_sees: Whether the mask is known to let each query see some key.
+        causal: Whether this is the causal mask alone, by which each query sees some key.
         scale: Factor of the products; 1 / sqrt(E) if left out.
         softcap: Bound of the products, applied by tanh before the mask; 0 for none.
         dropout_p: Probability of dropping a weight.
@@ -86,12 +108,11 @@ def attended(
     scores = written_product(op, scaled_query(op, query, scale), turned)
     if softcap:
         scores = op.Mul(op.Tanh(op.Div(scores, softcap)), softcap)
-    weights = op.Softmax(masked(op, scores, mask), axis=-1)
-    if not always_sees:
-        weights = _without_empty_rows(op, weights, mask)
+    weights = op.Softmax(masked(op, scores, mask, causal=causal), axis=-1)
     if dropout_p > 0:
         weights = op.Dropout(weights, dropout_p, True)
-    return op.MatMul(weights, value)
+    result = op.MatMul(weights, value)
+    return result if causal else _without_empty_rows(op, result, mask)
 
 
 def grouped(

@@ -110,12 +110,12 @@ def _composed(
     elif mask is not None and op.dtype(mask) != ir.DataType.BOOL:
         mask = op.cast(mask, op.dtype(query))
     if not enable_gqa or same_dim(op.dim(op.size(query, -3)), op.dim(op.size(key, -3))):
-        return attended(op, query, key, value, mask, always_sees=is_causal, scale=scale, dropout_p=dropout_p)
+        return attended(op, query, key, value, mask, causal=is_causal, scale=scale, dropout_p=dropout_p)
     if op.rank(query) != 4 or op.rank(key) != 4 or op.rank(value) != 4:
         raise LoweringError("Attention with enable_gqa needs operands of shape (batch, heads, length, width).")
     sizes = [*op.sizes(query)[:3], op.size(value, 3)]
     grouped_operands = grouped(op, query, key, value, mask)
-    result = attended(op, *grouped_operands, always_sees=is_causal, scale=scale, dropout_p=dropout_p)
+    result = attended(op, *grouped_operands, causal=is_causal, scale=scale, dropout_p=dropout_p)
     return op.reshape(result, sizes)
 
 
@@ -145,4 +145,4 @@ def _log_sum_exp(
     scores = written_product(op, scaled_query(op, query, scale), op.Transpose(key, perm=[0, 1, 3, 2]))
     if is_causal:
         mask = causal_mask(op, op.size(query, -2), op.size(key, -2))
-    return op.ReduceLogSumExp(masked(op, scores, mask), [-1], keepdims=0)
+    return op.ReduceLogSumExp(masked(op, scores, mask, causal=is_causal), [-1], keepdims=0)

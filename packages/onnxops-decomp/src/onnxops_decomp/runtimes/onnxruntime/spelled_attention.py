@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxops_decomp.passes.heads import unrepeated
-from onnxops_decomp.passes.matching import constant, dims, operand, producer
+from onnxops_decomp.passes.matching import constant, dims, operand, producer, sole_user
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN
 
 __all__ = ["Attention", "read_attention"]
@@ -53,14 +53,15 @@ def read_attention(node: ir.Node) -> Attention | None:
     if node.op_type != "MatMul" or node.domain:
         return None
     weights, value = (_heads(operand(node, place)) for place in (0, 1))
-    softmax, sinks = _softmax(weights)
+    kept, last = _Rows.of(_uncast(weights)), _result(node)
+    softmax, sinks = _softmax(kept.value)
     scores = None if softmax is None else _Scores.of(operand(softmax, 0) if sinks is None else sinks[0])
-    if value is None or scores is None or scores.product is None or len(scores.allowed) != 1:
+    if value is None or scores is None or scores.product is None or len(scores.allowed) != 1 or last is None:
+        return None
+    rows = _Rows.of(last.outputs[0])
+    if not kept.are_of(scores.allowed[0]) or not rows.are_of(scores.allowed[0]):
         return None
     query, key, factor = scores.product
-    last = _result(node)
-    if last is None:
-        return None
     return Attention(
         last, query, unrepeated(key) or key, unrepeated(value) or value, scores.allowed[0],
         factor * scores.factor, scores.cap, tuple(scores.added), None if sinks is None else sinks[1],
@@ -108,12 +109,12 @@ def _stripped(value: ir.Value | None) -> ir.Value | None:
 
 
 def _result(node: ir.Node) -> ir.Node | None:
-    """Return the node that gives the heads (B, N, S, D) of a product, the product or a Reshape behind it."""
+    """Return the node that gives the heads (B, N, S, D) of a product, the product itself or one behind it."""
     value = node.outputs[0]
+    user = sole_user(value)
     if len(dims(value) or ()) == 4:
-        return node
-    (user,) = {usage.node for usage in value.uses()} if len(value.uses()) == 1 else (None,)
-    if user is None or user.op_type != "Reshape" or value.is_graph_output():
+        return user if user is not None and _Rows.of(user.outputs[0]).value is value else node
+    if user is None or user.op_type != "Reshape":
         return None
     return user if _heads_are_parted(dims(value), dims(user.outputs[0])) else None
 
@@ -124,7 +125,6 @@ def _heads_are_parted(before: tuple[object, ...] | None, after: tuple[object, ..
 
 def _softmax(value: ir.Value | None) -> tuple[ir.Node | None, tuple[ir.Value, ir.Value] | None]:
     """Return the Softmax that gives weights, and the scores and sinks that it is of where there are any."""
-    value = _seen_rows(_uncast(value))
     node = producer(value, "Softmax")
     if node is not None:
         return (node if _is_last_axis(node, value) else None), None
@@ -143,19 +143,31 @@ def _is_last_axis(node: ir.Node, value: ir.Value | None) -> bool:
     return node.attributes.get_int("axis", -1) in (-1, len(dims(value) or ()) - 1)
 
 
-def _seen_rows(value: ir.Value | None) -> ir.Value | None:
-    """Look through the choice of zeros for queries that see no key; every query that is kept sees its own token."""
-    node = producer(value, "Where")
-    if node is None:
-        return value
-    condition, zeros = operand(node, 0), constant(operand(node, 1))
-    compared = producer(condition, "Equal")
-    most = producer(operand(compared, 0), "ReduceMax") if compared else None
-    lowest = constant(operand(compared, 1)) if compared else None
-    if most is None or lowest is None or zeros is None or np.any(zeros) or not np.all(lowest <= _HIDES):
-        return value
-    rows = dims(condition)
-    return operand(node, 2) if rows is not None and rows[-1] == 1 else value
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """What has zeros for queries that see no key by a mask, if there is one; every query that is kept sees its own."""
+
+    value: ir.Value | None
+    mask: ir.Value | None = None
+
+    @classmethod
+    def of(cls, value: ir.Value | None) -> _Rows:
+        """Look through the choice of zeros."""
+        node = producer(value, "Where")
+        if node is None:
+            return cls(value)
+        condition, zeros = operand(node, 0), constant(operand(node, 1))
+        compared = producer(condition, "Equal")
+        most = producer(operand(compared, 0), "ReduceMax") if compared else None
+        lowest = constant(operand(compared, 1)) if compared else None
+        if most is None or lowest is None or zeros is None or np.any(zeros) or not np.all(lowest <= _HIDES):
+            return cls(value)
+        rows = dims(condition)
+        return cls(operand(node, 2), operand(most, 0)) if rows is not None and rows[-1] == 1 else cls(value)
+
+    def are_of(self, allowed: ir.Value) -> bool:
+        """Tell whether no rows are chosen, or those that a condition leaves without a key."""
+        return self.mask is None or _allowed(self.mask) is allowed
 
 
 def _drops_last(node: ir.Node) -> bool:
@@ -250,6 +262,12 @@ class _Scores:
                 return True
         self.added.append((value, factor))
         return True
+
+
+def _allowed(mask: ir.Value) -> ir.Value | None:
+    """Return the condition that a mask of numbers holds, alone or beside other terms."""
+    node = producer(mask, "Where")
+    return _condition(mask) or (_seen(node) if node else None)
 
 
 def _seen(node: ir.Node) -> ir.Value | None:
