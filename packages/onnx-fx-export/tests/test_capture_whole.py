@@ -1,5 +1,7 @@
 """Operators that torch.export cannot see through are captured whole and stay dynamic."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -45,6 +47,25 @@ def test_a_slice_that_starts_where_a_tensor_says() -> None:
     program = export(window, (torch.randn(6, 3), torch.tensor(1)), dynamic_shapes=({0: "rows"}, None))
     x = torch.randn(9, 3)
     torch.testing.assert_close(program(x, torch.tensor(7)), window(x, torch.tensor(7)))
+
+
+def rest_of_each_row(x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    most = counts.max()
+    return torch.cat([x.narrow(-1, most, x.size(-1) - most), x.narrow(-1, 0, most) * 2], -1)
+
+
+def rest_by_names(x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    most = counts.max()
+    return torch.narrow(x, dim=1, start=most, length=most)
+
+
+@pytest.mark.parametrize("function", [rest_of_each_row, rest_by_names])
+def test_the_length_of_a_slice_may_be_a_tensor_as_well(function: Callable[..., torch.Tensor]) -> None:
+    shapes = ({0: "rows", 1: "columns"}, None)
+    program = export(function, (torch.randn(2, 8), torch.tensor([1, 3])), dynamic_shapes=shapes)
+    for counts in ([1, 3], [0, 0], [5, 2]):
+        example = torch.randn(3, 12), torch.tensor(counts)
+        torch.testing.assert_close(program(*example), function(*example))
 
 
 @pytest.mark.parametrize("rank", [2, 3])

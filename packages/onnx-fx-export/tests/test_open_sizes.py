@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
-from onnx_fx_export import CaptureError, InvalidArgumentError, export
+from onnx_fx_export import CaptureError, DynamicShapeError, InvalidArgumentError, export
 
 ROWS = ({0: "rows"},)
 
@@ -133,6 +133,35 @@ def test_int_and_float_keep_sizes_open(function: Callable[..., torch.Tensor]) ->
     for rows in (8, 5, 12, 31):
         x = torch.randn(rows, 3)
         torch.testing.assert_close(program(x), function(x))
+
+
+def in_one_piece(x: torch.Tensor) -> torch.Tensor:
+    size = x.shape[0]
+    return torch.cat([x[start : start + size] * (start + 2) for start in range(0, size, size)])
+
+
+def in_halves(x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[0] // 2
+    assert isinstance(range(2), range)
+    return torch.stack([x[start : start + half].sum(0) for start in range(0, 2 * half, half)])
+
+
+@pytest.mark.parametrize("function", [in_one_piece, in_halves])
+def test_a_range_of_sizes_has_as_many_steps_for_every_size(function: Callable[..., torch.Tensor]) -> None:
+    program = export(Model(function), (torch.randn(8, 3),), dynamic_shapes=ROWS)
+    assert program.capture_strategy == "open-sizes"
+    for rows in (8, 5, 12, 31):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(program(x), function(x))
+
+
+def in_fours(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([x[start : start + 4].sum(0) for start in range(0, x.shape[0], 4)])
+
+
+def test_a_range_whose_steps_depend_on_a_size_is_refused() -> None:
+    with pytest.raises((CaptureError, DynamicShapeError)):
+        export(Model(in_fours), (torch.randn(8, 3),), dynamic_shapes=ROWS, strategy="open-sizes")
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:

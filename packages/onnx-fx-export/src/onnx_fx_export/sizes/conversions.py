@@ -1,4 +1,4 @@
-"""``int`` and ``float`` of sizes, which stay open where Python's would make numbers of the example."""
+"""``int``, ``float`` and ``range`` of sizes, which stay open where Python's would make numbers of the example."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from onnx_fx_export.sizes.lengths import homes_of
+from onnx_fx_export.torch_private import hint_of
 from onnxops_core.exporting import replaced
 
 __all__ = ["open_conversions"]
@@ -16,10 +18,10 @@ __all__ = ["open_conversions"]
 
 @contextlib.contextmanager
 def open_conversions(model: torch.nn.Module) -> Iterator[None]:
-    """Let ``int`` and ``float`` keep symbolic numbers in the body, where the classes of a model are defined.
+    """Let ``int``, ``float`` and ``range`` keep symbolic numbers in the body, where a model's classes are defined.
 
-    Python makes numbers of what ``__int__`` and ``__float__`` return. What stands in their place is a class as well,
-    which differs from them where the code compares it by ``is``.
+    Python makes numbers of what ``__int__``, ``__float__`` and ``__index__`` return. What stands in their place is a
+    class as well, which differs from them where the code compares it by ``is``.
 
     Args:
         model: The model; the files that define its modules, and the classes that these extend, are its code.
@@ -27,7 +29,7 @@ def open_conversions(model: torch.nn.Module) -> Iterator[None]:
     places = [
         (home, kind.__name__, stand_in)
         for home in homes_of(model)
-        for kind, stand_in in ((int, _Int), (float, _Float))
+        for kind, stand_in in _STAND_INS
         if kind.__name__ not in vars(home)
     ]
     # What dispatches by thread would be a function and no class; other numbers than symbolic ones it leaves alone.
@@ -65,3 +67,38 @@ class _Float(float, metaclass=_OfNumbers):
 
     def __new__(cls, value: Any = 0.0) -> Any:
         return torch.sym_float(value) if isinstance(value, torch.SymInt | torch.SymFloat) else float(value)
+
+
+class _Ranges(type):
+    """What makes a class stand for ``range``, which cannot be extended."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, range)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is range
+
+    def __hash__(cls) -> int:
+        return hash(range)
+
+
+class _Range(metaclass=_Ranges):
+    def __new__(cls, *numbers: Any) -> Any:
+        if not any(isinstance(number, torch.SymInt) for number in numbers):
+            return range(*numbers)
+        start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+        # The example says how many there may be; then it has to hold for every size.
+        count = len(range(*(hint_of(one) if isinstance(one, torch.SymInt) else one for one in (start, stop, step))))
+        span = stop - start
+        if count <= _MOST_STEPS and _is_known(step > 0, (count - 1) * step < span, span <= count * step):
+            return [start + place * step for place in range(count)]
+        return range(*numbers)
+
+
+def _is_known(*conditions: bool | torch.SymBool) -> bool:
+    return all(map(statically_known_true, conditions))
+
+
+# More steps than this are hardly the same number for every size.
+_MOST_STEPS = 16
+_STAND_INS: tuple[tuple[type, type], ...] = ((int, _Int), (float, _Float), (range, _Range))

@@ -319,6 +319,25 @@ def _functions() -> dict[Any, str]:
     }
 
 
+@functools.cache
+def _integer_parameters(name: str) -> frozenset[int | str]:
+    """Return names and places of the parameters that are a whole number in all overloads of a stand-in."""
+    found = [_integers_of(target) for target in _overloads().values() if target._opname == name]
+    return frozenset(set.intersection(*found))
+
+
+def _integers_of(target: torch._ops.OpOverload) -> set[int | str]:
+    places = [place for place, each in enumerate(target._schema.arguments) if str(each.type) in ("int", "SymInt")]
+    return {*places, *(target._schema.arguments[place].name for place in places)}
+
+
+def _operand(value: Any, is_integer: bool) -> Any:
+    """Return an argument as a stand-in takes it; functions of torch take tensors of one element for numbers."""
+    if is_integer and isinstance(value, torch.Tensor):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
+
+
 _READS_DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
@@ -439,7 +458,9 @@ class WholeCalls(TorchFunctionMode):
         _overloads()
         if "input" in kwargs:
             kwargs["self"] = kwargs.pop("input")
-        operands = [list(arg) if isinstance(arg, tuple) else arg for arg in args]
+        integers = _integer_parameters(name)
+        operands = [_operand(arg, place in integers) for place, arg in enumerate(args)]
+        kwargs = {key: _operand(value, key in integers) for key, value in kwargs.items()}
         result = getattr(getattr(torch.ops, _NAMESPACE), name)(*operands, **kwargs)
         # An operator of a library returns a plain tuple where this function has names for its results.
         named = getattr(torch.return_types, name, None)
