@@ -103,6 +103,7 @@ def inputs() -> list[torch.Tensor]:
     return [*moved, one, *signs]
 
 
+@pytest.mark.filterwarnings("error:The model was captured with both answers")
 @pytest.mark.parametrize(
     "function", [returned, with_constants, of_a_mask, remembered, nested, written, of_rows, of_a_number]
 )
@@ -118,6 +119,29 @@ def test_both_ways_are_kept(function: Callable[..., Any]) -> None:
             expected = pytree.tree_leaves(model(x))
         for actual, wanted in zip(pytree.tree_leaves(program(x)), expected, strict=True):
             torch.testing.assert_close(actual, wanted)
+
+
+def seldom_captured_as_it_runs(linear: nn.Module, x: torch.Tensor) -> Any:
+    if x.abs().sum() > 1e3:
+        x = x * (3 if torch.compiler.is_exporting() else 2)
+    return linear(x)
+
+
+def test_ways_that_random_numbers_do_not_take_are_compared_as_well() -> None:
+    with pytest.raises(CaptureError, match="differs from the model where data takes another way"):
+        export(Model(seldom_captured_as_it_runs), (torch.randn(8, 3),), dynamic_shapes=ROWS, strategy="both-ways")
+
+
+def of_a_weight(linear: Any, x: torch.Tensor) -> Any:
+    return x + 1 if linear.weight.sum() > 1e3 else linear(x)
+
+
+def test_a_way_that_no_input_takes_is_named() -> None:
+    place = f"test_both_ways.py:{of_a_weight.__code__.co_firstlineno + 1}: true"
+    with pytest.warns(UserWarning, match=place) as warned:
+        program = export(Model(of_a_weight), (torch.randn(8, 3),), dynamic_shapes=ROWS)
+    assert not any(": false" in str(each.message) for each in warned)
+    assert program.capture_strategy == "both-ways"
 
 
 def test_what_both_ways_do_behind_their_branches_is_written_once() -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import sympy
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
+from onnx_fx_export.capture.each_way import compare_each_way
 from onnx_fx_export.capture.functionalization import functionalized
 from onnx_fx_export.capture.merging import merge_ways
 from onnx_fx_export.capture.state import StateNotes
@@ -65,6 +67,7 @@ def record_both_ways(run: Callable[..., Run]) -> Recorded:
         TrialRuns(recorded.program, how.request.model, how.example, how.request.trial_runs).agree_on_example() is False
     ):
         raise CaptureError("What was captured differs from the model on the example.")
+    compare_each_way(recorded, how)
     return recorded
 
 
@@ -160,11 +163,18 @@ class _Questions(TorchFunctionMode):
         answer = self._answers[len(self.taken)] if len(self.taken) < len(self._answers) else False
         self.taken.append(answer)
         self._known[expression] = answer
-        answer_mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
+        answer_mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer, _place(sys._getframe()))
         # No two ways give one name to what data decides in their branches.
         way = functools.reduce(lambda number, taken: 2 * number + taken, self.taken, 1)
         number_symbols_from(condition, way * _MOST_SYMBOLS)
         return answer
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return ``file:line`` of the model's code that a frame was called from."""
+    while frame is not None and asking_frame(frame) is not frame:
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _writes_after(marks: Sequence[torch.fx.Node]) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.capture.answers import answer_mark
+from onnx_fx_export.capture.answers import answer_mark, way_mark
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.torch_private import fake_beside, is_decided_by_data
 
@@ -29,7 +29,7 @@ _BY_CONTENT = "way_"
 
 
 def merge_ways(program: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> None:
-    """Put a ``torch.cond`` in the place of the last question, in place.
+    """Put a ``torch.cond``, marked as a way, in the place of the last question, in place.
 
     Args:
         program: What was captured with one answer.
@@ -312,7 +312,7 @@ def _cond(
     results: _Pairs,
     operands: Sequence[_Node],
 ) -> dict[tuple[_Node, _Node], _Node]:
-    """Insert a ``torch.cond`` before a mark, and return its results."""
+    """Insert a ``torch.cond`` before a mark, with a mark of its own, and return its results."""
     graph, where = program.graph, {k: v for k, v in mark.meta.items() if k in ("stack_trace", "nn_module_stack")}
     with graph.inserting_before(mark):
         branches = []
@@ -321,6 +321,7 @@ def _cond(
             name = _BY_CONTENT + hashlib.sha256(str(module.code).encode()).hexdigest()[:16]
             setattr(program.graph_module, name, module)
             branches.append(graph.get_attr(name))
+        graph.call_function(way_mark(), (mark.args[0], mark.args[2])).meta = {**where, "val": None}
         condition = graph.call_function(torch.ops.higher_order.cond, (mark.args[0], *branches, tuple(operands)))
         condition.meta = {**where, "val": tuple(left.meta["val"] for left, _ in results)}
         found = {}
