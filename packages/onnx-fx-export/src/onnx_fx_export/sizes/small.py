@@ -154,10 +154,8 @@ def _right_for_one(
     others = [guard for guard in guards if not _may_be_refuted(guard)]
     points: list[dict[sympy.Symbol, int]] = []
     dimensions = list(dimensions)
-    for guard in guards:
-        size = computed_one(guard)
-        if size is None:
-            continue
+    # Several conditions are about one size.
+    for size in dict.fromkeys(filter(None, map(computed_one, guards))):
         own = [symbols for symbols in dimensions if size.free_symbols & {*symbols}]
         # One dimension by itself, or a few together.
         near = [[(symbols, n)] for symbols in own for n in range(1, _MOST_NEAR)]
@@ -166,7 +164,8 @@ def _right_for_one(
         for chosen in near:
             point = {**sizes.hints, **{symbol: n for symbols, n in chosen for symbol in symbols}}
             if at_sizes(size, point) == 1 and not any(_is_false(other, point) for other in others):
-                points.append(point)
+                if point not in points:
+                    points.append(point)
                 break
     return [{str(s): n for s, n in point.items()} for point in points[:_MOST_TRIED] if trial.agrees(point)]
 
