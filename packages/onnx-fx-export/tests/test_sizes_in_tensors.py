@@ -76,6 +76,33 @@ def test_sizes_in_half_precision_are_what_the_data_says() -> None:
     assert program(torch.randn(2, 2049)).shape == (2048,)
 
 
+def test_numbers_of_data_that_cancel_out_are_no_data() -> None:
+    class Rest(nn.Module):
+        def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+            most = counts.max()
+            longer = torch.cat([x.new_zeros(x.shape[0], most), x], -1)
+            rest = longer.narrow(-1, most, longer.size(-1) - most)
+            assert rest.shape[1] == x.shape[1]
+            return rest * x
+
+    example = torch.randn(2, 8), torch.tensor([1, 3])
+    program = export(Rest(), example, dynamic_shapes=(DIMS, None), strategy="non-strict")
+    for counts in ([0, 5], [0, 0]):
+        x = torch.randn(3, 11)
+        torch.testing.assert_close(program(x, torch.tensor(counts)), x * x)
+
+
+def test_a_comparison_that_holds_for_every_size_is_no_symbol() -> None:
+    class Decided(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            size = torch.scalar_tensor(x.shape[1], dtype=torch.int64)
+            return x + 1 if size + 1 > size and size >= 0 else x
+
+    program = export(Decided(), (torch.randn(2, 8),), dynamic_shapes=(DIMS,), strategy="non-strict")
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(program(x), x + 1)
+
+
 class Padded(nn.Module):
     """A convolution that keeps its sizes in buffers, as those of Encodec and Mimi do."""
 

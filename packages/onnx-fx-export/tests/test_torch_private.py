@@ -235,13 +235,24 @@ def test_scalars_are_followed_from_where_they_are_made_to_where_they_are_read() 
         return 8
 
     model = Model()
-    noted = (lambda operator, *_: operators.append(str(operator)), lambda real, _: buffers.append(real), read)
-    with followed_scalars(*noted):
+    noted = (lambda operator, *_: operators.append(str(operator)), lambda real, _: buffers.append(real))
+    with followed_scalars(*noted, read, lambda tensor, symbol: None):
         program = torch.export.export(model, (torch.ones(2, 4),))
     assert "aten.mul.Tensor" in operators
     assert any(buffer is model.count for buffer in buffers)
     assert reads
     assert program.graph.output_node().args[0][0].meta["val"].shape == (8,)
+
+
+def test_the_symbols_of_scalars_are_followed() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.zeros(x.max().item())
+
+    symbols = list[torch.SymInt]()
+    with followed_scalars(lambda *_: None, lambda *_: None, lambda _: None, lambda _, symbol: symbols.append(symbol)):
+        program = torch.export.export(Model(), (torch.tensor([2, 3]),))
+    assert symbols[0].node.expr == program.graph.output_node().args[0][0].meta["val"].shape[0].node.expr
 
 
 @pytest.mark.parametrize("name", private_names(onnx_fx_export))

@@ -326,6 +326,7 @@ def followed_scalars(
     computed: Callable[[torch._ops.OpOverload, Any, Any, torch.Tensor], None],
     made: Callable[[torch.Tensor, torch.Tensor], None],
     read: Callable[[torch.Tensor], Any],
+    named: Callable[[torch.Tensor, torch.SymInt], None],
 ) -> AbstractContextManager[None]:
     """Watch tensors of one element and no dimensions that torch.export computes without data.
 
@@ -335,6 +336,7 @@ def followed_scalars(
         computed: Gets the operator, its arguments and the result.
         made: Gets a tensor with data, and the one that stands for it.
         read: Gets a tensor, and returns the number in it; None if that is not known.
+        named: Gets a tensor whose number was not known, and what stands for it from now on.
     """
 
     def dispatch(self: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -343,6 +345,8 @@ def followed_scalars(
         result = original(FakeTensorMode, "dispatch")(self, func, types, args, kwargs)
         if isinstance(result, FakeTensor) and not result.dim():
             computed(func, args, kwargs, result)
+        elif func in _READS and isinstance(result, torch.SymInt):
+            named(args[0], result)
         return result
 
     def from_tensor(self: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> Any:

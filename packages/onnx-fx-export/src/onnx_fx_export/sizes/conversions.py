@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from onnx_fx_export.sizes.lengths import homes_of
@@ -89,14 +90,13 @@ class _Range(metaclass=_Ranges):
         start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
         # The example says how many there may be; then it has to hold for every size.
         count = len(range(*(hint_of(one) if isinstance(one, torch.SymInt) else one for one in (start, stop, step))))
-        span = stop - start
-        if count <= _MOST_STEPS and _is_known(step > 0, (count - 1) * step < span, span <= count * step):
+        # What is asked is not part of the graph.
+        with disable_proxy_modes_tracing():
+            span = stop - start
+            conditions = (step > 0, (count - 1) * step < span, span <= count * step)
+        if count <= _MOST_STEPS and all(holds is True or statically_known_true(holds) for holds in conditions):
             return [start + place * step for place in range(count)]
         return range(*numbers)
-
-
-def _is_known(*conditions: bool | torch.SymBool) -> bool:
-    return all(map(statically_known_true, conditions))
 
 
 # More steps than this are hardly the same number for every size.

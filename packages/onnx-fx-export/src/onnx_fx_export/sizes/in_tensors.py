@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils.weak import WeakIdKeyDictionary
@@ -164,7 +165,7 @@ class SizesInTensors:
         self._stack = ExitStack()
 
     def __enter__(self) -> SizesInTensors:
-        self._stack.enter_context(followed_scalars(self._computed, self._made, self._read))
+        self._stack.enter_context(followed_scalars(self._computed, self._made, self._read, self._named))
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -187,11 +188,16 @@ class SizesInTensors:
         if id(tensor) in self._known:
             self._note(fake, self._known[id(tensor)])
 
+    def _named(self, tensor: torch.Tensor, number: torch.SymInt) -> None:
+        """Note the symbol of a number that data decides: what is computed with it may be a size after all."""
+        if tensor.dtype in (torch.int32, torch.int64) and not tensor.dim():
+            self._note(tensor, _Number(number, of_size=True))
+
     def _read(self, tensor: torch.Tensor) -> Any:
         """Return the number in a tensor; None if it is not known to follow from sizes."""
         noted = self._noted(tensor)
         if isinstance(noted, _Number):
-            if noted.bottom > 1 or tensor.is_floating_point() or not self._is_decided(noted):
+            if noted.bottom > 1 or tensor.is_floating_point() or not self._is_decided(noted) or _is_data(noted.top):
                 return None
         elif noted is None:
             return None
@@ -231,8 +237,11 @@ class SizesInTensors:
         if name in _COMPARISONS:
             left, right = numbers
             if self._is_decided(left) or self._is_decided(right):  # type: ignore[arg-type]
+                # Of numbers that data decides it would have to be one more symbol.
+                if _is_data(left.top) or _is_data(right.top):  # type: ignore[union-attr]
+                    return
                 answer = _COMPARISONS[name](left.top * right.bottom, right.top * left.bottom)  # type: ignore[union-attr]
-                self._note(result, _Truth(answer, left.buffers | right.buffers))  # type: ignore[union-attr]
+                self._note(result, _Truth(_plain_truth(answer), left.buffers | right.buffers))  # type: ignore[union-attr]
             return
         number = _FUNCTIONS[name](*numbers, **named, **rounding)
         if number is not None and name == "_to_copy" and not result.is_floating_point():
@@ -249,11 +258,22 @@ class SizesInTensors:
         if isinstance(value, bool) or value is None:
             return None
         if isinstance(value, torch.SymInt):
-            return None if is_decided_by_data(value.node.expr) else _Number(value, of_size=True)
+            return _Number(value, of_size=True)
         if isinstance(value, int | float) and abs(value) < 2**63:
             exact = fractions.Fraction(value)
             return _Number(exact.numerator, exact.denominator)
         return None
+
+
+def _plain_truth(answer: bool | torch.SymBool) -> bool | torch.SymBool:
+    """Return an answer; as no symbol, which passes of torch.export do not take, where it is the same for every size."""
+    if isinstance(answer, torch.SymBool) and answer.node.expr in (sympy.true, sympy.false):
+        return bool(answer.node.expr)
+    return answer
+
+
+def _is_data(number: int | torch.SymInt) -> bool:
+    return isinstance(number, torch.SymInt) and is_decided_by_data(number.node.expr)
 
 
 def _integer_attributes(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

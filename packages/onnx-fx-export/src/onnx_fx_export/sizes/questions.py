@@ -80,12 +80,13 @@ class SizeQuestion:
     """A comparison of sizes in the code of a model.
 
     Attributes:
-        relation: What holds for the example, over integer symbols of which nothing else is assumed.
+        relation: What holds for the example, over integer symbols of which nothing else is assumed; several relations
+            may be joined.
         place: Where the comparison stands.
         is_guarded: Whether torch notes by itself where the answer differs at sizes of 2 and more.
     """
 
-    relation: sympy.Rel
+    relation: sympy.logic.boolalg.Boolean
     place: str
     is_guarded: bool = True
 
@@ -218,11 +219,14 @@ def conditions_on_layout(program: torch.export.ExportedProgram, questions: Colle
         return []
     shapes: list[Sequence[Any]] = [value.shape for value in user_values(program) if isinstance(value, torch.Tensor)]
     size = next((size for shape in shapes for size in shape if isinstance(size, torch.SymInt)), None)
-    asked = {relation.canonical for q in questions for relation in (q.relation, q.relation.negated)}
+    asked = {_canonical(relation) for q in questions for relation in (q.relation, sympy.Not(q.relation))}
     found = {} if size is None else guards_on_layout(size)
-    # A guard that joins several conditions has no canonical form.
-    plain_guards = ((as_plain(guard), text) for guard, text in found.items())
-    return [text for guard, text in plain_guards if getattr(guard, "canonical", guard) not in asked]
+    return [text for guard, text in found.items() if _canonical(as_plain(guard)) not in asked]
+
+
+def _canonical(condition: sympy.Basic) -> sympy.Basic:
+    """Return the canonical form of a relation; what joins several has none."""
+    return condition.canonical if isinstance(condition, sympy.Rel) else condition
 
 
 def _squeezed(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:

@@ -27,8 +27,10 @@ from onnxops_decomp.exporting import (
 )
 
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
+# What a run puts in the place of a tensor of the example; None for random numbers among the floats.
+Values = Callable[[torch.Tensor], torch.Tensor] | None
 
-__all__ = ["TrialRuns", "as_plain", "in_order", "plain", "user_values"]
+__all__ = ["TrialRuns", "Values", "as_plain", "in_order", "plain", "user_values"]
 
 
 def plain(size: int | torch.SymInt) -> sympy.Expr:
@@ -66,26 +68,31 @@ class TrialRuns:
             map(is_without_data, itertools.chain(self.model.parameters(), self.model.buffers()))
         )
 
-    def agree_on_example(self, around: Around = contextlib.nullcontext) -> bool | None:
+    def agree_on_example(self, around: Around = contextlib.nullcontext, values: Values = None) -> bool | None:
         """Tell whether both give the same at the sizes of the example; None where the model does not run.
 
         Args:
             around: Makes what is entered around each of both runs.
+            values: What the run is given in the place of a tensor of the example.
         """
         shapes: list[Sequence[Any]] = [x.shape for x in user_values(self.program) if isinstance(x, torch.Tensor)]
         symbolic = [size for shape in shapes for size in shape if isinstance(size, torch.SymInt)]
         sizes = {plain(size): sympy.Integer(hint_of(size)) for size in symbolic if plain(size).is_Symbol}
-        expected, right = self.run(sizes, around)
+        expected, right = self.run(sizes, around, values)
         return None if expected is None else right
 
     def run(
-        self, sizes: Mapping[sympy.Symbol, sympy.Integer], around: Around = contextlib.nullcontext
+        self,
+        sizes: Mapping[sympy.Symbol, sympy.Integer],
+        around: Around = contextlib.nullcontext,
+        values: Values = None,
     ) -> tuple[list[torch.Tensor] | None, bool]:
         """Run both.
 
         Args:
             sizes: The sizes by symbol.
             around: Makes what is entered around each of both runs.
+            values: What the run is given in the place of a tensor of the example.
 
         Returns:
             What the model gives, None where it does not take these sizes, and whether the program gives the same.
@@ -93,7 +100,7 @@ class TrialRuns:
         try:
             # As it is while it is exported: caches drop nothing, and the model may ask whether it is.
             with onnx_export():
-                call = _call_at(self.program, self.example, sizes)
+                call = _call_at(self.program, self.example, sizes, values)
                 expected = self._eager(call, around)
         except Exception:
             # Where the model raises, whatever it is, the captured program is not right.
@@ -129,9 +136,12 @@ class TrialRuns:
 
 
 def _call_at(
-    program: torch.export.ExportedProgram, example: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]
+    program: torch.export.ExportedProgram,
+    example: Example,
+    sizes: Mapping[sympy.Symbol, sympy.Integer],
+    values: Values,
 ) -> Example:
-    """Return the example at other sizes, and random numbers for its floats."""
+    """Return the example at other sizes, and random numbers for its floats, or other values."""
     leaves, structure = pytree.tree_flatten(in_order(program, example))
     generator = torch.Generator("cpu").manual_seed(0)
     for index, (leaf, value) in enumerate(zip(leaves, user_values(program), strict=True)):
@@ -140,7 +150,9 @@ def _call_at(
         for axis, size in enumerate(value.shape):
             if isinstance(size, torch.SymInt):
                 leaf = resampled(leaf, axis, int(plain(size).xreplace(sizes)))
-        if leaf.is_floating_point():
+        if values is not None:
+            leaf = values(leaf)
+        elif leaf.is_floating_point():
             leaf = torch.randn(leaf.shape, generator=generator, device="cpu").to(leaf)
         leaves[index] = leaf
     call: Example = pytree.tree_unflatten(leaves, structure)
