@@ -33,6 +33,8 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "bloom": ("BloomConfig", {**_IDS, "hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3}),
     "falcon": ("FalconConfig", {**_PLAIN, "alibi": False}),
     "falcon_alibi": ("FalconConfig", {**_PLAIN, "alibi": True}),
+    "mpt": ("MptConfig", {**_IDS, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 256,
+                          "initializer_range": 0.3}),
     "gemma": ("GemmaConfig", {**_GROUPED, "head_dim": 16}),
     "gpt_oss": ("GptOssConfig", {**_GROUPED, **_WINDOW, **_LAYERS, "head_dim": 16, "num_local_experts": 4,
                                  "num_experts_per_tok": 2}),

@@ -107,8 +107,11 @@ def test_several_tokens_follow_a_cache(llama):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_biases_by_position_generate_alike(tmp_path):
-    folder = export_folder(language_model("falcon_alibi"), tmp_path / "out", engine="onnxruntime", logits="all")
+@pytest.mark.parametrize(("name", "one_layer"), [("falcon_alibi", {"num_hidden_layers": 1}), ("mpt", {"n_layers": 1})])
+def test_biases_by_position_generate_alike(name, one_layer, tmp_path):
+    model = language_model(name, **one_layer)
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", logits="all")
 
     assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
 

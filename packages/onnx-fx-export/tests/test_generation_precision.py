@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 import torch
 from language_models import language_model
 
-from onnx_fx_export import InvalidArgumentError
+from onnx_fx_export import InvalidArgumentError, VerificationError
 from onnx_fx_export.generation import export_folder
 from onnx_fx_export.generation.groups import GroupedLinear
+from onnx_fx_export.generation.kinds import kind_of
 from onnx_fx_export.generation.quantization import quantized
+from onnx_fx_export.generation.rounding import effect_of_rounding
+from onnx_fx_export.generation.verifying import verify_folder
 
 
 def operators(path) -> list[str]:
@@ -84,6 +88,38 @@ def test_a_head_that_shares_the_weight_of_the_embedding_is_rounded_alone():
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
+def test_rounding_explains_more_where_a_router_hardly_decides():
+    model = language_model("mixtral", num_hidden_layers=1).half()
+    kind, router = kind_of(model), model.model.layers[0].mlp.gate.weight
+    (row,) = kind.batch((1,)).rows
+    inputs = kind.extended(row, np.zeros(0, np.int64))
+
+    def effect() -> float:
+        logits = kind.logits(inputs)[-1].numpy()
+        return effect_of_rounding(kind, inputs, logits) / np.abs(logits).max()
+
+    decided = effect()
+    router.data[1:] = router.data[:1] + 1e-4 * torch.randn(3, 32)
+    undecided = effect()
+
+    assert decided < 0.03
+    assert undecided > 0.1
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("engine", ["genai", "onnxruntime"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "gpt_oss"])
+@pytest.mark.filterwarnings("ignore:The model has sliding windows")
+def test_experts_in_half_precision_generate_alike(name, engine, tmp_path):
+    if engine == "genai":
+        pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+
+    folder = export_folder(language_model(name).half(), tmp_path / "out", "fp16", engine=engine)
+
+    assert len(folder.compared) == 4
+
+
 def test_half_precision_is_written_of_a_model_that_has_it(tmp_path):
     pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
     model = language_model("llama", num_hidden_layers=1, head_dim=16)
@@ -95,5 +131,12 @@ def test_half_precision_is_written_of_a_model_that_has_it(tmp_path):
     graph = onnx.load(folder.path / "model.onnx", load_external_data=False).graph
     assert {value.type.tensor_type.elem_type for value in graph.output} == {onnx.TensorProto.FLOAT16}
     assert len(folder.compared) == 4
+    with pytest.raises(VerificationError, match="the logits differ"):
+        verify_folder(
+            kind_of(language_model("llama", num_hidden_layers=1, head_dim=16, rms_norm_eps=0.5).half()),
+            folder.path,
+            "genai",
+            str,
+        )
     (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
     assert {attribute.name: attribute.i for attribute in attention.attribute}["do_rotary"] == 1

@@ -27,7 +27,7 @@ from onnx_fx_export.generation.requirements import genai, onnxruntime
 from onnx_fx_export.generation.shared_weights import save_together
 from onnx_fx_export.generation.sizes import check_sizes, own_bounds
 from onnx_fx_export.generation.streaming import StreamedModel, streamed
-from onnx_fx_export.generation.verifying import Compared, counts_padding, verify_folder
+from onnx_fx_export.generation.verifying import Compared, verify_folder
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import in_mode, share_caches
 
@@ -35,9 +35,9 @@ __all__ = ["GenerationFolder", "export_folder"]
 
 _OPSET = 23
 _RIGHT_PADDING = (
-    "The model has sliding windows, and ONNX Runtime GenAI puts the padding of a batch behind the prompts, where it "
-    "counts in the windows. Generate batches of prompts of equal length, or use engine='onnxruntime', which pads on "
-    "the left."
+    "The model has sliding windows or biases by position, and ONNX Runtime GenAI puts the padding of a batch behind "
+    "the prompts, where it counts in them. Generate batches of prompts of equal length, or use engine='onnxruntime', "
+    "which pads on the left."
 )
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
@@ -293,7 +293,7 @@ def _share_caches(program: ONNXProgram, kind: Kind) -> bool:
     """Let the cache grow in place where the masks allow it; warn where padding would be read then."""
     length = kind.context_length()
     shares = share_caches(program.model, "input_ids", "attention_mask", length)
-    if not shares and counts_padding(kind.layers, length):
+    if not shares and kind.counts_padding(length):
         warn_user(_RIGHT_PADDING)
     return shares
 

@@ -14,12 +14,12 @@ import torch
 
 from onnx_fx_export.errors import VerificationError
 from onnx_fx_export.generation.adapters import active_adapter
-from onnx_fx_export.generation.caches import LayerCache
 from onnx_fx_export.generation.engines import engine_of
 from onnx_fx_export.generation.generator import Generator, Tokens
 from onnx_fx_export.generation.kinds import Batch, Kind
+from onnx_fx_export.generation.rounding import effect_of_rounding
 
-__all__ = ["Compared", "counts_padding", "verify_folder"]
+__all__ = ["Compared", "verify_folder"]
 
 _NEW = 64
 _LENGTHS = (1, 7, 100)
@@ -69,7 +69,7 @@ def verify_folder(
     generator, most = Generator(folder), kind.context_length()
     run = engine_of(engine, folder, generator)
     batch = tuple(min(length, most - 1) for length in _PADDED)
-    if engine == "genai" and not generator.pads_behind and counts_padding(kind.layers, max(batch) + _NEW):
+    if engine == "genai" and not generator.pads_behind and kind.counts_padding(max(batch) + _NEW):
         batch = (max(batch),) * len(batch)
     alone = [(length,) for length in _LENGTHS if length < most]
     result: list[Compared] = []
@@ -93,11 +93,6 @@ def verify_folder(
     return result
 
 
-def counts_padding(layers: Sequence[LayerCache], length: int) -> bool:
-    """Tell whether a window is so short that padding between the tokens of a text of ``length`` tokens counts in it."""
-    return any(layer.window is not None and layer.window < length for layer in layers)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Comparison:
     """What a model itself makes of prompts."""
@@ -115,7 +110,8 @@ class _Comparison:
         found = next(generator.logits(**batch.inputs, adapter=self.adapter))
         for own, row, length in zip(found, batch.rows, batch.lengths, strict=True):
             wanted = self._logits(row, _NONE)
-            difference, most = np.abs(own - wanted).max(), self._tolerance(wanted)
+            difference = float(np.abs(own - wanted).max())
+            most = self._explained(difference, wanted, row, _NONE)
             if not difference <= most:
                 raise VerificationError(
                     f"After a prompt of {length} {self.kind.unit}{' in a padded batch' if len(found) > 1 else ''}, the "
@@ -136,9 +132,11 @@ class _Comparison:
             if len(wanted) != len(found[start : self.new]) or not differ.size:
                 break
             place = int(differ[0])
-            logits = self._logits(prompt, np.concatenate([read, wanted[:place]]))
+            before = np.concatenate([read, wanted[:place]])
+            logits = self._logits(prompt, before)
             one, other = int(wanted[place]), int(found[start + place])
-            if not abs(logits[one] - logits[other]) <= self._tolerance(logits):
+            difference = float(abs(logits[one] - logits[other]))
+            if not difference <= self._explained(difference, logits, prompt, before):
                 raise VerificationError(
                     f"Token {start + place} after a prompt of {length} {self.kind.unit} is {other}, and the model's "
                     f"own generate gives {one}; their logits are {logits[other]:.4g} and {logits[one]:.4g}."
@@ -150,5 +148,15 @@ class _Comparison:
         answer: npt.NDArray[np.float32] = self.kind.logits(self.kind.extended(prompt, tokens))[-1].numpy()
         return answer
 
-    def _tolerance(self, logits: npt.NDArray[np.float32]) -> float:
-        return float(_TOLERANCE[self.kind.model.dtype] * np.abs(logits).max())
+    def _explained(
+        self,
+        difference: float,
+        logits: npt.NDArray[np.float32],
+        prompt: Mapping[str, npt.NDArray[Any]],
+        tokens: Tokens,
+    ) -> float:
+        """Return how much of a difference rounding explains; the model is asked where it is more than usual."""
+        usual = float(_TOLERANCE[self.kind.model.dtype] * np.abs(logits).max())
+        if difference <= usual:
+            return usual
+        return max(usual, effect_of_rounding(self.kind, self.kind.extended(prompt, tokens), logits))

@@ -86,9 +86,32 @@ def size_constraints(
 
 
 def _normal(text: str) -> str | None:
-    """Return a condition as Python writes it; None if it is more than arithmetic."""
+    """Return a condition as Python writes it, what may stand in any order sorted; None if it is not only arithmetic."""
     tree = parsed_size(text)
-    return None if tree is None else ast.unparse(tree)
+    return None if tree is None else _sorted(tree)
+
+
+def _sorted(tree: ast.AST) -> str:
+    match tree:
+        case ast.BinOp(op=ast.Add() | ast.Mult() as op):
+            sign = " + " if isinstance(op, ast.Add) else " * "
+            return f"({sign.join(sorted(map(_sorted, _operands(tree, type(op)))))})"
+        case ast.BinOp(left, op, right):
+            return f"({_sorted(left)} {type(op).__name__} {_sorted(right)})"
+        case ast.Call(ast.Name(("min" | "max") as name), args):
+            return f"{name}({', '.join(sorted(map(_sorted, args)))})"
+        case ast.Compare(left, [ast.Eq() | ast.NotEq() as op], [right]):
+            return f" {type(op).__name__} ".join(sorted((_sorted(left), _sorted(right))))
+        case ast.Compare(left, [op], [right]):
+            return f"{_sorted(left)} {type(op).__name__} {_sorted(right)}"
+    return ast.unparse(tree)
+
+
+def _operands(tree: ast.AST, op: type[ast.operator]) -> list[ast.AST]:
+    """Return what a sum or a product has in it, however it is put in parentheses."""
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, op):
+        return [*_operands(tree.left, op), *_operands(tree.right, op)]
+    return [tree]
 
 
 def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:

@@ -92,6 +92,10 @@ class Kind(abc.ABC):
     def config(self) -> dict[str, Any]:
         """Return what an engine has to know of the model."""
 
+    def counts_padding(self, length: int) -> bool:
+        """Tell whether padding between the tokens of a text of ``length`` tokens changes what follows."""
+        return any(layer.window is not None and layer.window < length for layer in self.layers)
+
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return what else an engine has to know, by the names of files."""
         return {}

@@ -20,6 +20,8 @@ from onnxops_decomp.exporting import cache_argument
 __all__ = ["CachedGraph", "Decoder", "reading_last"]
 
 _BATCH, _NEW, _PAST = 2, 3, 5
+# Numbers that differ in their last places are equal but for the order in which they were added up.
+_FEW_PLACES = 64
 
 
 class Decoder(Kind):
@@ -38,6 +40,26 @@ class Decoder(Kind):
             mask = torch.ones_like(token)
             result = self.model(input_ids=token, attention_mask=mask, use_cache=True, return_dict=True)
         return layers_of(self.model, getattr(result, cache_argument(self.model) or "", None))
+
+    def counts_padding(self, length: int) -> bool:
+        """Tell whether padding between the tokens of a text of ``length`` tokens changes what follows."""
+        return super().counts_padding(length) or self._is_moved_by_padding
+
+    @functools.cached_property
+    def _is_moved_by_padding(self) -> bool:
+        """Whether the logits of a token change with padding before it, as by biases that count all that is kept."""
+        (row,) = self.draw((_PAST,))
+        together = torch.from_numpy(row)[None]
+        apart = torch.nn.functional.pad(together[:, :-1], (0, _NEW), value=stop_tokens(self.model)[1])
+        apart = torch.cat([apart, together[:, -1:]], 1)
+        mask = torch.ones_like(apart)
+        mask[:, _PAST - 1 : -1] = 0
+        inputs = {"input_ids": apart, "attention_mask": mask}
+        if "position_ids" in inspect.signature(self.model.forward).parameters:
+            inputs["position_ids"] = mask.cumsum(-1) - 1
+        wanted, found = self.logits({"input_ids": together})[-1], self.logits(inputs)[-1]
+        rounding = _FEW_PLACES * torch.finfo(self.model.dtype).eps * wanted.abs().max()
+        return bool((found - wanted).abs().max() > rounding)
 
     def parts(self, *, last_logits: bool) -> list[Part]:
         """Return the one graph, with an example of a step that follows others."""
