@@ -1,10 +1,12 @@
 """Judge the model classes of installed libraries, each in a process of its own, and write the page about them.
 
     python -m tools.architectures [--library transformers timm torchvision] [--only NAME] [--minutes 30] [--beside 8]
+        [--imported]
 
 What is known already is not run again, but for the verdicts that `--again` names: the results, one JSON line for each
 class, are kept beside this file. Classes come in an order of chance that is always the same, so that a part of them is
-a fair sample. Several runs may go on at once.
+a fair sample. Several runs may go on at once. With `--imported`, what was exported is imported and compared with its
+class, too, and a class that is right is known only if that was done.
 """
 
 from __future__ import annotations
@@ -37,18 +39,18 @@ def _chance(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def _work(library: str, name: str, beside: bool, limit: int, channel: Any) -> None:
+def _work(library: str, name: str, beside: bool, imported: bool, limit: int, channel: Any) -> None:
     logging.disable(logging.CRITICAL)
     # Time of the processor: what else runs on the machine decides nothing.
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
-    channel.send(dataclasses.asdict(judged(library, name, timed=beside, beside=beside)))
+    channel.send(dataclasses.asdict(judged(library, name, timed=beside, beside=beside, imported=imported)))
 
 
-def _in_a_process(library: str, name: str, beside: bool, limit: int) -> dict[str, Any]:
+def _in_a_process(library: str, name: str, beside: bool, imported: bool, limit: int) -> dict[str, Any]:
     """Judge a class in a process that may crash, or not end."""
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe(duplex=False)
-    process = fork.Process(target=_work, args=(library, name, beside, limit, theirs))
+    process = fork.Process(target=_work, args=(library, name, beside, imported, limit, theirs))
     process.start()
     theirs.close()
     failure = Verdict(library, name, "no end", f"not in {limit} s")
@@ -79,6 +81,13 @@ def keep(row: dict[str, Any], path: Path = RESULTS) -> None:
         path.write_text("".join(f"{json.dumps(rows[key])}\n" for key in sorted(rows)))
 
 
+def _is_known(row: dict[str, Any] | None, again: Sequence[str], imported: bool) -> bool:
+    """Tell whether nothing new is to be learnt of a class."""
+    if row is None or row["verdict"] in again:
+        return False
+    return not imported or row["verdict"] not in ("right", "static") or bool(row.get("imported"))
+
+
 def _warm_up(libraries: Sequence[str]) -> None:
     """Load what is loaded on first use: the processes of the classes find it loaded, and their times are without it."""
     batch = {0: "batch"}
@@ -105,6 +114,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=120, help="seconds of the processor for one class")
     help_beside = "time torch.export alone, and judge torch.onnx, for one class in so many"
     parser.add_argument("--beside", type=int, default=8, help=help_beside)
+    parser.add_argument("--imported", action="store_true", help="import what was exported, and compare that, too")
     options = parser.parse_args()
     torch.set_num_threads(1)
     _warm_up(options.library)
@@ -114,13 +124,14 @@ def main() -> None:
         for index, name in enumerate(names):
             if time.monotonic() > end:
                 break
-            before = {row["name"]: row["verdict"] for row in known() if row["library"] == library}.get(name)
-            if before is not None and before not in options.again and not options.only:
+            before = {row["name"]: row for row in known() if row["library"] == library}.get(name)
+            if not options.only and _is_known(before, options.again, options.imported):
                 continue
             beside = bool(options.beside) and index % options.beside == 0
-            row = _in_a_process(library, name, beside, options.limit)
+            row = _in_a_process(library, name, beside, options.imported, options.limit)
             keep(row)
-            print(f"{index + 1}/{len(names)} {name}: {row['verdict']} {row['reason'][:90]}", flush=True)
+            told = [row["verdict"], row["reason"][:90], f"(imported: {row['imported']})" if row["imported"] else ""]
+            print(f"{index + 1}/{len(names)} {name}: {' '.join(filter(None, told))}", flush=True)
     write_page(known())
 
 

@@ -1,4 +1,4 @@
-"""The verdict on one class: both exports, their values at other sizes, and what torch's own exporters make of it."""
+"""The verdict on one class: both exports, their values at other sizes, the way back, and torch.onnx beside them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import onnx_fx_export
+from onnxops_decomp import to_torch
 from tools.architectures.inputs import FORMS, NotBuiltError, inputs_of
 from tools.architectures.small import small_model
 
@@ -40,6 +41,7 @@ class Verdict:
         seconds: What the dynamic export took.
         capture: What torch.export alone took, with the same dimensions.
         torch_onnx: The verdict on torch.onnx, if it was asked for.
+        imported: The verdict on the exported model as a module of torch again, if it was asked for.
     """
 
     library: str
@@ -51,9 +53,10 @@ class Verdict:
     seconds: float | None = None
     capture: float | None = None
     torch_onnx: str | None = None
+    imported: str | None = None
 
 
-def judged(library: str, name: str, *, timed: bool = True, beside: bool = False) -> Verdict:
+def judged(library: str, name: str, *, timed: bool = True, beside: bool = False, imported: bool = False) -> Verdict:
     """Judge a class.
 
     Args:
@@ -61,6 +64,7 @@ def judged(library: str, name: str, *, timed: bool = True, beside: bool = False)
         name: Its name.
         timed: Whether torch.export alone is measured.
         beside: Whether torch.onnx is judged, too.
+        imported: Whether what was exported is imported and compared with the class, too.
     """
     result = Verdict(library, name)
     try:
@@ -77,7 +81,9 @@ def judged(library: str, name: str, *, timed: bool = True, beside: bool = False)
         result.verdict, result.reason = "not built", f"eager fails: {_line(error)}"
         return result
     with _quiet():
-        _judge(result, model, example, dims, expected)
+        program = _judge(result, model, example, dims, expected)
+        if imported and program is not None:
+            result.imported = _imported(program, expected if result.verdict == "right" else expected[:1])
         if timed:
             marked = _marked(dims)
             result.capture = _seconds(lambda: torch.export.export(model, (), dict(example), dynamic_shapes=marked))
@@ -117,7 +123,8 @@ def _judge(
     example: Inputs,
     dims: Mapping[str, Mapping[int, str]],
     expected: list[tuple[Inputs, list[torch.Tensor]]],
-) -> None:
+) -> Any:
+    """Fill in the verdict; return the program that is right, dynamic or static, or None."""
     try:
         start = time.perf_counter()
         program = onnx_fx_export.export(model, kwargs=dict(example), dynamic_shapes=dims, opset_version=_OPSET)
@@ -127,12 +134,27 @@ def _judge(
     else:
         _describe(result, program)
         result.verdict, result.reason = _compared(program, expected)
-    if result.verdict in ("refused", "wrong"):
+        if result.verdict == "right":
+            return program
+    if result.verdict == "refused":
         with contextlib.suppress(Exception):
             program = onnx_fx_export.export(model, kwargs=dict(example), opset_version=_OPSET)
-            if _compared(program, expected[:1])[0] == "right" and result.verdict == "refused":
+            if _compared(program, expected[:1])[0] == "right":
                 _describe(result, program)
                 result.verdict = "static"
+                return program
+    return None
+
+
+def _imported(program: Any, expected: list[tuple[Inputs, list[torch.Tensor]]]) -> str:
+    """Return the verdict on an exported model as a module of torch again."""
+    try:
+        module = to_torch(program.model_proto)
+        names = module.meta["onnx"]["inputs"]
+    except Exception as error:
+        return f"refused: {_line(error)}"
+    verdict, reason = _compared(lambda **inputs: module(*(inputs[name] for name in names)), expected)
+    return f"{verdict}: {reason}" if reason else verdict
 
 
 def _describe(result: Verdict, program: Any) -> None:

@@ -28,8 +28,10 @@ with eager PyTorch at the sizes of the example and at two others, with masks tha
 
 Classes of which no small configuration could be built, or that eager PyTorch does not run on plain inputs, are counted
 and not listed. "Over torch.export" is the time of the export over that of `torch.export.export` alone, in one run.
+"Imported" says whether the exported model, as a module of PyTorch again, agrees with its class at the same sizes.
 
-Written by `python -m tools.architectures`, or `nox -s architectures`, which goes on where it was stopped.
+Written by `python -m tools.architectures --imported`, or `nox -s architectures -- --imported`, which goes on where it
+was stopped.
 """
 
 
@@ -61,23 +63,32 @@ def _section(library: str, rows: Sequence[dict[str, Any]]) -> str:
         lines.append(f"On a sample of {len(beside)}, torch.onnx is right for {theirs}, and this exporter for {ours}.")
     if ratios:
         lines.append(f"The median export takes {statistics.median(ratios):.1f} x the time of torch.export.")
+    back = collections.Counter(_word(row.get("imported")) for row in built if row.get("imported"))
+    if back:
+        lines.append(f"Of {back.total()} that were imported again, {back['right']} agree with their class.")
     lines += [
         "",
-        "| class | verdict | nodes | over torch.export | torch.onnx | reason |",
-        "| --- | --- | --: | --: | --- | --- |",
+        "| class | verdict | imported | nodes | over torch.export | torch.onnx | reason |",
+        "| --- | --- | --- | --: | --: | --- | --- |",
     ]
     for row in sorted(built, key=lambda row: str(row["name"])):
         ratio = _ratio(row)
         cells = [
             row["name"],
             row["verdict"] + (f" ({row['strategy']})" if row["strategy"] not in (None, "non-strict") else ""),
+            _word(row.get("imported")),
             "" if row["nodes"] is None else str(row["nodes"]),
             "" if ratio is None else f"{ratio:.1f}",
-            (row["torch_onnx"] or "").partition(":")[0],
+            _word(row["torch_onnx"]),
             _escaped(row["reason"]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _word(verdict: str | None) -> str:
+    """Return a verdict without its reason."""
+    return (verdict or "").partition(":")[0]
 
 
 def _ratio(row: dict[str, Any]) -> float | None:
