@@ -112,6 +112,12 @@ def test_what_is_undefined_is_left_to_the_runtime(op_type: str, inputs: Any, att
     assert fold(op_type, inputs, attributes) is None
 
 
+def test_a_slice_backwards_begins_at_the_first_element_at_the_earliest() -> None:
+    """The specification limits the start to the elements; ONNX's evaluator does as NumPy, and takes none."""
+    limits = [np.array([value]) for value in (-9, -(2**63), 0, -1)]
+    assert fold("Slice", [np.array([1, 2, 3]), *limits], {}).tolist() == [1]
+
+
 def test_nothing_large_is_made() -> None:
     assert fold("Expand", [np.zeros(1, np.float32), np.array([MAX_FOLDED_SIZE + 1])], {}) is None
     assert fold("Add", [np.zeros(MAX_FOLDED_SIZE + 1), np.zeros(1)], {}) is None

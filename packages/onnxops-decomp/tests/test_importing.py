@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from importable_models import model
+from importable_models import model, wanted
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxops_decomp import ModelImportError, to_torch
@@ -84,6 +84,40 @@ def test_quantization_to_four_bits_takes_the_type_of_the_file_at_every_opset(ops
     made.graph.initializer.append(helper.make_tensor("zero", TensorProto.INT4, [], [-3]))
     got = to_torch(made)(torch.tensor([-80.0, 0.3, 80.0]))
     torch.testing.assert_close(got, torch.tensor([-2.5, 0.5, 5.0]))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("names", [["x", "low"], ["x", "", "high"], ["x", "low", "high"]])
+def test_unsigned_numbers_are_clipped_as_such(names: list[str], dtype: type) -> None:
+    most = np.iinfo(dtype).max
+    x = np.array([0, most // 2, most // 2 + 9, most], dtype)
+    bounds = {"low": np.array(most // 2 + 3, dtype), "high": np.array(most - 1, dtype)}
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    made = model(
+        [helper.make_node("Clip", names, ["y"])], [("x", [4])], [("y", [4])], {n: bounds[n] for n in names[1:] if n},
+        dtype=kind,
+    )  # fmt: skip
+    want = np.clip(x, bounds["low"] if "low" in names else None, bounds["high"] if "high" in names else None)
+    np.testing.assert_array_equal(to_torch(made)(torch.from_numpy(x)).numpy(), want)
+
+
+@pytest.mark.parametrize("start, end, step", [(-100, -200, -1), (-6, -7, -1), (100, -200, -2), (-100, 200, 3)])
+def test_limits_of_a_slice_outside_of_the_tensor_are_moved_to_its_ends(start: int, end: int, step: int) -> None:
+    constants = {"start": np.array([start]), "end": np.array([end]), "axis": np.array([0]), "step": np.array([step])}
+    made = model([helper.make_node("Slice", ["x", *constants], ["y"])], [("x", ["n"])], [("y", ["m"])], constants)
+    for size in (5, 3, 1):
+        x = np.arange(size, dtype=np.float32)
+        (want,) = wanted(made, {"x": x})
+        np.testing.assert_array_equal(to_torch(made)(torch.from_numpy(x)).numpy(), want)
+
+
+def test_a_signal_may_lack_the_last_dimension_as_torch_onnx_writes_it() -> None:
+    constants = {"step": np.array(2), "window": np.array([0.1, 0.9, 0.9, 0.1], np.float32)}
+    node = helper.make_node("STFT", ["x", "step", "window"], ["y"])
+    made = model([node], [("x", [1, "n"])], [("y", [1, "frames", 3, 2])], constants)
+    x = np.random.default_rng(0).standard_normal((1, 11)).astype(np.float32)
+    (want,) = wanted(made, {"x": x})
+    torch.testing.assert_close(to_torch(made)(torch.from_numpy(x)), torch.from_numpy(want))
 
 
 def test_what_is_made_of_sizes_lands_on_the_default_device() -> None:

@@ -11,7 +11,8 @@ from importable_models import wanted
 from onnxops_decomp import to_torch
 
 HEAD = '<ir_version: 8, opset_import: ["": 13]> g '
-COMMON = "<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5}>"
+COMMON = "<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5}"
+COMMON += ", int64[1] minus_two = {-2}, int64[1] minus_nine = {-9}, int64[1] minus_ten = {-10}>"
 SIZES = "s = Shape(x) n = Gather(s, zero) m = Gather(s, one)"
 TABLES = [(2, 6), (4, 7), (9, 3)]
 IMAGES = [(2, 2, 7, 8), (3, 2, 6, 5), (2, 2, 9, 4)]
@@ -26,6 +27,7 @@ NUMBERS = {
     "one of two sizes by either condition": "c = Greater(n, five) d = Less(m, three) f = Or(c, d) y = Where(f, m, n)",
     "the number of a condition": "c = Greater(n, three) d = Cast <to = 7> (c) y = Add(d, two)",
     "the larger size": "y = Max(n, m, three)",
+    "a slice that begins before the first size": "k = Slice(s, minus_nine, minus_ten, zero, minus_two) y = Add(k, two)",
 }
 POOLS = {
     f"{name} {pads}": f"y = {name} <{pads}, strides = [2, 2], kernel_shape = [3, 2]{more}> (x)"

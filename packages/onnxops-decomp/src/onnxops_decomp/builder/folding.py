@@ -51,8 +51,10 @@ def _slice(data: Array, starts: Array, ends: Array, axes: Array | None, steps: A
         step = 1 if steps is None else int(steps[position])
         start, end = int(starts[position]), int(ends[position])
         dim = data.shape[axis]
-        stop = None if step < 0 and end < -dim else end
-        index[axis] = slice(start, stop, step)
+        # Backwards, before the first element counts as the first, for the end as the place before it.
+        index[axis] = (
+            slice(start, end, step) if step > 0 else slice(max(start, -dim), None if end < -dim else end, step)
+        )
     return data[tuple(index)]
 
 

@@ -232,7 +232,10 @@ def gather(data: Numbers, indices: Numbers, axis: int = 0) -> Numbers:
 @on_numbers("Slice")
 def slice_(data: Numbers, starts: Numbers, ends: Numbers, axes: Any = None, steps: Numbers = 1) -> Numbers:
     start, end, step = (value[0] if isinstance(value, list) else value for value in (starts, ends, steps))
-    return data[slice(start, None if step < 0 and end < -len(data) else end, step)]
+    if step > 0:
+        return data[start:end:step]
+    # Before the first number counts as the first, for the end as the place before it.
+    return data[max(start, -len(data)) : None if end < -len(data) else end : step]
 
 
 @on_numbers("Concat")

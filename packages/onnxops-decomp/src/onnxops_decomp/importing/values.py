@@ -94,11 +94,13 @@ def _mapped(function: F, there: Callable[[Tensor], Tensor], back: Callable[[Tens
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        dtype = next((a.dtype for a in args if isinstance(a, Tensor) and a.dtype in _SIGNED), None)
+        given = (*args, *kwargs.values())
+        dtype = next((a.dtype for a in given if isinstance(a, Tensor) and a.dtype in _SIGNED), None)
         if dtype is None:
             return function(*args, **kwargs)
-        mapped = (there(a) if isinstance(a, Tensor) and a.dtype in _SIGNED else a for a in args)
-        return result(function(*mapped, **kwargs), dtype)
+        mapped = [there(a) if isinstance(a, Tensor) and a.dtype in _SIGNED else a for a in given]
+        named = dict(zip(kwargs, mapped[len(args) :], strict=True))
+        return result(function(*mapped[: len(args)], **named), dtype)
 
     return cast(F, wrapper)
 

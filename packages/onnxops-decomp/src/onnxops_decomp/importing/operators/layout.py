@@ -107,6 +107,8 @@ def slice_(
 
 def _backwards(start: int, end: int, step: int, length: int) -> slice:
     """Return the slice of the reversed dimension that a slice with a negative step takes."""
+    # Before the first element counts as the first; -1 is never before it, and asks nothing of a symbolic length.
+    start = start if start >= -1 else max(start, -length)
     start = min(start + length if start < 0 else start, length - 1)
     end = max(end + length if end < 0 else end, -1)
     first = length - 1 - start

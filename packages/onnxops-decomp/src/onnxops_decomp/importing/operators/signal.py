@@ -72,6 +72,19 @@ def dft(input: Tensor, dft_length: int | None = None, axis: int = -2, inverse: i
     return native.dft(input, dft_length, axis, inverse=bool(inverse), onesided=bool(onesided))
 
 
+@onnx_op("STFT", since=17)
+def stft(
+    signal: Tensor,
+    frame_step: int,
+    window: Tensor | None = None,
+    frame_length: int | None = None,
+    onesided: int = 1,
+) -> Tensor:
+    # torch.onnx writes real signals without a last dimension, and ONNX Runtime takes them.
+    signal = signal.unsqueeze(-1) if signal.dim() == 2 else signal
+    return native.stft(signal, frame_step, window, frame_length, onesided=bool(onesided))
+
+
 @onnx_op("FlexAttention", domain="ai.onnx.preview")
 def flex_attention(
     Q: Tensor,
