@@ -215,6 +215,7 @@ def trilu(input: Tensor, k: int = 0, upper: int = 1) -> Tensor:
 
 @onnx_op("DepthToSpace")
 @of_strings
+@of_bits
 def depth_to_space(input: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
     n, c, h, w = input.shape
     depth = c // (blocksize * blocksize)

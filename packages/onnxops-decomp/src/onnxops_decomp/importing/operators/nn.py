@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from onnxops_core.native import layer_normalization as native_layer_normalization
 from onnxops_decomp.importing.registry import onnx_op
-from onnxops_decomp.importing.values import in_float, paired, symmetric
+from onnxops_decomp.importing.values import in_float, paired, symmetric, widened
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED: dict[int, Callable[..., Tensor]] = {
@@ -25,11 +25,13 @@ _MAX_POOL: dict[int, Callable[..., Any]] = {
     2: functional.max_pool2d,
     3: functional.max_pool3d,
 }
-_AVG_POOL: dict[int, Callable[..., Tensor]] = {
-    1: functional.avg_pool1d,
-    2: functional.avg_pool2d,
-    3: functional.avg_pool3d,
-}
+
+
+def _avg_pool3d(X: Tensor, *args: Any) -> Tensor:
+    return functional.avg_pool3d(in_float(X), *args).to(X.dtype)  # the CPU has no kernel for halves
+
+
+_AVG_POOL: dict[int, Callable[..., Tensor]] = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: _avg_pool3d}
 
 
 def same_pads(
@@ -411,6 +413,7 @@ def dropout_at_inference(data: Tensor, ratio: float = 0.5, num_outputs: int = 1)
 
 
 @onnx_op("Col2Im")
+@widened
 def col2im(
     input: Tensor,
     image_shape: list[int],

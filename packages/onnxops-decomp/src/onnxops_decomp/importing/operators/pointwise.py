@@ -286,7 +286,7 @@ def leaky_relu(X: Tensor, alpha: float = 0.01) -> Tensor:
 
 @onnx_op("PRelu", since=7)
 def prelu(X: Tensor, slope: Tensor) -> Tensor:
-    return torch.where(X < 0, X * slope, X)
+    return X if not X.dtype.is_signed else torch.where(X < 0, X * slope, X)
 
 
 @onnx_op("PRelu")

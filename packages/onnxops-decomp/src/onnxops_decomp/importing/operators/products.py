@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from onnxops_decomp.importing.registry import onnx_op
-from onnxops_decomp.importing.values import widened
+from onnxops_decomp.importing.values import in_float, widened
 
 
 @onnx_op("MatMul")
@@ -27,13 +27,21 @@ def gemm(
 ) -> Tensor:
     left, right = A.t() if transA else A, B.t() if transB else B
     if not A.is_floating_point():
-        product = widened(torch.matmul)(left, right)
-        product = product if alpha == 1 else (product * alpha).to(A.dtype)
-        return product if C is None else product + (C if beta == 1 else (C * beta).to(A.dtype))
+        return _integer_gemm(left, right, C, alpha, beta)
     if C is not None:
         return torch.addmm(C, left, right, beta=beta, alpha=alpha)
     product = torch.mm(left, right)
     return product if alpha == 1 else product * alpha
+
+
+@widened
+def _integer_gemm(left: Tensor, right: Tensor, C: Tensor | None, alpha: float, beta: float) -> Tensor:
+    product = torch.matmul(left, right)
+    if alpha == beta == 1:
+        return product if C is None else product + C
+    total = product.double() * alpha
+    total = total if C is None else total + C.double() * beta
+    return total.to(left.dtype)
 
 
 @onnx_op("Gemm")
@@ -51,14 +59,16 @@ def gemm_below_opset_7(
 
 
 @onnx_op("Einsum")
+@widened
 def einsum(*Inputs: Tensor, equation: str) -> Tensor:
-    return torch.einsum(equation.replace(" ", ""), *Inputs)
+    # A sum of integers alone is wider in torch.
+    return torch.einsum(equation.replace(" ", ""), *Inputs).to(Inputs[0].dtype)
 
 
 @onnx_op("Det")
 def det(X: Tensor) -> Tensor:
-    result: Tensor = torch.linalg.det(X)
-    return result
+    result: Tensor = torch.linalg.det(in_float(X))
+    return result.to(X.dtype)
 
 
 @onnx_op("MatMulInteger")
