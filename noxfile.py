@@ -193,7 +193,10 @@ def wide(session: nox.Session, package: str) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("package", ["onnx-fx-export", "onnx-ts-legacy"])
 def round_trips(session: nox.Session, package: str) -> None:
-    """Import every model that the tests of an exporter run, and compare it in PyTorch with ONNX Runtime."""
+    """Import every model that the tests of an exporter run, and compare it in PyTorch with ONNX Runtime.
+
+    `-- --round-trips 3/8` does the third of eight parts alone.
+    """
     arguments = (f"packages/{package}/tests", "-m", "not wide", "--round-trips", "all", *session.posargs)
     pytest(session, torch_env(session), *arguments, parallel=True)
 

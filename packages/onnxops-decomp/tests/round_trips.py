@@ -1,12 +1,14 @@
 """A pytest plugin: what the exporters' tests run in ONNX Runtime is imported, and has to give the same in PyTorch.
 
-By default a spread of the tests is watched, `--round-trips all` watches every one. A model that holds operators of the
-user's own is left out, as is one that is fed other weights than its own. With `--keep-models FOLDER` the watched tests
-alone run, and the models that they run are written to the folder.
+By default a spread of the tests is watched, `--round-trips all` watches every one, and `--round-trips 3/8` runs the
+third of eight parts of them alone, so that the whole can be done bit by bit. A model that holds operators of the user's
+own is left out, as is one that is fed other weights than its own. With `--keep-models FOLDER` the watched tests alone
+run, and the models that they run are written to the folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import hashlib
 import os
@@ -226,24 +228,35 @@ def _install() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--round-trips",
-        choices=["some", "all", "none"],
+        metavar="some|all|none|K/N",
+        type=_chosen,
         default="some",
-        help="import the models that these of the exporters' tests run, and compare: some (default), all, or none",
+        help="import the models that these of the exporters' tests run, and compare: some (default), all, none, or one "
+        "of N parts of all, without the other tests",
     )
 
     parser.addoption("--keep-models", metavar="FOLDER", help="run watched tests alone, and write their models there")
 
 
+def _chosen(text: str) -> str:
+    part, _, parts = text.partition("/")
+    if text not in ("some", "all", "none") and not (part.isdigit() and parts.isdigit() and 0 < int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of some, all, none, 1/8 to 8/8 and the like")
+    return text
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--keep-models"):
-        items[:] = [item for item in items if is_watched(item.nodeid, config.getoption("--round-trips"))]
+    chosen = config.getoption("--round-trips")
+    if config.getoption("--keep-models") or "/" in chosen:
+        items[:] = [item for item in items if is_watched(item.nodeid, chosen)]
 
 
 def is_watched(nodeid: str, chosen: str) -> bool:
     """Tell whether the models of a test are imported."""
     if chosen == "none" or not nodeid.startswith(WATCHED):
         return False
-    return chosen == "all" or zlib.crc32(nodeid.encode()) % SPREAD == 0
+    part, _, parts = f"1/{SPREAD}".partition("/") if chosen == "some" else chosen.partition("/")
+    return chosen == "all" or zlib.crc32(nodeid.encode()) % int(parts) == int(part) - 1
 
 
 @pytest.hookimpl(wrapper=True)

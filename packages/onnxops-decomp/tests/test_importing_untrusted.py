@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from pathlib import Path
@@ -86,6 +87,25 @@ def test_names_that_are_code_are_names() -> None:
     graph = helper.make_graph([node], "graph", infos[:1], infos[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     assert to_torch(model)(torch.ones(2)).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("name", ["graph", "_code", "meta", "recompile", "graph.w", "forward", "__dict__", "self", "."])
+def test_weights_may_have_the_name_of_anything_in_a_module(name: str) -> None:
+    weight = numpy_helper.from_array(torch.full((1,), 2.0).numpy(), name)
+    module = to_torch(with_node(helper.make_node("Mul", ["x", name], ["y"]), w=weight))
+    for each in (module, pickle.loads(pickle.dumps(module))):
+        assert each(torch.ones(2)).tolist() == [2, 2]
+        assert each.graph is not each.code
+
+
+@pytest.mark.parametrize("name", ["a.b", "x.y", "graph", "forward", "", "."])
+def test_bodies_may_have_any_name(name: str) -> None:
+    made = helper.make_node("Neg", ["x"], ["made"])
+    output = helper.make_tensor_value_info("made", TensorProto.FLOAT, [2])
+    body = helper.make_graph([made], name, [], [output])
+    model = with_node(helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body))
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    assert to_torch(model)(torch.ones(2), torch.tensor(True)).tolist() == [-1, -1]
 
 
 def test_an_absurd_size_is_not_made_at_the_import() -> None:

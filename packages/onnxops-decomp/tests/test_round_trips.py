@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -75,3 +77,16 @@ def test_the_tests_of_the_exporters_are_watched(nodeid: str, chosen: str, watche
 def test_a_spread_is_watched_by_default() -> None:
     tests = [f"packages/onnx-ts-legacy/tests/test_a.py::test_{number}" for number in range(1000)]
     assert 5 < sum(round_trips.is_watched(nodeid, "some") for nodeid in tests) < 60
+
+
+def test_each_test_is_in_one_of_the_parts() -> None:
+    tests = [f"packages/onnx-ts-legacy/tests/test_a.py::test_{number}" for number in range(100)]
+    watched = [[round_trips.is_watched(nodeid, f"{part}/4") for part in (1, 2, 3, 4)] for nodeid in tests]
+    assert [sum(each) for each in watched] == [1] * 100
+    assert all(any(each) for each in zip(*watched, strict=True))
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "1/", "/4", "most", "1/4/2"])
+def test_a_part_that_there_is_not_is_an_error(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        round_trips._chosen(text)

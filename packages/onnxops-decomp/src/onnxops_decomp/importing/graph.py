@@ -18,6 +18,7 @@ from onnxops_decomp.importing.errors import ModelImportError
 from onnxops_decomp.importing.foreign import foreign_spec
 from onnxops_decomp.importing.functions import check_size, without_inputs
 from onnxops_decomp.importing.module import ImportedModule
+from onnxops_decomp.importing.places import free_place
 from onnxops_decomp.importing.registry import Implementation, Kind, implementation, number_function
 from onnxops_decomp.importing.sizes import numbers_rank
 from onnxops_decomp.importing.tensors import FileMaps, to_value
@@ -168,13 +169,7 @@ class GraphImport:
 
     def _stored(self, known: Known) -> fx.Node:
         """Enter a constant into the module, under its name in the file, and return the node that reads it."""
-        path = self._free_path(known.name or "constant")
-        holder = self.owner
-        *folders, last = path.split(".")
-        for folder in folders:
-            if not hasattr(holder, folder):
-                holder.add_module(folder, torch.nn.Module())
-            holder = getattr(holder, folder)
+        path, holder, last = free_place(self.owner, known.name or "constant")
         value = known.constant
         if not isinstance(value, torch.Tensor):
             setattr(holder, last, value)
@@ -184,26 +179,6 @@ class GraphImport:
             holder.register_buffer(last, value)
         with self.graph.inserting_after(self._last_input()):
             return self.graph.create_node("get_attr", path)
-
-    def _free_path(self, name: str) -> str:
-        parts = [identifier(part) for part in name.split(".") if part] or ["constant"]
-        if len(parts) > 16 or not self._fits(parts):
-            parts = [identifier(name)]
-        base, count = parts[-1], 0
-        while not self._fits(parts):
-            count += 1
-            parts[-1] = f"{base}_{count}"
-        return ".".join(parts)
-
-    def _fits(self, parts: list[str]) -> bool:
-        holder: Any = self.owner
-        for part in parts[:-1]:
-            if not hasattr(holder, part):
-                return True
-            holder = getattr(holder, part)
-            if type(holder) is not torch.nn.Module:
-                return False
-        return not hasattr(holder, parts[-1])
 
     # Graphs
 
@@ -494,16 +469,15 @@ class GraphImport:
             child.values[value].dtype = dtype
         child.nodes(graph)
         child.graph.output(tuple(child.outputs(graph.outputs)))
-        name = self._free_path(graph.name or "body")
-        holder, _, last = name.rpartition(".")
-        self.owner.get_submodule(holder).add_module(last, ImportedModule(module, child.graph))
+        path, holder, last = free_place(self.owner, graph.name or "body")
+        holder.add_module(last, ImportedModule(module, child.graph))
         read = [self.argument_of(value) for value in child.captured]
         kinds = [(_dtype(child.find(value).dtype or 1), _sizes(value)) for value in graph.outputs]
         self.bodies[graph] = [child.find(value).dtype for value in graph.outputs]
         going = child.find(_renamed(graph.outputs[0])) if graph.outputs else None
         passed = child.values[graph.inputs[1]] if len(graph.inputs) > 1 else None
         steady = going is not None and (going is passed or _is_true(going))
-        return self.graph.create_node("get_attr", name), read, kinds, steady
+        return self.graph.create_node("get_attr", path), read, kinds, steady
 
     def argument_of(self, value: ir.Value) -> Any:
         """Return the node of a value: Python numbers as they are, anything else as a tensor."""

@@ -14,7 +14,7 @@ from onnxops_decomp.importing.registry import onnx_op
 
 @onnx_op("StringConcat")
 def string_concat(X: Any, Y: Any) -> Any:
-    return np.char.add(np.asarray(X, str), np.asarray(Y, str)).astype(object)
+    return np.asarray(np.asarray(X, object) + np.asarray(Y, object), object)
 
 
 @onnx_op("StringSplit")
