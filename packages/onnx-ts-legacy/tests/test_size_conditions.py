@@ -363,6 +363,25 @@ def test_a_size_that_was_rounded_down_before_need_be_no_multiple() -> None:
         torch.testing.assert_close(program(x)[0], pooled(x))
 
 
+OPEN: dict[str, Callable[[T], T]] = {
+    "quotient and remainder": lambda x: x * divmod(x.size(0), 4)[0] + divmod(x.size(0) * 3, 4)[1],
+    "divided by a size": lambda x: x * divmod(17, x.size(0))[0] + divmod(17.5, x.size(0))[1],
+    "rounded": lambda x: x.new_ones(round(x.size(0) / 3)) * round(x.size(0) / 2),
+    "padded to a multiple": lambda x: torch.nn.functional.pad(x, (0, 0, 0, 4 - divmod(x.size(0), 4)[1])),
+}
+
+
+@pytest.mark.parametrize("package", ["onnx_ts_legacy", "onnx_fx_export"])
+@pytest.mark.parametrize("case", OPEN)
+def test_python_functions_of_sizes_hold_for_every_size(case: str, package: str) -> None:
+    function = OPEN[case]
+    program = pytest.importorskip(package).export(function, (torch.randn(6, 2),), dynamic_shapes=({0: "n"},))
+    for rows in (2, 3, 5, 7, 8, 15, 17):
+        x = torch.randn(rows, 2)
+        result = program(x)
+        torch.testing.assert_close(result if isinstance(result, torch.Tensor) else result[0], function(x))
+
+
 # The model, rows of the example, the condition, and rows that break it.
 CHECKED: dict[str, tuple[Callable[[T], T], int, str, int]] = {
     "branch": (lambda x: x * 2 if x.size(0) > 3 else x, 5, "n >= 4", 2),

@@ -1,6 +1,7 @@
-"""``min`` and ``max`` of numbers made of sizes, which stay open where Python's would choose one for the example.
+"""``min``, ``max`` and ``divmod`` of numbers made of sizes, which stay open where Python's would not.
 
-torch.export keeps those of two sizes open by itself, but not those of more sizes, or of quotients of sizes.
+torch.export keeps the least and the greatest of two sizes open by itself, but not those of more sizes, or of quotients
+of sizes; what it has for a size knows no ``divmod``.
 """
 
 from __future__ import annotations
@@ -22,10 +23,17 @@ _NUMBERS = ((int, torch.SymInt), (float, torch.SymFloat))
 
 @contextlib.contextmanager
 def open_extremes() -> Iterator[None]:
-    """Let the smallest and the largest one of symbolic numbers be symbolic in the body."""
+    """Let the smallest and the largest one of symbolic numbers be symbolic in the body, and what ``divmod`` gives."""
     functions = {"min": torch.sym_min, "max": torch.sym_max}
-    with replaced([(builtins, name, _open(name, symbolic)) for name, symbolic in functions.items()]):
+    extremes = [(builtins, name, _open(name, symbolic)) for name, symbolic in functions.items()]
+    with replaced([*extremes, (builtins, "divmod", _divmod)]):
         yield
+
+
+def _divmod(left: Any, right: Any, /) -> Any:
+    if any(isinstance(number, torch.SymInt | torch.SymFloat) for number in (left, right)):
+        return left // right, left % right
+    return original(builtins, "divmod")(left, right)
 
 
 def _open(name: str, symbolic: Callable[[Any, Any], Any]) -> Callable[..., Any]:

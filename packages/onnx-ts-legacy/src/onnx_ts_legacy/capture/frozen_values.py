@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
 from onnx_ts_legacy.capture.expanded_numbers import expanding_functions, is_integer
-from onnx_ts_legacy.capture.number_classes import isinstance_of_numbers
+from onnx_ts_legacy.capture.number_classes import functions_of_numbers, isinstance_of_numbers
 from onnx_ts_legacy.capture.size_decisions import SizeDecision, sizes_behind
 from onnx_ts_legacy.capture.watched_calls import WatchedCalls
 from onnx_ts_legacy.capture.watched_threads import watched_threads
@@ -441,6 +441,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
         ),
         *((builtins, name, _asking(original(builtins, name), FrozenValues.compare)) for name in ("max", "min")),
         (builtins, "isinstance", isinstance_of_numbers(_is_traced)),
+        *functions_of_numbers(),
         *expanding_functions(),
     )
 

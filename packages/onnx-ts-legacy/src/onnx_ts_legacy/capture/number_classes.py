@@ -1,4 +1,5 @@
-"""Sizes are Python numbers where the code of a traced model asks for their class, as they are in eager PyTorch.
+"""Sizes are Python numbers to the code of a traced model, as they are in eager PyTorch: by their class, and to Python's
+functions of numbers.
 
 In a trace a size is a tensor, so that ``isinstance(x.shape[0], int)`` would be false and ``torch.is_tensor`` true. What
 ``type()`` returns cannot be replaced; where the code asks for that, the trace is compared with the model.
@@ -6,11 +7,12 @@ In a trace a size is a tensor, so that ``isinstance(x.shape[0], int)`` would be 
 
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -21,7 +23,7 @@ from onnx_ts_legacy.graph.parts import is_number_of_trace
 from onnx_ts_legacy.graph.sources import is_library
 from onnxops_core.exporting import original
 
-__all__ = ["isinstance_of_numbers", "kind_of_number"]
+__all__ = ["functions_of_numbers", "isinstance_of_numbers", "kind_of_number"]
 
 _STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _NUMPY = f"{os.sep}numpy{os.sep}"
@@ -34,7 +36,7 @@ def isinstance_of_numbers(is_traced: Callable[[], bool]) -> Callable[[Any, Any],
     Args:
         is_traced: Tells whether this thread records a trace of it.
     """
-    usual = original(sys.modules["builtins"], "isinstance")
+    usual = original(builtins, "isinstance")
 
     @functools.wraps(usual)
     def function(value: Any, kinds: Any, /) -> bool:
@@ -42,6 +44,28 @@ def isinstance_of_numbers(is_traced: Callable[[], bool]) -> Callable[[Any, Any],
             number = _number_like(value)
             return bool(usual(value if number is None else number, kinds))
         return bool(usual(value, kinds))
+
+    return function
+
+
+def functions_of_numbers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Yield the replacements of Python's functions that a tensor of a trace, which a size is there, does not know."""
+    for name, (count, recorded) in _FUNCTIONS.items():
+        yield builtins, name, _recorded(original(builtins, name), count, recorded)
+
+
+# With the number of the arguments.
+_FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "divmod": (2, lambda left, right: (left // right, left % right)),
+    "round": (1, lambda number: number.round().to(torch.int64)),
+}
+
+
+def _recorded(usual: Callable[..., Any], count: int, recorded: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(usual)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        is_open = len(args) == count and not kwargs and any(kind_of_number(arg) is not None for arg in args)
+        return (recorded if is_open else usual)(*args, **kwargs)
 
     return function
 
