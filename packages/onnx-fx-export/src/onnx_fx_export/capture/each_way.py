@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -30,8 +31,8 @@ def compare_each_way(recorded: Recorded, run: Run) -> None:
     Raises:
         CaptureError: If they differ.
     """
-    graphs = [each.graph for each in recorded.program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
-    marks = [mark for graph in graphs for mark in graph.find_nodes(op="call_function", target=way_mark())]
+    modules = [each for each in recorded.program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
+    marks = [mark for each in modules for mark in each.graph.find_nodes(op="call_function", target=way_mark())]
     if not marks:
         return
     places = {str(mark.args[1]) for mark in marks}
@@ -50,8 +51,8 @@ def compare_each_way(recorded: Recorded, run: Run) -> None:
         _warn(left)
     for mark in marks:
         mark.graph.erase_node(mark)
-    for graph in graphs:
-        graph.owning_module.recompile()
+    for each in modules:
+        each.recompile()
 
 
 def _numbered(passed: list[tuple[str, bool]]) -> Iterator[_Way]:
@@ -131,7 +132,7 @@ def _inputs(bounds: list[float]) -> Iterator[Callable[[torch.Tensor], torch.Tens
     for bound, change in itertools.product(bounds, (1, -1, 0)):
         yield _Values(_constant(bound + change), _constant(int(bound) + change), None)
     for seed, scale in itertools.product(range(1, 5), (1.0, 3.0)):
-        yield _Values(lambda x, scale=scale: x * scale, _same, None, seed)
+        yield _Values(functools.partial(torch.mul, scale), _same, None, seed)
 
 
 def _constant(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -159,7 +160,8 @@ def _bounds(marks: list[torch.fx.Node]) -> list[float]:
         for node in itertools.islice(_growing(searched), _SEARCHED):
             name = str(node.target).split(".")
             if len(name) > 1 and name[1] in _COMPARISONS:
-                found |= {float(each): None for each in node.args if type(each) in (int, float) and each not in (0, 1)}
+                numbers = [each for each in node.args if isinstance(each, int | float) and each not in (0, 1)]
+                found |= dict.fromkeys(map(float, numbers))
     return [*found][:_MOST_BOUNDS]
 
 

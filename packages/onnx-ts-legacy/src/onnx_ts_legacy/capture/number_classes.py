@@ -1,5 +1,4 @@
-"""Sizes are Python numbers to the code of a traced model, as they are in eager PyTorch: by their class, and to Python's
-functions of numbers.
+"""Sizes are Python numbers to the code of a traced model: by their class, and to Python's functions of numbers.
 
 In a trace a size is a tensor, so that ``isinstance(x.shape[0], int)`` would be false and ``torch.is_tensor`` true. What
 ``type()`` returns cannot be replaced; where the code asks for that, the trace is compared with the model.
