@@ -113,6 +113,21 @@ def _never(attempts: Attempts) -> str:
     return ""
 
 
+def _uncompared(attempts: Attempts) -> str:
+    if attempts.request.trial_runs and attempts.has_data and not attempts.request.has_dynamic_numbers:
+        return ""
+    return "its result would not be compared with the model, which needs trial runs, weights and no dynamic numbers"
+
+
+def _refused_state(attempts: Attempts) -> str:
+    failure = attempts.failures.get(NON_STRICT.name)
+    return "the state of the model is refused" if isinstance(failure, MutationError) else ""
+
+
+def _lost_calls(attempts: Attempts) -> str:
+    return "the symbolic method of an autograd.Function would be lost" if attempts.calls else ""
+
+
 def _not_comparable(attempts: Attempts) -> str:
     """Require that what is captured can be compared with the model at other sizes."""
     if not any(attempts.request.specs):
@@ -121,9 +136,7 @@ def _not_comparable(attempts: Attempts) -> str:
         return "its result would not be compared with the model, which needs trial runs and weights"
     if attempts.request.has_dynamic_numbers:
         return "a number is dynamic"
-    if isinstance(attempts.failures.get(NON_STRICT.name), MutationError):
-        return "the state of the model is refused"
-    return ""
+    return _refused_state(attempts)
 
 
 def _no_scans(attempts: Attempts) -> str:
@@ -154,43 +167,31 @@ def _not_measured(attempts: Attempts) -> str:
 def _no_loops(attempts: Attempts) -> str:
     """Require that data left something open, and that the result can be compared with the model."""
     failure = attempts.failures.get(NON_STRICT.name)
-    if not attempts.request.trial_runs or not attempts.has_data or attempts.request.has_dynamic_numbers:
-        return "its result would not be compared with the model, which needs trial runs, weights and no dynamic numbers"
-    return "" if failure is None or undecided_condition(failure) is not None else "no loop was left open by data"
+    is_open = failure is None or undecided_condition(failure) is not None
+    return _uncompared(attempts) or ("" if is_open else "no loop was left open by data")
 
 
 def _not_both_ways(attempts: Attempts) -> str:
     """Require that data left a condition open, and that the result can be compared with the model."""
     failure = attempts.failures.get(NON_STRICT.name)
-    if attempts.calls:
-        return "the symbolic method of an autograd.Function would be lost"
-    if not attempts.request.trial_runs or not attempts.has_data or attempts.request.has_dynamic_numbers:
-        return "its result would not be compared with the model, which needs trial runs, weights and no dynamic numbers"
-    return "" if failure is None or undecided_condition(failure) is not None else "no condition was left open by data"
+    is_open = failure is None or undecided_condition(failure) is not None
+    lost = _lost_calls(attempts) or _uncompared(attempts)
+    return lost or ("" if is_open else "no condition was left open by data")
 
 
 def _not_open(attempts: Attempts) -> str:
     """Require that the code of the model fixes a size, or asks for what data decides, and that it can be compared."""
     failure = attempts.failures.get(NON_STRICT.name)
-    if not attempts.request.trial_runs or not attempts.has_data or attempts.request.has_dynamic_numbers:
-        return "its result would not be compared with the model, which needs trial runs, weights and no dynamic numbers"
-    if isinstance(failure, MutationError):
-        return "the state of the model is refused"
     fixed = isinstance(failure, DynamicShapeError) or (failure is not None and is_dimension_error(failure))
     open_to_data = failure is not None and undecided_condition(failure) is not None
-    return "" if failure is None or fixed or open_to_data else "no size was fixed or left open by data"
+    refused = _uncompared(attempts) or _refused_state(attempts)
+    return refused or ("" if failure is None or fixed or open_to_data else "no size was fixed or left open by data")
 
 
 def _no_transforms(attempts: Attempts) -> str:
     """Require transforms of functions in the code of a model that failed, and that it can be compared."""
-    failure = attempts.failures.get(NON_STRICT.name)
-    if attempts.calls:
-        return "the symbolic method of an autograd.Function would be lost"
-    if not attempts.request.trial_runs or not attempts.has_data or attempts.request.has_dynamic_numbers:
-        return "its result would not be compared with the model, which needs trial runs, weights and no dynamic numbers"
-    if isinstance(failure, MutationError):
-        return "the state of the model is refused"
-    return "" if has_transforms(attempts.request.model) else "the model calls no function of torch.func"
+    refused = _lost_calls(attempts) or _uncompared(attempts) or _refused_state(attempts)
+    return refused or ("" if has_transforms(attempts.request.model) else "the model calls no function of torch.func")
 
 
 def _not_for_dynamo(attempts: Attempts) -> str:
