@@ -38,6 +38,8 @@ CASES: dict[str, tuple[Callable[..., Any], Inputs, Any]] = {
         lambda n, m: (torch.randn(n, m), torch.randint(n * m, (m,))),
         (BOTH, {0: "m"}),
     ),
+    "tensor_split": (lambda x: torch.tensor_split(x, 3), matrix, (BOTH,)),
+    "tensor_split of columns": (lambda x: x.tensor_split(sections=2, dim=-1), matrix, (BOTH,)),
     "multi_dot": (
         lambda *x: torch.linalg.multi_dot(x),
         lambda n, m: (torch.randn(n, 3), torch.randn(3, m), torch.randn(m)),

@@ -333,3 +333,57 @@ def assign_data(x):
 def test_assigned_data_is_refused_with_the_line() -> None:
     with pytest.raises(CaptureError, match=r"assigned \(at .*test_mutation\.py:\d+\).*copy_"):
         export(FunctionModule(assign_data), (torch.randn(3),))
+
+
+# Index, and the shape of what is written; None for a number.
+WRITTEN_AT: dict[str, tuple[Any, tuple[int, ...] | None]] = {
+    "row": (lambda i: i[0], (1, 4)),
+    "column": (lambda i: (slice(None), i[1]), None),
+    "element": (lambda i: (i[0], i[1], i[0]), None),
+    "behind an ellipsis": (lambda i: (..., i[1]), (1, 1)),
+    "around an ellipsis": (lambda i: (i[0], ..., i[1]), (1,)),
+    "beside numbers": (lambda i: (1, i[1], slice(1, None)), (3,)),
+    "beside a slice": (lambda i: (slice(None, -1), slice(1, None), i[1]), None),
+    "beside a new axis": (lambda i: (None, slice(None), i[0]), (1, 1, 1, 4)),
+    "computed": (lambda i: (slice(None), (i[0] + 7) % i.shape[0]), None),
+}
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("case", WRITTEN_AT)
+def test_places_that_tensors_choose_are_written(case: str, added: bool) -> None:
+    index, shape = WRITTEN_AT[case]
+
+    class Model(torch.nn.Module):
+        def forward(self, x, i):
+            y, place = x.clone(), index(i)
+            written = 2 if shape is None else torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+            if added:
+                y[place] += 3
+            else:
+                y[place] = written
+            return y
+
+    dims = ({0: "rows", 1: "columns"}, {0: "places"})
+    program = export(Model(), (torch.randn(5, 6, 4), torch.tensor([1, 3])), dynamic_shapes=dims)
+    for rows, columns, places in ((5, 6, [1, 3]), (3, 7, [2, -1, 0]), (4, 4, [-4, 2])):
+        inputs = torch.randn(rows, columns, 4), torch.tensor(places)
+        torch.testing.assert_close(program(*inputs), Model()(*inputs))
+
+
+def test_a_cache_is_written_at_the_place_that_is_given() -> None:
+    class Cache(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("keys", torch.zeros(2, 8, 3))
+
+        def forward(self, key, position):
+            self.keys[:, position] = key
+            return self.keys.sum(1)
+
+    program, model = export(Cache(), (torch.randn(2, 3), torch.tensor(0)), state="io"), Cache()
+    state = {}
+    for position in (0, 3, 5, 3):
+        inputs = {"key": torch.randn(2, 3), "position": torch.tensor(position)}
+        result, state["keys"] = program.run({**{k: v.numpy() for k, v in inputs.items()}, **state}).values()
+        torch.testing.assert_close(torch.as_tensor(result), model(**inputs))

@@ -364,6 +364,16 @@ def test_sizes_that_only_torch_leaves_out_are_left_in(length: object) -> None:
         torch.testing.assert_close(program(ids), model(ids))
 
 
+def test_two_sizes_that_make_one_together_are_left_in() -> None:
+    def frames(x: torch.Tensor) -> torch.Tensor:
+        return x.unfold(1, 4, 2).mean(-1)
+
+    program = export(FunctionModule(frames), (torch.randn(2, 11),), dynamic_shapes=[{0: "batch", 1: "time"}])
+    for sizes in ((1, 4), (2, 4), (1, 11), (3, 7)):
+        x = torch.randn(sizes)
+        torch.testing.assert_close(program(x), frames(x))
+
+
 def test_a_size_at_which_the_model_does_something_else_is_refused() -> None:
     model, x = OneApart(), torch.randn(2, 6)
     program = export(model, (x,), dynamic_shapes=({1: "s"},))

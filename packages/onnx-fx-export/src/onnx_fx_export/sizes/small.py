@@ -160,6 +160,8 @@ def _right_for_one(
         # One dimension by itself, or a few together.
         near = [[(symbols, n)] for symbols in own for n in range(1, _MOST_NEAR)]
         if 1 < len(own) <= _MOST_TOGETHER:
+            for longest, n in itertools.product(own, range(2, _MOST_NEAR)):
+                near.append([(symbols, n if symbols is longest else 1) for symbols in own])
             near += [[*zip(own, small, strict=True)] for small in itertools.product((1, 2, 3), repeat=len(own))]
         for chosen in near:
             point = {**sizes.hints, **{symbol: n for symbols, n in chosen for symbol in symbols}}

@@ -6,6 +6,7 @@ They stand in for the functions while a model with dynamic sizes is captured, an
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -38,6 +39,18 @@ def _take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int | None 
     sizes = list(torch.broadcast_shapes(*shapes))
     wide = [x.expand(*sizes[:dim], x.shape[dim], *sizes[dim + 1 :]) for x in (input, indices)]
     return wide[0].gather(dim, wide[1])
+
+
+def _tensor_split(
+    input: torch.Tensor, indices_or_sections: Any = None, dim: int = 0, *, sections: int | None = None, **others: Any
+) -> tuple[torch.Tensor, ...]:
+    """Cut a dimension into parts of about one size, the first of them the longer ones; see ``torch.tensor_split``."""
+    count = indices_or_sections if sections is None else sections
+    if not isinstance(count, int) or not isinstance(input.shape[dim], torch.SymInt):
+        return torch.tensor_split(input, count, dim, **others)
+    length, longer = input.shape[dim] // count, input.shape[dim] % count
+    starts = [part * length + torch.sym_min(longer, part) for part in range(count + 1)]
+    return tuple(input.narrow(dim, start, end - start) for start, end in itertools.pairwise(starts))
 
 
 def _multi_dot(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -204,6 +217,8 @@ DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
     torch.kron: _kron,
     torch.take_along_dim: _take_along_dim,
     torch.Tensor.take_along_dim: _take_along_dim,
+    torch.tensor_split: _tensor_split,
+    torch.Tensor.tensor_split: _tensor_split,
     torch.linalg.multi_dot: _multi_dot,
     torch.chain_matmul: _chain_matmul,
     torch.nn.functional.bilinear: _bilinear,

@@ -397,6 +397,40 @@ def _tensors_of_index(index: Any) -> list[torch.Tensor | None] | None:
     return [None if found else part for part, found in zip(parts, whole, strict=True)]
 
 
+def _is_written_at(self: torch.Tensor, index: Any, value: Any) -> bool:
+    """Write ``self[index] = value`` if tensors of one number choose places; tell whether that was done.
+
+    What such a tensor chooses would be read as a number, of which nothing is known without data.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    if not any(map(_is_place, parts)) or not all(_is_place(part) or _is_basic(part) for part in parts):
+        return False
+    view = self[tuple(slice(None) if _is_place(part) else part for part in parts)]
+    kept = [part for part in parts if not isinstance(part, _NUMBERS)]
+    if Ellipsis in (around := [None if _is_place(part) else part for part in kept]):
+        middle = around.index(Ellipsis)
+        kept[middle : middle + 1] = [None] * (view.dim() - len(kept) + 1)
+    places = [part if _is_place(part) else None for part in kept]
+    written = value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=self.dtype, device=self.device)
+    rank = view.dim() - sum(place is not None for place in places)
+    while written.dim() > rank and written.shape[0] == 1:
+        written = written[0]
+    torch.ops.aten.index_put_.default(view, places, written.to(self.dtype))
+    return True
+
+
+_NUMBERS = (int, torch.SymInt)
+_PLACES = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def _is_place(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.dim() == 0 and part.dtype in _PLACES
+
+
+def _is_basic(part: Any) -> bool:
+    return part is None or part is Ellipsis or (isinstance(part, slice | int | torch.SymInt) and type(part) is not bool)
+
+
 # Functions that take masks of dtype uint8 for booleans, and where; without data torch refuses such masks.
 _MASKED = {torch.Tensor.__getitem__: 1, torch.where: 0, torch.Tensor.where: 1}
 
@@ -440,6 +474,8 @@ class WholeCalls(TorchFunctionMode):
             return DYNAMIC_DEFINITIONS[func](*args, **kwargs)
         if (sized := defined_for_sizes(func, args, kwargs, _is_symbol)) is not None:
             return sized
+        if func is torch.Tensor.__setitem__ and _is_written_at(*args):
+            return None
         if func is torch.Tensor.__getitem__ and (batch := packed_batch(*args)) is not None:
             return batch
         if func is torch.Tensor.__getitem__ and (indices := _tensors_of_index(args[1])) is not None:
