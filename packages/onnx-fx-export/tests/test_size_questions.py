@@ -364,6 +364,30 @@ def test_sizes_that_only_torch_leaves_out_are_left_in(length: object) -> None:
         torch.testing.assert_close(program(ids), model(ids))
 
 
+def test_sizes_that_are_equal_by_chance_are_left_in() -> None:
+    def spectrum(x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.rfft(x, dim=0).abs()
+
+    program = export(FunctionModule(spectrum), (torch.randn(5, 4),), dynamic_shapes=[{0: "n", 1: "m"}])
+    for sizes in ((6, 4), (7, 6), (5, 3), (2, 2)):
+        x = torch.randn(sizes)
+        torch.testing.assert_close(program(x), spectrum(x))
+
+
+class ApartIfEqual(torch.nn.Module):
+    """Does something else where half of one size is the other one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] // 2 == x.shape[1] else x
+
+
+def test_equal_sizes_at_which_the_model_does_something_else_are_refused() -> None:
+    program = export(ApartIfEqual(), (torch.randn(5, 4),), dynamic_shapes=[{0: "n", 1: "m"}])
+    torch.testing.assert_close(program(x := torch.randn(6, 2)), x)
+    with pytest.raises(InvalidArgumentError, match="n // 2"):
+        program(torch.randn(8, 4))
+
+
 def test_two_sizes_that_make_one_together_are_left_in() -> None:
     def frames(x: torch.Tensor) -> torch.Tensor:
         return x.unfold(1, 4, 2).mean(-1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
+from onnxops_decomp import LoweringError, OpBuilder
 from onnxops_decomp.exporting.errors import RuntimeSupportError
 from onnxops_decomp.exporting.program import runtime_support
 from onnxops_decomp.exporting.program.running import Session
@@ -156,6 +157,31 @@ def test_an_opset_that_is_newer_than_the_runtime_is_refused(
 
     with pytest.raises((RuntimeSupportError, ValueError), match=said):
         Session(model, initialize)
+
+
+@pytest.mark.parametrize(
+    ("installed", "op_type", "attributes", "said"),
+    [
+        ("1.22.1", "MoE", {"swiglu_fusion": 1}, "install onnxruntime>=1.23"),
+        ("1.23.2", "MoE", {"swiglu_fusion": 1}, ""),
+        ("1.30.0", "QMoE", {"accuracy_level": 1}, "install onnxruntime>=1.31"),
+        ("1.31.1", "QMoE", {"accuracy_level": 1}, ""),
+    ],
+)
+def test_experts_that_a_release_does_not_know_are_refused(
+    installed: str, op_type: str, attributes: dict[str, int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: installed if name == "onnxruntime" else version(name))
+    monkeypatch.setattr(kernel_gaps, "installed_release", kernel_gaps.installed_release.__wrapped__)
+    builder = OpBuilder(20)
+    x = builder.constant(0.0, ir.DataType.FLOAT)
+
+    if not said:
+        assert len(builder.emit_custom("com.microsoft", op_type, [x], attributes, [x.dtype])) == 1
+        return
+    with pytest.raises(LoweringError, match=said):
+        builder.emit_custom("com.microsoft", op_type, [x], attributes, [x.dtype])
 
 
 def test_what_older_releases_lack_is_written_otherwise() -> None:

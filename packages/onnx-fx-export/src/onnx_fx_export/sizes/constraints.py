@@ -129,7 +129,8 @@ def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:
 def _without_refuted(text: str, tried: Sequence[Mapping[str, int]]) -> list[str]:
     """Return what is left of a condition where the program was seen to be right although it does not hold.
 
-    What has functions in it is dropped, and what says that a computed size is not 1 becomes that it is not 0.
+    What has functions in it, or says that sizes differ, is dropped; that a computed size is 2 or more becomes that it
+    is not 0.
     """
     tree = parsed_size(text)
     if tree is None or all(condition_holds(tree, sizes) for sizes in tried):
@@ -137,7 +138,7 @@ def _without_refuted(text: str, tried: Sequence[Mapping[str, int]]) -> list[str]
     if any(isinstance(node, ast.Call) for node in ast.walk(tree)):
         return []
     match tree:
-        case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Constant(value=1)]):
+        case ast.Compare(ops=[ast.NotEq()]):
             return []
         case ast.Compare(left=left, ops=[ast.GtE()], comparators=[ast.Constant(value=2)]):
             return [f"{ast.unparse(left)} >= 1"]

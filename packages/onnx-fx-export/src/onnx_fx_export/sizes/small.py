@@ -118,7 +118,8 @@ def least_sizes(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> dict[s
 def sizes_tried(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> list[dict[str, int]]:
     """Return sizes that contradict what was taken for granted, and are right.
 
-    Tried is what concerns ``min``, ``max`` or ``int``, and what says that a size computed from others is not 1.
+    Tried is what concerns ``min``, ``max`` or ``int``, and what says that a size computed from others is not 1, or that
+    two sizes are not equal.
 
     Args:
         trials: Runs the model and what was captured of it.
@@ -150,13 +151,13 @@ def sizes_tried(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> list[d
 def _right_for_one(
     guards: Sequence[sympy.Basic], sizes: Sizes, dimensions: Iterable[tuple[sympy.Symbol, ...]], trial: _Nearby
 ) -> list[dict[str, int]]:
-    """Return sizes at which computed sizes are 1, which torch excludes, and program and model agree."""
+    """Return sizes at which computed sizes are 1 or equal, which torch excludes, and program and model agree."""
     others = [guard for guard in guards if not _may_be_refuted(guard)]
     points: list[dict[sympy.Symbol, int]] = []
     dimensions = list(dimensions)
     # Several conditions are about one size.
-    for size in dict.fromkeys(filter(None, map(computed_one, guards))):
-        own = [symbols for symbols in dimensions if size.free_symbols & {*symbols}]
+    for excluded in dict.fromkeys(equation for guard in guards if (equation := _excluded(guard)) is not None):
+        own = [symbols for symbols in dimensions if excluded.free_symbols & {*symbols}]
         # One dimension by itself, or a few together.
         near = [[(symbols, n)] for symbols in own for n in range(1, _MOST_NEAR)]
         if 1 < len(own) <= _MOST_TOGETHER:
@@ -165,7 +166,7 @@ def _right_for_one(
             near += [[*zip(own, small, strict=True)] for small in itertools.product((1, 2, 3), repeat=len(own))]
         for chosen in near:
             point = {**sizes.hints, **{symbol: n for symbols, n in chosen for symbol in symbols}}
-            if at_sizes(size, point) == 1 and not any(_is_false(other, point) for other in others):
+            if at_sizes(excluded, point) == sympy.true and not any(_is_false(other, point) for other in others):
                 if point not in points:
                     points.append(point)
                 break
@@ -173,7 +174,15 @@ def _right_for_one(
 
 
 def _may_be_refuted(guard: sympy.Basic) -> bool:
-    return _calls_function(guard) or computed_one(guard) is not None
+    return _calls_function(guard) or _excluded(guard) is not None
+
+
+def _excluded(guard: sympy.Basic) -> sympy.Basic | None:
+    """Return what a condition excludes: that a computed size is 1, or that two sizes are equal."""
+    size = computed_one(guard)
+    if size is not None:
+        return sympy.Eq(size, 1)
+    return sympy.Eq(*guard.args) if isinstance(guard, sympy.Ne) and len(guard.free_symbols) > 1 else None
 
 
 def _calls_function(guard: sympy.Basic) -> bool:
@@ -286,7 +295,7 @@ class _Nearby:
         Warns:
             UserWarning: If the model takes the sizes and the program gives something else.
         """
-        related = [guard for guard in self.sizes.relations() if not _calls_function(guard)]
+        related = [guard for guard in self.sizes.relations() if not _may_be_refuted(guard)]
         wanted = self.sizes.near(small, related)
         if wanted is None:
             return False

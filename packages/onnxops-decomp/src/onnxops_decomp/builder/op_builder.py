@@ -257,8 +257,12 @@ class OpBuilder(SizeOperations):
             shapes: Dimensions of each output where known.
 
         Raises:
-            LoweringError: If the model already uses another version of the domain.
+            LoweringError: If the model already uses another version of the domain, or the runtime that it is made for
+                has no such call.
         """
+        runtime = self.context.runtime
+        if domain and runtime is not None and (reason := runtime.refusal(op_type, inputs, attributes)):
+            raise LoweringError(reason)
         if domain and self.context.domains.setdefault(domain, version) != version:
             used = self.context.domains[domain]
             raise LoweringError(f"{domain}::{op_type} asks for version {version} of a domain used at version {used}.")

@@ -171,6 +171,10 @@ def refusal(op_type: str, inputs: Sequence[object], attributes: Mapping[str, obj
             return _needs("a GroupQueryAttention that is not causal", "have none", 30)
     if op_type == "MatMulNBits":
         return _refused_bits(inputs, attributes)
+    if op_type == "MoE" and "swiglu_fusion" in attributes and is_older(1, 23):
+        return _needs("gated experts in MoE", "have none", 23)
+    if op_type == "QMoE" and "accuracy_level" in attributes and is_older(1, 31):
+        return _needs("rounded experts in QMoE", "know no accuracy_level", 31)
     return ""
 
 
