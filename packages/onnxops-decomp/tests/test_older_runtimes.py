@@ -171,11 +171,11 @@ def test_an_opset_that_is_newer_than_the_runtime_is_refused(
 def test_experts_that_a_release_does_not_know_are_refused(
     installed: str, op_type: str, attributes: dict[str, int], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = metadata.version
+    # Made first, because what is known of the installed release is looked up once.
+    builder, version = OpBuilder(20), metadata.version
+    x = builder.constant(0.0, ir.DataType.FLOAT)
     monkeypatch.setattr(metadata, "version", lambda name: installed if name == "onnxruntime" else version(name))
     monkeypatch.setattr(kernel_gaps, "installed_release", kernel_gaps.installed_release.__wrapped__)
-    builder = OpBuilder(20)
-    x = builder.constant(0.0, ir.DataType.FLOAT)
 
     if not said:
         assert len(builder.emit_custom("com.microsoft", op_type, [x], attributes, [x.dtype])) == 1
