@@ -88,7 +88,21 @@ def twice(x: torch.Tensor) -> torch.Tensor:
     return total
 
 
-@pytest.mark.parametrize("function", [written, accumulated, decided, decided_late, of_sizes, twice])
+def of_plain_numbers(x: torch.Tensor) -> torch.Tensor:
+    """Experts whose number is read, as those of Longcat are."""
+    weights, out = torch.arange(36.0).view(4, 3, 3) / 9, torch.zeros_like(x)
+    chosen = x.argmax(1) + (x[:, 0] > 0)
+    for expert in torch.nonzero(torch.bincount(chosen, minlength=5)):
+        number = int(expert.item())
+        rows = torch.where(chosen == number)[0]
+        if rows.numel() == 0:
+            continue
+        part = x[rows] if number >= 4 or number == 1 else x[rows] @ weights[number]
+        out.index_add_(0, rows, part)
+    return out
+
+
+@pytest.mark.parametrize("function", [written, accumulated, decided, decided_late, of_sizes, twice, of_plain_numbers])
 def test_a_loop_over_rows(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     program = export(Model(function), (torch.randn(6, 3),), dynamic_shapes=ROWS)

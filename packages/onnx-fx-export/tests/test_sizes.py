@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.export import Dim
 
 from onnx_fx_export import CaptureError, ConversionError, DynamicShapeError, InvalidArgumentError, export
@@ -337,6 +338,16 @@ def test_an_error_says_that_a_larger_example_may_help() -> None:
     for rows in (5, 11):
         x = torch.randn(rows, 3)
         torch.testing.assert_close(program(x), filled(x))
+
+
+def test_a_larger_example_is_taken_where_sympy_cannot_solve_what_fixes_a_size() -> None:
+    def pooled(x):
+        return F.avg_pool1d(x[..., ::2][..., ::2], 7, 1).mean(2)
+
+    program = export(FunctionModule(pooled), (torch.randn(2, 3, 28),), dynamic_shapes=({0: "batch", 2: "length"},))
+    for length in (28, 33, 40):
+        x = torch.randn(3, 3, length)
+        torch.testing.assert_close(program(x), pooled(x))
 
 
 def test_a_larger_example_is_taken_where_a_part_of_the_given_one_is_too_small() -> None:

@@ -82,7 +82,7 @@ def test_numbers_of_data_that_cancel_out_are_no_data() -> None:
             most = counts.max()
             longer = torch.cat([x.new_zeros(x.shape[0], most), x], -1)
             rest = longer.narrow(-1, most, longer.size(-1) - most)
-            assert rest.shape[1] == x.shape[1]
+            assert [longer.shape[1] - x.shape[1], rest.shape[1]] == [most, x.shape[1]]
             return rest * x
 
     example = torch.randn(2, 8), torch.tensor([1, 3])

@@ -175,6 +175,15 @@ def test_a_range_that_the_model_does_not_have_is_told_too() -> None:
     assert "[9, " in dimension_facts(error)[0][0]
 
 
+def test_an_equation_that_sympy_cannot_solve_is_about_a_dimension() -> None:
+    def pooled(x):
+        return torch.nn.functional.avg_pool1d(x[None, None, ::2][..., ::2], 7, 1)
+
+    error = refusal(pooled, torch.ones(28), torch.export.Dim.DYNAMIC)
+    assert is_dimension_error(error)
+    assert "The inequality" in dimension_facts(error)[0][0]
+
+
 def test_declarations_that_torch_suggests_are_code() -> None:
     error = refusal(lambda x: x + 1 if x.shape[0] < 8 else x, torch.ones(4), torch.export.Dim("n"))
     assert is_dimension_error(error)

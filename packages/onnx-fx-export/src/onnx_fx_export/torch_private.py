@@ -32,6 +32,7 @@ from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
+    DimConstraints,
     GuardOnDataDependentSymNode,
     ShapeEnv,
     free_unbacked_symbols,
@@ -187,13 +188,16 @@ def _is_torchs(kind: type) -> bool:
 def is_dimension_error(error: Exception) -> bool:
     """Tell whether torch.export found a dimension other than it was declared.
 
-    (``UserErrorType``; ranges of ``Dim.DYNAMIC`` are compared by ``make_constraints``, which raises a ValueError.)
+    (``UserErrorType``; ranges of ``Dim.DYNAMIC`` are compared by ``make_constraints``, which raises a ValueError, and
+    an equation of sizes that SymPy cannot solve ends ``DimConstraints.solve`` with a NotImplementedError.)
     """
     if isinstance(error, UserError):
         return error.error_type is UserErrorType.CONSTRAINT_VIOLATION
-    compared = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
-    return isinstance(error, ConstraintViolationError) or (
-        isinstance(error, ValueError) and any(frame.f_code is make_constraints.__code__ for frame in compared)
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return (
+        isinstance(error, ConstraintViolationError)
+        or (isinstance(error, ValueError) and codes[-1:] == [make_constraints.__code__])
+        or (isinstance(error, NotImplementedError) and DimConstraints.solve.__code__ in codes)
     )
 
 
@@ -204,7 +208,7 @@ def dimension_facts(error: Exception) -> tuple[list[str], list[str], bool]:
     with "Not all values" where a size is not fixed, and assignments of ``Dim(...)``.
     """
     text = str(error)
-    items = re.findall(r"^\s*- (.*)$", text, re.MULTILINE) or text.splitlines()[:1]
+    items = re.findall(r"^\s*- (.*)$", text, re.MULTILINE) or text.strip().splitlines()[:1]
     suggested = re.findall(r"^\s*(\w+ = .*\bDim\(.*?)\s*$", text, re.MULTILINE)
     facts = list(dict.fromkeys(re.split(r"(?<=\.)\s", item)[0] for item in items))
     return facts, suggested, all(fact.startswith("Not all values of ") for fact in facts)

@@ -89,7 +89,10 @@ class _Range(metaclass=_Ranges):
             return range(*numbers)
         start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
         # The example says how many there may be; then it has to hold for every size.
-        count = len(range(*(hint_of(one) if isinstance(one, torch.SymInt) else one for one in (start, stop, step))))
+        hints = [hint_of(one) if isinstance(one, torch.SymInt) else one for one in (start, stop, step)]
+        if None in hints:
+            return range(*numbers)
+        count = len(range(*hints))
         # What is asked is not part of the graph.
         with disable_proxy_modes_tracing():
             span = stop - start

@@ -237,11 +237,10 @@ class SizesInTensors:
         if name in _COMPARISONS:
             left, right = numbers
             if self._is_decided(left) or self._is_decided(right):  # type: ignore[arg-type]
-                # Of numbers that data decides it would have to be one more symbol.
-                if _is_data(left.top) or _is_data(right.top):  # type: ignore[union-attr]
-                    return
-                answer = _COMPARISONS[name](left.top * right.bottom, right.top * left.bottom)  # type: ignore[union-attr]
-                self._note(result, _Truth(_plain_truth(answer), left.buffers | right.buffers))  # type: ignore[union-attr]
+                answer = _plain_truth(_COMPARISONS[name](left.top * right.bottom, right.top * left.bottom))  # type: ignore[union-attr]
+                # What data decides would have to be one more symbol.
+                if not _is_data(answer):
+                    self._note(result, _Truth(answer, left.buffers | right.buffers))  # type: ignore[union-attr]
             return
         number = _FUNCTIONS[name](*numbers, **named, **rounding)
         if number is not None and name == "_to_copy" and not result.is_floating_point():
@@ -272,8 +271,8 @@ def _plain_truth(answer: bool | torch.SymBool) -> bool | torch.SymBool:
     return answer
 
 
-def _is_data(number: int | torch.SymInt) -> bool:
-    return isinstance(number, torch.SymInt) and is_decided_by_data(number.node.expr)
+def _is_data(number: int | torch.SymInt | torch.SymBool) -> bool:
+    return isinstance(number, torch.SymInt | torch.SymBool) and is_decided_by_data(number.node.expr)
 
 
 def _integer_attributes(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -9,6 +9,7 @@ from onnx_fx_export.capture.loops.expansion import expand_loops
 from onnx_fx_export.capture.loops.recording import RowLoops, place_of
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError
+from onnx_fx_export.sizes.conversions import open_conversions
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 
 __all__ = ["record_loops"]
@@ -28,7 +29,9 @@ def record_loops(run: Callable[..., Run]) -> Recorded:
     """
     loops = RowLoops()
     how = run(around=loops)
-    recorded = record(how)
+    # Code may take the number of a row by int(), which stays open.
+    with open_conversions(how.request.model):
+        recorded = record(how)
     if loops.broken is not None:
         raise CaptureError(f"A loop of data-dependent length is left by break or return{place_of(loops.broken)}")
     if not loops.count:
