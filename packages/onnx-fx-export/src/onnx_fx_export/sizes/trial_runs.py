@@ -24,6 +24,7 @@ from onnxops_decomp.exporting import (
     is_without_data,
     kept_inventory,
     resampled,
+    written_inputs,
 )
 
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -248,8 +249,13 @@ def _run(
     own = {**program.constants, **program.state_dict}
     specs = program.graph_signature.input_specs
     values = [next(user) if spec.kind is InputKind.USER_INPUT else own[str(spec.target)] for spec in specs]
-    kept = [v.clone() if isinstance(v, torch.Tensor) and not isinstance(v, torch.nn.Parameter) else v for v in values]
-    results = _NotedShapes(program.graph_module, sizes).run(*kept)
+    written = written_inputs(program.graph)
+    places = program.graph.find_nodes(op="placeholder")
+    values = [
+        value.detach().clone() if place in written and isinstance(value, torch.Tensor) else value
+        for place, value in zip(places, values, strict=True)
+    ]
+    results = _NotedShapes(program.graph_module, sizes).run(*values)
     kinds = program.graph_signature.output_specs
     return [result for result, spec in zip(results, kinds, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
 

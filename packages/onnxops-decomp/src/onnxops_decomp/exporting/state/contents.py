@@ -47,8 +47,7 @@ class KeptContents(TorchFunctionMode):
             if is_without_data(args[1]):
                 raise TypeError("no export follows an assignment to the data of a tensor; write x.copy_(...)")
             self._assigned.add(id(args[0]))
-        name = str(getattr(func, "__name__", func))
-        if "out" in kwargs or hasattr(func, "overloads") or hasattr(func, "overloadpacket") or _may_write(name):
+        if "out" in kwargs or _may_write(func):
             for leaf in pytree.tree_leaves((args, kwargs)):
                 if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and not is_without_data(leaf):
                     self._keep(leaf.untyped_storage())
@@ -82,6 +81,13 @@ class KeptContents(TorchFunctionMode):
         self._versions = {key: (tensor, tensor._version) for key, (tensor, _) in self._versions.items()}
 
 
-def _may_write(name: str) -> bool:
-    inplace = name.endswith("_") and (not name.startswith("__") or name.startswith("__i"))
-    return inplace or any(part in name for part in _WRITERS)
+def _may_write(func: Any) -> bool:
+    """Tell whether a function may write to what it is given: operators say so, nearly all, and names of others do."""
+    name = str(getattr(func, "__name__", func))
+    if any(part in name for part in _WRITERS):
+        return True
+    if isinstance(func, torch._ops.OpOverload):
+        return func._schema.is_mutable
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return any(getattr(func, overload)._schema.is_mutable for overload in func.overloads())
+    return name.endswith("_") and (not name.startswith("__") or name.startswith("__i"))
