@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from onnx_fx_export import InvalidArgumentError
+from onnx_fx_export import InvalidArgumentError, SaveError
 from onnx_fx_export.cli import generation_app, run
-from onnx_fx_export.generation import export_folder
+from onnx_fx_export.generation import export_folder, merged_weights
+from onnx_fx_export.generation.streaming import streamed
 
 FACTORY = """
 from language_models import language_model
@@ -157,7 +160,10 @@ STREAMED = [
 
 
 @pytest.mark.parametrize(("name", "stored", "precision"), STREAMED)
-def test_weights_that_are_read_while_they_are_written_give_the_same_folder(name, stored, precision, tmp_path):
+def test_weights_that_are_read_while_they_are_written_give_the_same_folder(
+    name, stored, precision, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(merged_weights, "_LARGE", 1 << 10)
     layers = {} if name == "gpt2" else {"num_hidden_layers": 1}
     layers |= {"layer_types": ["full_attention"]} if name == "gpt_oss" else {}
     language_model(name, **layers).to(getattr(torch, stored)).save_pretrained(tmp_path / "model", max_shard_size="20KB")
@@ -173,6 +179,38 @@ def test_weights_that_are_read_while_they_are_written_give_the_same_folder(name,
     if whole.quantization is not None:
         assert streamed.quantization.layers == whole.quantization.layers
         assert streamed.quantization.difference is None
+
+
+@pytest.fixture
+def experts(tmp_path, monkeypatch) -> Path:
+    """A checkpoint with a tensor for each expert."""
+    monkeypatch.setattr(merged_weights, "_LARGE", 1 << 10)
+    language_model("mixtral", num_hidden_layers=1).save_pretrained(tmp_path / "model")
+    assert "model.layers.0.block_sparse_moe.experts.3.w2.weight" in load_file(tmp_path / "model" / "model.safetensors")
+    return tmp_path / "model"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list what a process has mapped")
+def test_experts_that_are_joined_lie_in_files(experts, tmp_path):
+    stream, _ = streamed(experts, False, torch.float32, tmp_path)
+
+    maps = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    places = [(*(int(end, 16) for end in line[0].split("-")), line[5]) for line in maps if len(line) > 5]
+    for weight in stream.source.model.layers[0].mlp.experts.parameters():
+        (file,) = (file for begin, end, file in places if begin <= weight.data_ptr() < end)
+        assert file.startswith(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_no_room_for_joined_experts_is_an_error(experts, tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+
+    with pytest.raises(SaveError, match=r"joined of several ones .* cannot be kept in .*: No space left"):
+        export_folder(experts, tmp_path / "out", engine="onnxruntime", verify=False, tokenizer=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_nothing_that_stood_in_for_a_weight_is_written(saved, tmp_path, monkeypatch):

@@ -136,7 +136,9 @@ def export_folder(
     stream: StreamedModel | None = None
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
-        model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, streams=not verify)
+        model, tokenizer, stream = _from_folder(
+            Path(model), tokenizer, dtype, None if verify else path.absolute().parent
+        )
     kind = kind_of(without_wrapper(model))
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
@@ -167,11 +169,18 @@ def export_folder(
 
 
 def _from_folder(
-    folder: Path, tokenizer: Any, dtype: torch.dtype, *, streams: bool
+    folder: Path, tokenizer: Any, dtype: torch.dtype, beside: Path | None
 ) -> tuple[Any, Any, StreamedModel | None]:
-    """Return the model of a folder, its tokenizer, and where the weights are if they are to stay in their files."""
-    if streams:
-        stream, tokenizer = streamed(folder, tokenizer, dtype)
+    """Return the model of a folder, its tokenizer, and where the weights are if they are to stay in files.
+
+    Args:
+        folder: The folder.
+        tokenizer: A tokenizer, ``False`` for none, ``None`` for that of the folder.
+        dtype: The dtype of the model.
+        beside: Where temporary files may be, if the weights are to stay in files.
+    """
+    if beside:
+        stream, tokenizer = streamed(folder, tokenizer, dtype, beside)
         if stream is not None:
             return stream.model, tokenizer, stream
     return *loaded(folder, tokenizer, dtype), None

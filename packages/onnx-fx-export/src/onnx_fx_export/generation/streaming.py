@@ -16,6 +16,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.experts import SCALES, JoinedExperts
 from onnx_fx_export.generation.groups import GroupedLinear, matrix_of
 from onnx_fx_export.generation.loading import loaded
+from onnx_fx_export.generation.merged_weights import MergedOnDisk
 from onnx_fx_export.weights.unallocated import enable_fake_mode
 from onnxops_decomp.exporting import Converted, ONNXProgram, apply_weights
 
@@ -106,7 +107,7 @@ class StreamedModel:
         return isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() in pools
 
 
-def streamed(folder: Path, tokenizer: Any, dtype: torch.dtype) -> tuple[StreamedModel | None, Any]:
+def streamed(folder: Path, tokenizer: Any, dtype: torch.dtype, beside: Path) -> tuple[StreamedModel | None, Any]:
     """Return a model whose weights stay in the files of a folder, and its tokenizer.
 
     There is no such model where transformers makes other weights of the files than it makes for the configuration
@@ -116,11 +117,13 @@ def streamed(folder: Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Streamed
         folder: A folder that ``save_pretrained`` wrote.
         tokenizer: As for :func:`~onnx_fx_export.generation.loading.loaded`.
         dtype: The dtype of the model; the weights are converted to it.
+        beside: Where there is room for what transformers joins of several weights, such as those of experts.
 
     Raises:
         InvalidArgumentError: If the folder cannot be loaded.
     """
-    source, tokenizer = loaded(folder, tokenizer, "auto")
+    with MergedOnDisk(beside):
+        source, tokenizer = loaded(folder, tokenizer, "auto")
     config = copy.deepcopy(source.config)
     config.dtype = dtype
     with enable_fake_mode(), _default_dtype(dtype):
