@@ -246,15 +246,23 @@ def assert_agrees(op_type: str, case) -> None:
         np.testing.assert_allclose(got.numpy().astype(np.float64), want.astype(np.float64), rtol=1e-3, atol=atol)
 
 
+def need_kernel(op_type: str) -> None:
+    """Skip a test of what the installed runtime does not know."""
+    if op_type == "GatherBlockQuantized":
+        pytest.importorskip("onnxruntime", minversion="1.23", reason="ONNX Runtime has its forms in bytes since 1.23")
+
+
 @pytest.mark.parametrize(
     "op_type, case", [(op_type, place) for op_type, cases in CASES.items() for place in range(len(cases))]
 )
 def test_an_operator_computes_what_its_kernel_computes(op_type: str, case: int) -> None:
+    need_kernel(op_type)
     assert_agrees(op_type, CASES[op_type][case])
 
 
 @pytest.mark.parametrize("op_type", CASES)
 def test_the_dtype_of_the_first_result_is_known_without_a_run(op_type: str) -> None:
+    need_kernel(op_type)
     model, fed = case_model(op_type, *CASES[op_type][-1])
     read = ir.from_proto(model)
     root = Root(read, trainable=False)

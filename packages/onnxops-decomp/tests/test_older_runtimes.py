@@ -49,6 +49,9 @@ assert "Cos" not in nodes(lambda x: x.cos(), doubles)
 image = torch.randn(2, 3, 8, 9)
 assert "AveragePool" not in nodes(lambda x: F.avg_pool2d(x, 3, 2, 1, True, True), image)
 assert "AveragePool" in nodes(lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), image)
+for normalized in ([4], [3, 4]):
+    made = nodes(lambda x: F.layer_norm(x, normalized), torch.randn(2, 3, 4) + 10)
+    assert made == ["ReduceMean", "Sub", "LayerNormalization"], made
 spectrum = torch.randn(3, 9, dtype=torch.complex64)
 frames = lambda x: torch.stft(x, 4, 2, return_complex=True, onesided=False, center=False)
 assert "STFT" not in nodes(frames, spectrum)

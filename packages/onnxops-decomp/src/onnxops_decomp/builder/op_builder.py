@@ -190,7 +190,7 @@ class OpBuilder(SizeOperations):
             raise LoweringError(f"ONNX {op_type} has {spec.min_outputs} outputs; emit_many says how many are wanted.")
         values = binding.bind_inputs(self, spec, inputs)
         if self.context.runtime is not None:
-            self.context.runtime.prepare(self, op_type, values)
+            self.context.runtime.prepare(self, op_type, values, attributes)
         attrs = binding.bind_attributes(spec, attributes)
         known = self._known_result(op_type, values, attrs)
         if known is not None:

@@ -17,7 +17,7 @@ __all__ = ["ComputeDtype", "Deviation", "OwnForm", "Runtime", "default_runtime"]
 # calls. It returns the one output, or None where the runtime's operator is not exactly the same.
 OwnForm = Callable[..., ir.Value | None]
 
-# Called as ``prepare(op, op_type, operands)``.
+# Called as ``prepare(op, op_type, operands, attributes)``.
 Preparation = Callable[..., None]
 
 # Called as ``refusal(op_type, inputs, attributes)``.
@@ -58,8 +58,8 @@ class Runtime:
         no_kernel: By operator the first and the last opset at which the runtime cannot run it at all.
         own_forms: How operators of the default domain are written with the runtime's own, for models that may use
             them.
-        prepare: Given the builder, an operator and its bound operands, replaces in place those that the runtime gets
-            wrong.
+        prepare: Given the builder, an operator, its bound operands and its attributes, replaces in place those
+            operands that the runtime gets wrong.
         refusal: Says why the runtime cannot be given a call of one of its own operators; an empty text if it can.
         least_outputs: How many outputs such a call must have, by operator, where some could be left out.
         passes: What is done to a finished model, so that the runtime's own rewriting of it stays right.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ONNXRUNTIME"]
 
 
-def _prepare(op: OpBuilder, op_type: str, values: list[ir.Value | None]) -> None:
+def _prepare(op: OpBuilder, op_type: str, values: list[ir.Value | None], attributes: Mapping[str, object]) -> None:
     """Replace operands that the runtime gets wrong."""
     if op_type.startswith("Reduce"):
         _count_axes_from_front(op, values)
@@ -38,6 +39,20 @@ def _prepare(op: OpBuilder, op_type: str, values: list[ir.Value | None]) -> None
         values[:] = [_apart_from_transpose(op, value) for value in values]
     elif op_type in ("Mul", "Div") and is_older(1, 23):
         _raise_to_rank_of_factor(op, values)
+    elif op_type == "LayerNormalization" and op.opset >= 17 and is_older(1, 27):
+        _center(op, values, attributes.get("axis", -1))
+
+
+def _center(op: OpBuilder, values: list[ir.Value | None], axis: object) -> None:
+    """Subtract the mean before it is normalized, which changes nothing.
+
+    The runtime took the mean of the squares less the square of the mean, of which no digit is right where the mean is
+    large.
+    """
+    dims = dims_of(values[0])
+    if dims is not None and isinstance(axis, int):
+        axes = list(range(axis % len(dims), len(dims)))
+        values[0] = op.Sub(values[0], op.ReduceMean(values[0], axes))
 
 
 def _count_axes_from_front(op: OpBuilder, values: list[ir.Value | None]) -> None:
