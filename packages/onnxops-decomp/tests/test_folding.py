@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxops_decomp.builder.folding import MAX_FOLDED_SIZE, fold, is_foldable
+from onnxops_decomp.builder.folding import MAX_FOLDED_BYTES, fold, is_foldable
 from onnxops_decomp.builder.op_builder import OpBuilder
 from onnxops_decomp.spec.schemas import NEWEST_OPSET
 
@@ -64,6 +64,8 @@ CASES: list[tuple[str, list[np.ndarray | None], dict[str, Any]]] = [
     ("Tile", [FLOATS, np.array([2, 3])], {}),
     ("Transpose", [FLOATS], {}),
     ("Transpose", [FLOATS[None]], {"perm": [1, 2, 0]}),
+    ("Trilu", [FLOATS], {"upper": 0}),
+    ("Trilu", [FLOATS[None], np.array(1)], {}),
     ("Where", [BOOLS, FLOATS, POSITIVE[:1]], {}),
 ]
 
@@ -119,9 +121,25 @@ def test_a_slice_backwards_begins_at_the_first_element_at_the_earliest() -> None
 
 
 def test_nothing_large_is_made() -> None:
-    assert fold("Expand", [np.zeros(1, np.float32), np.array([MAX_FOLDED_SIZE + 1])], {}) is None
-    assert fold("Add", [np.zeros(MAX_FOLDED_SIZE + 1), np.zeros(1)], {}) is None
-    assert fold("Tile", [np.zeros(2), np.array([MAX_FOLDED_SIZE])], {}) is None
+    many = MAX_FOLDED_BYTES + 1
+    assert fold("Expand", [np.zeros(1, np.bool_), np.array([many])], {}) is None
+    assert fold("Add", [np.zeros(many, np.int8), np.zeros(1, np.int8)], {}) is None
+    assert fold("Tile", [np.zeros(2, np.int8), np.array([many])], {}) is None
+
+
+def test_nothing_large_is_made_of_a_row_and_a_column() -> None:
+    places = np.arange(1024)
+    assert fold("LessOrEqual", [places, places[:, None]], {}) is None
+    assert fold("Max", [places, places[:, None]], {}) is None
+    assert fold("Mod", [places, places[:, None] + 1], {}) is None
+    assert fold("LessOrEqual", [places[:256], places[:256, None]], {}) is not None
+
+
+def test_a_small_result_of_each_dtype_is_made() -> None:
+    for dtype in (np.bool_, np.float32, np.int64):
+        count = MAX_FOLDED_BYTES // np.dtype(dtype).itemsize
+        assert fold("Expand", [np.zeros(1, dtype), np.array([count])], {}) is not None
+        assert fold("Expand", [np.zeros(1, dtype), np.array([count + 1])], {}) is None
 
 
 def test_every_foldable_operator_has_a_case() -> None:

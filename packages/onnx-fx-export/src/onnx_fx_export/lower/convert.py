@@ -29,7 +29,7 @@ from onnxops_decomp import LoweringTable, OpBuilder
 from onnxops_decomp.exporting import (
     DEFAULT_NAN,
     DYNAMIC_NUMBER,
-    MAX_FOLDED_SIZE,
+    MAX_FOLDED_BYTES,
     CallStructure,
     Dims,
     GraphLowering,
@@ -240,7 +240,7 @@ class _Converter:
             value = self.before[target] = self.op.input(name, to_ir(tensor.dtype), dims)
             return mark_complex(value) if tensor.is_complex() else value
         # Small constants take part in folding; parameters and persistent buffers stay exchangeable.
-        small = tensor.numel() <= MAX_FOLDED_SIZE and not tensor.is_complex()
+        small = tensor.numel() * tensor.element_size() <= MAX_FOLDED_BYTES and not tensor.is_complex()
         if target in self.program.constants and small and not is_without_data(tensor):
             return self.lowering.tensor_constant(tensor)
         return self.weights.value(target, tensor)

@@ -1,12 +1,13 @@
 """Constant folding of small ONNX nodes while they are emitted.
 
 Folding exists for shape arithmetic, masks and scalars, not for weights: only constants of the pool take part, and only
-up to :data:`MAX_FOLDED_SIZE` elements, so that a model hardly grows by it. Each function computes one operator in its
-newest form exactly as the specification says, in the dtype of its inputs.
+up to :data:`MAX_FOLDED_BYTES`, of operands and of results, so that a model hardly grows by it. Each function computes
+one operator in its newest form exactly as the specification says, in the dtype of its inputs.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,13 +16,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-__all__ = ["MAX_FOLDED_SIZE", "fold", "is_foldable"]
+__all__ = ["MAX_FOLDED_BYTES", "fold", "is_foldable"]
 
 Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
 Folder = Callable[[Sequence[Array | None], Attributes], Array | None]
 
-MAX_FOLDED_SIZE = 8192
+MAX_FOLDED_BYTES = 64 * 1024
+
+
+def _is_large(elements: float) -> bool:
+    """Tell whether so many elements take too much, be they of a byte each; what :func:`fold` returns is measured."""
+    return elements > MAX_FOLDED_BYTES
 
 
 def _div(a: Array, b: Array) -> Array | None:
@@ -103,8 +109,13 @@ def _squeeze(data: Array, axes: Array | None) -> Array:
     return np.squeeze(data) if axes is None else np.squeeze(data, tuple(int(axis) for axis in axes))
 
 
+def _trilu(data: Array, k: Array | None, upper: int) -> Array:
+    diagonal = 0 if k is None else int(k)
+    return np.triu(data, diagonal) if upper else np.tril(data, diagonal)
+
+
 def _constant_of_shape(shape: Array, value: ir.TensorProtocol | None) -> Array | None:
-    if math.prod(int(size) for size in shape) > MAX_FOLDED_SIZE:
+    if _is_large(math.prod(int(size) for size in shape)):
         return None
     fill = np.zeros((1,), np.float32) if value is None else value.numpy()
     return np.full([int(size) for size in shape], fill.item(), fill.dtype)
@@ -112,17 +123,17 @@ def _constant_of_shape(shape: Array, value: ir.TensorProtocol | None) -> Array |
 
 def _expand(data: Array, shape: Array) -> Array | None:
     target = np.broadcast_shapes(data.shape, tuple(int(size) for size in shape))
-    return None if math.prod(target) > MAX_FOLDED_SIZE else np.broadcast_to(data, target).copy()
+    return None if _is_large(math.prod(target)) else np.broadcast_to(data, target).copy()
 
 
 def _tile(data: Array, repeats: Array) -> Array | None:
-    if data.size * math.prod(int(count) for count in repeats) > MAX_FOLDED_SIZE:
+    if _is_large(data.size * math.prod(int(count) for count in repeats)):
         return None
     return np.tile(data, [int(count) for count in repeats])
 
 
 def _range(start: Array, limit: Array, delta: Array) -> Array | None:
-    if delta == 0 or abs(float(limit) - float(start)) / abs(float(delta)) > MAX_FOLDED_SIZE:
+    if delta == 0 or _is_large(abs(float(limit) - float(start)) / abs(float(delta))):
         return None
     if start.dtype.kind in "iu":
         return np.arange(int(start), int(limit), int(delta), dtype=start.dtype)
@@ -135,52 +146,54 @@ def _simple(function: Callable[..., Any]) -> Folder:
     return lambda inputs, attributes: function(*inputs)
 
 
+def _broadcast(function: Callable[..., Any]) -> Folder:
+    """Fold an operator without attributes that broadcasts its inputs: small ones may give what is large."""
+
+    def folder(inputs: Sequence[Array | None], attributes: Attributes) -> Array | None:
+        shape = np.broadcast_shapes(*(_present(array).shape for array in inputs))
+        return None if _is_large(math.prod(shape)) else function(*inputs)
+
+    return folder
+
+
 def _where(condition: Array, x: Array, y: Array) -> Array:
     return np.where(condition, x, y).astype(x.dtype)
 
 
 def _variadic(function: Callable[[Array, Array], Any]) -> Folder:
-    def folder(inputs: Sequence[Array | None], attributes: Attributes) -> Array | None:
-        result = inputs[0]
-        for other in inputs[1:]:
-            assert result is not None
-            assert other is not None
-            result = np.asarray(function(result, other))
-        return result
-
-    return folder
+    return _broadcast(lambda *inputs: np.asarray(functools.reduce(function, inputs)))
 
 
 _FOLDERS: dict[str, Folder] = {
     "Abs": _simple(np.abs),
-    "Add": _simple(np.add),
-    "And": _simple(np.logical_and),
+    "Add": _broadcast(np.add),
+    "And": _broadcast(np.logical_and),
     "Cast": lambda inputs, attributes: _cast(_present(inputs[0]), attributes["to"]),
     "Ceil": _simple(np.ceil),
     "Concat": lambda inputs, attributes: np.concatenate([_present(x) for x in inputs], axis=attributes["axis"]),
     "ConstantOfShape": lambda inputs, attributes: _constant_of_shape(_present(inputs[0]), attributes.get("value")),
     "Cos": _simple(np.cos),
-    "Div": _simple(_div),
-    "Equal": _simple(np.equal),
+    "Div": _broadcast(_div),
+    "Equal": _broadcast(np.equal),
     "Exp": _simple(np.exp),
     "Expand": _simple(_expand),
     "Floor": _simple(np.floor),
     "Gather": lambda inputs, attributes: np.take(
         _present(inputs[0]), _present(inputs[1]), axis=attributes.get("axis", 0), mode="raise"
     ),
-    "Greater": _simple(np.greater),
-    "GreaterOrEqual": _simple(np.greater_equal),
-    "Less": _simple(np.less),
-    "LessOrEqual": _simple(np.less_equal),
+    "Greater": _broadcast(np.greater),
+    "GreaterOrEqual": _broadcast(np.greater_equal),
+    "Less": _broadcast(np.less),
+    "LessOrEqual": _broadcast(np.less_equal),
     "Log": _simple(np.log),
     "Max": _variadic(np.maximum),
     "Min": _variadic(np.minimum),
-    "Mod": lambda inputs, attributes: _mod(_present(inputs[0]), _present(inputs[1]), attributes.get("fmod", 0)),
-    "Mul": _simple(np.multiply),
+    "Mod": lambda inputs, attributes: _broadcast(functools.partial(_mod, fmod=attributes.get("fmod", 0)))(inputs, {}),
+    "Mul": _broadcast(np.multiply),
     "Neg": _simple(np.negative),
     "Not": _simple(np.logical_not),
-    "Or": _simple(np.logical_or),
-    "Pow": _simple(_pow),
+    "Or": _broadcast(np.logical_or),
+    "Pow": _broadcast(_pow),
     "Range": _simple(_range),
     "ReduceMax": _reduce(np.max),
     "ReduceMin": _reduce(np.min),
@@ -199,11 +212,14 @@ _FOLDERS: dict[str, Folder] = {
     ),
     "Sqrt": _simple(np.sqrt),
     "Squeeze": lambda inputs, attributes: _squeeze(_present(inputs[0]), inputs[1] if len(inputs) > 1 else None),
-    "Sub": _simple(np.subtract),
+    "Sub": _broadcast(np.subtract),
     "Tile": _simple(_tile),
     "Transpose": lambda inputs, attributes: np.transpose(_present(inputs[0]), attributes.get("perm")),
+    "Trilu": lambda inputs, attributes: _trilu(
+        _present(inputs[0]), inputs[1] if len(inputs) > 1 else None, attributes.get("upper", 1)
+    ),
     "Unsqueeze": _simple(_unsqueeze),
-    "Where": _simple(_where),
+    "Where": _broadcast(_where),
 }
 
 
@@ -230,7 +246,7 @@ def fold(op_type: str, inputs: Sequence[Array | None], attributes: Attributes) -
         not one of the operators known here, or undefined on these values.
     """
     folder = _FOLDERS.get(op_type)
-    if folder is None or sum(array.size for array in inputs if array is not None) > MAX_FOLDED_SIZE:
+    if folder is None or sum(array.nbytes for array in inputs if array is not None) > MAX_FOLDED_BYTES:
         return None
     try:
         with np.errstate(all="ignore"):
@@ -238,7 +254,7 @@ def fold(op_type: str, inputs: Sequence[Array | None], attributes: Attributes) -
     except (IndexError, ValueError, AssertionError):
         # The node is invalid on these values; emitted as it is, the runtime or checker reports it in context.
         return None
-    if result is None:
+    if result is None or result.nbytes > MAX_FOLDED_BYTES:
         return None
     # 0-d results of NumPy functions are scalars; a copy also drops views on larger arrays and keeps rank 0.
     return np.array(result, copy=True, order="C")

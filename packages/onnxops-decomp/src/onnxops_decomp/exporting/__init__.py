@@ -12,7 +12,7 @@ They are grouped by what an export does with them, in the order of its stages:
 """
 
 from onnxops_decomp.builder.expressions import at_sizes, emit_expression, is_computable
-from onnxops_decomp.builder.folding import MAX_FOLDED_SIZE
+from onnxops_decomp.builder.folding import MAX_FOLDED_BYTES
 from onnxops_decomp.builder.scope import (
     DEFAULT_NAN,
     ModelContext,
@@ -164,7 +164,7 @@ __all__ = [
     "CONSTRAINTS_KEY",
     "DEFAULT_NAN",
     "DYNAMIC_NUMBER",
-    "MAX_FOLDED_SIZE",
+    "MAX_FOLDED_BYTES",
     "MAX_SINGLE_FILE_BYTES",
     "NEWEST_OPSET",
     "OLDEST_OPSET",
