@@ -130,3 +130,15 @@ def test_dropout_in_training_drops_or_scales(opset: int) -> None:
     kept = result[result != 0]
     torch.testing.assert_close(kept, torch.full_like(kept, 4 / 3))
     assert 0.2 < (result == 0).double().mean() < 0.3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"beta": 0.5}, {"beta": 3, "threshold": 2}, {"beta": -1.0}])
+def test_softplus_around_its_threshold(options: dict[str, float], dtype: torch.dtype) -> None:
+    numbers = torch.tensor([-torch.inf, -100, -30, -1, 0, 0.6, 0.7, 15, 19.9, 20.1, 39, 41, 100, 3e4, torch.inf])
+    check(lambda x: F.softplus(x, **options), numbers.to(dtype))
+
+
+def test_softplus_is_one_node_where_the_threshold_is_rounded_away() -> None:
+    assert check(F.softplus, torch.randn(3, 4)).op_types() == ["Softplus"]
+    assert "Where" in check(F.softplus, torch.randn(3, 4).double()).op_types()

@@ -98,10 +98,19 @@ def celu(op: OpBuilder, self: ir.Value, alpha: Operand = 1.0) -> ir.Value:
 
 
 @lowering(aten.softplus.default)
-def softplus(op: OpBuilder, self: ir.Value, beta: Scalar = 1, threshold: Scalar = 20) -> ir.Value:
+def softplus(op: OpBuilder, self: ir.Value, beta: Operand = 1, threshold: Operand = 20) -> ir.Value:
     scaled = op.Mul(self, beta)
-    # Above the threshold torch returns its input; ONNX has the function without one.
-    return op.Where(op.Greater(scaled, threshold), self, op.Div(op.Softplus(scaled), beta))
+    result = op.Div(op.Softplus(scaled), beta)
+    # Above the threshold torch returns its input, ONNX adds exp(-threshold): nothing, where that is rounded away.
+    if _is_rounded_away(threshold, op.dtype(self)):
+        return result
+    return op.Where(op.Greater(scaled, threshold), self, result)
+
+
+def _is_rounded_away(threshold: Operand, dtype: ir.DataType) -> bool:
+    if isinstance(threshold, ir.Value) or dtype == ir.DataType.DOUBLE or threshold <= 0:
+        return False
+    return math.exp(-threshold) / threshold < 2.0**-26
 
 
 @lowering(aten.log_sigmoid.default)
