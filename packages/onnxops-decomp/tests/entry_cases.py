@@ -199,6 +199,7 @@ def _distances_and_sets() -> Cases:
     edges = [torch.tensor([0.0, 0.3, 0.7, 1.0]), torch.tensor([0.0, 0.5, 1.0])]
     return {
         "aten::cdist": _of(_draw(2, 5, 3), _draw(2, 4, 3)),
+        "aten::cosine_similarity": _of(_draw(2, 5, 3), _draw(5, 3), 2),
         "aten::_cdist_forward": _of(_draw(5, 3), _draw(4, 3), 1.0, None),
         "aten::_unique": _of(numbers, True, True),
         "aten::_unique2": _of(numbers, True, True, True),

@@ -302,3 +302,36 @@ def test_products_over_an_inner_size_of_zero_are_zero(name: str, dtype: torch.dt
     for _ in range(5):
         check(EMPTY_PRODUCTS[name], nothing, nothing, opset=opset)
     check(EMPTY_PRODUCTS[name], example, example, others=[(nothing, nothing)] * 5, opset=opset)
+
+
+@pytest.mark.parametrize("opset", swept(9, 13, 18, 20))
+@pytest.mark.parametrize(
+    ("shapes", "dim"),
+    [
+        ([(3, 4), (3, 4)], 1),
+        ([(2, 3, 4), (2, 3, 4)], -2),
+        ([(2, 3, 4), (3, 4)], 1),
+        ([(2, 3, 4), (4,)], 0),
+        ([(3, 1), (3, 4)], 1),
+    ],
+)
+def test_cosine_similarity(shapes: list[tuple[int, ...]], dim: int, opset: int) -> None:
+    check(lambda x, y: F.cosine_similarity(x, y, dim), *map(torch.randn, shapes), opset=opset)
+
+
+def test_cosine_similarity_at_other_sizes() -> None:
+    check(
+        lambda x, y: F.cosine_similarity(x, y, -1),
+        torch.randn(2, 3),
+        torch.randn(2, 3),
+        others=[(torch.randn(5, 7), torch.randn(5, 7)), (torch.randn(5, 0), torch.randn(5, 0))],
+    )
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-12, 1e4, 1e17])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_cosine_similarity_of_short_and_long_vectors(dtype: torch.dtype, factor: float) -> None:
+    x, y = torch.randn(3, 20), torch.randn(3, 20)
+    far = (x * factor).clamp(-1e4, 1e4) if dtype == torch.float16 else x * factor
+    for pair in ((far, y), (far, far)):
+        check(F.cosine_similarity, *(each.to(dtype) for each in pair))

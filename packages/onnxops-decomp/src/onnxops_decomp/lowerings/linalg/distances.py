@@ -9,7 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.dtypes import promoted
+from onnxops_decomp.formulas.operands import broadcast_sizes
+from onnxops_decomp.lowerings.layout.shapes import axis_in
+from onnxops_decomp.lowerings.pointwise.comparison import clamp_min
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.spec.inference import same_dim
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -77,3 +82,26 @@ def _lengths(op: OpBuilder, difference: ir.Value, p: float) -> ir.Value:
     # An exponent of its own dtype, which for a number would be FLOAT.
     power, root = (op.constant(exponent, op.dtype(difference)) for exponent in (float(p), 1 / p))
     return op.Pow(op.ReduceSum(op.Pow(op.Abs(difference), power), [-1], keepdims=0), root)
+
+
+@lowering(aten.cosine_similarity.default)
+@promoted("x1", "x2")
+def cosine_similarity(op: OpBuilder, x1: ir.Value, x2: ir.Value, dim: int = 1, eps: float = 1e-8) -> ir.Value:
+    axis = axis_in(max(op.rank(x1), op.rank(x2)), dim) - max(op.rank(x1), op.rank(x2))
+    if not all(_has_size(op, x, other, axis) for x, other in ((x1, x2), (x2, x1))):
+        sizes = broadcast_sizes(op, [x1, x2], "cosine_similarity", 7)
+        x1, x2 = op.expand(x1, sizes), op.expand(x2, sizes)
+    if op.dtype(x1) == ir.DataType.FLOAT16:
+        # Products of elements leave its range, those of directions do not.
+        lengths = [op.ReduceL2(x, [axis], keepdims=1) for x in (x1, x2)]
+        first, second = (op.Div(x, clamp_min(op, length, eps)) for x, length in zip((x1, x2), lengths, strict=True))
+        return op.ReduceSum(op.Mul(first, second), [axis], keepdims=0)
+    # ReduceL2 has the same range, and kernels that take twice as long.
+    dot, *squares = (op.ReduceSum(op.Mul(*pair), [axis], keepdims=0) for pair in ((x1, x2), (x1, x1), (x2, x2)))
+    return op.Div(dot, op.Mul(*(clamp_min(op, op.Sqrt(each), eps) for each in squares)))
+
+
+def _has_size(op: OpBuilder, x: ir.Value, other: ir.Value, axis: int) -> bool:
+    """Tell whether a tensor is as long as another along an axis, counted from the end."""
+    ranks = op.rank(x), op.rank(other)
+    return -axis <= min(ranks) and same_dim(op.dim(op.size(x, axis)), op.dim(op.size(other, axis)))
