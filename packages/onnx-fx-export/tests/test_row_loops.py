@@ -89,7 +89,7 @@ def twice(x: torch.Tensor) -> torch.Tensor:
 
 
 def of_plain_numbers(x: torch.Tensor) -> torch.Tensor:
-    """Experts whose number is read, as those of Longcat are."""
+    """Experts whose number is read as one of Python."""
     weights, out = torch.arange(36.0).view(4, 3, 3) / 9, torch.zeros_like(x)
     chosen = x.argmax(1) + (x[:, 0] > 0)
     for expert in torch.nonzero(torch.bincount(chosen, minlength=5)):
