@@ -18,6 +18,9 @@ from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["kind_of"]
 
+# What a forward may leave to the model inside, which it hands all that it has no name for.
+_PASSED_ON = frozenset(("use_cache",))
+
 
 def kind_of(model: Any) -> Kind:
     """Return the kind of a model.
@@ -38,7 +41,9 @@ def kind_of(model: Any) -> Kind:
             f"{name} reads {model.main_input_name}, and so far only models that read "
             f"{' or '.join(kind.main_inputs)} can be written."
         )
-    missing = sorted(kind.parameters - set(inspect.signature(model.forward).parameters))
+    taken = inspect.signature(model.forward).parameters
+    passed_on = _PASSED_ON if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values()) else frozenset()
+    missing = sorted(kind.parameters - taken.keys() - passed_on)
     if cache_argument(model) is None:
         missing.append("past_key_values")
     if missing:
