@@ -94,6 +94,33 @@ def test_padding_may_stand_on_the_right(llama):
         np.testing.assert_array_equal(found[row, 4:], continued(model, alone, torch.ones_like(alone), 20)[0, length:])
 
 
+def test_frequencies_that_would_change_beyond_the_context_are_those_of_the_start(tmp_path):
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    model = language_model("llama", num_hidden_layers=1, rope_parameters=scaling, max_position_embeddings=32)
+    continued(model, torch.full((1, 40), 5), torch.ones(1, 40, dtype=torch.int64), 1)  # it has outgrown them once
+    grown = model.model.rotary_emb.inv_freq
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == [(1,), (7,), (3, 11, 6)]
+    assert json.loads((folder.path / "genai_config.json").read_text())["model"]["context_length"] == 32
+    assert model.model.rotary_emb.rope_type == "dynamic"
+    assert not torch.equal(grown, model.model.rotary_emb.original_inv_freq)
+
+
+def test_a_folder_ends_where_a_cache_would_hold_other_frequencies(tmp_path):
+    lengths = {"original_max_position_embeddings": 32}
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    scaling = {"rope_type": "longrope", "rope_theta": 10000.0, **factors, **lengths}
+    model = language_model("phi3", num_hidden_layers=1, rope_parameters=scaling, **lengths)
+
+    with pytest.warns(UserWarning, match="the folder takes 32 tokens at most"):
+        folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == [(1,), (7,), (3, 11, 6)]
+    assert json.loads((folder.path / "genai_config.json").read_text())["model"]["context_length"] == 32
+
+
 def test_several_tokens_follow_a_cache(llama):
     model, folder = llama
     tokens = np.array([[9, 4, 5, 6, 7, 8]])

@@ -23,6 +23,7 @@ __all__ = [
     "VISION_FILE",
     "context_length",
     "decoder_config",
+    "first_context",
     "genai_config",
     "graph_config",
     "stop_tokens",
@@ -153,10 +154,26 @@ def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[
 
 
 def context_length(model: Any) -> int:
-    """Return the most tokens, prompt included, that a model takes."""
+    """Return the most tokens, prompt included, that a model takes from one cache."""
     config = model.config.get_text_config(decoder=True)
     known = [value for key in _CONTEXT_KEYS if isinstance(value := getattr(config, key, None), int)]
-    return known[0] if known else _NO_LIMIT
+    return min(known[0] if known else _NO_LIMIT, first_context(model) or _NO_LIMIT)
+
+
+def first_context(model: Any) -> int | None:
+    """Return how long a text may be before all its positions get other frequencies, or None if none of them change.
+
+    Models with ``longrope`` have two sets of them, and ``generate`` reads a text anew that outgrows the first one: what
+    a cache holds by then is of the other set.
+    """
+    scaling = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    kinds = [scaling] if "rope_type" in scaling else [kind for kind in scaling.values() if isinstance(kind, dict)]
+    lengths = [
+        int(kind["original_max_position_embeddings"])
+        for kind in kinds
+        if kind.get("rope_type") == "longrope" and "original_max_position_embeddings" in kind
+    ]
+    return min(lengths, default=None)
 
 
 def stop_tokens(model: Any) -> tuple[list[int], int]:

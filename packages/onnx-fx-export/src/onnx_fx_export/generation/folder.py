@@ -17,9 +17,10 @@ import torch
 from onnx_fx_export.api import ONNXProgram, export
 from onnx_fx_export.errors import InvalidArgumentError, SaveError
 from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wrapper
-from onnx_fx_export.generation.config import CONFIG_FILE
+from onnx_fx_export.generation.config import CONFIG_FILE, first_context
 from onnx_fx_export.generation.experts import joined_experts
 from onnx_fx_export.generation.experts_operator import TRANSLATIONS
+from onnx_fx_export.generation.frequencies import settled_frequencies
 from onnx_fx_export.generation.kinds import Kind, Part, kind_of
 from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
@@ -38,6 +39,10 @@ _RIGHT_PADDING = (
     "The model has sliding windows or biases by position, and ONNX Runtime GenAI puts the padding of a batch behind "
     "the prompts, where it counts in them. Generate batches of prompts of equal length, or use engine='onnxruntime', "
     "which pads on the left."
+)
+_OTHER_FREQUENCIES = (
+    "The positions of a text of more than {0} tokens have other frequencies in this model, from the first one on, and a "
+    "cache that has read fewer does not hold them: the folder takes {0} tokens at most."
 )
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
@@ -247,7 +252,7 @@ class _Request:
     def _exported(self, part: Part) -> ONNXProgram:
         if self.stream:
             self.stream.put_stand_ins()
-        with own_bounds():
+        with own_bounds(), settled_frequencies(part.module, self.kind.context_length()):
             program = export(
                 part.module,
                 part.args,
@@ -272,6 +277,8 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     kind, config = request.kind, request.kind.config()
     programs: dict[str, ONNXProgram] = {}
     parts = kind.parts(last_logits=request.last_logits)
+    if first := first_context(kind.model):
+        warn_user(_OTHER_FREQUENCIES.format(first))
     if request.adapters.names and len(parts) > 1:
         raise InvalidArgumentError(
             f"{type(kind.model).__name__} has several graphs, and adapter files are of one: merge the adapters into "
