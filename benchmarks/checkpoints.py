@@ -1,8 +1,9 @@
 """Writing a folder for generation from a checkpoint: memory, and time beside copying the same bytes.
 
-    python benchmarks/checkpoints.py [--gib 2 ...] [--limit GIB] [--only fp32 int4 ...] [--json FILE]
+    python benchmarks/checkpoints.py [--gib 2 ...] [--limit GIB] [--experts] [--only fp32 int4 ...] [--json FILE]
 
-The checkpoint is a Llama of random weights in float32, in files of 2 GiB. Nothing generates: the weights go from file
+The checkpoint is a Llama of random weights in float32, in files of 2 GiB; with `--experts` a Mixtral, whose experts are
+stored each by itself and joined while they are read. Nothing generates: the weights go from file
 to file. The peak is of the process's own memory (RssAnon), the largest weight included, from the moment at which
 everything is imported. `save` is the stage that reads, converts and writes; before it and before the copy, the system
 forgets what it has read where it lets us (`/proc/sys/vm/drop_caches`), and both end in `fsync`. With `--limit` the
@@ -19,31 +20,61 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+import torch
 from figures import Cell, Figure, Peak, command, quiet
 
 PRECISIONS = ("fp32", "fp16", "int8", "int4")
-WIDTH, INNER, VOCABULARY = 4096, 11008, 32000
+WIDTH, INNER, VOCABULARY, EXPERTS = 4096, 11008, 32000, 8
 SHARD_BYTES = 2 << 30
 GROUP = Path("/sys/fs/cgroup/memory/onnx-fx-export-benchmark")
 
 
-def write_checkpoint(folder: Path, gib: float) -> int:
-    """Write a checkpoint of about that many GiB without ever having it in memory; return the bytes of its weights."""
-    import torch
-    from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, LlamaConfig
+def configuration(gib: float, *, experts: bool) -> Any:
+    """Return the configuration of a model of about that many GiB."""
+    from transformers import LlamaConfig, MixtralConfig
 
-    layer = WIDTH * (4 * WIDTH + 3 * INNER)
-    layers = max(1, round((gib * (1 << 30) / 4 - 2 * VOCABULARY * WIDTH) / layer))
-    config = LlamaConfig(
-        hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=layers, num_attention_heads=32,
-        vocab_size=VOCABULARY,
-    )  # fmt: skip
-    config.architectures, config.dtype = ["LlamaForCausalLM"], torch.float32
+    inner, copies = (INNER // EXPERTS, EXPERTS) if experts else (INNER, 1)
+    layer = WIDTH * (4 * WIDTH + 3 * inner * copies)
+    sizes = {
+        "hidden_size": WIDTH, "intermediate_size": inner, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "vocab_size": VOCABULARY,
+        "num_hidden_layers": max(1, round((gib * (1 << 30) / 4 - 2 * VOCABULARY * WIDTH) / layer)),
+    }  # fmt: skip
+    config = MixtralConfig(**sizes, num_local_experts=EXPERTS) if experts else LlamaConfig(**sizes)
+    config.architectures, config.dtype = ["MixtralForCausalLM" if experts else "LlamaForCausalLM"], torch.float32
+    return config
+
+
+def stored(name: str, shape: torch.Size) -> dict[str, torch.Size]:
+    """Return the tensors of a checkpoint that a weight is made of, by name."""
+    block, _, part = name.partition("mlp.experts.")
+    if not part:
+        return {name.replace("mlp.gate.", "block_sparse_moe.gate."): shape}
+    count, rows, columns = shape
+    names = {"gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)}[part]
+    return {
+        f"{block}block_sparse_moe.experts.{expert}.{name}.weight": torch.Size((rows // len(names), columns))
+        for expert in range(count)
+        for name in names
+    }
+
+
+def write_checkpoint(folder: Path, gib: float, *, experts: bool) -> tuple[int, int]:
+    """Write a checkpoint of about that many GiB without ever having it in memory.
+
+    Returns:
+        The bytes of its weights, and of the largest weight of the model.
+    """
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM
+
+    config = configuration(gib, experts=experts)
     config.save_pretrained(folder)
     with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in AutoModelForCausalLM.from_config(config).state_dict().items()}
+        state = AutoModelForCausalLM.from_config(config).state_dict()
+    shapes = {name: shape for key, tensor in state.items() for name, shape in stored(key, tensor.shape).items()}
     numbers = torch.randn(VOCABULARY * WIDTH + len(shapes)) * 0.02
     places: dict[str, str] = {}
     shard: dict[str, torch.Tensor] = {}
@@ -55,7 +86,7 @@ def write_checkpoint(folder: Path, gib: float) -> int:
             save_file(shard, folder / places[name], metadata={"format": "pt"})
             shard = {}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    return sum(4 * shape.numel() for shape in shapes.values())
+    return sum(4 * shape.numel() for shape in shapes.values()), max(4 * tensor.numel() for tensor in state.values())
 
 
 def forget_files() -> None:
@@ -128,18 +159,18 @@ def in_own_process(source: Path, out: Path, precision: str, limit: float | None)
         return pool.apply(write_folder, (source, out, precision))
 
 
-def measure(gib: float, precision: str, limit: float | None) -> dict[str, Cell]:
+def measure(gib: float, precision: str, limit: float | None, *, experts: bool) -> dict[str, Cell]:
     """Measure one size and precision."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         source, out = Path(folder).resolve() / "model", Path(folder).resolve() / "out"
         source.mkdir()
-        size = write_checkpoint(source, gib)
+        size, largest = write_checkpoint(source, gib, experts=experts)
         copying = copy_seconds(source, out)
         found = in_own_process(source, out, precision, limit)
     return {
-        "name": f"{gib:g} GiB, {precision}",
+        "name": f"{gib:g} GiB{' with experts' if experts else ''}, {precision}",
         "weights": size / 2**30,
-        "largest": 4 * VOCABULARY * WIDTH / 2**20,
+        "largest": largest / 2**20,
         "peak": found["peak"] / 2**20,
         "save": found["save"],
         "copying": copying,
@@ -153,6 +184,7 @@ def main() -> None:
     parser = command(__doc__, PRECISIONS, ["fp32", "int4"])
     parser.add_argument("--gib", type=float, nargs="*", default=[2.0])
     parser.add_argument("--limit", type=float)
+    parser.add_argument("--experts", action="store_true")
     options = parser.parse_args()
     Figure(
         title="Language models from checkpoints",
@@ -163,7 +195,9 @@ def main() -> None:
             "name": "checkpoint, written as", "weights": "weights GiB", "largest": "largest weight MiB",
             "peak": "peak MiB", "save": "save s", "copying": "copy s", "ratio": "save / copy", "whole": "export s",
         },
-        rows=[measure(gib, name, options.limit) for gib in options.gib for name in options.only],
+        rows=[
+            measure(gib, name, options.limit, experts=options.experts) for gib in options.gib for name in options.only
+        ],
     ).finish(options.json)  # fmt: skip
 
 
