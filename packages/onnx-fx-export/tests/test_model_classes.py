@@ -54,9 +54,10 @@ def test_a_class_that_draws_random_numbers_is_not_compared() -> None:
 def test_the_page_tells_of_each_class_and_counts_them() -> None:
     row = {"library": "some", "torch_onnx": "refused: why", "strategy": "strict", "reason": "", "nodes": 3}
     rows = [
-        {**row, "name": "One", "verdict": "right", "seconds": 3.0, "capture": 2.0},
+        {**row, "name": "One", "verdict": "right", "seconds": 3.0, "capture": 2.0, "imported": "wrong: much"},
         {**row, "name": "Two", "verdict": "not built", "seconds": None, "capture": None},
     ]
     text = page_text(rows)
     assert "Of 2 classes tried, 1 could not be built, and 0 did not end. Of the other 1: 1 right, 0 static," in text
-    assert "| One | right (strict) | 3 | 1.5 | refused |  |" in text
+    assert "Of 1 that were imported again, 0 agree with their class." in text
+    assert "| One | right (strict) | wrong | 3 | 1.5 | refused |  |" in text

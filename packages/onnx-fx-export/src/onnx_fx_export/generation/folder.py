@@ -41,8 +41,8 @@ _RIGHT_PADDING = (
     "which pads on the left."
 )
 _OTHER_FREQUENCIES = (
-    "The positions of a text of more than {0} tokens have other frequencies in this model, from the first one on, and a "
-    "cache that has read fewer does not hold them: the folder takes {0} tokens at most."
+    "The positions of a text of more than {0} tokens have other frequencies in this model, from the first one on, and "
+    "a cache that has read fewer does not hold them: the folder takes {0} tokens at most."
 )
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
@@ -141,9 +141,8 @@ def export_folder(
     stream: StreamedModel | None = None
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
-        model, tokenizer, stream = _from_folder(
-            Path(model), tokenizer, dtype, None if verify else path.absolute().parent
-        )
+        room = None if verify else path.absolute().parent
+        model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, room)
     kind = kind_of(without_wrapper(model))
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -21,10 +22,10 @@ def settled_frequencies(model: torch.nn.Module, length: int) -> Iterator[None]:
         model: A model of transformers, or a module that holds it.
         length: The most tokens that a text will have.
     """
-    settled = [
+    settled: list[Any] = [
         module
         for module in model.modules()
-        if getattr(module, "rope_type", None) == "dynamic" and module.original_max_seq_len >= length
+        if getattr(module, "rope_type", None) == "dynamic" and getattr(module, "original_max_seq_len", 0) >= length
     ]
     own = [module.inv_freq for module in settled]
     try:

@@ -42,7 +42,7 @@ class MergedOnDisk(TorchFunctionMode):
         Raises:
             SaveError: If the disk had no room for a result; transformers only reports that it could not join them.
         """
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         if self._failure:
             raise self._failure
 

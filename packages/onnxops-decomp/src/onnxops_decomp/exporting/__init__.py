@@ -11,6 +11,7 @@ They are grouped by what an export does with them, in the order of its stages:
 - the result: :class:`ONNXProgram`, :class:`ExportRecord`, :func:`verify_program`
 """
 
+from onnxops_core.exporting import warn_user
 from onnxops_decomp.builder.expressions import at_sizes, emit_expression, is_computable
 from onnxops_decomp.builder.folding import MAX_FOLDED_BYTES
 from onnxops_decomp.builder.scope import (
@@ -344,3 +345,10 @@ __all__ = [
     "written_inputs",
     "written_roots",
 ]
+
+
+def __getattr__(name: str) -> int:
+    if name == "MAX_FOLDED_SIZE":
+        warn_user("MAX_FOLDED_SIZE counts elements; use MAX_FOLDED_BYTES.", DeprecationWarning)
+        return MAX_FOLDED_BYTES // 8
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
