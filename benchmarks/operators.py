@@ -3,7 +3,7 @@
     python benchmarks/operators.py [--opset 18] [--static] [--nan exact] [--only "topk" "argmax" ...] [--json FILE]
 
 Each call is a model of its own, its first dimension dynamic unless `--static` is given. ONNX Runtime runs it on one
-thread, the exporters' models taking turns. Models of the same kinds of nodes are not timed: their ratio is 1. Ours are
+thread, the exporters' models taking turns. The ratio to a model of the same kinds of nodes is 1. Ours are
 exported with `nan="finite"`, as torch.onnx's never look for NaN, or with what `--nan` says.
 """
 
@@ -24,7 +24,7 @@ from workloads.calls import Call, calls
 
 import onnx_fx_export
 
-SLOW = 1.05
+SLOW, FASTER = 1.05, 0.97
 
 
 def declared(call: Call, dynamic: bool) -> tuple[dict[int, Any], ...] | None:
@@ -70,7 +70,8 @@ def measure(name: str, call: Call, opset: int, dynamic: bool, nan: str) -> dict[
     for side, model in models.items():
         row[f"{side}_nodes"] = None if model is None else kinds(model).total()
     for side in ("dynamo", "legacy"):
-        row[f"over_{side}"] = over(times.get("ours"), times.get(side))
+        same = side in there and "ours" in there and kinds(there[side]) == kinds(there["ours"])
+        row[f"over_{side}"] = 1.0 if same else over(times.get("ours"), times.get(side))
     return row
 
 
@@ -78,7 +79,15 @@ def summary(rows: list[dict[str, Cell]], side: str) -> str:
     """Say how the latencies compare with those of one other exporter."""
     ratios = [float(row[f"over_{side}"] or 1) for row in rows if row[f"over_{side}"] is not None]
     mean = math.exp(statistics.mean(map(math.log, ratios))) if ratios else math.nan
-    return f"{side}: geometric mean {mean:.2f}, {sum(ratio > SLOW for ratio in ratios)} of {len(ratios)} above {SLOW}"
+    slow = sum(ratio > SLOW for ratio in ratios)
+    more = sum(longer(row, side) for row in rows)
+    return f"{side}: geometric mean {mean:.2f}, of {len(ratios)} {slow} above {SLOW}, {more} longer and not faster"
+
+
+def longer(row: dict[str, Cell], side: str) -> bool:
+    """Tell whether ours has more nodes than another exporter's, and is no faster for it."""
+    ours, theirs, ratio = row["ours_nodes"], row[f"{side}_nodes"], row[f"over_{side}"]
+    return ours is not None and theirs is not None and ratio is not None and ours > theirs and float(ratio) > FASTER
 
 
 def main() -> None:
