@@ -76,6 +76,10 @@ def given(shape: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("name", CASES)
 def test_other_sizes_give_what_the_runtime_gives(name: str) -> None:
+    if name.startswith("AveragePool ceil_mode"):
+        pytest.importorskip(
+            "onnxruntime", minversion="1.30", reason="ONNX Runtime averages over such windows since 1.30"
+        )
     model, shapes = CASES[name]
     module = to_torch(model)
     dims = dict.fromkeys(range(2) if len(shapes[0]) == 2 else (0, 2, 3), torch.export.Dim.DYNAMIC)

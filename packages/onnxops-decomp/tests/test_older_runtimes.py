@@ -61,6 +61,8 @@ assert "DFT" in nodes(lambda x: torch.fft.fft(x), spectrum)
 assert "ReduceMin" not in nodes(lambda x: (x > 0).all(1), torch.ones(2, 3))
 nodes(lambda x: (x > 0).all(1), torch.ones(2, 0))
 small = torch.arange(12, dtype=torch.int8).reshape(3, 4)
+blocks = lambda: torch.arange(16, dtype=torch.int8).reshape(1, 4, 2, 2)
+assert "DepthToSpace" not in nodes(lambda x: F.pixel_shuffle(x, 2), blocks())
 composed = [lambda x: torch.maximum(x, x.flip(0)), lambda x: torch.where(x > 3, x, -x), lambda x: x.topk(2).values]
 for function in composed:
     assert "Cast" in nodes(function, small)

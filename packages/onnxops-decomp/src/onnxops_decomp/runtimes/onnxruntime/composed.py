@@ -199,7 +199,8 @@ without_kernel("DepthToSpace", dtypes=_NO_BLOCKS)(shapes.composed_depth_to_space
 
 @without_kernel("DepthToSpace", dtypes=(_T.INT8, _T.UINT8))
 def depth_to_space_of_bytes(op: OpBuilder, input: ir.Value, **attributes: Any) -> ir.Value | None:
-    return shapes.composed_depth_to_space(op, input, **attributes) if op.opset < 11 else None
+    has_kernel = op.opset >= 11 and (input.dtype != _T.INT8 or not is_older(1, 28))
+    return None if has_kernel else shapes.composed_depth_to_space(op, input, **attributes)
 
 
 without_kernel("SpaceToDepth", dtypes=_NO_BLOCKS)(shapes.composed_space_to_depth)
