@@ -41,8 +41,8 @@ _RIGHT_PADDING = (
     "which pads on the left."
 )
 _OTHER_FREQUENCIES = (
-    "The positions of a text of more than {0} tokens have other frequencies in this model, from the first one on, and "
-    "a cache that has read fewer does not hold them: the folder takes {0} tokens at most."
+    "The positions of a text of more than {0} tokens have other frequencies in this model, from the first one on, "
+    "and a cache that has read fewer does not hold them: the folder takes {0} tokens at most."
 )
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
@@ -141,8 +141,7 @@ def export_folder(
     stream: StreamedModel | None = None
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
-        room = None if verify else path.absolute().parent
-        model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, room)
+        model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, None if verify else path)
     kind = kind_of(without_wrapper(model))
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
@@ -173,7 +172,7 @@ def export_folder(
 
 
 def _from_folder(
-    folder: Path, tokenizer: Any, dtype: torch.dtype, beside: Path | None
+    folder: Path, tokenizer: Any, dtype: torch.dtype, out: Path | None
 ) -> tuple[Any, Any, StreamedModel | None]:
     """Return the model of a folder, its tokenizer, and where the weights are if they are to stay in files.
 
@@ -181,10 +180,10 @@ def _from_folder(
         folder: The folder.
         tokenizer: A tokenizer, ``False`` for none, ``None`` for that of the folder.
         dtype: The dtype of the model.
-        beside: Where temporary files may be, if the weights are to stay in files.
+        out: Beside what temporary files may be, if the weights are to stay in files.
     """
-    if beside:
-        stream, tokenizer = streamed(folder, tokenizer, dtype, beside)
+    if out:
+        stream, tokenizer = streamed(folder, tokenizer, dtype, out.absolute().parent)
         if stream is not None:
             return stream.model, tokenizer, stream
     return *loaded(folder, tokenizer, dtype), None

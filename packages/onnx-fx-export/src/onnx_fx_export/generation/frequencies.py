@@ -22,10 +22,11 @@ def settled_frequencies(model: torch.nn.Module, length: int) -> Iterator[None]:
         model: A model of transformers, or a module that holds it.
         length: The most tokens that a text will have.
     """
-    settled: list[Any] = [
+    modules: Iterator[Any] = model.modules()
+    settled = [
         module
-        for module in model.modules()
-        if getattr(module, "rope_type", None) == "dynamic" and getattr(module, "original_max_seq_len", 0) >= length
+        for module in modules
+        if getattr(module, "rope_type", None) == "dynamic" and module.original_max_seq_len >= length
     ]
     own = [module.inv_freq for module in settled]
     try:
