@@ -217,3 +217,18 @@ def test_masked_attention_to_no_keys_is_zero(boolean: bool, opset: int) -> None:
         opset=opset,
         others=[[*_qkv(4, 0), mask(4, 0)]] * 3,
     )
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("additive", [False, True])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_constant_mask_is_written_if_it_hides_something(hidden: bool, additive: bool, opset: int) -> None:
+    def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(3, 5, dtype=torch.bool).tril(1 if hidden else 5)
+        mask = mask.float().log() if additive else mask
+        return F.scaled_dot_product_attention(q, k, v, mask.expand(q.shape[0], 1, 3, 5))
+
+    without = check(F.scaled_dot_product_attention, *_qkv(), opset=opset)
+    lowered = check(masked, *_qkv(), opset=opset)
+    operands = [sum(len(node.input) for node in each.proto.graph.node) for each in (without, lowered)]
+    assert (operands[0] < operands[1]) == hidden

@@ -34,6 +34,7 @@ UNCHANGED: dict[str, Callable[[OpBuilder, ir.Value], ir.Value]] = {
     "transpose that moves nothing": lambda op, x: op.Transpose(x, perm=[0, 1, 2]),
     "transpose there and back": lambda op, x: op.Transpose(op.Transpose(x, perm=[1, 2, 0]), perm=[2, 0, 1]),
     "reshape to its sizes": lambda op, x: op.Reshape(x, [0, -1, 4]),
+    "reshape there and back": lambda op, x: op.Reshape(op.Reshape(x, [0, 0, 2, 2]), [0, 0, 4]),
     "expand to sizes it has": lambda op, x: op.Expand(x, [3, 1]),
     "squeeze of no axes": lambda op, x: op.Squeeze(x, op.constant(np.zeros(0, np.int64))),
     "unsqueeze and squeeze": lambda op, x: op.Squeeze(op.Unsqueeze(x, [1, -1]), [4, 1]),
@@ -140,6 +141,13 @@ def test_reshape_of_a_reshape_takes_the_source(op: OpBuilder) -> None:
     x = floats(op, N, 3, 4)
     result = op.Reshape(op.Reshape(x, [-1]), [-1, 2])
     assert result.producer().inputs[0] is x
+
+
+def test_a_size_that_a_reshape_copies_stays_that_of_its_operand(op: OpBuilder) -> None:
+    x = floats(op, N, 3, 4)
+    inner = op.Reshape(x, [4, -1, 3])
+    assert op.Reshape(inner, [0, -1]).producer().inputs[0] is inner
+    assert op.Reshape(op.Reshape(x, [0, -1]), [0, 2, 6]).producer().inputs[0] is x
 
 
 def test_where_of_a_constant_condition_picks_a_side(op: OpBuilder) -> None:

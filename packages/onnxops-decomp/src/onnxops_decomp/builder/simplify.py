@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp.builder.scope import NodeWriter
@@ -125,9 +126,16 @@ def _reshape(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value
         if all(unchanged) or (sizes.count(-1) == 1 and unchanged.count(False) == 1 and 0 not in dims):
             return x
     before = producer(x, "Reshape")
-    if before is not None and (0 not in shape) and not attributes.get("allowzero", 0):
+    if before is not None and not attributes.get("allowzero", 0) and _copies_the_same(shape, x, before.inputs[0]):
         return op.Reshape(before.inputs[0], inputs[1])
     return None
+
+
+def _copies_the_same(shape: npt.NDArray[Any], x: ir.Value, other: ir.Value | None) -> bool:
+    """Tell whether the sizes that a Reshape copies of one value are those of another."""
+    dims, others = dims_of(x) or (), dims_of(other) or ()
+    copied = [axis for axis, size in enumerate(shape) if size == 0]
+    return all(axis < min(len(dims), len(others)) and same_dim(dims[axis], others[axis]) for axis in copied)
 
 
 def _expand(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:

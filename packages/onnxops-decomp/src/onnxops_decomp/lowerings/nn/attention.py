@@ -11,6 +11,7 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.formulas.attention import attended, causal_mask, grouped, masked, scaled_query
 from onnxops_decomp.formulas.products import written_product
 from onnxops_decomp.lowerings.registry import lowering
+from onnxops_decomp.passes.matching import producer
 from onnxops_decomp.spec.inference import dims_of, same_dim
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def scaled_dot_product_attention(
 ) -> ir.Value:
     if attn_mask is not None and is_causal:
         raise LoweringError("scaled_dot_product_attention takes attn_mask or is_causal, not both.")
+    if attn_mask is not None and _hides_nothing(op, attn_mask):
+        attn_mask = None
     operands = _four_dims(op, query, key, value)
     fits = operands is not None and _same_batch(*operands, enable_gqa=enable_gqa)
     if dropout_p > 0 or operands is None or not fits or _is_empty(query, key, value):
@@ -86,6 +89,15 @@ def scaled_dot_product_attention(
     mask = None if attn_mask is None else _mask_for(op, attn_mask, rank, q, k)
     result = op.Attention(q, k, v, mask, is_causal=int(is_causal), scale=scale)
     return result if rank == 4 else op.Squeeze(result, [1] if rank == 3 else [0, 1])
+
+
+def _hides_nothing(op: OpBuilder, mask: ir.Value) -> bool:
+    """Tell whether a mask is known to let each query see all keys, as models without padding make one."""
+    spread = producer(mask, "Expand")
+    known = op.static(mask if spread is None else spread.inputs[0])
+    if known is None:
+        return False
+    return bool(known.all()) if op.dtype(mask) == ir.DataType.BOOL else not known.any()
 
 
 def _is_empty(*tensors: ir.Value) -> bool:
