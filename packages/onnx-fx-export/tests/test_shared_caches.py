@@ -244,6 +244,7 @@ def test_attention_that_is_spelled_out_is_known(change):
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.no_round_trip(reason="GroupQueryAttention leaves open what it gives for padding")
 def test_what_is_added_counts_the_tokens_that_are_kept():
     model, program, _ = exported_spelled_out(with_slopes)
     tokens, _, key, value = call(2, 0, 6)

@@ -120,6 +120,50 @@ def test_a_signal_may_lack_the_last_dimension_as_torch_onnx_writes_it() -> None:
     torch.testing.assert_close(to_torch(made)(torch.from_numpy(x)), torch.from_numpy(want))
 
 
+@pytest.mark.parametrize("start, limit, step", [(3, 1, 1), (0, 7, -1), (10, 0, -3), (0, 5, 2), (2, 2, 1)])
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_a_range_away_from_its_limit_is_empty(start: int, limit: int, step: int, dtype: type) -> None:
+    feeds = dict(zip(("start", "limit", "step"), (np.array(each, dtype) for each in (start, limit, step)), strict=True))
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    node = helper.make_node("Range", list(feeds), ["y"])
+    made = model([node], [(name, []) for name in feeds], [("y", ["n"])], dtype=kind)
+    (want,) = wanted(made, feeds)
+    got = to_torch(made)(*map(torch.from_numpy, feeds.values())).numpy()
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+
+
+PLACES = "<int64[1] zero = {0}, int64 z = {0}, int64 two = {2}, int64[2] twice = {0, 0}, int64[2, 1] below = {-3, 0}>"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Squeeze(x, zero)",
+        "s = Shape(x) n = Squeeze(s, zero) y = ConstantOfShape(n)",
+        "y = Unsqueeze(x, twice)",
+        "y = GatherND(x, below)",
+        "y = ScatterND(x, below, x)",
+        "s = SequenceConstruct(x, x) t = SequenceErase(s, two) y = SequenceAt(t, z)",
+        "s = SequenceConstruct(x) t = SequenceInsert(s, x, two) y = SequenceAt(t, z)",
+    ],
+)
+def test_places_that_there_are_not_are_an_error(body: str) -> None:
+    made = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 18]> g (float[n, m] x) => (float y) {PLACES} {{{body}}}'
+    )
+    module = to_torch(made)
+    with pytest.raises((ValueError, IndexError)):
+        module(torch.ones(2, 3))
+
+
+def test_a_module_lies_on_the_cpu_whatever_the_default_device_is() -> None:
+    nodes = [helper.make_node("Add", ["one", "one"], ["two"]), helper.make_node("Mul", ["x", "two"], ["y"])]
+    with torch.device("meta"):
+        module = to_torch(model(nodes, [("x", [2])], [("y", [2])], {"one": np.ones(2, np.float32)}))
+    assert module(torch.ones(2)).tolist() == [2, 2]
+
+
 def test_what_is_made_of_sizes_lands_on_the_default_device() -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["sizes"]),

@@ -222,6 +222,15 @@ def test_bodies_in_bodies_are_read() -> None:
     assert to_torch(nested(5))(torch.ones(2), torch.tensor(True)).tolist() == [-1, -1]
 
 
+def test_a_branch_with_fewer_outputs_than_its_node_is_an_error() -> None:
+    branches = "then_branch = t () => (float[2] p) {p = Neg(x)}, else_branch = e () => (float[2] q) {q = Abs(x)}"
+    text = (
+        f'<ir_version: 8, opset_import: ["": 18]> g (float[2] x, bool c) => (float[2] y) {{y, z = If(c) <{branches}>}}'
+    )
+    with pytest.raises(OnnxExporterError, match="2 outputs"):
+        to_torch(onnx.parser.parse_model(text))
+
+
 @pytest.mark.parametrize(
     "node",
     [

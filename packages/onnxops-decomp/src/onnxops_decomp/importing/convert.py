@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+import torch
 from torch import fx
 
 from onnxops_decomp.files.mapped import read_mapped
@@ -48,8 +49,9 @@ def to_torch(model: onnx.ModelProto | ir.Model | str | os.PathLike[str], *, trai
     """
     read = read_model(model, mapped=True)
     try:
-        root = Root(read, trainable)
-        graph = _graph(root, read.graph)
+        with torch.device("cpu"):  # where the weights are, whatever torch's default device is
+            root = Root(read, trainable)
+            graph = _graph(root, read.graph)
     except ModelImportError:
         raise
     except Exception as error:  # whatever reading tensors and types of a broken file raises

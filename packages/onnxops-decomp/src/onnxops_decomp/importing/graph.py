@@ -347,6 +347,8 @@ class GraphImport:
         made = self.graph.call_function(entry.function, args, named)
         for graph in (each for each in (*bound.args, *kwargs.values()) if isinstance(each, ir.Graph)):
             dtypes = self.bodies[graph][1:] if node.op_type == "Loop" else self.bodies[graph]
+            if len(dtypes) < len(node.outputs):
+                raise ModelImportError(f"It has {len(node.outputs)} outputs, and a body gives {len(dtypes)}.")
         self.results(entry, node, made, dtypes)
 
     def types_of_bodies(self, node: ir.Node) -> list[int]:

@@ -245,7 +245,11 @@ def concat(*inputs: Numbers, axis: int = 0) -> Numbers:
 
 @on_numbers("Squeeze")
 def squeeze(data: Numbers, axes: Any = None) -> Numbers:
-    return data[0] if isinstance(data, list) and len(data) == 1 else data
+    if isinstance(data, list) and len(data) == 1:
+        return data[0]
+    if axes:
+        raise ValueError(f"a dimension of size {len(data)} is squeezed")
+    return data
 
 
 @on_numbers("Unsqueeze")

@@ -46,7 +46,8 @@ def gather_nd(data: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     for axis in range(batch_dims):
         steps = torch.arange(data.shape[axis], device=data.device)
         index.append(steps.reshape([-1 if place == axis else 1 for place in range(batch_dims + tail)]))
-    index += [_positions(each, data.shape[batch_dims + place]) for place, each in enumerate(indices.unbind(-1))]
+    # Indexing counts negative positions from the end itself, and refuses those outside.
+    index += indices.to(torch.int64).unbind(-1)
     return data[tuple(index)]
 
 
@@ -72,9 +73,10 @@ def scatter_elements(data: Tensor, indices: Tensor, updates: Tensor, axis: int =
 
 def _scattered_rows(data: Tensor, indices: Tensor, updates: Tensor, reduction: str) -> Tensor:
     depth = indices.shape[-1]
-    index = tuple(_positions(each, data.shape[axis]) for axis, each in enumerate(indices.unbind(-1)))
     if reduction == "none":
+        index = indices.to(torch.int64).unbind(-1)
         return torch.index_put(data, index, updates) if depth else updates.reshape(data.shape)
+    index = tuple(_positions(each, data.shape[axis]) for axis, each in enumerate(indices.unbind(-1)))
     row = torch.zeros_like(indices[..., 0])
     rows = 1
     for axis, position in enumerate(index):

@@ -57,6 +57,10 @@ def transpose(data: Tensor, perm: list[int] | None = None) -> Tensor:
 @onnx_op("Squeeze")
 @of_strings
 def squeeze(data: Tensor, axes: list[int] | None = None) -> Tensor:
+    for axis in axes or ():
+        # torch leaves such a dimension as it is.
+        if statically_known_true(data.shape[axis] != 1):
+            raise ValueError(f"dimension {axis} of size {data.shape[axis]} is squeezed")
     return data.squeeze() if axes is None else data.squeeze(tuple(axes))
 
 
@@ -64,7 +68,10 @@ def squeeze(data: Tensor, axes: list[int] | None = None) -> Tensor:
 @of_strings
 def unsqueeze(data: Tensor, axes: list[int]) -> Tensor:
     rank = data.dim() + len(axes)
-    for axis in sorted(each % rank for each in axes):
+    places = sorted({each % rank for each in axes})
+    if len(places) < len(axes):
+        raise ValueError(f"axes {axes} name one dimension twice")
+    for axis in places:
         data = data.unsqueeze(axis)
     return data
 
@@ -196,6 +203,8 @@ def constant_of_shape(input: list[int], value: Tensor | None = None) -> Tensor:
 
 @onnx_op("Range")
 def range_(start: float, limit: float, delta: float, input_types: Any) -> Tensor:
+    # Nothing lies between them if the step leads away from the limit.
+    limit = torch.sym_max(limit, start) if delta > 0 else torch.sym_min(limit, start)
     return torch.arange(start, limit, delta, dtype=carrier(input_types[0]))
 
 

@@ -21,16 +21,23 @@ def sequence_construct(*inputs: Any) -> Any:
     return list(inputs)
 
 
+def _place(position: int, length: int, count: int) -> int:
+    """Return which of ``count`` places of a sequence of some length a position is."""
+    if not -length <= position < count:
+        raise IndexError(f"position {position} lies outside of a sequence of length {length}")
+    return position + length if position < 0 else position
+
+
 @onnx_op("SequenceInsert")
 def sequence_insert(input_sequence: Any, tensor: Any, position: int | None = None) -> Any:
-    place = len(input_sequence) if position is None else position
-    place = place + len(input_sequence) if place < 0 else place
+    length = len(input_sequence)
+    place = length if position is None else _place(position, length, length + 1)
     return [*input_sequence[:place], tensor, *input_sequence[place:]]
 
 
 @onnx_op("SequenceErase")
 def sequence_erase(input_sequence: Any, position: int = -1) -> Any:
-    place = position % len(input_sequence)
+    place = _place(position, len(input_sequence), len(input_sequence))
     return [*input_sequence[:place], *input_sequence[place + 1 :]]
 
 
