@@ -352,9 +352,9 @@ def gather_block_quantized(
     picked, scale = (gather(each, indices, axis) for each in (data, scales))
     offset = None if zero_points is None else gather(zero_points, indices, axis)
     along += indices.dim() - 1 if axis < along else 0
-    steps = (_unpacked(picked, bits) if packed else picked).to(torch.int32)
+    steps = (unpacked(picked, bits) if packed else picked).to(torch.int32)
     if offset is not None:
-        offset = _unpacked(offset, bits).narrow(-1, 0, scale.shape[-1]) if packed else offset
+        offset = unpacked(offset, bits).narrow(-1, 0, scale.shape[-1]) if packed else offset
         offset = offset.to(torch.int32).repeat_interleave(block_size, along).narrow(along, 0, steps.shape[along])
     elif packed:
         offset = torch.full_like(steps, 2 ** (bits - 1))
@@ -363,7 +363,7 @@ def gather_block_quantized(
     return made
 
 
-def _unpacked(data: Tensor, bits: int) -> Tensor:
+def unpacked(data: Tensor, bits: int) -> Tensor:
     """Return the elements of bytes, the lowest bits first, one by one."""
     if bits == 8:
         return data
