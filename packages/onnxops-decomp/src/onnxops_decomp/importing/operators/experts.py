@@ -111,7 +111,8 @@ def _weight(numbers: Tensor, scales: Tensor | None, zero_points: Tensor | None, 
     if zero_points is not None:
         middle = unpacked(zero_points.reshape(*steps.shape[:2], -1), bits)[..., : scale.shape[2]].to(scale.dtype)
     blocks = steps.unflatten(2, (scale.shape[2], -1))
-    return ((blocks - middle.unsqueeze(-1)) * scale.unsqueeze(-1)).flatten(2)
+    weights: Tensor = ((blocks - middle.unsqueeze(-1)) * scale.unsqueeze(-1)).flatten(2)
+    return weights
 
 
 @onnx_op("QMoE", domain=DOMAIN)

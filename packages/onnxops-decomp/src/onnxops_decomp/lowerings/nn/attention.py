@@ -78,7 +78,7 @@ def scaled_dot_product_attention(
 ) -> ir.Value:
     if attn_mask is not None and is_causal:
         raise LoweringError("scaled_dot_product_attention takes attn_mask or is_causal, not both.")
-    if attn_mask is not None and _hides_nothing(op, attn_mask):
+    if attn_mask is not None and _hides_nothing(op, attn_mask) and _adds_no_batch(query, attn_mask):
         attn_mask = None
     operands = _four_dims(op, query, key, value)
     fits = operands is not None and _same_batch(*operands, enable_gqa=enable_gqa)
@@ -98,6 +98,15 @@ def _hides_nothing(op: OpBuilder, mask: ir.Value) -> bool:
     if known is None:
         return False
     return bool(known.all()) if op.dtype(mask) == ir.DataType.BOOL else not known.any()
+
+
+def _adds_no_batch(query: ir.Value, mask: ir.Value) -> bool:
+    """Tell whether the dimensions of a mask before its last two are known to be 1, or those of the query."""
+    queries, masks = dims_of(query), dims_of(mask)
+    if queries is None or masks is None or len(masks) > len(queries):
+        return False
+    pairs = zip(masks[-3::-1], queries[-3::-1], strict=False)
+    return all(size == 1 or same_dim(size, other) for size, other in pairs)
 
 
 def _is_empty(*tensors: ir.Value) -> bool:
