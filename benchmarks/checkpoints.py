@@ -161,7 +161,10 @@ def in_own_process(source: Path, out: Path, precision: str, limit: float | None)
 
 def measure(gib: float, precision: str, limit: float | None, *, experts: bool) -> dict[str, Cell]:
     """Measure one size and precision."""
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    # On the disk of the repository, as temporary places may lie in memory, and where git does not look.
+    room = Path("bench-output")
+    room.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=room) as folder:
         source, out = Path(folder).resolve() / "model", Path(folder).resolve() / "out"
         source.mkdir()
         size, largest = write_checkpoint(source, gib, experts=experts)
