@@ -96,6 +96,14 @@ def test_node_is_emitted_for(name: str, op: OpBuilder) -> None:
     assert producer.op_type == op_type
 
 
+def test_a_product_of_no_elements_is_the_constant(op: OpBuilder) -> None:
+    nothing = op.constant(np.zeros((0, 3), np.float32))
+    assert op.Mul(nothing, floats(op, 1, 3)) is nothing
+    assert op.Mul(floats(op, 3), nothing) is nothing
+    for dims in ((2, 1, 3), ("n", 3)):
+        assert op.Mul(nothing, floats(op, *dims)).producer().op_type == "Mul"
+
+
 def test_integers_plus_zero_are_unchanged(op: OpBuilder) -> None:
     x = op.input("x", T.INT64, (N,))
     assert op.Sub(op.Add(0, x), 0) is x

@@ -238,6 +238,18 @@ def _neutral(element: int, *, right_only: bool = False) -> Rule:
     return rule
 
 
+def _product(op: NodeWriter, inputs: Inputs, attributes: Attributes) -> ir.Value | None:
+    """Rule for ``x * 1 == x``, and for a constant of no elements: runtimes took it for a number in fused products."""
+    a, b = _required(inputs[0]), _required(inputs[1])
+    for x, other in ((a, b), (b, a)):
+        array, dims = op.static(x), dims_of(other)
+        if array is None or array.size or dims is None or len(dims) > array.ndim:
+            continue
+        if all(size in (1, own) for size, own in zip(dims[::-1], array.shape[::-1], strict=False)):
+            return x
+    return _neutral(1)(op, inputs, attributes)
+
+
 def _decided(element: bool) -> Rule:
     """Rule for ``x op element == x`` on booleans."""
 
@@ -281,7 +293,7 @@ _RULES: dict[str, Rule] = {
     "Max": _only,
     "Mean": _only,
     "Min": _only,
-    "Mul": _neutral(1),
+    "Mul": _product,
     "Or": _decided(False),
     "Pad": _pad,
     "Reshape": _reshape,
