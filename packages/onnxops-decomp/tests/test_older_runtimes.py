@@ -46,6 +46,8 @@ def lower(function, *args):
 
 doubles = torch.linspace(-40, 40, 101, dtype=torch.float64)
 assert "Cos" not in nodes(lambda x: x.cos(), doubles)
+assert nodes(lambda x: F.silu(x), doubles)[-4:] == ["Sigmoid", "Neg", "Neg", "Mul"]
+assert nodes(lambda x: F.silu(x), doubles.float()) == ["Sigmoid", "Mul"]
 image = torch.randn(2, 3, 8, 9)
 assert "AveragePool" not in nodes(lambda x: F.avg_pool2d(x, 3, 2, 1, True, True), image)
 assert "AveragePool" in nodes(lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), image)

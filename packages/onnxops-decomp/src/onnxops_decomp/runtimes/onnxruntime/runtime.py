@@ -37,8 +37,11 @@ def _prepare(op: OpBuilder, op_type: str, values: list[ir.Value | None], attribu
         values[1] = _apart_from_range(op, values[1])
     elif op_type == "MatMul" and is_older(1, 26):
         values[:] = [_apart_from_transpose(op, value) for value in values]
-    elif op_type in ("Mul", "Div") and is_older(1, 23):
-        _raise_to_rank_of_factor(op, values)
+    elif op_type in ("Mul", "Div"):
+        if is_older(1, 23):
+            _raise_to_rank_of_factor(op, values)
+        if op_type == "Mul" and is_older(1, 31):
+            values[:] = [_apart_from_sigmoid(op, value) for value in values]
     elif op_type == "LayerNormalization" and op.opset >= 17 and is_older(1, 27):
         _center(op, values, attributes.get("axis", -1))
 
@@ -89,6 +92,16 @@ def _apart_from_transpose(op: OpBuilder, value: ir.Value | None) -> ir.Value | N
     while (cast := producer(source, "Cast")) is not None:
         source = operand(cast, 0)
     if value is None or value.dtype != ir.DataType.DOUBLE or producer(source, "Transpose") is None:
+        return value
+    return op.Neg(op.Neg(value))
+
+
+def _apart_from_sigmoid(op: OpBuilder, value: ir.Value | None) -> ir.Value | None:
+    """Put two exact operators between a product of doubles and the sigmoid in it.
+
+    The runtime made one operator of both, also for doubles, for which that had no kernel: the model did not load.
+    """
+    if value is None or value.dtype != ir.DataType.DOUBLE or producer(value, "Sigmoid") is None:
         return value
     return op.Neg(op.Neg(value))
 
