@@ -126,7 +126,7 @@ def _tensor(value: Any) -> Any:
         return None
     if hasattr(value, "data_ptr"):
         dtype = ir.tensor_adapters.to_torch_dtype(ir.DataType(value.element_type()))
-        made = torch.empty(value.shape(), dtype=dtype)
+        made = torch.empty(value.shape(), dtype=dtype, device="cpu")
         ctypes.memmove(made.data_ptr(), value.data_ptr(), made.nbytes)
         return made
     array = np.array(value)
