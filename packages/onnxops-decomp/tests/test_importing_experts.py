@@ -35,6 +35,7 @@ def assert_comes_back(op_type: str, inputs: list[str], constants: dict[str, np.n
 @pytest.mark.parametrize("normalized", [0, 1])
 @pytest.mark.parametrize("attributes", [GATED, {**GATED, "swiglu_limit": 0.4}, {}, {"activation_type": "gelu"}])
 def test_experts_come_back(attributes: dict[str, object], normalized: int) -> None:
+    pytest.importorskip("onnxruntime", minversion="1.23", reason="ONNX Runtime has these experts since 1.23")
     rows = 2 * INNER if "swiglu_fusion" in attributes else INNER
     constants = {"w": drawn(EXPERTS, rows, WIDTH), "b": drawn(EXPERTS, rows)}
     constants |= {"v": drawn(EXPERTS, WIDTH, INNER), "c": drawn(EXPERTS, WIDTH)}
@@ -45,6 +46,7 @@ def test_experts_come_back(attributes: dict[str, object], normalized: int) -> No
 @pytest.mark.parametrize("shares", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_quantized_experts_come_back(bits: int, shares: bool) -> None:
+    pytest.importorskip("onnxruntime", minversion="1.31", reason="ONNX Runtime has these experts since 1.31")
     rng = np.random.default_rng(0)
     rows, columns = 2 * INNER, [WIDTH * bits // 8, INNER * bits // 8]
     constants = {"w": rng.integers(0, 256, (EXPERTS, rows, columns[0])).astype(np.uint8)}
