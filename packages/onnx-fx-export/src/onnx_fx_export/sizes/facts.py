@@ -74,4 +74,4 @@ class SizeFacts:
             return cls(tried=sizes_tried(trials, specs))
         conditions, apart = conditions_for_small_sizes(trials, specs, questions)
         layout = conditions_on_layout(trials.program, questions)
-        return cls(conditions, apart, layout, least_sizes(trials, specs), sizes_tried(trials, specs))
+        return cls(conditions, apart, layout, least_sizes(trials, specs), sizes_tried(trials, specs, questions))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -18,7 +18,7 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.sizes.questions import Sizes, computed_one, depends_on_layout, of_one_name
+from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, computed_one, depends_on_layout, of_one_name
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import at_sizes
@@ -115,15 +115,19 @@ def least_sizes(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> dict[s
     return {str(symbol): least for symbol, least in result.items()}
 
 
-def sizes_tried(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> list[dict[str, int]]:
+def sizes_tried(
+    trials: TrialRuns, specs: Sequence[Mapping[int, Any]], questions: Collection[SizeQuestion] = ()
+) -> list[dict[str, int]]:
     """Return sizes that contradict what was taken for granted, and are right.
 
     Tried is what concerns ``min``, ``max`` or ``int``, and what says that a size computed from others is not 1, or that
-    two sizes are not equal.
+    two sizes are not equal. Where the model's code itself asks and would be answered otherwise, one agreement shows
+    nothing for the other sizes with that answer.
 
     Args:
         trials: Runs the model and what was captured of it.
         specs: Declared dimensions of each leaf of the example.
+        questions: What the model's code asked about sizes.
     """
     program, sizes = trials.program, Sizes.of(trials.program, specs)
     known = list(dict.fromkeys(sizes.final_guards()))
@@ -145,7 +149,10 @@ def sizes_tried(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> list[d
             )
             if guard.free_symbols & {*symbols} and point is not None and trial.agrees(point):
                 result.append({str(symbol): size for symbol, size in {**others, **point}.items()})
-    return result
+    relations = [question.relation for question in sizes.known(questions)]
+    named = [{sympy.Symbol(name, integer=True): size for name, size in point.items()} for point in result]
+    pairs = zip(result, named, strict=True)
+    return [point for point, at in pairs if not any(at_sizes(each, at) == sympy.false for each in relations)]
 
 
 def _right_for_one(
