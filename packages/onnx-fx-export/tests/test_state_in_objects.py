@@ -398,3 +398,42 @@ def test_a_generator_that_forward_makes_may_be_fed(export: Any) -> None:
     x = torch.ones(3)
     (result,) = torch.utils._pytree.tree_leaves(export(fed, (x,))(x))
     torch.testing.assert_close(result, x * 4)
+
+
+class CountsData(torch.nn.Module):
+    """Counts calls, but not those on tensors without data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        y = x * 2
+        if y.device.type != "meta":
+            self.calls += 1
+        return y + self.calls
+
+
+class Settling(torch.nn.Module):
+    """Sets a number once, which makes no difference to later calls, and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def forward(self, x):
+        self.size = 7 if self.size == 0 else self.size
+        return x + torch.rand(4) * (self.size - 7)
+
+
+def test_state_that_only_tensors_with_data_change_is_refused() -> None:
+    with pytest.raises(onnx_fx_export.MutationError, match="calls"):
+        onnx_fx_export.export(CountsData(), (torch.ones(3),))
+
+
+def test_the_search_for_state_draws_none_of_the_users_random_numbers() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    onnx_fx_export.export(Settling(), (torch.ones(3, 4),))
+    torch.testing.assert_close(torch.rand(3), expected)

@@ -121,6 +121,10 @@ def test_computations_are_numbered_without_a_look_at_data() -> None:
         torch.zeros(3).copy_(buffer)
     with computations, pytest.raises(RuntimeError, match="another shape"):
         buffer.unsqueeze_(0)
+    other = torch.zeros(3)
+    with computations, pytest.raises(RuntimeError, match="there before"):
+        other.view(3).add_(1)
+    assert not other.any()
 
 
 def test_a_registration_of_a_class_makes_way_for_another() -> None:

@@ -133,6 +133,8 @@ class Computations(TorchDispatchMode):
         self._known: dict[int, tuple[torch.Tensor, int]] = {}
         self._writes: dict[int, int] = {}
         self._draws = 0
+        # The memory of what was computed here.
+        self._made: set[int] = set()
         self._layouts: dict[Any, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}
         self._shapes = {id(tensor): (tensor, _shape_of(tensor)) for tensor in unread}
         self._memory = {_memory(shape): _memory(tensor) for tensor, shape in self._shapes.values()}
@@ -176,11 +178,13 @@ class Computations(TorchDispatchMode):
             result = func(*args, **(kwargs or {}))
         for tensor in written:
             self._writes[self._place(tensor)] = self._numbered((call, self._writes.get(self._place(tensor))))
-        if written:
+        if written and any(returned.alias_info is not None for returned in func._schema.returns):
             return written[0] if isinstance(result, torch.Tensor) else result
         for index, leaf in enumerate(pytree.tree_leaves(result)):
             if isinstance(leaf, torch.Tensor):
                 self.note(leaf, (call, index))
+                if not any(returned.alias_info for returned in func._schema.returns):
+                    self._made.add(_memory(leaf))
         return result
 
     def _result(self, func: Any, leaves: Sequence[Any], structure: Any) -> Any:
@@ -201,12 +205,15 @@ class Computations(TorchDispatchMode):
         """Return the arguments of a call, with shapes alone where one of them is no more than that.
 
         Raises:
-            RuntimeError: If the call gives a tensor with data another shape, or contents that are not known.
+            RuntimeError: If the call gives a tensor with data another shape, or contents that are not known, or writes
+                to one that it did not compute itself.
         """
         shapes = [self._shapes[id(leaf)][1] if id(leaf) in self._shapes else leaf for leaf in leaves]
         if torch.Tag.inplace_view in func.tags and any(id(tensor) in self._shapes for tensor in written):
             raise RuntimeError(f"{func} gives a tensor another shape")
         if not any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in shapes):
+            if any(id(tensor) not in self._known or self._place(tensor) not in self._made for tensor in written):
+                raise RuntimeError(f"{func} writes to a tensor that was there before")
             return shapes
         if any(not tensor.is_meta and id(tensor) not in self._shapes for tensor in written):
             raise RuntimeError(f"{func} writes what is not known")

@@ -47,7 +47,7 @@ def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves
     # How results are computed tells most, and takes a fraction of the time.
     with contextlib.suppress(RuntimeError):
         numbers = Computations([*tensors, *filter(_is_tensor, other)])
-        if attempt(partial(_computations, numbers, None)) == []:
+        if attempt(partial(_computations, numbers, None), repeats=True) == []:
             return []
     found = attempt(partial(results_of, inventory))
     return list(changes) if found is None else found
@@ -60,8 +60,13 @@ def _attempt(
     leaves: Sequence[Any],
     other: Sequence[Any],
     run: Callable[[_Call, Sequence[Any]], list[Any]],
+    *,
+    repeats: bool = False,
 ) -> list[Change] | None:
-    """Return what :func:`lasting` does, as ``run`` calls the model; None if that fails."""
+    """Return what :func:`lasting` does, as ``run`` calls the model; None if that fails.
+
+    With ``repeats`` it fails, too, if a call so made leaves out a change: code may look at where its tensors are.
+    """
     try:
         inventory.restore()
         fresh = run(call, other)
@@ -69,6 +74,8 @@ def _attempt(
         run(call, leaves)
         records = {id(change.record): change.record for change in changes}
         left = [(record, record.now()) for record in records.values()]
+        if repeats and any(same(each.record.before.get(each.key), each.record.now().get(each.key)) for each in changes):
+            return None
         inventory.restore(caches=False)
         for record, items in left:
             record.put(items)
@@ -153,7 +160,7 @@ def results_of(
 
 def _computations(numbers: Computations, mode: Any, call: _Call, leaves: Sequence[Any]) -> list[Any]:
     """Call the model on tensors without data, and return what tells how its results are computed."""
-    with mode or contextlib.nullcontext(), numbers, torch.no_grad():
+    with mode or contextlib.nullcontext(), torch.random.fork_rng(devices=[]), numbers, torch.no_grad():
         return [numbers.number(x) if isinstance(x, torch.Tensor) else x for x in pytree.tree_leaves(call(leaves))]
 
 
