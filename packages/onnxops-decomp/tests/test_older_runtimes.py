@@ -189,6 +189,8 @@ def test_experts_that_a_release_does_not_know_are_refused(
         return
     with pytest.raises(LoweringError, match=said):
         builder.emit_custom("com.microsoft", op_type, [x], attributes, [x.dtype])
+    # Of another domain it is the user's own.
+    builder.emit_custom("mine", op_type, [x], attributes, [x.dtype])
 
 
 def test_what_older_releases_lack_is_written_otherwise() -> None:

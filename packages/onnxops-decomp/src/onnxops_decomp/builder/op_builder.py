@@ -261,7 +261,7 @@ class OpBuilder(SizeOperations):
                 has no such call.
         """
         runtime = self.context.runtime
-        if domain and runtime is not None and (reason := runtime.refusal(op_type, inputs, attributes)):
+        if runtime is not None and (reason := runtime.refusal(domain, op_type, inputs, attributes)):
             raise LoweringError(reason)
         if domain and self.context.domains.setdefault(domain, version) != version:
             used = self.context.domains[domain]

@@ -20,8 +20,8 @@ OwnForm = Callable[..., ir.Value | None]
 # Called as ``prepare(op, op_type, operands, attributes)``.
 Preparation = Callable[..., None]
 
-# Called as ``refusal(op_type, inputs, attributes)``.
-Refusal = Callable[[str, Sequence[object], Mapping[str, object]], str]
+# Called as ``refusal(domain, op_type, inputs, attributes)``.
+Refusal = Callable[[str, str, Sequence[object], Mapping[str, object]], str]
 
 
 class ComputeDtype(Protocol):

@@ -17,6 +17,8 @@ from importlib import metadata
 
 import onnx_ir as ir
 
+from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN
+
 __all__ = [
     "BFLOAT16_KERNELS",
     "KERNEL_GAPS",
@@ -158,8 +160,10 @@ def without_kernels() -> Mapping[str, tuple[int, int]]:
     return {**NO_KERNEL, **older}
 
 
-def refusal(op_type: str, inputs: Sequence[object], attributes: Mapping[str, object]) -> str:
+def refusal(domain: str, op_type: str, inputs: Sequence[object], attributes: Mapping[str, object]) -> str:
     """Return why the installed release cannot be given a call of its own operator; an empty text if it can."""
+    if domain != DOMAIN:
+        return ""
     if op_type == "GroupQueryAttention":
         if attributes.get("local_window_size", -1) != -1 and is_older(1, 24):
             return _needs("a local_window_size in GroupQueryAttention", "let queries see one key more", 24)

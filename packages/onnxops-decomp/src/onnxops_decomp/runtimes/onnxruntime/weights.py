@@ -82,7 +82,7 @@ class FuseQuantizedProducts(ir.passes.InPlacePass):
         if bias is not None and dims(bias) != (matrix.rows,):
             return False
         block, bits = matrix.block, _bits(matrix)
-        if block is None or bits is None or not dims(x) or refusal("MatMulNBits", (), {"bits": bits}):
+        if block is None or bits is None or not dims(x) or refusal(DOMAIN, "MatMulNBits", (), {"bits": bits}):
             return False
         names = ("K", "N", "bits", "block_size")
         sizes = (matrix.columns, matrix.rows, bits, block)
