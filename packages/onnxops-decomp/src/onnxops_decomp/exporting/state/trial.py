@@ -37,8 +37,12 @@ def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves
     """
     tensors = [x for x in (*inventory.weights.values(), *inventory.tensors.values(), *leaves) if _is_tensor(x)]
     mode = next((fake_mode_of(x) for x in tensors if is_without_data(x)), None)
-    leaves = [_without_data(leaf, mode) for leaf in leaves] if mode else leaves
-    other = [_other(leaf) for leaf in leaves]
+    try:
+        leaves = [_without_data(leaf, mode) for leaf in leaves] if mode else leaves
+        other = [_other(leaf) for leaf in leaves]
+    except Exception:
+        # Of what cannot be changed nothing can be tried.
+        return list(changes)
     attempt = partial(_attempt, inventory, changes, call, leaves, other)
     if any(map(is_without_data, tensors)):
         found = attempt(partial(_computations, Computations(), mode))
@@ -160,7 +164,7 @@ def results_of(
 
 def _computations(numbers: Computations, mode: Any, call: _Call, leaves: Sequence[Any]) -> list[Any]:
     """Call the model on tensors without data, and return what tells how its results are computed."""
-    with mode or contextlib.nullcontext(), torch.random.fork_rng(devices=[]), numbers, torch.no_grad():
+    with torch.random.fork_rng(devices=[]), mode or contextlib.nullcontext(), numbers, torch.no_grad():
         return [numbers.number(x) if isinstance(x, torch.Tensor) else x for x in pytree.tree_leaves(call(leaves))]
 
 
