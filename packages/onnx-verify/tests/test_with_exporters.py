@@ -58,7 +58,8 @@ def _axis(kind, value):
 
 def _becomes(kind, other):
     def plant(model):
-        node = first(model, kind)
+        # The last one: means that come before may be those that a layer norm subtracts for an older ONNX Runtime.
+        node = next(node for node in reversed(model.graph.node) if node.op_type == kind)
         node.op_type = other
         return node
 

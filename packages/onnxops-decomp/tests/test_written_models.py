@@ -13,6 +13,7 @@ from onnx.helper import make_node
 from test_importing_contrib import floats
 
 from onnxops_decomp import UnsupportedOpsetError, convert_opset, to_torch
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
 
 FLOAT, INT64, BOOL, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
 OPSETS = (9, 13, 17, 21)
@@ -268,7 +269,25 @@ def assert_same(got, want):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", CASES)
+# ONNX Runtime is the judge, and before these releases it gave what the specification does not say, or aborted.
+RUNTIME_IS_RIGHT_SINCE = {
+    "TfIdfVectorizer IDF": (1, 29),
+    "TfIdfVectorizer TFIDF": (1, 29),
+    "strings in a loop": (1, 28),
+    "Pad wrap by [0, 5, 0, -2]": (1, 31),
+}
+
+
+@pytest.fixture(params=CASES)
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of a case that the installed ONNX Runtime can judge."""
+    since = RUNTIME_IS_RIGHT_SINCE.get(request.param, (1, 0))
+    if is_older(*since):
+        pytest.skip(f"ONNX Runtime runs this model right since {since[0]}.{since[1]}")
+    found: str = request.param
+    return found
+
+
 def test_a_module_gives_what_onnx_runtime_gives(name: str) -> None:
     proto, fed = CASES[name]()
     made = to_torch(proto)(*(each if each.dtype == object else torch.from_numpy(each) for each in fed.values()))
@@ -276,7 +295,6 @@ def test_a_module_gives_what_onnx_runtime_gives(name: str) -> None:
         assert_same(got, want)
 
 
-@pytest.mark.parametrize("name", CASES)
 def test_other_opsets_give_the_same_or_are_refused(name: str) -> None:
     proto, fed = CASES[name]()
     before, expected = proto.SerializeToString(), wanted(proto, fed)
