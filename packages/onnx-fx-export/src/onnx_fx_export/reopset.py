@@ -16,12 +16,10 @@ from onnxops_decomp import convert_opset
 from onnxops_decomp.exporting import NEWEST_OPSET, OLDEST_OPSET, Saving, save_model
 
 if TYPE_CHECKING:
-    from onnx_verify import InputSet, LoadedModel, Verdict
+    from onnx_verify import InputSet, LoadedModel, Runtime, Verdict
 
 __all__ = ["Reopset", "reopset"]
 
-_SIZES = ((2, 3), (5, 7), (32, 48), (64, 96), (224, 256))
-"""Pairs of sizes to compare at: the first of which the original takes both."""
 _ENGINES = ("ort", "reference")
 
 
@@ -175,31 +173,37 @@ class _Comparison:
             except onnx_verify.OnnxVerifyError as error:
                 reasons.append(str(error))
                 continue
-            for candidates in self.candidates():
-                try:
-                    for each in candidates:
-                        runtime.run(each)
-                except onnx_verify.OnnxVerifyError as error:
-                    reasons.append(str(error))
-                    continue
-                return engine, candidates
+            sets = self.sets(runtime)
+            try:
+                for each in sets:
+                    runtime.run(each)
+            except onnx_verify.OnnxVerifyError as error:
+                reasons.append(str(error))
+                continue
+            return engine, sets
         raise VerificationError(
             "Nothing can run the original, so the result cannot be compared with it; give inputs that it takes, or "
             f"skip the comparison with verify=False. {reasons[0] if reasons else ''}"
         )
 
-    def candidates(self) -> list[list[InputSet]]:
-        """Return lists of inputs that the original may take."""
+    def sets(self, runtime: Runtime) -> list[InputSet]:
+        """Return inputs that the original may take: those given, or random ones at two sizes that a runtime runs."""
         import onnx_verify
+
+        def runs(inputs: InputSet) -> bool:
+            try:
+                runtime.run(inputs)
+            except onnx_verify.ModelRunError:
+                return False
+            return True
 
         try:
             if self.inputs is not None:
-                return [onnx_verify.input_sets(self.inputs)]
-            pairs = [self.sizes] if self.sizes else _SIZES
-            return [
-                onnx_verify.generate_inputs(self.loaded, onnx_verify.RandomInputs(sizes=pair, edge_cases=False))
-                for pair in pairs
-            ]
+                return onnx_verify.input_sets(self.inputs)
+            spec = onnx_verify.RandomInputs(edge_cases=False)
+            if self.sizes:
+                return onnx_verify.generate_inputs(self.loaded, dataclasses.replace(spec, sizes=self.sizes))
+            return onnx_verify.fitting_inputs(self.loaded, runs, spec)[:2]
         except onnx_verify.InputError as error:
             raise VerificationError(f"The original cannot be run on generated inputs: {error}") from error
 

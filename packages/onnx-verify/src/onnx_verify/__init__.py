@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SubgraphExportError,
         UnsafeModelError,
     )
+    from onnx_verify.inputs.fitting import fitting_inputs
     from onnx_verify.inputs.generate import RandomInputs, generate_inputs
     from onnx_verify.inputs.reading import input_sets
     from onnx_verify.inputs.sets import InputSet
@@ -74,6 +75,7 @@ _MODULES = {
         "NodeLabel",
         "NodeMismatch",
     ),
+    "inputs.fitting": ("fitting_inputs",),
     "inputs.generate": (
         "RandomInputs",
         "generate_inputs",
@@ -143,6 +145,7 @@ __all__ = [
     "compare",
     "default_tolerance",
     "find_mismatch",
+    "fitting_inputs",
     "generate_inputs",
     "input_sets",
     "load_model",

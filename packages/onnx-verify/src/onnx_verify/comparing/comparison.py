@@ -9,13 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_verify.comparing.verdict import CaseReport, OutputReport, Verdict
-from onnx_verify.errors import InputError
+from onnx_verify.errors import InputError, ModelRunError
+from onnx_verify.inputs.fitting import fitting_inputs
 from onnx_verify.inputs.generate import RandomInputs, generate_inputs
 from onnx_verify.inputs.reading import InputsLike, input_sets
 from onnx_verify.inputs.sets import InputSet, bind_feeds
-from onnx_verify.models.model import LoadedModel
-from onnx_verify.running.runtimes import BackendLike, OnnxRuntime, Outputs, Runtime, as_runtime
+from onnx_verify.models.model import LoadedModel, ValueSpec
+from onnx_verify.running.runtimes import Backend, BackendLike, OnnxRuntime, Outputs, Runtime, as_runtime
 from onnx_verify.running.stateful import StatefulRuntime, state_of
+from onnx_verify.running.streaming import DEFAULT_MEMORY_LIMIT, bounded_runtime
 from onnx_verify.values.dtypes import is_float
 from onnx_verify.values.metrics import TensorMetrics, measure
 from onnx_verify.values.tolerance import Tolerance, ToleranceLike, resolve_tolerance
@@ -116,7 +118,8 @@ def _in_order_of(reference: Outputs, candidate: Outputs) -> Outputs:
 def resolve_inputs(inputs: InputsLike, *models: Runtime | LoadedModel) -> list[InputSet]:
     """Read input sets, and generate them for ``"random"`` or a :class:`RandomInputs`.
 
-    They are generated from the signature of the last of the models that is an ONNX model.
+    They are generated from the signature of the last of the models that is an ONNX model, at sizes that the
+    first of all runs.
 
     Raises:
         InputError: if they must be generated and none is an ONNX model.
@@ -128,10 +131,34 @@ def resolve_inputs(inputs: InputsLike, *models: Runtime | LoadedModel) -> list[I
     known = [each for each in loaded if isinstance(each, LoadedModel)]
     if not known:
         raise InputError("inputs can only be generated for an ONNX model; give some, or a model")
-    sets = generate_inputs(known[-1], inputs if isinstance(inputs, RandomInputs) else None)
+    asked = inputs if isinstance(inputs, RandomInputs) else RandomInputs()
     states = {name for each in models if isinstance(each, StatefulRuntime) for name in each.state.outputs}
+    if states:
+        sets = generate_inputs(known[-1], asked)
+    else:
+        sets = fitting_inputs(known[-1], _Trial(inner[0], known[-1].inputs), asked)
     kept = [position for position, spec in enumerate(known[-1].inputs) if spec.name not in states]
     return [InputSet(tuple(each.args[position] for position in kept), label=each.label) for each in sets]
+
+
+class _Trial:
+    """Tells whether a model runs on inputs that were made for a signature; it is loaded when that is asked first."""
+
+    def __init__(self, model: Runtime | LoadedModel, signature: Sequence[ValueSpec]) -> None:
+        self._model, self._signature = model, signature
+
+    def __call__(self, inputs: InputSet) -> bool:
+        """Return whether the model runs on these inputs."""
+        try:
+            if isinstance(self._model, LoadedModel):
+                self._model = bounded_runtime(self._model, Backend(), DEFAULT_MEMORY_LIMIT)
+            names = [spec.name for spec in self._model.inputs or ()]
+            if sorted(names) == sorted(spec.name for spec in self._signature):
+                inputs = InputSet(feeds=bind_feeds(inputs, self._signature))
+            self._model.run(inputs)
+        except ModelRunError:
+            return False
+        return True
 
 
 def compare_outputs(

@@ -23,6 +23,10 @@ Array = npt.NDArray[Any]
 _PASS_ON = frozenset(
     {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand", "Slice", "Tile"}
 )
+SIZES = (2, 3, 5)
+"""The sizes that dynamic dimensions take where none are given."""
+SMALLEST = "dynamic sizes 1"
+"""The label of the set in which every dynamic dimension is 1."""
 _EDGES = ("zeros", "negative", "large")
 _MAX_ELEMENTS = 1 << 28
 
@@ -41,7 +45,7 @@ class RandomInputs:
     """
 
     seed: int = 0
-    sizes: Sequence[int] | Mapping[str, Sequence[int]] = (2, 3, 5)
+    sizes: Sequence[int] | Mapping[str, Sequence[int]] = SIZES
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     edge_cases: bool = True
 
@@ -71,7 +75,7 @@ class _Maker:
     def __init__(self, model: LoadedModel, spec: RandomInputs) -> None:
         self.spec = spec
         self.inputs = model.inputs
-        self.dims = _dynamic_dims(self.inputs)
+        self.dims = dynamic_dims(self.inputs)
         self.bounds = index_bounds(model)
         unknown = sorted(spec.ranges.keys() - {value.name for value in self.inputs})
         if isinstance(spec.sizes, Mapping):
@@ -91,7 +95,7 @@ class _Maker:
         if not self.spec.edge_cases:
             return
         if self.dims:
-            yield self._make(dict.fromkeys(self.dims, 1), "", 100, "dynamic sizes 1")
+            yield self._make(dict.fromkeys(self.dims, 1), "", 100, SMALLEST)
         sizes = {dim: self._size(dim, index, 0) for index, dim in enumerate(self.dims)}
         for position, edge in enumerate(_EDGES):
             yield self._make(sizes, edge, 101 + position, f"{edge} values")
@@ -105,7 +109,7 @@ class _Maker:
     def _size(self, dim: str, index: int, turn: int) -> int:
         sizes = self.spec.sizes
         if isinstance(sizes, Mapping):
-            own = sizes.get(dim, (2, 3, 5))
+            own = sizes.get(dim, SIZES)
             return own[turn % len(own)]
         return sizes[(index + turn) % len(sizes)]
 
@@ -176,15 +180,20 @@ class _Maker:
 
 def dimension_names(model: LoadedModel) -> list[str]:
     """Return the names of the dynamic dimensions of a model's inputs; an unnamed one is called ``input:axis``."""
-    return _dynamic_dims(model.inputs)
+    return dynamic_dims(model.inputs)
 
 
-def _dynamic_dims(inputs: Sequence[ValueSpec]) -> list[str]:
-    """Return the names of the dynamic dimensions in order; an unnamed one is called ``input:axis``."""
+def dynamic_dims(inputs: Sequence[ValueSpec], first: int = 0) -> list[str]:
+    """Return the names of the dynamic dimensions in order; an unnamed one is called ``input:axis``.
+
+    Args:
+        inputs: the inputs that have them.
+        first: the first axis of each input that counts.
+    """
     names: dict[str, None] = {}
     for spec in inputs:
         for axis, dim in enumerate(spec.shape or ()):
-            if not isinstance(dim, int):
+            if axis >= first and not isinstance(dim, int):
                 names[_dim_name(spec, axis)] = None
     return list(names)
 
