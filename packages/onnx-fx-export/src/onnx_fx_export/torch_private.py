@@ -50,6 +50,7 @@ from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges
 import onnxops_core
 import onnxops_decomp
 from onnxops_core.exporting import original, replaced
+from onnxops_decomp.exporting import is_generated_code
 
 __all__ = [
     "ACCESS",
@@ -72,6 +73,7 @@ __all__ = [
     "is_decided_by_data",
     "is_dimension_error",
     "is_of_fractions",
+    "is_users_code",
     "known_scalar",
     "not_the_users",
     "possibly_empty_results",
@@ -388,7 +390,13 @@ def not_the_users() -> tuple[str, ...]:
     modules = [module.__file__ or "" for module in (torch, onnxops_core, onnxops_decomp, logging)]
     # With a separator, because torchvision is not torch.
     folders = [str(Path(file).parent) + os.sep for file in (*modules, __file__)]
-    return (*folders, str(Path(contextlib.__file__).with_suffix("")), "<")
+    return (*folders, str(Path(contextlib.__file__).with_suffix("")))
+
+
+@functools.cache
+def is_users_code(file: str, function: str) -> bool:
+    """Tell whether the code of a function is neither torch's, nor the exporter's, nor written by a program."""
+    return not file.startswith(not_the_users()) and not is_generated_code(file, function)
 
 
 @contextlib.contextmanager
@@ -398,11 +406,10 @@ def specializations() -> Iterator[list[str]]:
     The place is the innermost one on the stack that belongs to neither torch nor this package.
     """
     found: list[str] = []
-    own = not_the_users()
 
     def note(equation: str) -> None:
         for frame in reversed(traceback.extract_stack()):
-            if not frame.filename.startswith(own):
+            if is_users_code(frame.filename, frame.name):
                 found.append(f"{frame.filename}:{frame.lineno}: {frame.line} ({equation})")
                 return
 

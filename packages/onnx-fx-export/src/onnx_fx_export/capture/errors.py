@@ -10,7 +10,7 @@ import torch
 
 from onnx_fx_export.capture.branches import cond_for, decides
 from onnx_fx_export.errors import CaptureError, DynamicShapeError
-from onnx_fx_export.torch_private import dimension_facts, is_dimension_error, not_the_users, undecided_condition
+from onnx_fx_export.torch_private import dimension_facts, is_dimension_error, is_users_code, undecided_condition
 
 __all__ = ["capture_error", "scripted_part_error"]
 
@@ -89,8 +89,5 @@ def _about_branch(place: str) -> str:
 
 def _user_line(error: Exception) -> str:
     """Return ``file:line`` of the innermost frame that belongs to the user, or an empty string."""
-    own = not_the_users()
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*own, "<"))
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users_code(frame.filename, frame.name)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -29,7 +29,7 @@ from onnx_fx_export.torch_private import (
     guards_on_layout,
     hint_of,
     is_decided_by_data,
-    not_the_users,
+    is_users_code,
     replacements_of,
 )
 from onnxops_core.exporting import original, replaced, warn_user
@@ -39,6 +39,7 @@ from onnxops_decomp.exporting import (
     at_sizes,
     has_aten_trait,
     identities_of_numbers,
+    is_generated_code,
     order_relations,
     shared_writes,
 )
@@ -156,7 +157,7 @@ _ABOVE_OPERATORS = (str(_TORCH / "nn"), str(_TORCH / "functional.py"), str(_TORC
 def _asker(frame: FrameType | None) -> FrameType | None:
     """Return the frame that compares sizes, or None if that is the machinery of torch or of this package."""
     while frame is not None:
-        compares = _compares(frame.f_code.co_filename)
+        compares = _compares(frame.f_code.co_filename, frame.f_code.co_name)
         if compares is not None:
             return frame if compares else None
         frame = frame.f_back
@@ -164,11 +165,11 @@ def _asker(frame: FrameType | None) -> FrameType | None:
 
 
 @functools.cache
-def _compares(name: str) -> bool | None:
-    """Tell whether a file has code that compares sizes by itself; None for what lies in between."""
-    if name in _BETWEEN:
+def _compares(file: str, function: str) -> bool | None:
+    """Tell whether a function compares sizes by itself; None for what lies in between."""
+    if file in _BETWEEN or is_generated_code(file, function):
         return None
-    return not name.startswith(not_the_users()) or name.startswith(_ABOVE_OPERATORS)
+    return is_users_code(file, function) or file.startswith(_ABOVE_OPERATORS)
 
 
 def _question(name: str, left: torch.SymInt, right: Any, answer: Any, frame: FrameType) -> SizeQuestion | None:

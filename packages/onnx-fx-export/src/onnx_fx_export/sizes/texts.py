@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.torch_private import hint_of, not_the_users
+from onnx_fx_export.torch_private import hint_of, is_users_code
 from onnxops_core.exporting import original, replaced
+from onnxops_decomp.exporting import is_generated_code
 
 __all__ = ["MACHINERY", "asking_frame", "texts_of_numbers"]
 
@@ -102,7 +103,7 @@ def asking_frame(frame: FrameType | None) -> FrameType | None:
         frame: The frame that asks, which may be of Python's standard library.
     """
     while frame is not None:
-        asks = _asks(frame.f_code.co_filename)
+        asks = _asks(frame.f_code.co_filename, frame.f_code.co_name)
         if asks is not None:
             return frame if asks else None
         frame = frame.f_back
@@ -110,14 +111,14 @@ def asking_frame(frame: FrameType | None) -> FrameType | None:
 
 
 @functools.cache
-def _asks(name: str) -> bool | None:
-    """Tell whether a file has code of the model; None for what only hands on, such as the standard library."""
-    if name == __file__ or name.startswith("<"):
+def _asks(file: str, function: str) -> bool | None:
+    """Tell whether a function is code of the model; None for what only hands on, such as the standard library."""
+    if file == __file__ or is_generated_code(file, function):
         return None
-    if name.startswith(not_the_users()):
-        MACHINERY.add(name)
+    if not is_users_code(file, function):
+        MACHINERY.add(file)
         return False
-    return None if _is_standard(name) else True
+    return None if _is_standard(file) else True
 
 
 def _is_standard(name: str) -> bool:

@@ -105,7 +105,7 @@ from onnxops_decomp.exporting.sizes.dynamic_shapes import (
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
 from onnxops_decomp.exporting.sizes.layouts import order_relations
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
-from onnxops_decomp.exporting.state.code import code_names
+from onnxops_decomp.exporting.state.code import code_names, is_generated_code
 from onnxops_decomp.exporting.state.contents import KeptContents
 from onnxops_decomp.exporting.state.identities import codes_in, identities_of_numbers, written_code
 from onnxops_decomp.exporting.state.inventory import Inventory, is_library, kept_inventory
@@ -271,6 +271,7 @@ __all__ = [
     "is_complex",
     "is_composite",
     "is_computable",
+    "is_generated_code",
     "is_library",
     "is_one",
     "is_without_data",

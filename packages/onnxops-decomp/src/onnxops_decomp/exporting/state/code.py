@@ -11,13 +11,22 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["FUNCTIONS", "code_names", "is_read", "line_of", "parts_of", "plain_functions"]
+__all__ = ["FUNCTIONS", "code_names", "is_generated_code", "is_read", "line_of", "parts_of", "plain_functions"]
 
 _WRAPPERS = (staticmethod, classmethod, types.MethodType)
 #: The classes of which :func:`plain_functions` finds functions.
 FUNCTIONS = (types.FunctionType, *_WRAPPERS, property, functools.cached_property)
 _NOT_OF_A_CALL = ("__init__", "__repr__", "__str__", "extra_repr", "__getstate__", "__setstate__", "__deepcopy__")
 _FILLING = ("append", "appendleft", "extend", "add", "update", "insert", "clear", "remove")
+# How the files are called of code that programs write: Python's imports, torch.fx, NumPy, attrs, SymPy, decorator.
+_GENERATED = (
+    "<frozen ",
+    "<eval_with_key>",
+    "<__array_function__",
+    "<attrs generated",
+    "<lambdifygenerated",
+    "<decorator-gen",
+)
 _STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_DEREF")
 
@@ -41,6 +50,18 @@ def plain_functions(value: Any) -> list[types.FunctionType]:
         found.append(value)
         value = vars(value).get("__wrapped__")
     return found
+
+
+def is_generated_code(file: str, function: str) -> bool:
+    """Tell whether a program wrote some code, as dataclasses write methods and torch.fx the forward of a graph.
+
+    What a user types at a prompt, or passes to ``exec``, has no file either.
+
+    Args:
+        file: The name of its file.
+        function: The name of the function.
+    """
+    return file.startswith(_GENERATED) or (file == "<string>" and (function == "<module>" or function[:2] == "__"))
 
 
 @functools.lru_cache(maxsize=8192)

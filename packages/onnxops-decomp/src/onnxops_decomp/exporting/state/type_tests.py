@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
-from onnxops_decomp.exporting.state.code import code_names
+from onnxops_decomp.exporting.state.code import code_names, is_generated_code
 
 __all__ = ["type_tests"]
 
@@ -63,14 +63,14 @@ def _dispatches(function: FunctionType) -> tuple[str, ...]:
 def _tests_of(code: CodeType, attributes: bool) -> tuple[int, ...]:
     words = _WORDS | _ATTRIBUTE_WORDS if attributes else _WORDS
     # What dataclasses generate compares their own class only.
-    is_generated = code.co_filename == "<string>" and code.co_name.startswith("__")
+    is_generated = is_generated_code(code.co_filename, code.co_name)
     if is_generated or not (code_names(code) & words or _compares_classes(code)):
         return ()
     first = code.co_firstlineno
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError):
-        return (first,) if code_names(code) & words else ()
+        return (first,)
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     found = [*_tests(tree, parents), *(_attribute_tests(tree) if attributes else ())]
     lines = sorted(node.lineno for node in found if not _is_in_a_message(node, parents))
