@@ -66,7 +66,7 @@ FORMS = {
     "numpy product": lambda x: x + int(np.prod(x.shape)),
     "math": lambda x: x * math.gcd(x.shape[0], 12),
     "square root": lambda x: x * x.shape[0] ** -0.5,
-    "logarithm": lambda x: x * math.log(x.shape[0]),
+    "logarithm": lambda x: x * math.log(x.shape[0] + 1),
     "divmod": lambda x: x * divmod(x.shape[0], 3)[1],
     "bits": lambda x: x * ((x.shape[0] & 6) + (x.shape[0] | 3)),
     "other bits": lambda x: x * (x.shape[0] ^ 3),

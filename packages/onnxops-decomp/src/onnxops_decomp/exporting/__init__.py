@@ -104,6 +104,7 @@ from onnxops_decomp.exporting.sizes.dynamic_shapes import (
 )
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
 from onnxops_decomp.exporting.sizes.layouts import order_relations
+from onnxops_decomp.exporting.sizes.math_functions import MATH_FUNCTIONS, math_stand_ins
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
 from onnxops_decomp.exporting.state.code import code_names, is_generated_code
 from onnxops_decomp.exporting.state.contents import KeptContents
@@ -165,6 +166,7 @@ __all__ = [
     "CONSTRAINTS_KEY",
     "DEFAULT_NAN",
     "DYNAMIC_NUMBER",
+    "MATH_FUNCTIONS",
     "MAX_FOLDED_BYTES",
     "MAX_SINGLE_FILE_BYTES",
     "NEWEST_OPSET",
@@ -284,6 +286,7 @@ __all__ = [
     "mark_complex",
     "mark_number",
     "masked_index",
+    "math_stand_ins",
     "names_by_leaf",
     "names_in_size",
     "needed_state",

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.builder.constants import is_number
 from onnxops_decomp.dtypes import promote, to_ir
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.layout.shapes import unsqueeze_at
@@ -38,7 +39,9 @@ def scalar(op: OpBuilder, value: Operand, dtype: ir.DataType) -> ir.Value:
     """Return a number as a 0-d tensor of ``dtype``."""
     if not isinstance(value, ir.Value):
         return op.constant(value, dtype)
-    return op.cast(value if op.rank(value) == 0 else op.Reshape(value, []), dtype)
+    made = op.cast(value if op.rank(value) == 0 else op.Reshape(value, []), dtype)
+    # A tensor of one element is no longer a number, which would take the dtype of the tensors beside it.
+    return op.copy(made) if is_number(made) else made
 
 
 def filled(op: OpBuilder, sizes: Sequence[Size], value: Operand, dtype: ir.DataType) -> ir.Value:

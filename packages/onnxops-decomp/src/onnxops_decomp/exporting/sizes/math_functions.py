@@ -1,0 +1,57 @@
+"""Functions of Python's ``math`` on numbers that stand for sizes, of which Python would make those of the example."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["MATH_FUNCTIONS", "math_stand_ins"]
+
+
+def _log(x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.log(x) if base is None else torch.log(x) / torch.log(base)
+
+
+#: By their names, on tensors of one double.
+MATH_FUNCTIONS: Mapping[str, Callable[..., torch.Tensor]] = {
+    "log": _log,
+    **{name: getattr(torch, name) for name in ("sqrt", "pow", "exp", "exp2", "expm1", "log2", "log10", "log1p")},
+    **{name: getattr(torch, name) for name in ("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "hypot")},
+    **{name: getattr(torch, name) for name in ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc")},
+    **{name: getattr(torch, name) for name in ("fmod", "copysign")},
+    "fabs": torch.abs,
+    "degrees": torch.rad2deg,
+    "radians": torch.deg2rad,
+}
+
+
+def math_stand_ins(
+    homes: Sequence[Any], stands_for_number: Callable[[Any], bool], apply: Callable[..., Any]
+) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Yield what takes the place of the functions of ``math``: the place, the name, and a function.
+
+    Args:
+        homes: The modules of Python that define a model; functions that these import by name are replaced there too.
+        stands_for_number: Tells whether an argument is what a size becomes.
+        apply: Computes a function, given its name and its arguments, if one of these is; ``isqrt`` gives an integer.
+    """
+    for name in (*MATH_FUNCTIONS, "isqrt"):
+        usual = getattr(math, name)
+        stand_in = _stand_in(name, usual, stands_for_number, apply)
+        yield math, name, stand_in
+        for home in homes:
+            yield from ((home, key, stand_in) for key, value in list(vars(home).items()) if value is usual)
+
+
+def _stand_in(
+    name: str, usual: Callable[..., float], stands_for_number: Callable[[Any], bool], apply: Callable[..., Any]
+) -> Callable[..., Any]:
+    @functools.wraps(usual)
+    def function(*args: Any) -> Any:
+        return apply(name, *args) if any(map(stands_for_number, args)) else usual(*args)
+
+    return function
