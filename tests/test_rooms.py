@@ -16,6 +16,7 @@ ROOM = "packages/a-b/src/a_b"
         "if TYPE_CHECKING:\n    from a_b.low import x",
         "def f():\n    import a_b.low",
         "from a_b import low",
+        'importlib.import_module("a_b.low")',
     ],
 )
 def test_a_circle_of_files_is_reported_whatever_the_import_is_for(back: str) -> None:

@@ -31,13 +31,19 @@ def imported(text: str, known: Mapping[str, str]) -> Iterator[str]:
 
 @cache
 def imports(text: str) -> tuple[tuple[str, str], ...]:
-    """Return what a file imports, relative imports left out: each module, and the dotted name taken from it."""
+    """Return what a file imports, relative imports left out: each module, and the dotted name taken from it.
+
+    A call of ``import_module`` with a name in quotes is an import, too.
+    """
     found = []
     for node in nodes(text):
         if isinstance(node, ast.Import):
             found += [(alias.name, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found += [(node.module, f"{node.module}.{alias.name}") for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            named = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            found += [(name, name) for name in named if isinstance(name, str)]
     return tuple(found)
 
 

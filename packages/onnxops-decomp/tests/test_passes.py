@@ -9,7 +9,8 @@ import onnxruntime as ort
 import pytest
 
 from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.builder.runtime import Runtime, default_runtime
+from onnxops_decomp.builder.parts import DEFAULT_RUNTIME
+from onnxops_decomp.builder.runtime import Runtime
 from onnxops_decomp.builder.scope import ModelContext
 from onnxops_decomp.files.model import build_model
 from onnxops_decomp.passes import DerivedTensor, FoldBatchNormalization
@@ -166,7 +167,7 @@ def test_other_padding_stays_as_it_is(line: str) -> None:
     assert not KeepPaddingApart()(ir.from_proto(onnx.parser.parse_model(text))).modified
 
 
-@pytest.mark.parametrize("runtime", [default_runtime(), None])
+@pytest.mark.parametrize("runtime", [DEFAULT_RUNTIME.get(), None])
 def test_padding_is_kept_apart_for_the_runtime_that_moves_it_alone(runtime: Runtime | None) -> None:
     op = OpBuilder(20, context=ModelContext(20, runtime=runtime))
     padded = op.Pad(op.input("x", ir.DataType.FLOAT, ("n", 2, 6, 7)), op.constant([0, 0, 1, 1, 0, 0, 1, 1]))

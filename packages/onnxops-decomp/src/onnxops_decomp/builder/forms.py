@@ -12,14 +12,13 @@ A change that only widened the allowed dtypes needs no adapter: the builder cast
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import onnx_ir as ir
 
+from onnxops_decomp.builder.parts import ADAPTERS
 from onnxops_decomp.builder.runtime import Runtime
 
 __all__ = ["Adapter", "adapter", "find_adapter", "find_forms", "other_meanings", "without_kernel"]
@@ -33,10 +32,6 @@ _ADAPTERS: dict[str, dict[int, Adapter]] = {}
 _OTHER_MEANINGS: dict[str, list[int]] = {}
 _COMPOSED: dict[str, list[tuple[int, frozenset[ir.DataType] | None, Adapter]]] = {}
 _FORMS: dict[tuple[Any, ...], tuple[Form, ...]] = {}
-_loaded = False
-
-# Where operators are composed that runtimes lack a kernel for.
-_COMPOSITIONS = tuple(f"onnxops_decomp.runtimes.onnxruntime.{name}" for name in ("composed", "random", "regions"))
 
 
 def adapter(*op_types: str, below: int, keeps_meaning: bool = True) -> Callable[[Written], Written]:
@@ -96,7 +91,7 @@ def without_kernel(
 
 def find_adapter(op_type: str, opset: int, dialect: int) -> tuple[int, Adapter] | None:
     """Return the newest change between ``opset`` and ``dialect`` with its adapter, or None if there is none."""
-    _load()
+    ADAPTERS.get()
     changes = _ADAPTERS.get(op_type)
     if changes is None:
         return None
@@ -106,7 +101,7 @@ def find_adapter(op_type: str, opset: int, dialect: int) -> tuple[int, Adapter] 
 
 def other_meanings(op_type: str, older: int, newer: int) -> list[int]:
     """Return the opsets between two that gave another meaning to calls which their older form has, too."""
-    _load()
+    ADAPTERS.get()
     return [below for below in _OTHER_MEANINGS.get(op_type, ()) if older < below <= newer]
 
 
@@ -133,7 +128,7 @@ def find_forms(
 def _forms(
     op_type: str, opset: int, dialect: int, dtypes: tuple[ir.DataType | None, ...], runtime: Runtime | None
 ) -> tuple[Form, ...]:
-    _load()
+    ADAPTERS.get()
     found: list[Form] = []
     first, last = runtime.no_kernel.get(op_type, (1, 0)) if runtime else (1, 0)
     for operand, without, function in _COMPOSED.get(op_type, ()) if runtime else ():
@@ -144,14 +139,3 @@ def _forms(
         below, function = change
         found.append((below - 1 if "older" in inspect.signature(function).parameters else None, function))
     return tuple(found)
-
-
-def _load() -> None:
-    global _loaded
-    if _loaded:
-        return
-    adapters = importlib.import_module("onnxops_decomp.adapters")
-    names = [f"{adapters.__name__}.{module.name}" for module in pkgutil.iter_modules(adapters.__path__)]
-    for name in (*names, *_COMPOSITIONS):
-        importlib.import_module(name)
-    _loaded = True

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
-import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 import onnx_ir as ir
 
-__all__ = ["ComputeDtype", "Deviation", "OwnForm", "Runtime", "default_runtime"]
+__all__ = ["ComputeDtype", "Deviation", "OwnForm", "Runtime"]
 
 # Called as ``form(op, *inputs, **attributes)`` with the operands of the newest form and a builder that takes such
 # calls. It returns the one output, or None where the runtime's operator is not exactly the same.
@@ -76,9 +74,3 @@ class Runtime:
     passes: tuple[type[ir.passes.InPlacePass], ...] = ()
     deviations: frozenset[Deviation] = frozenset()
     no_doubles: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
-
-
-@functools.cache
-def default_runtime() -> Runtime:
-    """Return ONNX Runtime on the CPU; it is found by name, because it writes its compositions with the builder."""
-    return cast(Runtime, importlib.import_module("onnxops_decomp.runtimes.onnxruntime.runtime").ONNXRUNTIME)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp.builder.constants import ConstantPool
-from onnxops_decomp.builder.runtime import Runtime, default_runtime
+from onnxops_decomp.builder.parts import DEFAULT_RUNTIME
+from onnxops_decomp.builder.runtime import Runtime
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, check_opset
 from onnxops_decomp.spec.signs import is_never_negative
@@ -123,7 +124,7 @@ class ModelContext:
     symbols: dict[str, SymbolSource] = dataclasses.field(default_factory=dict)
     widen_bfloat16: bool = False
     nan: NanHandling = DEFAULT_NAN
-    runtime: Runtime | None = dataclasses.field(default_factory=default_runtime)
+    runtime: Runtime | None = dataclasses.field(default_factory=DEFAULT_RUNTIME.get)
     constants: ConstantPool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:

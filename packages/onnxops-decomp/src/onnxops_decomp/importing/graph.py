@@ -19,8 +19,8 @@ from onnxops_decomp.importing.foreign import foreign_spec
 from onnxops_decomp.importing.functions import check_size, without_inputs
 from onnxops_decomp.importing.module import ImportedModule
 from onnxops_decomp.importing.places import free_place
-from onnxops_decomp.importing.registry import Implementation, Kind, implementation, number_function
-from onnxops_decomp.importing.sizes import numbers_rank
+from onnxops_decomp.importing.registry import Implementation, Kind, implementation
+from onnxops_decomp.importing.sizes import NUMBER_FUNCTIONS, numbers_rank
 from onnxops_decomp.importing.tensors import FileMaps, to_value
 from onnxops_decomp.importing.values import carrier, identifier, number, numbers, to_tensor
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN as RUNTIME_DOMAIN
@@ -291,7 +291,7 @@ class GraphImport:
 
     def as_numbers(self, node: ir.Node, domain: str, dtypes: list[int], attributes: dict[str, Any]) -> bool:
         """Add a node as arithmetic of Python numbers, if it is some; tell whether it was."""
-        function = None if domain else number_function(node.op_type)
+        function = None if domain else NUMBER_FUNCTIONS.get(node.op_type)
         present = [value for value in node.inputs if value is not None]
         if function is None or not present or len(node.outputs) != 1:
             return False

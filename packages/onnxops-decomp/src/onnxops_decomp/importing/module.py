@@ -10,7 +10,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from onnxops_decomp.importing.registry import implementations, number_function, number_functions
+from onnxops_decomp.importing.registry import implementations
+from onnxops_decomp.importing.sizes import NUMBER_FUNCTIONS
 
 __all__ = ["ImportedModule"]
 
@@ -80,7 +81,7 @@ def _rows(graph: fx.Graph) -> list[Row]:
     entries: dict[int, Any] = {
         id(entry.function): _Entry(*key, entry.since) for key, group in implementations().items() for entry in group
     }
-    entries |= {id(function): _Entry("", op_type, None) for op_type, function in number_functions().items()}
+    entries |= {id(function): _Entry("", op_type, None) for op_type, function in NUMBER_FUNCTIONS.items()}
 
     def named(value: Any) -> Any:
         return _Node(value.name) if isinstance(value, fx.Node) else value
@@ -111,6 +112,6 @@ def _target(written: Any) -> Any:
     if not isinstance(written, _Entry):
         return written
     if written.since is None:
-        return number_function(written.op_type)
+        return NUMBER_FUNCTIONS.get(written.op_type)
     group = implementations()[written.domain, written.op_type]
     return next(entry.function for entry in group if entry.since == written.since)

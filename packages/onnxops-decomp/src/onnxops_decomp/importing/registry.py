@@ -22,9 +22,6 @@ __all__ = [
     "Kind",
     "implementation",
     "implementations",
-    "number_function",
-    "number_functions",
-    "on_numbers",
     "onnx_op",
 ]
 
@@ -90,7 +87,6 @@ class Implementation:
 
 
 _TABLE: dict[tuple[str, str], list[Implementation]] = {}
-_NUMBERS: dict[str, Callable[..., Any]] = {}
 _NUMBER_TYPES = (int, float, list[int], list[float])
 
 
@@ -158,21 +154,10 @@ def onnx_op(op_type: str, *, since: int = 1, domain: str = "", like: str = "", *
     return enter
 
 
-def on_numbers(*op_types: str) -> Callable[[F], F]:
-    """Return a decorator that enters a function as what an ONNX operator does with Python numbers."""
-
-    def enter(function: F) -> F:
-        _NUMBERS.update(dict.fromkeys(op_types, cast(Callable[..., Any], function)))
-        return function
-
-    return enter
-
-
 @functools.cache
 def _load() -> None:
     from onnxops_decomp.importing import operators
 
-    importlib.import_module("onnxops_decomp.importing.sizes")
     for module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):
         importlib.import_module(module.name)
     for native in native_ops().values():
@@ -208,18 +193,6 @@ def implementation(domain: str, op_type: str, version: int) -> Implementation | 
     """Return what computes an operator whose schema is of ``version``, or None."""
     _load()
     return next((entry for entry in _TABLE.get((domain, op_type), []) if entry.since <= version), None)
-
-
-def number_function(op_type: str) -> Callable[..., Any] | None:
-    """Return what the operator of ONNX's own domain does with Python numbers, or None."""
-    _load()
-    return _NUMBERS.get(op_type)
-
-
-def number_functions() -> dict[str, Callable[..., Any]]:
-    """Return what operators of ONNX's own domain do with Python numbers, by operator."""
-    _load()
-    return _NUMBERS
 
 
 def implementations() -> dict[tuple[str, str], list[Implementation]]:

@@ -9,18 +9,32 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
 from onnxops_decomp.importing.recording import is_recorded
-from onnxops_decomp.importing.registry import on_numbers
 
-__all__ = ["numbers_rank"]
+__all__ = ["NUMBER_FUNCTIONS", "numbers_rank"]
 
 Numbers = Any
 """A number, or a list of them."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NUMBER_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+"""What operators of ONNX's own domain do with Python numbers, by operator."""
+
+
+def on_numbers(op_type: str) -> Callable[[F], F]:
+    """Return a decorator that enters a function as what an ONNX operator does with Python numbers."""
+
+    def enter(function: F) -> F:
+        NUMBER_FUNCTIONS[op_type] = function
+        return function
+
+    return enter
 
 
 def numbers_rank(op_type: str, ranks: list[int], args: Sequence[Any], attributes: Mapping[str, Any]) -> int:

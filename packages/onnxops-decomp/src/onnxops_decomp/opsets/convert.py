@@ -12,7 +12,7 @@ from onnx_ir.passes.common import InlinePass
 
 from onnxops_core import OnnxExporterError
 from onnxops_decomp.builder.op_builder import OpBuilder
-from onnxops_decomp.builder.runtime import default_runtime
+from onnxops_decomp.builder.parts import DEFAULT_RUNTIME
 from onnxops_decomp.builder.scope import ModelContext
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.files.model import ir_version_for
@@ -64,7 +64,7 @@ def _converted(read: ir.Model, opset: int, for_onnxruntime: bool) -> ir.Model:
     if read.functions:
         copied = ir.from_proto(ir.to_proto(read))
         read = InlinePass()(copied).model
-    context = ModelContext(opset, runtime=default_runtime() if for_onnxruntime else None)
+    context = ModelContext(opset, runtime=DEFAULT_RUNTIME.get() if for_onnxruntime else None)
     versions = {domain: version for domain, version in read.opset_imports.items() if domain not in ("", "ai.onnx")}
     graph = _GraphConversion(OpBuilder(opset, context=context), source, versions).whole(read.graph)
     return _like(read, graph, opset)

@@ -10,6 +10,9 @@ import onnx_ir as ir
 
 from onnxops_decomp.builder.runtime import Deviation, Runtime
 from onnxops_decomp.passes.matching import operand, producer
+
+# They register what stands in the place of missing kernels.
+from onnxops_decomp.runtimes.onnxruntime import composed, random, regions  # noqa: F401
 from onnxops_decomp.runtimes.onnxruntime.float_weights import KeepFloatWeights
 from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import (
     compute_dtype,
