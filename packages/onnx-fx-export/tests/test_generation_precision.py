@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -9,12 +12,12 @@ import torch
 from language_models import language_model
 
 from onnx_fx_export import InvalidArgumentError, VerificationError
-from onnx_fx_export.generation import export_folder
+from onnx_fx_export.generation import export_folder, verifying
 from onnx_fx_export.generation.groups import GroupedLinear
 from onnx_fx_export.generation.kinds import kind_of
 from onnx_fx_export.generation.quantization import quantized
-from onnx_fx_export.generation.rounding import effect_of_rounding
-from onnx_fx_export.generation.verifying import verify_folder
+from onnx_fx_export.generation.rounding import other_roundings
+from onnx_fx_export.generation.verifying import Compared
 
 
 def operators(path) -> list[str]:
@@ -90,23 +93,110 @@ def test_a_head_that_shares_the_weight_of_the_embedding_is_rounded_alone():
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-def test_rounding_explains_more_where_a_router_hardly_decides():
+def undecided() -> torch.nn.Module:
+    """Return a model in half precision whose router finds all experts about as good."""
     model = language_model("mixtral", num_hidden_layers=1).half()
-    kind, router = kind_of(model), model.model.layers[0].mlp.gate.weight
-    (row,) = kind.batch((1,)).rows
-    inputs = kind.extended(row, np.zeros(0, np.int64))
-
-    def effect() -> float:
-        logits = kind.logits(inputs)[-1].numpy()
-        return effect_of_rounding(kind, inputs, logits) / np.abs(logits).max()
-
-    decided = effect()
+    router = model.model.layers[0].mlp.gate.weight
     router.data[1:] = router.data[:1] + 1e-4 * torch.randn(3, 32)
-    undecided = effect()
+    return model
 
-    assert decided < 0.03
-    assert undecided > 0.1
-    assert not any(module._forward_hooks for module in model.modules())
+
+def test_rounding_changes_what_a_model_computes_where_a_router_hardly_decides():
+    def choices(model) -> int:
+        kind = kind_of(model)
+        (row,) = kind.batch((1,)).rows
+        inputs = kind.extended(row, np.zeros(0, np.int64))
+        logits = kind.logits(inputs)[-1].numpy()
+        found = []
+        for run in [logits, *other_roundings(kind, inputs)]:
+            if all(np.abs(run - other).max() > 0.03 * np.abs(logits).max() for other in found):
+                found.append(run)
+        assert not any(module._forward_hooks for module in model.modules())
+        return len(found)
+
+    assert choices(language_model("mixtral", num_hidden_layers=1).half()) == 1
+    assert 1 < choices(undecided()) <= 6  # two of four experts
+
+
+class OtherModel:
+    """Stands for a folder and its engine, with what another model of torch computes."""
+
+    pads_behind = False
+
+    def __init__(self, model) -> None:
+        self.kind = kind_of(model)
+
+    def logits(self, *, adapter, **inputs):
+        with torch.no_grad():
+            result = self.kind.model(**{name: torch.from_numpy(value) for name, value in inputs.items()})
+        yield result.logits[:, -1].float().numpy()
+
+    def generate(self, batch, prefix, new, adapter):
+        return np.stack([self.kind.generate(self.kind.extended(row, np.zeros(0, np.int64)), new) for row in batch.rows])
+
+
+@pytest.fixture
+def verified(monkeypatch) -> Callable[[torch.nn.Module, torch.nn.Module], list[Compared]]:
+    """Return what verifies a model for another one."""
+
+    def verify(model, engine) -> list[Compared]:
+        other = OtherModel(engine)
+        monkeypatch.setattr(verifying, "_NEW", 8)
+        monkeypatch.setattr(verifying, "Generator", lambda _: other)
+        monkeypatch.setattr(verifying, "engine_of", lambda *_: other.generate)
+        return verifying.verify_folder(kind_of(model), Path(), "onnxruntime", str)
+
+    return verify
+
+
+def swapped(model) -> None:
+    for weight in model.model.layers[0].mlp.experts.parameters():
+        weight[:2] = weight[:2].flip(0)
+
+
+def stronger(model) -> None:
+    model.model.layers[0].mlp.experts.down_proj[2] *= 1.3
+
+
+def rows_of_another(model) -> None:
+    weight = model.model.layers[0].mlp.experts.gate_up_proj
+    weight[3, :8] = weight[3, 8:16]
+
+
+def one_expert(model) -> None:
+    model.model.layers[0].mlp.gate.top_k = 1
+
+
+def other_values(model) -> None:
+    model.model.layers[0].self_attn.v_proj.weight[:8] *= 1.3
+
+
+WRONG = [swapped, stronger, rows_of_another, one_expert, other_values]
+
+
+def changed(model, change):
+    with torch.no_grad():
+        change(model)
+    return model
+
+
+def test_what_a_router_may_choose_explains_the_same_model_in_another_precision(verified):
+    assert sum(compared.ties for compared in verified(undecided(), undecided().float())) > 0
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_what_a_router_may_choose_explains_no_wrong_model(verified, change):
+    with pytest.raises(VerificationError, match="logits"):
+        verified(undecided(), changed(undecided(), change))
+
+
+def test_the_best_token_explains_no_other_one_that_generate_gives(verified, monkeypatch):
+    model, engine = undecided(), undecided()
+    own = model.generate
+    monkeypatch.setattr(model, "generate", lambda *args, **options: 3 + (own(*args, **options) - 2) % 61)
+
+    with pytest.raises(VerificationError, match="Token 0 after a prompt of 1 tokens"):
+        verified(model, engine)
 
 
 @pytest.mark.wide
@@ -117,9 +207,12 @@ def test_experts_in_half_precision_generate_alike(name, engine, tmp_path):
     if engine == "genai":
         pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
 
-    folder = export_folder(language_model(name).half(), tmp_path / "out", "fp16", engine=engine)
+    model = language_model(name).half()
+    folder = export_folder(model, tmp_path / "out", "fp16", engine=engine)
 
     assert len(folder.compared) == 4
+    with pytest.raises(VerificationError, match="logits"):
+        verifying.verify_folder(kind_of(changed(model, swapped)), folder.path, engine, str)
 
 
 def test_half_precision_is_written_of_a_model_that_has_it(tmp_path):
@@ -134,7 +227,7 @@ def test_half_precision_is_written_of_a_model_that_has_it(tmp_path):
     assert {value.type.tensor_type.elem_type for value in graph.output} == {onnx.TensorProto.FLOAT16}
     assert len(folder.compared) == 4
     with pytest.raises(VerificationError, match="the logits differ"):
-        verify_folder(
+        verifying.verify_folder(
             kind_of(language_model("llama", num_hidden_layers=1, head_dim=16, rms_norm_eps=0.5).half()),
             folder.path,
             "genai",
