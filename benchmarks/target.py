@@ -1,10 +1,12 @@
 """Node count and latency of models for ONNX Runtime alone, beside those of ONNX's operators, in one run.
 
-    python benchmarks/target.py [--only bert llama] [--json FILE]
+    python benchmarks/target.py [--only bert llama] [--residuals] [--json FILE]
 
 Each model is exported with and without ``target="onnxruntime"`` and run on one thread, the two taking turns. The error
 is against eager PyTorch, at a batch size other than the example's. Besides the networks, a product with a weight of
 four bits, for one row and for many: without the target ONNX Runtime computes the weight in float when it loads it.
+With ``--residuals`` the figure is why the target writes no ``SkipLayerNormalization``: that node beside the two whose
+place it takes.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from figures import Cell, Figure, command, quiet
 from torch import Tensor, nn
 
 import onnx_fx_export
+from onnxops_decomp.exporting import FuseSkipNormalization
 
 OPSETS = (20, 23)
 ROWS = (1, 64)
+RESIDUALS = ((1, 1, 512), (2, 64, 384), (2, 197, 384), (2, 128, 768))
 
 
 class FourBits(nn.Module):
@@ -84,6 +88,39 @@ def difference(result: Any, expected: Tensor) -> float:
     return (first - expected).abs().max().item()
 
 
+class Residual(nn.Module):
+    """A residual, and the normalization behind it."""
+
+    def __init__(self, norm: type[nn.LayerNorm | nn.RMSNorm], width: int) -> None:
+        super().__init__()
+        self.norm = norm(width)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + y
+        return total, self.norm(total)
+
+
+def residual(norm: type[nn.LayerNorm | nn.RMSNorm], shape: tuple[int, int, int]) -> dict[str, Cell]:
+    """Measure a residual and a normalization, as two nodes and as one."""
+    torch.manual_seed(0)
+    inputs = {"x": torch.randn(shape), "y": torch.randn(shape)}
+    programs = [
+        onnx_fx_export.export(Residual(norm, shape[-1]), (), kwargs=inputs, opset_version=23, target="onnxruntime")
+        for _ in range(2)
+    ]
+    FuseSkipNormalization()(programs[1].model)
+    apart, one = sessions_latency(
+        [program.model_proto for program in programs], {key: value.numpy() for key, value in inputs.items()}, 300
+    )
+    (node,) = programs[1].model.graph
+    return {
+        "name": f"{node.op_type}, {'x'.join(map(str, shape))}",
+        "apart_us": 1000 * apart,
+        "one_us": 1000 * one,
+        "ratio": one / apart,
+    }
+
+
 COLUMNS = {
     "model": "model",
     "opset": "opset",
@@ -99,8 +136,18 @@ COLUMNS = {
 
 def main() -> None:
     """Measure and print the table."""
-    options = command(__doc__, MODELS, default=["bert", "llama"]).parse_args()
+    parser = command(__doc__, MODELS, default=["bert", "llama"])
+    parser.add_argument("--residuals", action="store_true", help="measure residuals before normalizations alone")
+    options = parser.parse_args()
     quiet()
+    if options.residuals:
+        Figure(
+            title="Residuals before normalizations",
+            caption="Latency on one thread of two nodes, and of the one for both; less is better.",
+            columns={"name": "operator", "apart_us": "Add and norm us", "one_us": "one node us", "ratio": "ratio"},
+            rows=[residual(norm, shape) for norm in (nn.LayerNorm, nn.RMSNorm) for shape in RESIDUALS],
+        ).finish(options.json)
+        return
     networks = [
         network(name, opset, dtype)
         for name in options.only

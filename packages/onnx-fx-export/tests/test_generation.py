@@ -60,6 +60,13 @@ def test_all_sizes_have_names(llama):
     assert shapes["present.0.key"][0] == "batch_size"
 
 
+def test_residuals_are_added_inside_the_normalizations_behind_them(llama):
+    _, folder = llama
+    graph = onnx.load(folder.path / "model.onnx", load_external_data=False).graph
+
+    assert [node.op_type for node in graph.node].count("SkipSimplifiedLayerNormalization") == 4
+
+
 def test_genai_runs_the_folder_token_for_token(llama):
     pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
     model, folder = llama

@@ -30,7 +30,7 @@ from onnx_fx_export.generation.sizes import check_sizes, own_bounds
 from onnx_fx_export.generation.streaming import StreamedModel, streamed
 from onnx_fx_export.generation.verifying import Compared, verify_folder
 from onnxops_core.exporting import warn_user
-from onnxops_decomp.exporting import in_mode, share_caches
+from onnxops_decomp.exporting import FuseSkipNormalization, in_mode, share_caches
 
 __all__ = ["GenerationFolder", "export_folder"]
 
@@ -261,6 +261,8 @@ class _Request:
                 widen_bfloat16=True,
                 custom_translation_table=TRANSLATIONS,
             )
+        if part.reads_steps:
+            FuseSkipNormalization()(program.model)
         check_sizes(program, type(self.kind.model).__name__, self.kind.context_length())
         inputs = program.model.graph.inputs
         for value in [value for value in inputs if value.name in part.optional and not value.uses()]:

@@ -148,6 +148,7 @@ from onnxops_decomp.graph.symbols import SymbolNames, dimension_symbol
 from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, keep_recurrent_calls, restore_calls
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_decomp.runtimes.onnxruntime.fusions import FuseSkipNormalization
 from onnxops_decomp.runtimes.onnxruntime.shared_caches import share_caches
 from onnxops_decomp.spec.aten_traits import AtenTrait, has_aten_trait
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
@@ -186,6 +187,7 @@ __all__ = [
     "ExportRecord",
     "Failure",
     "FoldBatchNormalization",
+    "FuseSkipNormalization",
     "GraphLowering",
     "Interface",
     "InvalidArgumentError",

@@ -33,6 +33,7 @@ class Part:
         dynamic_shapes: Which of its dimensions are dynamic.
         input_names: Names of the inputs, if the parameters of the module do not give them.
         optional: Inputs that are left out of a graph that does not read them.
+        reads_steps: Whether the graph reads a token at a time, most of the time.
     """
 
     file: str
@@ -41,6 +42,7 @@ class Part:
     dynamic_shapes: tuple[Any, ...]
     input_names: list[str] | None = None
     optional: frozenset[str] = frozenset()
+    reads_steps: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,8 @@ class EncoderDecoder(Kind):
         args = tuple(torch.from_numpy(value) for value in inputs.values())
         if self.hears:
             args = (args[0].to(self.model.dtype),)
-        return Part(ENCODER_FILE, EncoderGraph(self.model, list(inputs)), args, (((shape,) * len(args)),), names)
+        graph, shapes = EncoderGraph(self.model, list(inputs)), (((shape,) * len(args)),)
+        return Part(ENCODER_FILE, graph, args, shapes, names, reads_steps=False)
 
     def _decoder(self, last_logits: bool) -> Part:
         dtype, states = self.model.dtype, self._first.encoder_last_hidden_state

@@ -66,7 +66,7 @@ class VisionLanguage(Decoder):
         width, dtype = self._features.shape[1], self.model.dtype
         text, total, kept = decoder.dynamic_shapes
         # Models make a list of the images that they are given, whose length no graph can leave open.
-        image = Part(VISION_FILE, VisionGraph(self.model), (self._images(1),), ({},))
+        image = Part(VISION_FILE, VisionGraph(self.model), (self._images(1),), ({},), reads_steps=False)
         ids = torch.full_like(tokens, self._image_token)
         embedding = Part(
             EMBEDDING_FILE,

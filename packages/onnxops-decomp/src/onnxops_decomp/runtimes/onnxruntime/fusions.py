@@ -62,7 +62,11 @@ class FuseBiasGelu(ir.passes.InPlacePass):
 
 
 class FuseSkipNormalization(ir.passes.InPlacePass):
-    """Lets a normalization over the last axis add the residual before it, and the bias before that."""
+    """Lets a normalization over the last axis add the residual before it, and the bias before that.
+
+    The target leaves it out: on a CPU such a node takes as long as those in its place for one token, and many times as
+    long for many. It is for graphs that read a token at a time, for the sake of fewer nodes.
+    """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on the main graph."""
@@ -128,6 +132,5 @@ PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
     FuseTransposedProducts,
     FuseSpelledGelu,
     FuseBiasGelu,
-    FuseSkipNormalization,
     ReturnOperatorCaches,
 )
