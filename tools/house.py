@@ -28,6 +28,9 @@ USED_EVERYWHERE = re.compile(r"torch\.(_check|_ops|_ops\.OpOverload(Packet)?|uti
 FACES = {
     "onnxops_core": ("onnxops_core", "onnxops_core.native", "onnxops_core.exporting"),
     "onnxops_decomp": ("onnxops_decomp", "onnxops_decomp.exporting"),
+    "onnx_fx_export": ("onnx_fx_export", "onnx_fx_export.generation", "onnx_fx_export.transformers"),
+    "onnx_ts_legacy": ("onnx_ts_legacy", "onnx_ts_legacy.symbolic_helper"),
+    "onnx_verify": ("onnx_verify",),
 }
 
 
@@ -123,19 +126,25 @@ def error_text_faults(name: str, text: str) -> Iterator[str]:
 
 
 def face_faults(name: str, text: str) -> Iterator[str]:
-    """Report imports from a package's inside by a file of another distribution, its tests and tools included."""
+    """Report uses of a package's inside by a file of another distribution, its tests and tools included.
+
+    Those are imports, and names in quotes, by which tests replace what is inside.
+    """
     for node in nodes(text):
         if isinstance(node, ast.ImportFrom) and not node.level:
             modules = [node.module or ""]
         elif isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"\w+(\.\w+)+", str(node.value)):
+            module, _, last = str(node.value).rpartition(".")
+            modules = [module if module in FACES.get(module.partition(".")[0], ()) else f"{module}.{last}"]
         else:
             continue
         for module in modules:
             package = module.partition(".")[0]
             own = f"packages/{package.replace('_', '-')}/"
             if package in FACES and module not in FACES[package] and not name.startswith(own):
-                yield f"{name}:{node.lineno}: {module} is inside {package}; import from {FACES[package][-1]}"
+                yield f"{name}:{node.lineno}: {module} is inside {package}; use {' or '.join(FACES[package])}"
 
 
 def python_files(root: Path) -> list[str]:

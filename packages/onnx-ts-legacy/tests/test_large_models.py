@@ -14,40 +14,8 @@ import torch
 from ts_models import run
 
 import onnx_ts_legacy
-from onnx_ts_legacy.errors import SaveError
 
 X = torch.randn(2, 64)
-
-
-@pytest.fixture
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a file end at 1,000 bytes."""
-    monkeypatch.setattr("onnxops_decomp.exporting.program.saving.MAX_SINGLE_FILE_BYTES", 1000)
-    monkeypatch.setattr("onnxops_decomp.exporting.program.saving.MAX_MESSAGE_BYTES", 1000)
-
-
-@pytest.mark.usefixtures("small_files")
-def test_weights_of_a_large_model_stand_beside_it(tmp_path: Path) -> None:
-    model = torch.nn.Linear(64, 64)
-
-    program = onnx_ts_legacy.export(model, (X,), tmp_path / "model.onnx")
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
-    assert (tmp_path / "model.onnx").stat().st_size < 4000
-    onnx.checker.check_model(str(tmp_path / "model.onnx"))
-    (result,) = run(onnx.load(tmp_path / "model.onnx"), {"input": X.numpy()})
-    torch.testing.assert_close(torch.from_numpy(result), model(X).detach(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(program(X)[0], model(X).detach(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.usefixtures("small_files")
-def test_a_file_object_is_refused_for_a_large_model() -> None:
-    file = io.BytesIO()
-
-    with pytest.raises(SaveError, match="give a path"):
-        onnx_ts_legacy.export(torch.nn.Linear(64, 64), (X,), file)
-
-    assert file.getvalue() == b""
 
 
 @pytest.mark.wide

@@ -27,12 +27,12 @@ def fallen_back(model: Any, *args: Any, **options: Any) -> Any:
     """Export through the fallback, as if torch.export could not capture the model."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr("onnx_fx_export.pipeline.ExportRequest.captured", refusing)
+        patch.setattr(torch.export, "export", refusing)
         return fx.export(model, *args, fallback=True, **options)
 
 
-def refusing(*args: Any) -> Any:
-    raise fx.CaptureError("not today")
+def refusing(*args: Any, **options: Any) -> Any:
+    raise RuntimeError("not today")
 
 
 def replaced(model: Any, *args: Any, **options: Any) -> Any:
