@@ -70,3 +70,29 @@ def test_static_sizes_leave_the_operators_of_pooling():
     program = fx.export(Calls(lambda x: F.avg_pool1d(x[None], x.shape[1] - 2)), (X,), dynamo=False)
 
     assert "AveragePool" in [node.op_type for node in program.model_proto.graph.node]
+
+
+PARTS = {
+    "halves": (lambda x: torch.cat(x.split((x.shape[1] + 1) // 2, 1)[::-1], 1), 5),
+    "the first of many": (lambda x: x.split(x.shape[1] // 4, 1)[0], 3),
+    "the last of many": (lambda x: x.split(x.shape[1] // 4, 1)[-1], 3),
+    "at least one": (lambda x: x.split(max(x.shape[1] // 4, 1), 1)[1], 3),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("opset", [10, 18])
+def test_parts_of_a_dynamic_size_are_right_where_there_are_as_many(name, opset) -> None:
+    function, least = PARTS[name]
+    program = fx.export(Calls(function), (torch.randn(4, 9),), dynamic_shapes=({1: "m"},), opset_version=opset)
+    right = 0
+    for length in (5, 9, 10, 13, 14, 17, 22, 30):
+        x = torch.randn(4, length)
+        try:
+            result = program(x)
+        except fx.InvalidArgumentError:
+            assert len(x.split(max(length // 4, 1), 1)) != 5
+            continue
+        torch.testing.assert_close(result, function(x))
+        right += 1
+    assert right >= least

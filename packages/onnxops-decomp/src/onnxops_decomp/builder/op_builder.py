@@ -107,14 +107,20 @@ class OpBuilder(SizeOperations):
         return since is not None and self.opset >= since
 
     @contextmanager
-    def call_of(self, operator: str) -> Iterator[None]:
-        """Write the call of an ATen operator; one that is about NaN is exact, whatever the model asks for."""
-        before = self.context.nan
-        self.context.nan = "exact" if operator.startswith("aten::nan") else before
+    def call_of(self, operator: str, results: int | None = None) -> Iterator[None]:
+        """Write the call of an ATen operator; one that is about NaN is exact, whatever the model asks for.
+
+        Args:
+            operator: Its name.
+            results: How many tensors it gives in the captured program, if that is known.
+        """
+        context = self.context
+        before = context.nan, context.results
+        context.nan, context.results = "exact" if operator.startswith("aten::nan") else context.nan, results
         try:
             yield
         finally:
-            self.context.nan = before
+            context.nan, context.results = before
 
     # ---- graphs
 

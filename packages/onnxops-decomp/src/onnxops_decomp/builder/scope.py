@@ -113,6 +113,7 @@ class ModelContext:
         nan: ``"exact"`` where extrema, positions and orders are torch's among numbers of which some are NaN;
             ``"finite"`` where they are the runtime's then, and the plain operators are written.
         runtime: The runtime whose missing kernels are written otherwise; None for all that ONNX specifies.
+        results: How many tensors the call that is written gives in the captured program; None where nobody knows.
     """
 
     opset: int
@@ -125,6 +126,7 @@ class ModelContext:
     widen_bfloat16: bool = False
     nan: NanHandling = DEFAULT_NAN
     runtime: Runtime | None = dataclasses.field(default_factory=DEFAULT_RUNTIME.get)
+    results: int | None = None
     constants: ConstantPool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:

@@ -238,7 +238,8 @@ class GraphLowering:
     def _call(self, node: torch.fx.Node, overload: torch._ops.OpOverload) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         entry = find_lowering(self.table, overload, args, kwargs, self.op.opset)
-        with self.op.call_of(overload.name()):
+        val = node.meta.get("val")
+        with self.op.call_of(overload.name(), len(val) if isinstance(val, list | tuple) else None):
             if entry is not None:
                 result = apply_lowering(self.op, entry, overload, args, kwargs)
             else:

@@ -142,7 +142,11 @@ def _expression(op: OpBuilder, size: Size) -> sympy.Expr | None:
 
 
 def _split_dynamic(op: OpBuilder, value: ir.Value, split_size: Size, axis: int) -> list[ir.Value]:
-    """Split along a dynamic axis where the expressions of both sizes give a fixed number of parts."""
+    """Split along a dynamic axis; the captured program or the expressions of both sizes fix the number of parts."""
+    if op.context.results is not None:
+        others = op.size_mul(split_size, op.context.results - 1)
+        last = op.size_sub(op.size(value, axis), others)
+        return split_at(op, value, [split_size] * (op.context.results - 1) + [last], axis)
     whole, part = (_expression(op, size) for size in (op.size(value, axis), split_size))
     if whole is not None and part:
         count = sympy.simplify(whole / part)
