@@ -518,3 +518,30 @@ def test_trial_runs_leave_the_model_and_the_random_numbers_as_they_were() -> Non
     assert (model.calls, model.seen) == (0, [])
     assert model.total.sum() == 0
     assert model.kept.sum() == 0
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        lambda x: x[:, 2 * x.shape[0] :],
+        lambda x: x[:, : 3 - 2 * x.shape[0]] if x.shape[0] < 2 else x[:, :0],
+        lambda x: x[:, x.shape[0] + 1 : 3],
+    ],
+)
+def test_nothing_that_is_left_of_larger_sizes_is_not_taken_for_granted(left) -> None:
+    class Sums(torch.nn.Module):
+        def forward(self, x):
+            rest = left(x)
+            return x.new_ones(rest.shape[1], 2), rest.sum(1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = exported(Sums(), torch.randn(6, 3))
+    for rows in (1, 2, 5):
+        x = torch.randn(rows, 3)
+        try:
+            results = program(x)
+        except InvalidArgumentError:
+            assert rows == 1
+            continue
+        torch.testing.assert_close(tuple(results), Sums()(x))

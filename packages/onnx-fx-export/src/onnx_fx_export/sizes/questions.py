@@ -253,19 +253,34 @@ def warn_of_squeezed_data(program: torch.export.ExportedProgram) -> None:
 
 
 def _sliced(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
-    """Yield what torch takes for granted of the sizes that slices leave: ``x[:2]`` has 2 rows if ``x`` has 2 or more.
+    """Yield what torch takes for granted of the sizes that slices and ranges leave.
 
-    The operators after it are exported for the sizes that torch says.
+    ``x[:2]`` has 2 rows if ``x`` has 2 or more, and ``x[2 * n :]`` none if ``n`` is 2 or more and ``x`` has 3. The
+    operators after it are exported for the sizes that torch says.
     """
-    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
+    for node in program.graph.nodes:
+        for size, needed in _ends(node):
+            relation = sympy.Ge(size, needed)
+            if isinstance(relation, sympy.Rel):
+                place = source_line(node) or str(node)
+                yield SizeQuestion(relation, place)
+                yield SizeQuestion(sympy.Not(relation), place)
+
+
+def _ends(node: torch.fx.Node) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
+    """Yield the pairs of numbers of which the larger one decides how much a slice or range has."""
+
+    def number(argument: Any) -> sympy.Expr:
+        return plain(argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument or 0)
+
+    if node.target is torch.ops.aten.slice.Tensor:
         axis = node.args[1] if len(node.args) > 1 else 0
-        size = node.args[0].meta["val"].shape[axis]
-        for bound in node.args[2:4] if isinstance(size, torch.SymInt) else ():
-            number = plain(bound.meta["val"] if isinstance(bound, torch.fx.Node) else bound or 0)
-            for needed in (number, -number) if number != sys.maxsize else ():
-                relation = sympy.Ge(plain(size), needed)
-                if isinstance(relation, sympy.Rel):
-                    yield SizeQuestion(relation, source_line(node) or str(node))
+        size = plain(node.args[0].meta["val"].shape[axis])  # type: ignore[union-attr, index]
+        bounds = [bound for bound in map(number, node.args[2:4]) if bound != sys.maxsize]
+        yield from ((size, needed) for bound in bounds for needed in (bound, -bound))
+    elif node.target in (torch.ops.aten.arange.start, torch.ops.aten.arange.start_step):
+        start, end = (number(argument) for argument in node.args[:2])
+        yield end, start
 
 
 def _recurrent(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:

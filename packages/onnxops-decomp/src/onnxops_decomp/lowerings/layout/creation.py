@@ -39,14 +39,17 @@ def scalar(op: OpBuilder, value: Operand, dtype: ir.DataType) -> ir.Value:
     """Return a number as a 0-d tensor of ``dtype``."""
     if not isinstance(value, ir.Value):
         return op.constant(value, dtype)
-    made = op.cast(value if op.rank(value) == 0 else op.Reshape(value, []), dtype)
-    # A tensor of one element is no longer a number, which would take the dtype of the tensors beside it.
-    return op.copy(made) if is_number(made) else made
+    return op.cast(value if op.rank(value) == 0 else op.Reshape(value, []), dtype)
+
+
+def _as_tensor(op: OpBuilder, value: ir.Value) -> ir.Value:
+    """Return what is no longer a number, which would take the dtype of the tensors beside it."""
+    return op.copy(value) if is_number(value) else value
 
 
 def filled(op: OpBuilder, sizes: Sequence[Size], value: Operand, dtype: ir.DataType) -> ir.Value:
     """Return a tensor of the given sizes with one value everywhere."""
-    return op.expand(scalar(op, value, dtype), sizes)
+    return _as_tensor(op, op.expand(scalar(op, value, dtype), sizes))
 
 
 # ---- one value everywhere
@@ -130,12 +133,12 @@ def new_empty_strided(
 
 @lowering(aten.scalar_tensor.default)
 def scalar_tensor(op: OpBuilder, s: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
-    return scalar(op, s, _default_float() if dtype is None else to_ir(dtype))
+    return _as_tensor(op, scalar(op, s, _default_float() if dtype is None else to_ir(dtype)))
 
 
 @lowering(aten.tensor.int, aten.tensor.float, aten.tensor.bool)
 def tensor(op: OpBuilder, t: Operand, *, dtype: torch.dtype | None = None) -> ir.Value:
-    return scalar(op, t, _dtype_of(t) if dtype is None else to_ir(dtype))
+    return _as_tensor(op, scalar(op, t, _dtype_of(t) if dtype is None else to_ir(dtype)))
 
 
 @lowering(aten.tensor.default)
