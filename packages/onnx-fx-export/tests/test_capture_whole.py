@@ -68,6 +68,39 @@ def test_the_length_of_a_slice_may_be_a_tensor_as_well(function: Callable[..., t
         torch.testing.assert_close(program(*example), function(*example))
 
 
+def rest_beside_writes(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    most = mask.sum(1).max()
+    kept = x * 2
+    rest = kept.narrow(-1, most, kept.size(-1) - most).clone()
+    kept[mask] = 0.0
+    kept[:, 1:] += 1
+    return rest, kept
+
+
+def rest_that_is_written(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    most = mask.sum(1).max()
+    kept = x * 2
+    rest = kept.narrow(-1, most, kept.size(-1) - most)
+    rest.mul_(5)
+    return rest, kept
+
+
+def rest_one_way(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return rest_beside_writes(x, mask)[1:] if mask.any() else (x + 0,)
+
+
+@pytest.mark.parametrize("function", [rest_beside_writes, rest_that_is_written, rest_one_way])
+def test_a_slice_that_starts_where_a_tensor_says_stands_beside_writes(
+    function: Callable[..., tuple[torch.Tensor, ...]],
+) -> None:
+    def inputs(*counts: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(len(counts), 8 + len(counts)), torch.arange(8 + len(counts)) < torch.tensor(counts)[:, None]
+
+    program = export(function, inputs(1, 3), dynamic_shapes=({0: "rows", 1: "columns"},) * 2)
+    for example in (inputs(0, 0, 0), inputs(4, 0, 2), inputs(9)):
+        torch.testing.assert_close(program(*example), function(*example))
+
+
 @pytest.mark.parametrize("rank", [2, 3])
 def test_an_affine_grid_follows_the_size_of_the_image(rank: int) -> None:
     def warped(image: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:

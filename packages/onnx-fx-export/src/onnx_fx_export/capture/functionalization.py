@@ -14,7 +14,7 @@ from onnx_fx_export.capture.errors import capture_error
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import hint_of, interpreted_nodes
-from onnxops_decomp.exporting import keep_recurrent_calls, restore_calls, written_arguments
+from onnxops_decomp.exporting import keep_calls, restore_calls, written_arguments
 
 __all__ = ["functionalized"]
 
@@ -76,7 +76,7 @@ def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.ex
     containers = {name: getattr(signature, name) for name in tuples}
     vars(signature).update(tuples)
     program.example_inputs = None
-    keep_recurrent_calls(program.graph_module)
+    keep_calls(program.graph_module)
     try:
         result: torch.export.ExportedProgram = program.run_decompositions({})
         restore_calls(result.graph_module)

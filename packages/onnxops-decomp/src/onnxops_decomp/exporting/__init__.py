@@ -145,7 +145,7 @@ from onnxops_decomp.graph.mutation import (
 )
 from onnxops_decomp.graph.size_definitions import defined_for_sizes
 from onnxops_decomp.graph.symbols import SymbolNames, dimension_symbol
-from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, keep_recurrent_calls, restore_calls
+from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, keep_calls, restore_calls
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.runtimes.onnxruntime.fusions import FuseSkipNormalization
@@ -279,7 +279,7 @@ __all__ = [
     "is_library",
     "is_one",
     "is_without_data",
-    "keep_recurrent_calls",
+    "keep_calls",
     "kept_inventory",
     "key_of",
     "lasting_in_copies",

@@ -15,6 +15,7 @@ from onnxops_decomp.spec.aten_traits import AtenTrait, has_aten_trait
 from onnxops_decomp.torch_private import is_composite
 
 __all__ = [
+    "is_written_while_used",
     "needs_functionalization",
     "shared_writes",
     "shown_inputs",
@@ -83,11 +84,31 @@ def written_inputs(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     shown = shown_inputs(graph)
     found: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
-        operands = node.args[3:5] if _writes_silently(node) else written_arguments(node)
-        for operand in operands:
+        for operand in _written_operands(node):
             for root in shown.get(operand, ()):
                 found.setdefault(root, node)
     return found
+
+
+def is_written_while_used(view: torch.fx.Node) -> bool:
+    """Tell whether anything may write to the memory that a view shows before the view, or one of it, is used last."""
+    memory, shown, written, node = shown_nodes(view), {view}, False, view.next
+    while node.op != "root":
+        written = written or any(not memory.isdisjoint(shown_nodes(operand)) for operand in _written_operands(node))
+        if not shown.isdisjoint(node.all_input_nodes):
+            if written:
+                return True
+            if not shown.isdisjoint(_aliased_operands(node)):
+                shown.add(node)
+        node = node.next
+    return False
+
+
+def _written_operands(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return the operands that a call writes to, running statistics among them."""
+    if _writes_silently(node):
+        return [statistic for statistic in node.args[3:5] if isinstance(statistic, torch.fx.Node)]
+    return written_arguments(node)
 
 
 def _writes_silently(node: torch.fx.Node) -> bool:

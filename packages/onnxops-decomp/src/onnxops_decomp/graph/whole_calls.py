@@ -20,12 +20,14 @@ from torch.utils import _pytree as pytree
 
 from onnxops_decomp.graph.definitions import corrcoef, cov, gaussian_nll_loss, masked_index, needs_masked_index
 from onnxops_decomp.graph.dynamic_definitions import DYNAMIC_DEFINITIONS
+from onnxops_decomp.graph.mutation import is_written_while_used
 from onnxops_decomp.graph.packed_sequences import PACKING, packed_batch
 from onnxops_decomp.graph.size_definitions import defined_for_sizes
 
-__all__ = ["WholeCalls", "grouped_mm_form", "keep_recurrent_calls", "restore_calls", "whole_call"]
+__all__ = ["WholeCalls", "grouped_mm_form", "keep_calls", "restore_calls", "whole_call"]
 
 _NAMESPACE = "onnxops_whole"
+aten = torch.ops.aten
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -511,26 +513,49 @@ def whole_call(name: str, overload: str, *args: Any) -> Any:
 
 def restore_calls(graph_module: torch.fx.GraphModule) -> None:
     """Turn the stand-in calls of a captured graph back into ATen calls, in place."""
-    _replace_targets(graph_module, _overloads())
+    stood_for = {**_overloads(), _copied_part(): aten.narrow.Tensor}
+    _replace_targets(graph_module, lambda node: stood_for.get(node.target))
 
 
-def keep_recurrent_calls(graph_module: torch.fx.GraphModule) -> None:
-    """Turn recurrent calls of a captured graph into stand-in calls, in place: torch would unroll them."""
+def keep_calls(graph_module: torch.fx.GraphModule) -> None:
+    """Turn calls of a captured graph into stand-in calls that functionalization leaves as they are, in place.
+
+    Those are the recurrent ones, which torch would unroll, and parts of tensors that start where data says, which it
+    refuses as views, unless something is written to their memory while they are used.
+    """
     recurrent = {name for name, (overloads, _) in _OPERATORS.items() if overloads is _RECURRENT}
     targets = {target: stand_in for stand_in, target in _overloads().items() if target._opname in recurrent}
-    _replace_targets(graph_module, targets)
+
+    def stand_in_for(node: torch.fx.Node) -> torch._ops.OpOverload | None:
+        if getattr(node.target, "_opname", None) == "narrow" and not is_written_while_used(node):
+            return _copied_part() if node.target._overloadname == "Tensor" else None  # type: ignore[union-attr]
+        return targets.get(node.target)  # type: ignore[call-overload]
+
+    _replace_targets(graph_module, stand_in_for)
+
+
+@functools.cache
+def _copied_part() -> torch._ops.OpOverload:
+    """Define the stand-in of ``narrow.Tensor`` that shares no memory with its operand."""
+    library = torch.library.Library(_NAMESPACE, "FRAGMENT")
+    library.define("copied_part(Tensor self, int dim, Tensor start, SymInt length) -> Tensor")
+    run = aten.narrow.Tensor
+    library.impl("copied_part", lambda *args: run(*args).clone(), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{_NAMESPACE}::copied_part", _narrow, lib=library)
+    _LIBRARIES.append(library)
+    return torch.ops.onnxops_whole.copied_part.default  # type: ignore[no-any-return]
 
 
 def _replace_targets(
-    graph_module: torch.fx.GraphModule, targets: Mapping[torch._ops.OpOverload, torch._ops.OpOverload]
+    graph_module: torch.fx.GraphModule, other: Callable[[torch.fx.Node], torch._ops.OpOverload | None]
 ) -> None:
     for module in graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):
             continue
         changed = False
         for node in module.graph.nodes:
-            if node.op == "call_function" and node.target in targets:
-                node.target = targets[node.target]
+            if node.op == "call_function" and (target := other(node)) is not None:
+                node.target = target
                 changed = True
         if changed:
             module.recompile()
