@@ -1,4 +1,4 @@
-"""``nn.Transformer`` and its parts with masks, at other sizes, as they run without gradients."""
+"""``nn.Transformer`` and its parts, and masks of transformers, at other sizes, as they run without gradients."""
 
 from __future__ import annotations
 
@@ -112,3 +112,27 @@ def test_encoder_and_decoder_with_all_masks() -> None:
         args = example(*sizes)
         with torch.no_grad():
             torch.testing.assert_close(program(*args), model(*args), rtol=1e-4, atol=1e-5)
+
+
+class PooledKeys(nn.Module):
+    """Attention to half as many keys, as Informer has it: a mask for all of them would not fit."""
+
+    def __init__(self, implementation: str) -> None:
+        super().__init__()
+        self.masks = pytest.importorskip("transformers.masking_utils")
+        self.config = pytest.importorskip("transformers").BertConfig(attn_implementation=implementation)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        whole = self.masks.create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=mask)
+        keys = x if mask is not None else nn.functional.avg_pool1d(x.mT, 2).mT
+        return nn.functional.scaled_dot_product_attention(x[:, None], keys[:, None], keys[:, None], whole)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_transformers_makes_a_mask_for_padding_alone(implementation: str) -> None:
+    model = PooledKeys(implementation)
+    without = export(model, (torch.randn(2, 8, 4),), dynamic_shapes=(X,))
+    padded = export(model, (torch.randn(2, 8, 4), ~padding(2, 8)), dynamic_shapes=(X, X))
+    x, mask = torch.randn(3, 11, 4), ~padding(3, 11)
+    torch.testing.assert_close(without(x), model(x))
+    torch.testing.assert_close(padded(x, mask), model(x, mask))

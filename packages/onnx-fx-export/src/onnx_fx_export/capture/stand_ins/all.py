@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from onnx_fx_export.capture.stand_ins.attention_masks import masks_where_needed
 from onnx_fx_export.capture.stand_ins.boxes import any_number_of_boxes
 from onnx_fx_export.capture.stand_ins.encoders import encoders_without_branches
 from onnx_fx_export.capture.stand_ins.masks import masks_without_loops
@@ -13,8 +14,16 @@ from onnx_fx_export.capture.stand_ins.recurrent import packed_states_unchecked
 __all__ = ["stand_ins"]
 
 
+_STAND_INS = (
+    *(any_number_of_boxes, masks_without_loops, masks_where_needed),
+    *(encoders_without_branches, packed_states_unchecked),
+)
+
+
 @contextlib.contextmanager
 def stand_ins() -> Iterator[None]:
     """Replace the functions in the body."""
-    with any_number_of_boxes(), masks_without_loops(), encoders_without_branches(), packed_states_unchecked():
+    with contextlib.ExitStack() as stack:
+        for stand_in in _STAND_INS:
+            stack.enter_context(stand_in())
         yield
