@@ -123,6 +123,22 @@ def test_squeeze_without_an_axis_asks_about_every_dynamic_one() -> None:
             program(torch.randn(shape))
 
 
+def test_a_squeeze_that_nothing_is_computed_with_is_tried_at_one() -> None:
+    def unused(x: torch.Tensor) -> torch.Tensor:
+        x.squeeze()
+        return x + 1
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        return x * x.squeeze().dim()
+
+    program = exported(FunctionModule(unused), torch.randn(3, 4), dims=[{0: "rows"}])
+    assert program.constraints.conditions == ()
+    with pytest.warns(UserWarning, match=APART):
+        program = exported(FunctionModule(counted), torch.randn(3, 4), dims=[{0: "rows"}])
+    with pytest.raises(InvalidArgumentError, match="rows != 1"):
+        program(torch.randn(1, 4))
+
+
 @pytest.mark.parametrize(
     ("index", "least"),
     [(slice(2), 2), (slice(-2, None), 2), (slice(3), 3), (slice(1), 1), (slice(1, None), 1), (slice(None, -2), 2)],

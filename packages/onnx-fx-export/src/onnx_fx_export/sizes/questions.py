@@ -23,7 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, in_order, plain, user_values
+from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, in_order, plain, used_nodes, user_values
 from onnx_fx_export.torch_private import (
     guards_of,
     guards_on_layout,
@@ -230,10 +230,17 @@ def _canonical(condition: sympy.Basic) -> sympy.Basic:
     return condition.canonical if isinstance(condition, sympy.Rel) else condition
 
 
-def _squeezed(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
-    """Yield the dynamic dimensions that ``squeeze`` left because torch takes them for 2 or more."""
+def _squeezed(program: torch.export.ExportedProgram, *, used: bool = True) -> Iterator[SizeQuestion]:
+    """Yield the dynamic dimensions that ``squeeze`` left because torch takes them for 2 or more.
+
+    Args:
+        program: The program.
+        used: Whether those are wanted that the graph computes with, or the others, of which the code of the model may
+            have asked the number of dimensions.
+    """
+    needed = used_nodes(program.graph)
     for node in program.graph.nodes:
-        if node.op != "call_function" or not str(node.target).startswith("aten.squeeze"):
+        if not str(node.target).startswith("aten.squeeze") or (node in needed) is not used:
             continue
         shape = node.args[0].meta["val"].shape
         chosen = node.args[1] if len(node.args) > 1 else range(len(shape))
@@ -355,7 +362,7 @@ def conditions_for_small_sizes(
         UserWarning: If size 1 is left out.
     """
     program, sizes = trials.program, Sizes.of(trials.program, specs)
-    asked = sizes.decisive(questions)
+    asked = sizes.decisive((*questions, *_squeezed(program, used=False)))
     unguarded = [question for question in sizes.known(questions) if not question.is_guarded]
     assumed = [
         *(question for question in unguarded if not _agrees_elsewhere(trials, sizes, question)),

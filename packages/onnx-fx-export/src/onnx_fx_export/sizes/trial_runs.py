@@ -31,7 +31,7 @@ Around = Callable[[], contextlib.AbstractContextManager[Any]]
 # What a run puts in the place of a tensor of the example; None for random numbers among the floats.
 Values = Callable[[torch.Tensor], torch.Tensor] | None
 
-__all__ = ["TrialRuns", "Values", "as_plain", "in_order", "plain", "user_values"]
+__all__ = ["TrialRuns", "Values", "as_plain", "in_order", "plain", "used_nodes", "user_values"]
 
 
 def plain(size: int | torch.SymInt) -> sympy.Expr:
@@ -166,6 +166,15 @@ def in_order(program: torch.export.ExportedProgram, example: Example) -> Example
     return tuple(example[0]), {name: example[1][name] for name in order}
 
 
+def used_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return the nodes that what is returned or written depends on."""
+    used = set[torch.fx.Node]()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node.is_impure() or not used.isdisjoint(node.users):
+            used.add(node)
+    return used
+
+
 def user_values(program: torch.export.ExportedProgram) -> list[Any]:
     """Return the captured values of the arguments, leaf by leaf."""
     placeholders = program.graph.find_nodes(op="placeholder")
@@ -206,7 +215,7 @@ class _NotedShapes(torch.fx.Interpreter):
 
     def __init__(self, module: torch.fx.GraphModule, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> None:
         super().__init__(module)
-        self._sizes = sizes
+        self._sizes, self._used = sizes, used_nodes(module.graph)
         self._known: dict[sympy.Expr, int | None] = {}
 
     def run_node(self, n: torch.fx.Node) -> Any:
@@ -216,6 +225,8 @@ class _NotedShapes(torch.fx.Interpreter):
             ValueError: If its result has another shape than noted.
         """
         result = super().run_node(n)
+        if n not in self._used:
+            return result
         noted = n.meta.get("val")
         # What one operator gives is mostly one tensor, and looking for leaves costs more than to run it.
         if n.op in ("placeholder", "output") or (isinstance(result, torch.Tensor) and isinstance(noted, torch.Tensor)):
