@@ -96,3 +96,16 @@ def test_parts_of_a_dynamic_size_are_right_where_there_are_as_many(name, opset) 
         torch.testing.assert_close(result, function(x))
         right += 1
     assert right >= least
+
+
+def test_one_size_at_which_nothing_is_left_does_not_let_all_others_pass() -> None:
+    def function(x):
+        return x.narrow(1, 0, min(abs(len(x) - 4), x.shape[1])).split(max(len(x) // 2, 1), 1)[-1]
+
+    program = fx.export(Calls(function), (torch.randn(5, 7),), dynamic_shapes=({0: "n", 1: "m"},))
+    for rows in (5, 6, 7):
+        x = torch.randn(rows, 12)
+        torch.testing.assert_close(program(x), function(x))
+    for rows in (9, 11, 20):
+        with pytest.raises(fx.InvalidArgumentError, match="captured for"):
+            program(torch.randn(rows, 12))

@@ -74,11 +74,14 @@ def size_constraints(
     names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
     least = {names[symbol]: size for symbol, size in facts.least.items()}
     conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
-    tried = [{names[symbol]: size for symbol, size in point.items() if symbol in names} for point in facts.tried]
+    near, far = (
+        [{names[symbol]: size for symbol, size in point.items() if symbol in names} for point in points]
+        for points in (facts.tried.near, facts.tried.far)
+    )
     meaningless = {_normal(renamed_text(text, names)) for text in facts.layout}
     for text in guards:
         if not _is_about_small_sizes(text, least) and _normal(text) not in meaningless:
-            conditions.extend(_without_refuted(text, tried))
+            conditions.extend(_without_refuted(text, near, far))
     for fact in facts.conditions or ():
         conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
     conditions.extend(map(_relation, assumptions))
@@ -126,16 +129,18 @@ def _is_about_small_sizes(text: str, least: Mapping[str, int]) -> bool:
     )
 
 
-def _without_refuted(text: str, tried: Sequence[Mapping[str, int]]) -> list[str]:
+def _without_refuted(text: str, near: Sequence[Mapping[str, int]], far: Sequence[Mapping[str, int]]) -> list[str]:
     """Return what is left of a condition where the program was seen to be right although it does not hold.
 
-    What has functions in it, or says that sizes differ, is dropped; that a computed size is 2 or more becomes that it
-    is not 0.
+    What says that sizes differ is dropped, and what has functions in it where larger sizes contradict it; that a
+    computed size is 2 or more becomes that it is not 0.
     """
     tree = parsed_size(text)
-    if tree is None or all(condition_holds(tree, sizes) for sizes in tried):
+    if tree is None or all(condition_holds(tree, sizes) for sizes in (*near, *far)):
         return [text]
-    if any(isinstance(node, ast.Call) for node in ast.walk(tree)):
+    if any(isinstance(node, ast.Call) for node in ast.walk(tree)) and not all(
+        condition_holds(tree, sizes) for sizes in far
+    ):
         return []
     match tree:
         case ast.Compare(ops=[ast.NotEq()]):

@@ -14,7 +14,7 @@ import torch
 
 from onnx_fx_export.sizes.asked_in_code import warn_of_small_sizes
 from onnx_fx_export.sizes.questions import SizeQuestion, conditions_for_small_sizes, conditions_on_layout
-from onnx_fx_export.sizes.small import least_sizes, sizes_tried
+from onnx_fx_export.sizes.small import TriedSizes, least_sizes, sizes_tried
 from onnx_fx_export.sizes.trial_runs import TrialRuns, user_values
 
 __all__ = ["SizeFacts"]
@@ -37,7 +37,7 @@ class SizeFacts:
     apart: Sequence[str] = ()
     layout: Collection[str] = ()
     least: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    tried: Sequence[Mapping[str, int]] = ()
+    tried: TriedSizes = dataclasses.field(default_factory=TriedSizes)
     right_for_one: bool = False
 
     @classmethod

@@ -282,7 +282,7 @@ def _ends(node: torch.fx.Node) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
 
     if node.target is torch.ops.aten.slice.Tensor:
         axis = node.args[1] if len(node.args) > 1 else 0
-        size = plain(node.args[0].meta["val"].shape[axis])  # type: ignore[union-attr, index]
+        size = plain(node.args[0].meta["val"].shape[axis])  # type: ignore[union-attr]
         bounds = [bound for bound in map(number, node.args[2:4]) if bound != sys.maxsize]
         yield from ((size, needed) for bound in bounds for needed in (bound, -bound))
     elif node.target in (torch.ops.aten.arange.start, torch.ops.aten.arange.start_step):

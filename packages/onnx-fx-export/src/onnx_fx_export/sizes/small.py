@@ -24,6 +24,7 @@ from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import at_sizes
 
 __all__ = [
+    "TriedSizes",
     "as_hints",
     "larger_sizes",
     "least_sizes",
@@ -50,6 +51,8 @@ _ARITHMETIC = (
 _MOST_NEAR = 33
 _MOST_TRIED = 3
 _MOST_TOGETHER = 3
+# How many larger sizes contradict a guard.
+_MOST_FAR = 2
 # What torch takes for the least size by itself.
 _ASSUMED = 2
 
@@ -63,6 +66,19 @@ _UNBOUNDED = 1 << 20
 def larger_sizes() -> Sequence[int]:
     """Return sizes that stand for all those that are not small."""
     return (*range(MOST_LEFT_OUT + 1, 2 * MOST_LEFT_OUT + 4), _LARGE)
+
+
+@dataclasses.dataclass(frozen=True)
+class TriedSizes:
+    """Sizes by symbol at which the program is right although a guard of torch does not hold.
+
+    Attributes:
+        near: Those at which a computed size is 0 or 1, or two are equal. They say nothing of other sizes.
+        far: Larger ones than those of the example.
+    """
+
+    near: Sequence[Mapping[str, int]] = ()
+    far: Sequence[Mapping[str, int]] = ()
 
 
 def as_hints(declared: Any) -> Any:
@@ -117,7 +133,7 @@ def least_sizes(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> dict[s
 
 def sizes_tried(
     trials: TrialRuns, specs: Sequence[Mapping[int, Any]], questions: Collection[SizeQuestion] = ()
-) -> list[dict[str, int]]:
+) -> TriedSizes:
     """Return sizes that contradict what was taken for granted, and are right.
 
     Tried is what concerns ``min``, ``max`` or ``int``, and what says that a size computed from others is not 1, or that
@@ -132,27 +148,40 @@ def sizes_tried(
     program, sizes = trials.program, Sizes.of(trials.program, specs)
     known = list(dict.fromkeys(sizes.final_guards()))
     if not any(map(_may_be_refuted, known)) or not trials.possible:
-        return []
-    trial = _Nearby(trials, sizes, warns=False)
-    result = [] if depends_on_layout(program) else _right_for_one(known, sizes, of_one_name(program, specs), trial)
-    for guard in filter(_calls_function, known):
-        for symbols in of_one_name(program, specs):
-            hint = sizes.hints[symbols[0]]
-            others = {symbol: sizes.hints[symbol] for symbol in guard.free_symbols & sizes.hints.keys()}
-            point = next(
-                (
-                    dict.fromkeys(symbols, size)
-                    for size in (2 * hint + 1, 4 * hint + 3, hint + 1, 3)
-                    if _is_false(guard, {**others, **dict.fromkeys(symbols, size)})
-                ),
-                None,
-            )
-            if guard.free_symbols & {*symbols} and point is not None and trial.agrees(point):
-                result.append({str(symbol): size for symbol, size in {**others, **point}.items()})
+        return TriedSizes()
+    trial, dimensions = _Nearby(trials, sizes, warns=False), of_one_name(program, specs)
+    near = [] if depends_on_layout(program) else _right_for_one(known, sizes, dimensions, trial)
+    far = [
+        point
+        for guard in filter(_calls_function, known)
+        for symbols in dimensions
+        for point in _right_far_away(guard, sizes, symbols, trial)
+    ]
     relations = [question.relation for question in sizes.known(questions)]
-    named = [{sympy.Symbol(name, integer=True): size for name, size in point.items()} for point in result]
-    pairs = zip(result, named, strict=True)
-    return [point for point, at in pairs if not any(at_sizes(each, at) == sympy.false for each in relations)]
+
+    def asked(point: Mapping[str, int]) -> bool:
+        at = {sympy.Symbol(name, integer=True): size for name, size in point.items()}
+        return any(at_sizes(each, at) == sympy.false for each in relations)
+
+    return TriedSizes([point for point in near if not asked(point)], [point for point in far if not asked(point)])
+
+
+def _right_far_away(
+    guard: sympy.Basic, sizes: Sizes, symbols: tuple[sympy.Symbol, ...], trial: _Nearby
+) -> list[dict[str, int]]:
+    """Return sizes of a dimension that contradict a guard, larger ones at best; none if the model differs there."""
+    if not guard.free_symbols & {*symbols}:
+        return []
+    hint = sizes.hints[symbols[0]]
+    others = {symbol: sizes.hints[symbol] for symbol in guard.free_symbols & sizes.hints.keys()}
+    larger, smaller = (
+        [point for size in chosen if _is_false(guard, {**others, **(point := dict.fromkeys(symbols, size))})]
+        for chosen in ((2 * hint + 1, 4 * hint + 3, hint + 1), (3,))
+    )
+    contradicting = larger[:_MOST_FAR] or smaller
+    if not all(map(trial.agrees, contradicting)):
+        return []
+    return [{str(symbol): size for symbol, size in {**others, **point}.items()} for point in contradicting]
 
 
 def _right_for_one(
@@ -207,7 +236,7 @@ def takes_declared_sizes(
     program: torch.export.ExportedProgram,
     specs: Sequence[Mapping[int, Any]],
     known: Mapping[str, int],
-    right: Iterable[Mapping[str, int]],
+    right: TriedSizes,
 ) -> bool:
     """Tell whether a program captured with hints is right for the sizes that the user declared.
 
@@ -220,12 +249,16 @@ def takes_declared_sizes(
         right: What :func:`sizes_tried` found.
     """
     sizes = Sizes.of(program, specs)
-    tried = [{sympy.Symbol(name, integer=True): size for name, size in point.items()} for point in right]
-    guards: list[sympy.Basic] = [
-        guard
-        for guard in dict.fromkeys(sizes.final_guards())
-        if not (_calls_function(guard) and any(_is_false(guard, point) for point in tried))
-    ]
+    near, far = (
+        [{sympy.Symbol(name, integer=True): size for name, size in point.items()} for point in points]
+        for points in (right.near, right.far)
+    )
+
+    def is_refuted(guard: sympy.Basic) -> bool:
+        points = [*far, *(near if _excluded(guard) is not None else ())]
+        return _calls_function(guard) and any(_is_false(guard, point) for point in points)
+
+    guards: list[sympy.Basic] = [guard for guard in dict.fromkeys(sizes.final_guards()) if not is_refuted(guard)]
     for symbols, dim in of_one_name(program, specs).items():
         least = max(known.get(str(symbol), _ASSUMED) for symbol in symbols)
         small = all(str(symbol) in known for symbol in symbols)

@@ -527,9 +527,10 @@ def keep_calls(graph_module: torch.fx.GraphModule) -> None:
     targets = {target: stand_in for stand_in, target in _overloads().items() if target._opname in recurrent}
 
     def stand_in_for(node: torch.fx.Node) -> torch._ops.OpOverload | None:
-        if getattr(node.target, "_opname", None) == "narrow" and not is_written_while_used(node):
-            return _copied_part() if node.target._overloadname == "Tensor" else None  # type: ignore[union-attr]
-        return targets.get(node.target)  # type: ignore[call-overload]
+        target: Any = node.target
+        if getattr(target, "_opname", None) == "narrow" and not is_written_while_used(node):
+            return _copied_part() if target._overloadname == "Tensor" else None
+        return targets.get(target)
 
     _replace_targets(graph_module, stand_in_for)
 
@@ -543,7 +544,7 @@ def _copied_part() -> torch._ops.OpOverload:
     library.impl("copied_part", lambda *args: run(*args).clone(), "CompositeExplicitAutograd")
     torch.library.register_fake(f"{_NAMESPACE}::copied_part", _narrow, lib=library)
     _LIBRARIES.append(library)
-    return torch.ops.onnxops_whole.copied_part.default  # type: ignore[no-any-return]
+    return torch.ops.onnxops_whole.copied_part.default
 
 
 def _replace_targets(
