@@ -513,7 +513,7 @@ def whole_call(name: str, overload: str, *args: Any) -> Any:
 
 def restore_calls(graph_module: torch.fx.GraphModule) -> None:
     """Turn the stand-in calls of a captured graph back into ATen calls, in place."""
-    stood_for = {**_overloads(), _copied_part(): aten.narrow.Tensor}
+    stood_for: dict[Any, torch._ops.OpOverload] = {**_overloads(), _copied_part(): aten.narrow.Tensor}
     _replace_targets(graph_module, lambda node: stood_for.get(node.target))
 
 
