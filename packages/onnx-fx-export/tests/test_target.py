@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
+import onnxruntime
 import pytest
 import torch
 from torch.nn import functional as F
@@ -73,10 +74,19 @@ def test_a_transformer_layer_equals_eager_at_other_sizes(opset: int, norm, appro
     program = exported(model, (torch.randn(2, 5, WIDTH),), opset)
     assert program.model.opset_imports == {"": opset, "com.microsoft": 1}
     expected = {"BiasGelu" if approximate == "none" else "FastGelu"}
-    # Nothing adds the residual inside a normalization: that costs many times what it saves.
     assert operators(program) == expected | ({"MultiHeadAttention"} if opset < 23 else set())
     for shape in ((2, 5), (3, 8), (1, 1)):
         check(program, model, torch.randn(*shape, WIDTH))
+
+
+@pytest.mark.parametrize(("dtype", "opset"), [(torch.float32, 17), (torch.float32, 23), (torch.float16, 20)])
+def test_the_runtime_adds_no_residual_inside_a_normalization(dtype: torch.dtype, opset: int, tmp_path) -> None:
+    program = exported(Layer().eval().to(dtype), (torch.randn(2, 5, WIDTH, dtype=dtype),), opset)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(program.model_proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    optimized = onnx.load(tmp_path / "optimized.onnx").graph
+    assert [node.op_type for node in optimized.node].count("LayerNormalization") == 2
 
 
 @pytest.mark.parametrize(("norm", "opset", "fused"), [
