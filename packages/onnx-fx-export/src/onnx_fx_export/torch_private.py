@@ -30,6 +30,7 @@ from torch.export import _trace
 from torch.export._trace import _export
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
     DimConstraints,
@@ -54,6 +55,7 @@ from onnxops_decomp.exporting import is_generated_code
 
 __all__ = [
     "ACCESS",
+    "SymNode",
     "TorchDispatchMode",
     "WithoutEmptyBags",
     "Writes",

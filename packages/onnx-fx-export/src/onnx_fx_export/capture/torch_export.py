@@ -20,6 +20,7 @@ from onnx_fx_export.capture.torch_private import shared_stack_frames, without_ca
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
 from onnx_fx_export.repeats.blocks import LEAST_WITHHELD, RepeatedBlocks, has_stacks
 from onnx_fx_export.repeats.withheld import ParametersNeededError
+from onnx_fx_export.sizes.decisions import noted_decisions
 from onnx_fx_export.sizes.extremes import open_extremes
 from onnx_fx_export.sizes.in_tensors import SizesInTensors
 from onnx_fx_export.sizes.lengths import lengths_as_sizes
@@ -175,6 +176,7 @@ def _watch_sizes(
         stack.enter_context(sizes_unlike_0_and_1())
     elif any(request.specs):
         questions = stack.enter_context(noted_questions())
+        stack.enter_context(noted_decisions(questions))
     if not strict:
         keys = stack.enter_context(classes_of_numbers())
         if any(request.specs):

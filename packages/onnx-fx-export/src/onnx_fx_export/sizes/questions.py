@@ -47,6 +47,7 @@ from onnxops_decomp.exporting import (
 __all__ = [
     "SizeQuestion",
     "Sizes",
+    "asker",
     "computed_one",
     "conditions_for_small_sizes",
     "conditions_on_layout",
@@ -85,11 +86,13 @@ class SizeQuestion:
             may be joined.
         place: Where the comparison stands.
         is_guarded: Whether torch notes by itself where the answer differs at sizes of 2 and more.
+        is_of_model: Whether the code of the model asks, and not torch by itself.
     """
 
     relation: sympy.logic.boolalg.Boolean
     place: str
     is_guarded: bool = True
+    is_of_model: bool = True
 
     def holds(self, smallest: Mapping[sympy.Symbol, int], *sizes: int) -> bool:
         """Tell whether the answer is the same at these sizes, as far as they are allowed, and at large ones."""
@@ -117,7 +120,7 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
         def compared(self: torch.SymInt, other: Any) -> Any:
             answer = compare(self, other)
             # The frame in between is that of the replacement.
-            frame = _asker(sys._getframe(2))
+            frame = asker(sys._getframe(2))
             if frame is not None and (question := _question(name, self, other, answer, frame)) is not None:
                 found.setdefault(question)
             return answer
@@ -129,14 +132,14 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
 
     def is_contiguous(self: torch.Tensor, **options: Any) -> bool:
         answer = usual_order(self, **options)
-        frame = _asker(sys._getframe(2))
+        frame = asker(sys._getframe(2))
         if frame is not None and isinstance(answer, bool):
             found.update(dict.fromkeys(_questions_of_order(self, answer, options, frame)))
         return bool(answer)
 
     def stride(self: torch.Tensor, *dim: Any, **named: Any) -> Any:
         answer = usual_strides(self, *dim, **named)
-        frame = _asker(sys._getframe(2))
+        frame = asker(sys._getframe(2))
         # Also strides that are numbers may be others at size 1.
         if frame is not None and any(isinstance(n, torch.SymInt) for n in self.shape):
             found.update(dict.fromkeys(_questions_of_strides(self, frame)))
@@ -154,7 +157,7 @@ _BETWEEN = (torch.__file__, inspect.unwrap(identities_of_numbers).__code__.co_fi
 _ABOVE_OPERATORS = (str(_TORCH / "nn"), str(_TORCH / "functional.py"), str(_TORCH / "_tensor.py"))
 
 
-def _asker(frame: FrameType | None) -> FrameType | None:
+def asker(frame: FrameType | None) -> FrameType | None:
     """Return the frame that compares sizes, or None if that is the machinery of torch or of this package."""
     while frame is not None:
         compares = _compares(frame.f_code.co_filename, frame.f_code.co_name)
@@ -362,7 +365,12 @@ def conditions_for_small_sizes(
         UserWarning: If size 1 is left out.
     """
     program, sizes = trials.program, Sizes.of(trials.program, specs)
-    asked = sizes.decisive((*questions, *_squeezed(program, used=False)))
+    asked = [
+        question
+        for question in sizes.decisive((*questions, *_squeezed(program, used=False)))
+        # What torch decides is of no matter at sizes that the program refuses.
+        if question.is_of_model or any(sizes.with_ones({symbol}) for symbol in question.relation.free_symbols)
+    ]
     unguarded = [question for question in sizes.known(questions) if not question.is_guarded]
     assumed = [
         *(question for question in unguarded if not _agrees_elsewhere(trials, sizes, question)),
