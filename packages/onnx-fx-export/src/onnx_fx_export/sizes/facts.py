@@ -13,7 +13,8 @@ import sympy
 import torch
 
 from onnx_fx_export.sizes.asked_in_code import warn_of_small_sizes
-from onnx_fx_export.sizes.questions import SizeQuestion, conditions_for_small_sizes, conditions_on_layout
+from onnx_fx_export.sizes.layout_guards import conditions_on_layout
+from onnx_fx_export.sizes.questions import SizeQuestion, conditions_for_small_sizes
 from onnx_fx_export.sizes.small import TriedSizes, least_sizes, sizes_tried
 from onnx_fx_export.sizes.trial_runs import TrialRuns, user_values
 
@@ -73,5 +74,5 @@ class SizeFacts:
         if questions is None:
             return cls(tried=sizes_tried(trials, specs))
         conditions, apart = conditions_for_small_sizes(trials, specs, questions)
-        layout = conditions_on_layout(trials.program, questions)
+        layout = conditions_on_layout(trials, specs, questions)
         return cls(conditions, apart, layout, least_sizes(trials, specs), sizes_tried(trials, specs, questions))

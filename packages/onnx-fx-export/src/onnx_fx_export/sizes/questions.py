@@ -26,7 +26,6 @@ from onnx_fx_export.origin import source_line
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, in_order, plain, used_nodes, user_values
 from onnx_fx_export.torch_private import (
     guards_of,
-    guards_on_layout,
     hint_of,
     is_decided_by_data,
     is_users_code,
@@ -50,7 +49,6 @@ __all__ = [
     "asker",
     "computed_one",
     "conditions_for_small_sizes",
-    "conditions_on_layout",
     "depends_on_layout",
     "holds_for_example",
     "noted_questions",
@@ -210,27 +208,6 @@ def _questions_of_strides(tensor: torch.Tensor, frame: FrameType) -> Iterator[Si
     for symbol in sorted(set().union(*(number.free_symbols for number in numbers)), key=str):
         for relation in (sympy.Ne(symbol, 1), sympy.Ge(symbol, 1)):
             yield SizeQuestion(relation, f"{frame.f_code.co_filename}:{frame.f_lineno}")
-
-
-def conditions_on_layout(program: torch.export.ExportedProgram, questions: Collection[SizeQuestion]) -> list[str]:
-    """Return the conditions that say only how torch lays tensors out, and that the model's code did not ask about.
-
-    Args:
-        program: What was captured.
-        questions: What the model's code asked: torch answers it from what it took for granted before.
-    """
-    if depends_on_layout(program):
-        return []
-    shapes: list[Sequence[Any]] = [value.shape for value in user_values(program) if isinstance(value, torch.Tensor)]
-    size = next((size for shape in shapes for size in shape if isinstance(size, torch.SymInt)), None)
-    asked = {_canonical(relation) for q in questions for relation in (q.relation, sympy.Not(q.relation))}
-    found = {} if size is None else guards_on_layout(size)
-    return [text for guard, text in found.items() if _canonical(as_plain(guard)) not in asked]
-
-
-def _canonical(condition: sympy.Basic) -> sympy.Basic:
-    """Return the canonical form of a relation; what joins several has none."""
-    return condition.canonical if isinstance(condition, sympy.Rel) else condition
 
 
 def _squeezed(program: torch.export.ExportedProgram, *, used: bool = True) -> Iterator[SizeQuestion]:
