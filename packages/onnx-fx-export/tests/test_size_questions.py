@@ -125,7 +125,7 @@ def test_squeeze_without_an_axis_asks_about_every_dynamic_one() -> None:
 
 def test_a_squeeze_that_nothing_is_computed_with_is_tried_at_one() -> None:
     def unused(x: torch.Tensor) -> torch.Tensor:
-        x.squeeze()
+        x.squeeze().repeat(2, 1).double()
         return x + 1
 
     def counted(x: torch.Tensor) -> torch.Tensor:

@@ -167,10 +167,12 @@ def in_order(program: torch.export.ExportedProgram, example: Example) -> Example
 
 
 def used_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Return the nodes that what is returned or written depends on."""
+    """Return the nodes that what is returned, written or asserted of values depends on."""
     used = set[torch.fx.Node]()
     for node in reversed(graph.nodes):
-        if node.op == "output" or node.is_impure() or not used.isdisjoint(node.users):
+        # torch notes the dtype of each tensor that is cast.
+        is_effect = node.is_impure() and node.target is not torch.ops.aten._assert_tensor_metadata.default
+        if node.op == "output" or is_effect or not used.isdisjoint(node.users):
             used.add(node)
     return used
 
