@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from language_models import language_model
@@ -107,14 +108,18 @@ def folder(tmp_path_factory) -> tuple[torch.nn.Module, Path]:
 
 
 def test_rotary_embeddings_and_products_go_into_the_operator(folder):
-    import onnx
-
     graph = onnx.load(folder[1] / "model.onnx", load_external_data=False).graph
     types = [node.op_type for node in graph.node]
 
     assert types.count("GroupQueryAttention") == 2
     assert "RotaryEmbedding" not in types
     assert types.count("MatMul") == 2 * 5 + 1
+
+
+def test_weights_that_were_joined_are_stored_once(folder):
+    graph = onnx.load(folder[1] / "model.onnx", load_external_data=False).graph
+
+    assert {weight.name for weight in graph.initializer} <= {name for node in graph.node for name in node.input}
 
 
 def test_padded_rows_are_as_they_are_alone(folder):

@@ -12,6 +12,7 @@ import onnx_ir as ir
 __all__ = [
     "constant",
     "dims",
+    "drop_unused_weights",
     "hand_through",
     "operand",
     "other_operand",
@@ -133,6 +134,13 @@ def sweep(node: ir.Node) -> None:
         sources = [source for value in candidate.inputs if value is not None and (source := value.producer())]
         graph.remove(candidate, safe=True)
         pending.extend(sources)
+
+
+def drop_unused_weights(graph: ir.Graph) -> None:
+    """Remove the initializers that nothing uses."""
+    initializers = graph.initializers
+    for name in [name for name, value in initializers.items() if not value.uses() and not value.is_graph_output()]:
+        del initializers[name]
 
 
 def _kind(value: Any) -> ir.AttributeType:

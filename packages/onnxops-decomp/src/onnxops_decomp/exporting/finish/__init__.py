@@ -18,6 +18,7 @@ from onnxops_decomp.exporting.finish.rotary import FuseRotaryEmbedding
 from onnxops_decomp.exporting.finish.small_weights import FoldSmallWeights
 from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, FoldWeightTransposes
 from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_decomp.passes.matching import drop_unused_weights
 from onnxops_decomp.runtimes import target_passes
 
 __all__ = ["PASSES", "finish_model"]
@@ -57,6 +58,4 @@ def finish_model(model: ir.Model, target: str | None = None, *, folds_weights: b
                 each()(body)
         for domain, version in function.opset_imports.items():
             model.opset_imports.setdefault(domain, version)
-    initializers = model.graph.initializers
-    for name in [n for n, value in initializers.items() if not value.uses() and not value.is_graph_output()]:
-        del initializers[name]
+    drop_unused_weights(model.graph)

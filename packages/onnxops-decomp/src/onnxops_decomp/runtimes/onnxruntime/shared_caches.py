@@ -12,7 +12,15 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp.passes.index_proofs import Affine, Position, Token, Unreadable, read
-from onnxops_decomp.passes.matching import dims, operand, producer, replace_outputs, sole_user, sweep
+from onnxops_decomp.passes.matching import (
+    dims,
+    drop_unused_weights,
+    operand,
+    producer,
+    replace_outputs,
+    sole_user,
+    sweep,
+)
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
 from onnxops_decomp.runtimes.onnxruntime.packed_products import packed_products
 from onnxops_decomp.runtimes.onnxruntime.position_tables import at_positions, by_head
@@ -143,6 +151,7 @@ def share_caches(model: ir.Model, tokens: str, mask: str, length: int) -> bool:
     for plan in plans:
         rewriting.write(plan)
     rewriting.count_past(caches)
+    drop_unused_weights(graph)
     graph.opset_imports[DOMAIN] = VERSION
     return True
 
