@@ -84,8 +84,8 @@ def page(
         sections += [
             "## Small files",
             "The models that a spread of the exporters' tests runs in ONNX Runtime, in every engine on random inputs: "
-            "how many run and give the same, and the operator that stands in the way of the others. What draws random "
-            "numbers has `another result`, what takes no such inputs `ModelRunError`.",
+            "how many run and give the same, and the operator that stands in the way of the others. Models that draw "
+            "random numbers count as `another result`, models that do not take such inputs as `ModelRunError`.",
             markdown_table(["engine", "files", "in the way"], rows_of_files(files)).replace("---:", "---"),
         ]
     sections += [

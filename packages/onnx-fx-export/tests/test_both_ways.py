@@ -128,7 +128,7 @@ def seldom_captured_as_it_runs(linear: nn.Module, x: torch.Tensor) -> Any:
 
 
 def test_ways_that_random_numbers_do_not_take_are_compared_as_well() -> None:
-    with pytest.raises(CaptureError, match="differs from the model where data takes another way"):
+    with pytest.raises(CaptureError, match="differs from the model where the data takes another path"):
         export(Model(seldom_captured_as_it_runs), (torch.randn(8, 3),), dynamic_shapes=ROWS, strategy="both-ways")
 
 
@@ -222,7 +222,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("model", REFUSED.values(), ids=REFUSED)
 def test_ways_that_one_graph_cannot_hold_are_refused(model: nn.Module) -> None:
-    with pytest.raises(CaptureError, match="The model decides by the values of a tensor"):
+    with pytest.raises(CaptureError, match="The model branches on the values of a tensor"):
         export(model, (torch.randn(8, 3),), dynamic_shapes=ROWS)
 
 
@@ -239,5 +239,5 @@ def test_a_branch_of_no_consequence_is_left_out(capfd: pytest.CaptureFixture[str
 
 
 def test_nothing_is_kept_that_is_not_compared() -> None:
-    with pytest.raises(CaptureError, match="The model decides by the values of a tensor"):
+    with pytest.raises(CaptureError, match="The model branches on the values of a tensor"):
         export(Model(returned), (torch.randn(8, 3),), dynamic_shapes=ROWS, trial_runs=False)

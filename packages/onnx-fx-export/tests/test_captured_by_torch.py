@@ -10,7 +10,7 @@ from torch.export import Dim
 
 from onnx_fx_export import export
 
-TWO = "torch.export took the dynamic sizes of this program for 2 or more"
+TWO = "torch.export assumed that the dynamic sizes of this program are 2 or more"
 
 
 class Compares(torch.nn.Module):

@@ -221,5 +221,5 @@ def test_sparse_tensors_are_refused(layout: torch.layout) -> None:
 
 @pytest.mark.parametrize("args", [None, 3, "ab", {"input": torch.ones(2)}, np.ones((2, 3))], ids=repr)
 def test_what_is_no_tuple_of_arguments_is_refused(args) -> None:
-    with pytest.raises(InvalidArgumentError, match="args is a tuple of the positional arguments"):
+    with pytest.raises(InvalidArgumentError, match="args must be a tuple of positional arguments"):
         export(torch.nn.ReLU(), args)

@@ -81,6 +81,8 @@ def test_images_of_any_size_are_refused(tmp_path):
     text = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
     config = transformers.Qwen2_5_VLConfig(text_config={**text, "num_key_value_heads": 2}, vision_config=eyes)
 
-    with pytest.raises(InvalidArgumentError, match="nothing of an image but its pixels: it reads image_grid_thw"):
+    with pytest.raises(
+        InvalidArgumentError, match="nothing but the pixels of an image are supported: it reads image_grid_thw"
+    ):
         export_folder(transformers.Qwen2_5_VLForConditionalGeneration(config), tmp_path / "out", engine="onnxruntime")
     assert not list(tmp_path.iterdir())

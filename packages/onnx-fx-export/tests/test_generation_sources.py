@@ -208,7 +208,7 @@ def test_no_room_for_joined_experts_is_an_error(experts, tmp_path, monkeypatch):
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
 
-    with pytest.raises(SaveError, match=r"joined of several ones .* cannot be kept in .*: No space left"):
+    with pytest.raises(SaveError, match=r"joined from several .* cannot be stored in .*: No space left"):
         export_folder(experts, tmp_path / "out", engine="onnxruntime", verify=False, tokenizer=False)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

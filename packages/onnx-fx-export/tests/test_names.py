@@ -281,7 +281,7 @@ def test_numbers_that_become_constants_are_named_in_one_warning(exporter: str) -
         warnings.simplefilter("always")
         EXPORTERS[exporter](Scaled(), (rows(2), 2.5, [True]))
 
-    (warning,) = [str(each.message) for each in caught if "for constants" in str(each.message)]
+    (warning,) = [str(each.message) for each in caught if "as constants" in str(each.message)]
     assert "factor=2.5" in warning
     assert "=True" in warning
     assert "bias" not in warning

@@ -239,7 +239,7 @@ def test_code_that_does_something_else_for_symbolic_sizes_is_refused_with_its_li
         return x * 2 if isinstance(x.shape[0], torch.SymInt) else x
 
     line = function.__code__.co_firstlineno + 1
-    with pytest.raises(CaptureError, match=rf"other values[^$]*{__file__}:{line}"):
+    with pytest.raises(CaptureError, match=rf"the model.s values[^$]*{__file__}:{line}"):
         export(
             FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},), strategy="non-strict"
         )
@@ -265,7 +265,7 @@ def test_the_identity_of_a_size_is_a_condition(rows) -> None:
 def test_what_a_capture_gets_wrong_is_refused_with_the_line(form) -> None:
     function = {**CLASSES, **FORMS}[form]
     line = (tried if form == "key in a try" else function).__code__.co_firstlineno
-    with pytest.raises(CaptureError, match=rf"other values[^$]*{__file__}:{line + 2 * (form == 'key in a try')}"):
+    with pytest.raises(CaptureError, match=rf"the model.s values[^$]*{__file__}:{line + 2 * (form == 'key in a try')}"):
         export(
             FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},), strategy="non-strict"
         )

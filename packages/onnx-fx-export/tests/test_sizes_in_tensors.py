@@ -186,5 +186,5 @@ def test_integers_outside_of_checkpoints_are_numbers_by_themselves() -> None:
 def test_an_integer_in_checkpoints_is_no_number_by_itself() -> None:
     model = Padding()
     model.register_buffer("total", torch.tensor(5), persistent=True)
-    with pytest.raises(CaptureError, match="decides by the values of a tensor"):
+    with pytest.raises(CaptureError, match="branches on the values of a tensor"):
         export(model, (torch.randn(2, 12),), dynamic_shapes=(DIMS,), strategy="non-strict")

@@ -102,7 +102,7 @@ def test_numbers_of_traces_are_constants_that_one_warning_names() -> None:
     def model(x, n, flag=False, *, f=2.0):
         return x * n + f if flag else x
 
-    with pytest.warns(UserWarning, match=r"n=3, flag=True, f=0.5 of the example for constants") as found:
+    with pytest.warns(UserWarning, match=r"n=3, flag=True, f=0.5 of the example as constants") as found:
         program = onnx_ts_legacy.export(model, (X, 3), kwargs={"f": 0.5, "flag": True})
     assert program.input_names == ["x"]
     assert len(found) == 1

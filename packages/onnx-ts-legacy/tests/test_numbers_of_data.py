@@ -117,7 +117,7 @@ def test_a_trace_would_keep_the_number_of_the_example_and_is_refused(function: C
 )
 def test_pieces_of_a_selection_that_are_unpacked_are_refused_with_advice(function: Callable[..., Any]) -> None:
     with pytest.raises(
-        UnsupportedOperatorsError, match=r"how many tensors it gives.*loop over them in a scripted model"
+        UnsupportedOperatorsError, match=r"how many tensors it returns.*loop over them in a scripted model"
     ):
         onnx_ts_legacy.export(lambda x: torch.stack(function(x)), (X,), frozen_values="error")
 

@@ -355,7 +355,7 @@ def test_a_quantized_tensor_is_taken_apart() -> None:
 def test_what_is_not_quantized_is_not_taken_apart() -> None:
     register_custom_op_symbolic("aten::relu", lambda g, self: helper._unpack_quantized_tensor(self)[0], 9)
 
-    with pytest.raises(OnnxExporterError, match="got one that is not"):
+    with pytest.raises(OnnxExporterError, match="got a tensor that is not"):
         onnx_ts_legacy.export(torch.relu, (n(2, 3),))
 
 

@@ -25,7 +25,7 @@ def test_an_unused_initializer_input_and_node_are_found():
     model.graph.input.append(info("idle", [1]))
     model.graph.node.append(helper.make_node("Neg", ["r0"], ["nowhere"], name="dead"))
     texts = found(model, "unused")
-    assert any("'extra' is read by nothing (12000 bytes)" in text for text in texts)
+    assert any("'extra' is never read (12000 bytes)" in text for text in texts)
     assert any("'idle'" in text for text in texts)
     assert any("Neg dead" in text for text in texts)
     assert len(texts) == 3

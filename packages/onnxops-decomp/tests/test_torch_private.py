@@ -122,7 +122,7 @@ def test_computations_are_numbered_without_a_look_at_data() -> None:
     with computations, pytest.raises(RuntimeError, match="another shape"):
         buffer.unsqueeze_(0)
     other = torch.zeros(3)
-    with computations, pytest.raises(RuntimeError, match="there before"):
+    with computations, pytest.raises(RuntimeError, match="existed before"):
         other.view(3).add_(1)
     assert not other.any()
 

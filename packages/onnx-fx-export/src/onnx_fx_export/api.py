@@ -95,7 +95,7 @@ def export(
             dynamic shapes.
         args: Positional example arguments; a single tensor may stand alone, and a dictionary at the end gives keyword
             arguments if its keys are parameters of the model. Sizes 0 and 1 of dynamic dimensions are fine: the model
-            is captured in larger sizes.
+            is captured at larger sizes.
         f: Path to save the model to, or an open binary file.
         kwargs: Keyword example arguments.
         verbose: Whether stages and their times are printed.
@@ -107,14 +107,14 @@ def export(
             ``"auto"`` with ``args=[example, another, ...]``, each a tuple, makes dynamic what differs between the
             examples: sizes, and numbers; nothing else may differ.
         dynamic_axes: Dynamic dimensions as the TorchScript exporter takes them, those of outputs included, which only
-            give names: what an output's size is follows from the inputs.
+            give names: the sizes of an output follow from the inputs.
         custom_translation_table: Lowerings of your own by operator: functions of the builder and the operator's
             arguments, functions of the arguments alone that call onnxscript's operators, lists of these, or functions
-            of ``onnxscript.script``. They win over all that is built in.
+            of ``onnxscript.script``. They take precedence over everything built in.
         external_data: Whether the weights are saved beside the model; by default if they exceed 1 GiB. Like the next
             two, it holds for ``f`` and for files that the program is saved to later.
         export_params: Whether files contain the weights; the program does in any case.
-        keep_initializers_as_inputs: Whether files list weights as inputs too.
+        keep_initializers_as_inputs: Whether files list the weights as inputs, too.
         state: What to do about buffers and inputs that the model changes in place: ``"error"`` refuses, ``"io"``
             makes each an input and an output named ``<name>.next``.
         verify: Whether the result is compared with PyTorch on the example arguments, and at other sizes of the
@@ -139,10 +139,11 @@ def export(
             ``torch.export`` running the model. ``"row-loops"`` makes a loop of each Python loop over rows whose number
             the data decides, ``"size-loops"`` a scan of each over a dynamic number of steps, and ``"measured-kernels"``
             measures the shapes that operators give where torch's own kernels fix sizes or need data. ``"open-sizes"``
-            keeps symbolic what Python code makes ``int`` or ``float``, and answers questions about how many rows the
-            data leaves as for many. ``"both-ways"`` captures what the model does with either answer to a question that
-            data decides, and writes an If. ``"transforms"`` captures gradients and ``vmap`` in the model as what they
-            compute. These compare the result with the model. ``"strict"`` is ``torch.export`` with Dynamo.
+            keeps symbolic what Python code makes ``int`` or ``float``, and answers conditions on the number of rows
+            that the data leaves as if there were many. ``"both-ways"`` captures the model with both answers to each
+            condition that the data decides, and writes an If. ``"transforms"`` captures gradients and ``vmap`` in the
+            model as what they compute. These compare the result with the model. ``"strict"`` is ``torch.export`` with
+            Dynamo.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some
@@ -155,9 +156,9 @@ def export(
         profile: Whether it is measured where the time of the conversion goes. It is written to
             ``onnx_export_profile.txt``, and into the report.
         dump_exported_program: Whether the captured program is written to ``exported_program.pt2``.
-        artifacts_dir: Folder for these files; it is made if it is missing.
+        artifacts_dir: Folder for these files; it is created if it is missing.
         progress: Called with the name of each stage as it begins.
-        metadata: What nodes and values say of where they come from: ``"source"`` is module and line; ``"full"`` has the
+        metadata: What nodes and values say of their origin: ``"source"`` is module and line; ``"full"`` has the
             keys of torch's exporter too, such as ``namespace``, which make the file larger; ``"none"`` is nothing.
         torch_arguments: Further arguments of ``torch.onnx.export``, see
             :class:`~onnx_fx_export.compat.arguments.TorchArguments`; any other is refused.

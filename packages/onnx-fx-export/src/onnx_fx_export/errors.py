@@ -57,7 +57,7 @@ class DynamicShapeError(OnnxExporterError):
             is_condition: Whether it takes more sizes than one, so that a declaration that states no bounds will do.
         """
         if declarations or is_condition:
-            title = "The model does not take all sizes that a dimension is declared for."
+            title = "The model does not accept every size that a dimension is declared to have."
             ways = [f"Declare {'; '.join(declarations)}"] if declarations else []
             if is_condition:
                 ways.append(_BY_NAME if ways else _BY_NAME.capitalize())
@@ -67,8 +67,8 @@ class DynamicShapeError(OnnxExporterError):
             advice = "Declare it static, or change the code that needs the fixed size."
             if any(_BECOMES_SPECIAL.search(fact) for fact in facts):
                 advice += (
-                    " If other sizes should work, give a larger example: a part of it has size 0 or 1 here, which "
-                    "torch.export takes for a constant."
+                    " If other sizes should work, give a larger example: some part of it has size 0 or 1 here, "
+                    "which torch.export treats as a constant."
                 )
         error = cls("\n  ".join([title, *facts]) + f"\n{advice}")
         error.facts, error.declarations, error.is_condition = facts, declarations, is_condition
@@ -142,7 +142,7 @@ def _table(failures: Sequence[Failure], opset: int) -> str:
     if lowest and len(lowest) == len(failures):
         lines.append(f"Export with opset_version={max(lowest)} or newer.")
     elif lowest:
-        lines.append(f"opset_version={max(lowest)} or newer has {len(lowest)} of these calls.")
+        lines.append(f"opset_version={max(lowest)} or newer supports {len(lowest)} of these calls.")
     if any(isinstance(f.error, UnsupportedOperatorError) for f in failures):
         lines.append(
             "Give a lowering for such an operator in custom_translation_table={torch.ops.ns.name.default: function}."

@@ -265,8 +265,8 @@ def _warn_of_one_tensor(program: torch.export.ExportedProgram) -> None:
     for same in names.values():
         if len(same) > 1:
             warn_user(
-                f"The inputs {', '.join(same)} were one tensor when the program was captured, and only one of them is "
-                "read. Capture it with tensors of their own, or pass the model itself to export."
+                f"The inputs {', '.join(same)} were one tensor when the program was captured, and only one of them "
+                "is read. Capture it with separate tensors, or pass the model itself to export."
             )
 
 

@@ -182,8 +182,8 @@ class _Comparison:
                 continue
             return engine, sets
         raise VerificationError(
-            "Nothing can run the original, so the result cannot be compared with it; give inputs that it takes, or "
-            f"skip the comparison with verify=False. {reasons[0] if reasons else ''}"
+            "No engine can run the original, so the result cannot be compared with it; give inputs that it takes, "
+            f"or skip the comparison with verify=False. {reasons[0] if reasons else ''}"
         )
 
     def sets(self, runtime: Runtime) -> list[InputSet]:

@@ -119,11 +119,11 @@ def export(
         opset_version: Opset to write, 7 to 26; 17 if left out.
         do_constant_folding: Whether batch normalization goes into the weights before it, unless in training mode or
             where weights are inputs. Constants that are not weights are folded in any case.
-        dynamic_axes: For inputs by name, the axes whose size may change, with or without names for them. One name is
-            one size. Declared axes of an output get the name in its shape.
+        dynamic_axes: For inputs by name, the axes whose size may change, with or without names for them. Equal names
+            are one size. Declared axes of an output get the name in its shape.
         keep_initializers_as_inputs: Whether files list weights as inputs too, so that they can be overridden.
         custom_opsets: Versions of the domains that custom symbolics write to.
-        export_modules_as_functions: Whether modules become functions of the model, which their weights are inputs of:
+        export_modules_as_functions: Whether modules become functions of the model, with their weights as inputs:
             all of them, or those of the given classes. Needs opset 15.
         autograd_inlining: Whether an ``autograd.Function`` without a symbolic is converted as what its forward does.
         state: What to do if the model changes something that a later call depends on: ``"error"`` refuses, ``"io"``
@@ -132,7 +132,7 @@ def export(
         dynamic_shapes: Dynamic dimensions as torch.export takes them, in place of ``dynamic_axes``.
         custom_translation_table: Lowerings of your own by operator: functions of the builder and the operator's
             arguments, functions of the arguments alone that call onnxscript's operators, lists of these, or functions
-            of ``onnxscript.script``. They win over all that is built in, and over registered symbolics.
+            of ``onnxscript.script``. They take precedence over everything built in, and over registered symbolics.
         external_data: Whether the weights are saved beside the model; by default if they exceed 1 GiB.
         optimize: Whether groups of nodes are fused where the opset has one operator for them.
         target: ``"onnxruntime"`` for operators of its own domain ``com.microsoft``.
@@ -140,7 +140,7 @@ def export(
         size_checks: Whether the graph itself refuses sizes that break a condition of ``constraints``, in a node that is
             named after it. The program checks them in any case.
         trial_runs: Changes nothing: a TorchScript program is not captured for sizes larger than 1.
-        strategy: Refused: it chooses a way to capture of torch.export's.
+        strategy: Refused: it chooses how torch.export captures the model.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some
             numbers are NaN, or ``"exact"`` for those of torch, at several times the cost. What is about NaN, such as
@@ -149,10 +149,10 @@ def export(
         fallback: Changes nothing: this is what others fall back to.
         report: Whether a page about the export is written.
         profile: Whether it is measured where the time goes.
-        dump_exported_program: Refused: there is no program of torch.export.
+        dump_exported_program: Refused: there is no ExportedProgram.
         artifacts_dir: Folder for these files.
         progress: Called with the name of each stage as it begins.
-        metadata: What nodes and values say of where they come from: ``"source"`` is module and line; ``"full"`` has the
+        metadata: What nodes and values say of their origin: ``"source"`` is module and line; ``"full"`` has the
             keys of torch's exporter too, such as ``namespace``, which make the file larger; ``"none"`` is nothing.
         frozen_values: What to do where a trace would keep what the example's data, or its size along a dynamic axis,
             decides in Python: ``"warn"``, or ``"error"`` to refuse it with the lines.

@@ -126,7 +126,9 @@ class UnsupportedOperatorsError(TorchScriptExportError):
         for call in calls:
             lines.append(f"  {call.operator} ({call.count}x): {call.reason}")
             lines.extend(f"      at {source}" for source in call.sources[:3])
-        lines.append("Give a conversion with register_custom_op_symbolic, raise opset_version where it says so, ")
+        lines.append(
+            "Give a conversion with register_custom_op_symbolic, raise opset_version where the message says so, "
+        )
         lines[-1] += "or rewrite the lines above."
         super().__init__("\n".join(lines))
 

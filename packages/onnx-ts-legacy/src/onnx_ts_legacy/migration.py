@@ -90,7 +90,9 @@ def migration_report(
 def _fx_program(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Any:
     """Export with onnx-fx-export, which is found at run time: the packages do not depend on each other."""
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-        raise TypeError("it takes Python modules, and this is a scripted program; go back to the module it was made of")
+        raise TypeError(
+            "it takes Python modules, and this is a scripted program; go back to the module that it was scripted from"
+        )
     try:
         fx: Any = importlib.import_module(_FX)
     except ImportError:

@@ -227,9 +227,9 @@ def _refuse_or_warn(lines: Mapping[str, str], state: str) -> None:
     if lines and state != "ignore":
         names = ", ".join(with_line(name, lines[name]) for name in sorted(lines))
         raise StateError(
-            f"The model changes {names} when it runs. Pass state='io' to make that inputs and outputs of the ONNX "
-            "model, state='ignore' for a model that always computes what the first call does, or take the change out "
-            "of the model."
+            f"The model changes {names} when it runs. Pass state='io' to make it an input and an output of the "
+            "ONNX model, state='ignore' for a model that always computes what the first call does, or remove the "
+            "change from the model."
         )
     for name, line in sorted(lines.items()):
         warn_user(ignored_state(name, line), OnnxExporterWarning)
@@ -377,9 +377,8 @@ class _Conversion:
                 raise StateError(text)
             if self._options.state != "io":
                 warn_user(
-                    f"The model changes its input {place} in place. The outputs of the ONNX model take "
-                    'account of that, but it cannot change what it is given: state="io" makes the new contents an '
-                    "output.",
+                    f"The model changes its input {place} in place. The outputs of the ONNX model reflect that, "
+                    'but it cannot change its inputs: state="io" makes the new contents an output.',
                     OnnxExporterWarning,
                 )
 

@@ -50,7 +50,9 @@ class Registry:
         """
         name = qualified(name)
         if not 1 <= opset <= NEWEST_OPSET:
-            raise ArgumentsError(f"A symbolic for {name} is for opset {opset}; known are 7 to {NEWEST_OPSET}.")
+            raise ArgumentsError(
+                f"The symbolic for {name} is registered for opset {opset}; the opsets are 7 to {NEWEST_OPSET}."
+            )
         opset = max(opset, OLDEST_OPSET)
         self._functions.setdefault(name, {})[opset] = function
         if only_below_base and opset < BASE_OPSET:
@@ -115,7 +117,12 @@ def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Symbolic, opset
 
 
 def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> None:
-    """Take back what :func:`register_custom_op_symbolic` did."""
+    """Take back what :func:`register_custom_op_symbolic` did.
+
+    Args:
+        symbolic_name: Qualified name of the operator.
+        opset_version: The opset that the symbolic was registered for.
+    """
     registry.unregister(symbolic_name, opset_version)
 
 
@@ -131,7 +138,7 @@ def onnx_symbolic(
         name: Qualified operator name.
         opset: Opset, or several, from which on it serves.
         decorate: Decorators to apply to what is registered; the decorated function itself stays as it is.
-        custom: Kept for compatibility: every registered function wins over the built-in conversion.
+        custom: Kept for compatibility: every registered function takes precedence over the built-in conversion.
     """
 
     def enter(function: F) -> F:

@@ -149,13 +149,13 @@ def _unused(model: LoadedModel) -> Iterator[Finding]:
     used = set(graph.readers) | set(graph.outputs)
     for name in sorted(graph.constants - used):
         size = weight_bytes(model.weights[name]) if name in model.weights else 0
-        yield Finding("unused", "warning", f"initializer {name!r} is read by nothing ({size} bytes)")
+        yield Finding("unused", "warning", f"initializer {name!r} is never read ({size} bytes)")
     for name in graph.inputs:
         if name not in used:
-            yield Finding("unused", "warning", f"input {name!r} is read by nothing")
+            yield Finding("unused", "warning", f"input {name!r} is never read")
     for node in graph.nodes:
         if not any(name in used for name in node.output if name):
-            yield Finding("unused", "warning", f"{node.op_type} {node.name or node.output[0]} is read by nothing")
+            yield Finding("unused", "warning", f"{node.op_type} {node.name or node.output[0]} is never read")
 
 
 def _kernels(model: LoadedModel, backend: Backend) -> Iterator[Finding]:

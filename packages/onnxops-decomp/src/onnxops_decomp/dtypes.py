@@ -125,8 +125,9 @@ def _kind(dtype: torch.dtype) -> int:
 def result_dtype(*operands: Operand) -> ir.DataType:
     """Return the dtype that torch computes ``operands`` in.
 
-    Tensors with dimensions win over 0-d ones, and those over Python numbers, unless the lesser kind is of a higher
-    category (bool < integral < floating). See "Type promotion" in the PyTorch documentation of tensor attributes.
+    Tensors with dimensions take precedence over 0-d ones, and those over Python numbers, unless the lesser kind is
+    of a higher category (bool < integral < floating). See "Type promotion" in the PyTorch documentation of tensor
+    attributes.
     """
     ranked: list[torch.dtype | None] = [None, None, None]
     for operand in operands:

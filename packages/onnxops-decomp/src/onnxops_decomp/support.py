@@ -94,7 +94,7 @@ def why_not(
 
     Example:
         >>> why_not(torch.ops.aten.nonzero.default, 8)
-        'aten::nonzero: no test has found it right below opset 9; ONNX NonZero.'
+        'aten::nonzero: no test has confirmed it below opset 9; ONNX NonZero.'
         >>> why_not(torch.ops.aten.nonzero.default, 8, (torch.ones(3),))
         'aten::nonzero needs ONNX NonZero, which opset 8 cannot express; the lowest opset that works is 9.'
         >>> why_not(torch.ops.aten.relu.default, 7) is None
@@ -126,7 +126,7 @@ def _below(support: Support, opset: int) -> str | None:
         return None
     reasons = [text for lowest, text in sorted(support.limits.items()) if lowest > opset]
     found = f"; {reasons[0]}" if reasons else ""
-    return f"{support.operator}: no test has found it right below opset {support.opsets[0]}{found}."
+    return f"{support.operator}: no test has confirmed it below opset {support.opsets[0]}{found}."
 
 
 def _unknown(operator: Operator, name: str, opset: int, table: LoweringTable) -> str | None:

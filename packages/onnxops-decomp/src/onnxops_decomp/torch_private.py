@@ -213,7 +213,7 @@ class Computations(TorchDispatchMode):
             raise RuntimeError(f"{func} gives a tensor another shape")
         if not any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in shapes):
             if any(id(tensor) not in self._known or self._place(tensor) not in self._made for tensor in written):
-                raise RuntimeError(f"{func} writes to a tensor that was there before")
+                raise RuntimeError(f"{func} writes to a tensor that existed before")
             return shapes
         if any(not tensor.is_meta and id(tensor) not in self._shapes for tensor in written):
             raise RuntimeError(f"{func} writes what is not known")

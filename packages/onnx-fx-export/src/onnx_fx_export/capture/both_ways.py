@@ -2,7 +2,7 @@
 
 ``if mask.any():`` cannot be answered without data. The model is captured once for each way that its code can take, and
 what the ways do not share becomes the branches of a ``torch.cond``. Python code that is run again takes the same way
-again, so that this is exact; what is captured is compared with the model all the same.
+again, so that this is exact; what is captured is compared with the model nonetheless.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def record_both_ways(run: Callable[..., Run]) -> Recorded:
     elif (
         TrialRuns(recorded.program, how.request.model, how.example, how.request.trial_runs).agree_on_example() is False
     ):
-        raise CaptureError("What was captured differs from the model on the example.")
+        raise CaptureError("The captured program differs from the model on the example.")
     compare_each_way(recorded, how)
     return recorded
 
@@ -96,13 +96,13 @@ class _Ways:
 
     def _recorded(self, answers: _Answers) -> tuple[Recorded, _Answers]:
         if not self._left:
-            raise CaptureError(f"Data chooses between more than {_MOST_WAYS} ways through the model.")
+            raise CaptureError(f"The data chooses among more than {_MOST_WAYS} paths through the model.")
         self._left -= 1
         asked = _Questions(answers)
         recorded = record(self._run(around=asked))
         marks = recorded.program.graph.find_nodes(op="call_function", target=answer_mark())
         if [mark.args[1] for mark in marks] != asked.taken:
-            raise CaptureError("A question was asked while an operator was described, and not by the model.")
+            raise CaptureError("A condition was evaluated while an operator was being traced, not by the model's code.")
         if self._functional:
             recorded = dataclasses.replace(recorded, program=functionalized(recorded.program))
         elif _writes_after(marks):
@@ -159,7 +159,7 @@ class _Questions(TorchFunctionMode):
             if known in self._known:
                 return self._known[known] is answer
         if len(self.taken) == _MOST_QUESTIONS:
-            raise CaptureError(f"Data decides more than {_MOST_QUESTIONS} times which way the model takes.")
+            raise CaptureError(f"The data decides more than {_MOST_QUESTIONS} times which path the model takes.")
         answer = self._answers[len(self.taken)] if len(self.taken) < len(self._answers) else False
         self.taken.append(answer)
         self._known[expression] = answer
@@ -194,11 +194,11 @@ def _merged(first: Recorded, second: Recorded) -> Recorded:
         CaptureError: If one program cannot hold both.
     """
     if first.remembered != second.remembered:
-        raise CaptureError("Data decides what the model remembers in Python objects.")
+        raise CaptureError("The data decides what the model stores in Python objects.")
     # What the second way takes for granted of sizes has to be known of the program, too.
     if not _knows(first, second):
         if not _knows(second, first):
-            raise CaptureError("The ways through the model take different things for granted of its sizes.")
+            raise CaptureError("The paths through the model make different assumptions about its sizes.")
         first, second = second, first
     merge_ways(first.program, second.program)
     questions = None if first.questions is None or second.questions is None else [*first.questions, *second.questions]

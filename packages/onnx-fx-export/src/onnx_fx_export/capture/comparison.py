@@ -29,10 +29,10 @@ def compare_at_other_sizes(recorded: Recorded, run: Run) -> None:
     sizes, compared = Sizes.of(recorded.program, request.specs), 0
     for point, agrees in _compared(trials, sizes, _COMPARED):
         if not agrees:
-            raise CaptureError(f"What was captured differs from the model at the sizes {point}.")
+            raise CaptureError(f"The captured program differs from the model at the sizes {point}.")
         compared += 1
     if not compared:
-        raise CaptureError("What was captured cannot be compared with the model at other sizes.")
+        raise CaptureError("The captured program cannot be compared with the model at other sizes.")
 
 
 def agree_at_other_sizes(trials: TrialRuns, sizes: Sizes) -> bool:

@@ -42,7 +42,7 @@ def compare_each_way(recorded: Recorded, run: Run) -> None:
         with noted_ways() as passed:
             right = trials.agree_on_example(values=values)
         if right is False:
-            raise CaptureError("What was captured differs from the model where data takes another way.")
+            raise CaptureError("The captured program differs from the model where the data takes another path.")
         if right:
             taken.update(_numbered(passed))
         if not (left := _left(places, taken)):
@@ -72,9 +72,9 @@ def _left(places: set[str], taken: set[_Way]) -> list[tuple[str, bool]]:
 def _warn(left: list[tuple[str, bool]]) -> None:
     lines = "\n".join(f"  {place}: {'true' if answer else 'false'}" for place, answer in left)
     warn_user(
-        "The model was captured with both answers to each condition, but no inputs were found on which its graph could "
-        f"be compared with it where a condition has these answers:\n{lines}\n"
-        "Verify the program with inputs of your own that get there."
+        "The model was captured with both answers to each condition, but no inputs were found that reach these "
+        f"answers, so that the graph could not be compared with the model there:\n{lines}\nVerify the program with "
+        "inputs of your own that reach them."
     )
 
 

@@ -46,8 +46,9 @@ def scripted_part_error(model: torch.nn.Module) -> CaptureError | None:
     if path is None:
         return None
     return CaptureError(
-        f"The submodule {path!r} is scripted, and torch.export cannot look into TorchScript. Put the module in its "
-        "place that it was made of, or let the TorchScript exporter take the model (dynamo=False, fallback=True)."
+        f"The submodule {path!r} is scripted, and torch.export cannot look into TorchScript. Replace it with the "
+        "module that it was scripted from, or let the TorchScript exporter take the model (dynamo=False, "
+        "fallback=True)."
     )
 
 
@@ -67,9 +68,9 @@ def _shown(place: str) -> str:
 def _about_size(place: str) -> str:
     """Return what to do about code at a place that needs to know a size that data decides."""
     return (
-        f"The model takes a size from the values of a tensor, and more has to be known of it{_shown(place)}"
-        "What follows from sizes is best computed of numbers: x.shape[1] // 2, and not torch.div(x.shape[1], 2, ...). "
-        "Where the data decides, state the bounds as soon as the number is there: n = lengths.max().item(); "
+        "The model takes a size from the values of a tensor, and torch.export has to know more about "
+        f"it{_shown(place)}Compute with sizes as numbers: x.shape[1] // 2, not torch.div(x.shape[1], 2, ...). "
+        "Where the data decides, state the bounds as soon as the number is known: n = lengths.max().item(); "
         "torch._check(n >= 0); torch._check(n <= x.shape[1])."
     )
 
@@ -80,10 +81,10 @@ def _about_branch(place: str) -> str:
     rewrite = cond_for(file, int(line)) if file else ""
     general = "torch.cond(condition, when_true, when_false, (x,))   instead of   if condition: ... else: ..."
     return (
-        f"The model decides by the values of a tensor{_shown(place)}"
-        f"One graph holds both ways only if the code says so. Write\n  {rewrite or general}\n"
-        "A loop that data ends is torch.while_loop(...), and a size read from data needs torch._check(...) for its "
-        "bounds. onnx_ts_legacy.export takes a scripted model with such ifs as it is."
+        f"The model branches on the values of a tensor{_shown(place)}One graph can hold both branches only if the "
+        f"code says so. Write\n  {rewrite or general}\nFor a loop that the data ends, use torch.while_loop(...); "
+        "for a size read from data, state its bounds with torch._check(...). onnx_ts_legacy.export takes a "
+        "scripted model with such ifs as it is."
     )
 
 

@@ -23,9 +23,9 @@ from onnxops_decomp.exporting import Example, restore_calls
 __all__ = ["capture"]
 
 _ENLARGED = (
-    "The example was captured in larger sizes, as dynamic dimensions of size 0 or 1 are constants for torch.export. If "
-    "the model fails for these, declare static what is always 0 or 1, and give an example whose other dynamic "
-    "dimensions are 2 or more and fit each other."
+    "The example was captured at larger sizes, because torch.export treats dynamic dimensions of size 0 or 1 as "
+    "constants. If the model fails at those sizes, declare dimensions that are always 0 or 1 as static, and give an "
+    "example whose other dynamic dimensions are 2 or more and fit each other."
 )
 
 

@@ -132,8 +132,9 @@ def _at_example(size: int | torch.SymInt) -> int:
 def _overlapping(writes: Sequence[torch.fx.Node]) -> MutationError:
     places = "".join(f"\n  {place}" for node in writes if (place := source_line(node)))
     return MutationError(
-        "The model writes to a view in which elements share memory, as expand and unfold give them, and reads that "
-        f"memory through another one later:{places}\nWrite to view.clone(), or to what the view was taken of."
+        "The model writes to a view whose elements share memory, as those of expand and unfold do, and later "
+        f"reads that memory through another view:{places}\nWrite to view.clone(), or to the tensor that the view "
+        "was taken from."
     )
 
 

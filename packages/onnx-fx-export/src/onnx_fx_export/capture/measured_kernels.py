@@ -86,7 +86,7 @@ def record_measured(run: Callable[..., Run]) -> Recorded:
             break
         operators.update(dict.fromkeys(found))
     if recorded is None or not _takes_example(recorded, run()):
-        raise failure or DynamicShapeError("Sizes that differ in the example are equal in what was captured.")
+        raise failure or DynamicShapeError("Sizes that differ in the example are equal in the captured program.")
     compare_at_other_sizes(recorded, run())
     return dataclasses.replace(recorded, questions=[*(recorded.questions or ()), *_broadcast(recorded)])
 
@@ -229,7 +229,7 @@ class _MeasuredCall:
         if not taken and self._note((*base[:position], 1, *base[position + 1 :]), found):
             taken.append(1)
         if not taken:
-            raise _NotMeasuredError(f"the operator does not take another size than {size}")
+            raise _NotMeasuredError(f"the operator takes no size other than {size}")
         return taken
 
     def _note(self, sizes: tuple[int, ...], found: dict[tuple[int, ...], Shapes]) -> bool:

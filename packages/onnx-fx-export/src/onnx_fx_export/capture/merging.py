@@ -40,9 +40,9 @@ def merge_ways(program: torch.export.ExportedProgram, other: torch.export.Export
     """
     mark, other_mark = (one.graph.find_nodes(op="call_function", target=answer_mark())[-1] for one in (program, other))
     if _outputs(program) != _outputs(other):
-        raise CaptureError("The ways through the model change different buffers.")
+        raise CaptureError("The paths through the model change different buffers.")
     if program.call_spec.out_spec != other.call_spec.out_spec:
-        raise CaptureError("Data decides the structure of what the model returns.")
+        raise CaptureError("The data decides the structure of what the model returns.")
     same, own = _same_before(program, mark, other, other_mark)
     ours, theirs = _after(mark), _after(other_mark)
     ending = _Ending(ours, theirs, same)
@@ -101,7 +101,7 @@ def _same_before(
         elif ours and _is_size(ours[0]):
             ours.popleft()
         else:
-            raise CaptureError("What the model does before data decides is not the same each time.")
+            raise CaptureError("The model does not do the same each time before the data decides.")
     return same, own
 
 
@@ -126,7 +126,7 @@ def _same_inputs(program: torch.export.ExportedProgram, other: torch.export.Expo
         elif (key := (spec.kind, spec.target or spec.arg.name)) in known:
             same[node] = known[key]
         else:
-            raise CaptureError("The ways through the model have different inputs.")
+            raise CaptureError("The paths through the model have different inputs.")
     return same
 
 
@@ -222,7 +222,7 @@ class _Ending:
             if self._fit(results):
                 self.length, self.results = count, results
         if not self.length:
-            raise CaptureError("Data decides the shape or kind of what the model gives.")
+            raise CaptureError("The data decides the shape or the type of what the model returns.")
 
     def _is_known(self, left: _Node, right: _Node) -> bool:
         """Tell whether what the first way has from before the question is the value of the second way, too."""

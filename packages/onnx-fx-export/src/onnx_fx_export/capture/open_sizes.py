@@ -136,10 +136,10 @@ def _compare_at_other_counts(recorded: Recorded, run: Run) -> None:
     if marks:
         for mode, right in _tried(trials, _cutting(recorded.program)):
             if not right:
-                raise CaptureError("What was captured differs from the model for another number of rows.")
+                raise CaptureError("The captured program differs from the model for another number of rows.")
             open_questions -= mode.otherwise
     if open_questions:
-        raise CaptureError("A question about what data decides could not be tried with its other answer.")
+        raise CaptureError("A condition that the data decides could not be tried with its other answer.")
     for mark in marks:
         graph.erase_node(mark)
     graph.eliminate_dead_code()
@@ -161,7 +161,7 @@ def _tried(trials: TrialRuns, cutting: frozenset[Any]) -> Iterator[tuple[_Answer
     first, right = compared(None, {})
     settings: list[tuple[int, dict[int, int]]] = [(count, {}) for count in _ALL]
     if first.met > _MOST_OPERATORS:
-        raise CaptureError("There are too many operators whose number of rows data decides.")
+        raise CaptureError("For too many operators the data decides the number of rows.")
     settings += [(_OTHERS, {position: count}) for position in range(first.met) for count in _ONE]
     for found, agreed in ((first, right), *(compared(*setting) for setting in settings)):
         if agreed is not None:

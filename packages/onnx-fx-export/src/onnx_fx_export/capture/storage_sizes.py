@@ -32,8 +32,8 @@ def refused_storage_sizes() -> Iterator[None]:
                 return original(kind, name)(self)
             line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             raise CaptureError(
-                f"The size of a tensor's storage is read at {line}, and the capture would hold that of the example. "
-                "Use x.numel() * x.element_size(), or declare all dimensions static."
+                f"The size of a tensor's storage is read at {line}, and the capture would fix the example's. Use "
+                "x.numel() * x.element_size(), or declare all dimensions static."
             )
 
         return read

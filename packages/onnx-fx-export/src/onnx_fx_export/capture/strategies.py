@@ -38,17 +38,18 @@ TRIAL_RUNS = "trial runs"
 #: The strategy that measures what operators of torch would fix.
 MEASURED_KERNELS = "measured-kernels"
 _OTHER_VALUES = (
-    "What Dynamo captured of the model gives other values than the model does: its Python code depends on a size or "
-    "number in a way that is lost in the capture, such as a text that it makes of one."
+    "The program that Dynamo captured does not give the model's values: the model's Python code depends on a size "
+    "or number in a way that the capture loses, such as text that is made from one."
 )
 _OTHER_CLASSES = (
-    "What torch.export captured of the model gives other values than the model does: there, a dynamic size is not an "
-    "int, and a tensor is not a plain torch.Tensor. Use isinstance() instead of type(), torch.compiler.is_exporting() "
-    "instead of torch.SymInt, and do not use sizes as keys. The lines that may be the reason:"
+    "The program that torch.export captured does not give the model's values: during the capture, a dynamic size "
+    "is not an int, and a tensor is not a plain torch.Tensor. Use isinstance() instead of type(), "
+    "torch.compiler.is_exporting() instead of torch.SymInt, and do not use sizes as keys. These lines may be the "
+    "cause:"
 )
 _OTHER_TRANSFORMS = (
-    "What torch.export captured of the model below autograd gives other values than the model does: its gradients or "
-    "what it maps over depend on something that is lost in the capture."
+    "The program that torch.export captured below autograd does not give the model's values: its gradients, or "
+    "what it maps over, depend on something that the capture loses."
 )
 
 

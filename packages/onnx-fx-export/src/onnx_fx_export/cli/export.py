@@ -165,7 +165,7 @@ def export_command(
     `onnx-fx-export generation --help` tells how a language model becomes a folder that an engine runs, and
     `onnx-fx-export reopset --help` how an ONNX model gets another opset.
 
-    Options win over what a factory states.
+    Options take precedence over what a factory states.
     """
     given: dict[str, Any] = {
         "opset_version": opset, "input_names": input_names, "output_names": output_names, "verify": verify,

@@ -39,7 +39,7 @@ _DEFAULTS: TorchArguments = {
 
 
 def with_defaults(given: Mapping[str, Any]) -> tuple[TorchArguments, dict[str, Any]]:
-    """Return the arguments of torch with their defaults, and what a call gave that is none of them."""
+    """Return the arguments of torch with their defaults, and the arguments of a call that are not among them."""
     unknown = {name: value for name, value in given.items() if name not in _DEFAULTS}
     known: Any = {**_DEFAULTS, **{name: given[name] for name in given.keys() & _DEFAULTS.keys()}}
     return known, unknown

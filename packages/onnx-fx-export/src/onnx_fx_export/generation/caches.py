@@ -45,7 +45,7 @@ def layers_of(model: Any, cache: Any) -> list[LayerCache]:
     if not isinstance(cache, known.DynamicCache):
         raise InvalidArgumentError(
             f"{name} cannot be written as a folder for generation: its cache is {type(cache).__name__}, and so far "
-            "only a DynamicCache is known."
+            "only a DynamicCache is supported."
         )
     for number, layer in enumerate(cache.layers):
         if type(layer) not in kinds:

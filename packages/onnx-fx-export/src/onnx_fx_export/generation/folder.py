@@ -36,13 +36,13 @@ __all__ = ["GenerationFolder", "export_folder"]
 
 _OPSET = 23
 _RIGHT_PADDING = (
-    "The model has sliding windows or biases by position, and ONNX Runtime GenAI puts the padding of a batch behind "
-    "the prompts, where it counts in them. Generate batches of prompts of equal length, or use engine='onnxruntime', "
-    "which pads on the left."
+    "The model has sliding windows or biases by position, and ONNX Runtime GenAI pads a batch after the prompts, "
+    "where the padding counts as part of them. Generate batches of prompts of equal length, or use "
+    "engine='onnxruntime', which pads on the left."
 )
 _OTHER_FREQUENCIES = (
-    "The positions of a text of more than {0} tokens have other frequencies in this model, from the first one on, "
-    "and a cache that has read fewer does not hold them: the folder takes {0} tokens at most."
+    "For texts of more than {0} tokens this model uses other position frequencies, from the first token on, and a "
+    "cache filled by fewer tokens does not hold them: the folder takes at most {0} tokens."
 )
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
@@ -281,8 +281,8 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
         warn_user(_OTHER_FREQUENCIES.format(first))
     if request.adapters.names and len(parts) > 1:
         raise InvalidArgumentError(
-            f"{type(kind.model).__name__} has several graphs, and adapter files are of one: merge the adapters into "
-            "the model (merge_and_unload), or leave adapters out."
+            f"{type(kind.model).__name__} has several graphs, and adapter files belong to one graph: merge the "
+            "adapters into the model (merge_and_unload), or leave adapters out."
         )
     for part in parts:
         stages.begin(f"export {part.file}")

@@ -70,7 +70,7 @@ class MergedOnDisk(TorchFunctionMode):
                 return torch.from_numpy(np.memmap(file, np.uint8, "r+", shape=(size,))).view(dtype).view(shape)
         except OSError as error:
             self._failure = SaveError(
-                f"The weights that are joined of several ones of the checkpoint cannot be kept in {self._folder}: "
+                f"Weights that are joined from several of the checkpoint cannot be stored in {self._folder}: "
                 f"{error.strerror or error}."
             )
             raise

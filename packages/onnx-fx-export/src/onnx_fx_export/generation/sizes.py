@@ -13,7 +13,7 @@ from onnxops_decomp.exporting import parsed_size, value_of_size
 __all__ = ["check_sizes", "own_bounds"]
 
 # Batch, new tokens, tokens before them, and how long what was encoded is. A capture takes it that something is before;
-# a graph that joins what is before with what is new serves the first step all the same.
+# a graph that joins what is before with what is new serves the first step as well.
 _CALLS = ((1, 1, 1, 1), (1, 2, 1, 2), (3, 11, 2, 5), (2, 3, 5, 7), (1, 1, 9, 4), (3, 1, 12, 12))
 _BOUNDS_WARNING = "The model is right for only some of the declared sizes"
 

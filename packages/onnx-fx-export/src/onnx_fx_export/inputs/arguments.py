@@ -63,8 +63,8 @@ def example_call(
     if not isinstance(dynamic_shapes, str):
         if not isinstance(args, torch.Tensor | Sequence) or isinstance(args, str):
             raise InvalidArgumentError(
-                f"args is a tuple of the positional arguments, or one tensor, not {type(args).__name__}; arguments by "
-                "name are kwargs."
+                f"args must be a tuple of positional arguments, or one tensor, not {type(args).__name__}; pass "
+                "arguments by name in kwargs."
             )
         args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
         if isinstance(model, torch.export.ExportedProgram | torch.jit.ScriptModule | torch.jit.ScriptFunction):

@@ -257,7 +257,7 @@ def variable_numbers(model: torch.nn.Module, example: Example, specs: Sequence[M
 
 @contextlib.contextmanager
 def named_keywords(model: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Let each keyword argument that ``**kwargs`` collects be a parameter: torch takes dynamic dimensions of no other.
+    """Make a parameter of each keyword argument that ``**kwargs`` collects: others cannot be dynamic in torch.
 
     Args:
         model: The module.

@@ -456,8 +456,8 @@ def convert(
     """
     if options.functions and options.opset < LOWEST_OPSET:
         raise InvalidArgumentError(
-            f"Runtimes know functions from opset {LOWEST_OPSET} on, and opset {options.opset} is asked for: give a "
-            "higher opset_version, or leave out export_modules_as_functions."
+            f"Model-local functions exist from opset {LOWEST_OPSET} on, and opset {options.opset} was requested: "
+            "give a higher opset_version, or leave out export_modules_as_functions."
         )
     refuse_assigned_data(captured.program)
     mutations = without_hidden_writes(captured.program, captured.state)

@@ -40,9 +40,9 @@ def refuse_assigned_data(program: torch.export.ExportedProgram) -> None:
     """
     for node in program.graph.find_nodes(op="call_function", target=_ASSIGNED_DATA):
         raise CaptureError(
-            f"{with_line('The data of a tensor is assigned', source_line(node))}, which torch.export does not follow: "
-            "what it captured computes with the tensor as it was. Use the new tensor under a name of its own, or write "
-            "to the old one with copy_."
+            f"{with_line('The data of a tensor is assigned', source_line(node))}, which torch.export does not "
+            "follow: the captured program computes with the tensor as it was. Use the new tensor under a name of "
+            "its own, or write to the old one with copy_."
         )
 
 
@@ -91,9 +91,9 @@ class Mutations:
         """Warn of inputs that the torch model changes in place, given by the names of their placeholders."""
         for placeholder, line in self.inputs.items():
             warn_user(
-                f"The model changes its input {with_line(names[placeholder], line)} in place. The outputs of the ONNX "
-                'model take account of that, but it cannot change what it is given: state="io" makes the new contents '
-                "an output."
+                f"The model changes its input {with_line(names[placeholder], line)} in place. The outputs of the "
+                'ONNX model reflect that, but it cannot change its inputs: state="io" makes the new contents an '
+                "output."
             )
 
     def _called(self, buffer: str) -> str:

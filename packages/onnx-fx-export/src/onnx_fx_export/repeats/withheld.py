@@ -26,7 +26,7 @@ _TELLING = (bool, str, type(None))
 
 
 class ParametersNeededError(Exception):
-    """Parameters of blocks that are no copies, or that other code reads, were kept away from torch.export."""
+    """Parameters of blocks that are not copies, or that other code reads, were kept away from torch.export."""
 
 
 class WithheldParameters:

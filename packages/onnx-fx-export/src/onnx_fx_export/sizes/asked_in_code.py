@@ -37,9 +37,10 @@ def warn_of_small_sizes(program: torch.export.ExportedProgram) -> None:
     if found:
         places = "\n".join(f"  {file}:{line}" for file, line in sorted(found))
         warn_user(
-            "torch.export took the dynamic sizes of this program for 2 or more, and answered by that what the code "
-            f"asks about them at\n{places}\nAt sizes 0 and 1 the exported model does what the program does, maybe not "
-            "what the module does. Pass the module itself to export, which finds out."
+            "torch.export assumed that the dynamic sizes of this program are 2 or more, and answered accordingly "
+            f"what the code asks about them at\n{places}\nAt sizes 0 and 1 the exported model does what the "
+            "program does, which may not be what the module does. Pass the module itself to export, which checks "
+            "that."
         )
 
 

@@ -93,8 +93,8 @@ def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torc
             lost.setdefault((text, str(used)), []).append(place)
     for (text, used), places in lost.items():
         warn_user(
-            f"The model only works where {text} equals {used}: the dimension of {', '.join(places)} is called {used}. "
-            "Declare both with one name."
+            f"The model only works where {text} equals {used}: the dimension of {', '.join(places)} is called "
+            f"{used}. Give both the same name."
         )
 
 

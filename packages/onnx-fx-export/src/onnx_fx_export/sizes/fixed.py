@@ -72,7 +72,7 @@ def numbers_of_the_example(program: torch.export.ExportedProgram, specs: Sequenc
     """Return the equations that say what ``int()`` or ``float()`` made of a size computed with fractions.
 
     Such an equation may hold for many sizes, as that of an image that is scaled to a given height. It says nothing of
-    the model all the same: its code goes on with the number of the example where others have their own.
+    the model nonetheless: its code goes on with the number of the example where others have their own.
 
     Args:
         program: What was captured.

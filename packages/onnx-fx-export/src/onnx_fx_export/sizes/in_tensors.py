@@ -276,7 +276,7 @@ def _is_data(number: int | torch.SymInt | torch.SymBool) -> bool:
 
 
 def _integer_attributes(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the attributes of modules that are no buffers and hold one integer, with their names."""
+    """Yield the attributes of modules that are not buffers and hold one integer, with their names."""
     for path, module in model.named_modules():
         for key, value in vars(module).items():
             if isinstance(value, torch.Tensor) and _holds_an_integer(value):

@@ -234,8 +234,8 @@ def warn_of_squeezed_data(program: torch.export.ExportedProgram) -> None:
     kept = [question for question in _squeezed(program) if any(map(is_decided_by_data, question.relation.free_symbols))]
     for place in dict.fromkeys(question.place for question in kept):
         warn_user(
-            f"A dimension whose size the data decides is squeezed at {place}. The model keeps it, also where its size "
-            "is 1; name the dimensions that are always 1."
+            f"A dimension whose size the data decides is squeezed at {place}. The model keeps it, even where its "
+            "size is 1; pass squeeze the dimensions that are always 1."
         )
 
 
@@ -367,9 +367,9 @@ def conditions_for_small_sizes(
     if lines:
         places = "\n".join(f"  {line}" for line in lines)
         warn_user(
-            f"The model treats size 1 of a dynamic dimension differently, at\n{places}\nThe exported model is right "
-            "for larger sizes only, and its program refuses size 1. Declare torch.export.Dim(..., min=2) if it does "
-            "not occur; otherwise export the model a second time for it."
+            f"The model treats size 1 of a dynamic dimension differently, at\n{places}\nThe exported model is "
+            "right for larger sizes only, and its program refuses size 1. Declare torch.export.Dim(..., min=2) if "
+            "it does not occur; otherwise export the model a second time for size 1."
         )
     return [question.relation for question in (*asked, *assumed)], lines
 

@@ -88,7 +88,7 @@ class FlatCall:
             else:
                 known = ", ".join({**self.arguments, **self.tensors})
                 raise InvalidArgumentError(
-                    f"dynamic_shapes names {name!r}, neither an argument nor an input ({known})."
+                    f"dynamic_shapes names {name!r}, which is neither an argument nor an input ({known})."
                 )
         return {name: dims.get(name, {}) for name in self.tensors} if dims else None
 

@@ -88,7 +88,9 @@ class OnnxFxExporter(HfExporter):
             OnnxExporterError: Some subclass of it, whatever fails.
         """
         if config.quantizer is not None:
-            raise InvalidArgumentError("onnx-fx takes no quantizer: quantize the model before the export, or the file.")
+            raise InvalidArgumentError(
+                "onnx-fx takes no quantizer: quantize the model before the export, or the exported file."
+            )
         model, inputs, flags = prepare_for_export(model, copy.deepcopy(dict(sample_inputs)))
         call = FlatCall(model, inputs, flags)
         dims = call.declared(config.dynamic, config.dynamic_shapes)

@@ -85,7 +85,7 @@ class OnnxFxRunner(ModelRunner):
         declared = self._model.graph.inputs
         if missing := [value.name for value in declared if value.name not in given]:
             raise InvalidArgumentError(
-                f"The model takes {missing}, which the call does not give: it has {list(given)}."
+                f"The model takes {missing}, which the call does not pass: it has {list(given)}."
             )
         feeds = {str(value.name): given[str(value.name)] for value in declared}
         self._constraints.check(self._model.graph, {name: tuple(tensor.shape) for name, tensor in feeds.items()})

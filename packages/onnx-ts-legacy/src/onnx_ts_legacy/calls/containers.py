@@ -221,7 +221,7 @@ def _contains(context: ConversionContext, target: Any, item: Any) -> Any:
 
 def _sort(context: ConversionContext, target: ListRef, reverse: bool = False) -> None:
     if any(isinstance(item, Tensor) for item in target.items):
-        raise ScriptValueError("A list of tensors is sorted into an order known only at run time.")
+        raise ScriptValueError("A list of tensors is sorted in an order that is known only at run time.")
     context.heap.write(target, tuple(sorted(target.items, reverse=reverse)))
 
 
@@ -241,7 +241,7 @@ def _index(context: ConversionContext, target: ListRef, item: Any, *bounds: Any)
         if same is True:
             return place
         if same is not False:
-            raise ScriptValueError("The index of a number in a list depends on what is computed at run time.")
+            raise ScriptValueError("The index of a number in a list depends on values that are computed at run time.")
     raise ScriptValueError(f"The program looks for {item!r} in a list that does not contain it.")
 
 
@@ -352,7 +352,7 @@ def is_unknown_text(value: Any) -> bool:
 def _format(context: ConversionContext, text: str, *args: Any) -> Any:
     """Return the text, or a poison where a part of it is known at run time only."""
     if any(map(is_unknown_text, args)):
-        return Poison("A text that depends on what the runtime computes is used.")
+        return Poison("The program uses a string that depends on values computed at run time.")
     return text.format(*(plain(arg) for arg in args))
 
 

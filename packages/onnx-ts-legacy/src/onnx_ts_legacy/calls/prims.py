@@ -205,7 +205,8 @@ def _stride(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     asked = strides if len(args) == 1 or is_runtime(args[1]) else [strides[args[1]]]
     if not all(isinstance(number, int) for number in (*asked, *args[1:])):
         raise UnsupportedOperatorError(
-            "A tensor of ONNX has no strides, and those of this one depend on dynamic sizes.", operator="aten::stride"
+            "ONNX tensors have no strides, and the strides of this tensor depend on dynamic sizes.",
+            operator="aten::stride",
         )
     return ListRef(context.heap, tuple(asked)) if len(args) == 1 else asked[0]
 
@@ -236,14 +237,16 @@ def _to_list(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
 
 def _string(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     if is_unknown_text(args[0]):
-        return Poison("A text that depends on what the runtime computes is used.")
+        return Poison("The program uses a string that depends on values computed at run time.")
     return str(plain(args[0]))
 
 
 def _tensor(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     data, dtype = args[0], None if args[1] is None else dtype_of_code(args[1])
     if str(node.inputsAt(0).type()).startswith("List") and "Tensor" in str(node.inputsAt(0).type()):
-        raise ScriptValueError("TorchScript makes no tensor of a list of tensors; use torch.stack, or x[tuple(...)].")
+        raise ScriptValueError(
+            "TorchScript cannot make a tensor from a list of tensors; use torch.stack, or x[tuple(...)]."
+        )
     if isinstance(data, Tensor):
         wanted = data.fake.dtype if dtype is None else dtype
         return context.call(torch.ops.aten.to.dtype, [data, wanted, False, node.kind() == "aten::tensor"], {})

@@ -46,8 +46,8 @@ def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
     expression = metadata.symbols.expression(size)
     if not metadata.is_declared(expression):
         raise DynamicDimensionError(
-            f"The data decides into how many parts this is cut: there are {chunks} only if it has {chunks} or more "
-            "rows. Cut it at given places, or script the model (torch.jit.script)."
+            f"The data decides how many parts this is split into: {chunks} only if it has {chunks} or more rows. "
+            "Split it at given places, or script the model (torch.jit.script)."
         )
     if chunks == 2:
         return [f"{expression} != 1"]
@@ -85,8 +85,8 @@ def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> li
     checked = all(metadata.is_declared(relation) for relation in relations)
     refused = "The program refuses its size 1" if checked else "The model keeps it, also where its size is 1"
     warn_user(
-        f"A dynamic dimension is squeezed{f' at {source}' if source else ''}. {refused}; name the dimensions that are "
-        "always 1, or declare this one static."
+        f"A dynamic dimension is squeezed{f' at {source}' if source else ''}. {refused}; pass squeeze the "
+        "dimensions that are always 1, or declare this one static."
     )
     return [f"{relation.lhs} != {relation.rhs}" for relation in relations] if checked else []
 
@@ -116,7 +116,9 @@ def decided_conditions(
                 refused[f"  a size that the data decides {decision.use} at {decision.place}"] = None
     if refused:
         raise DynamicDimensionError(
-            "A trace would fix for all inputs what the example decided:\n" + "\n".join(refused) + "\nScript the model "
+            "A trace would fix, for all inputs, what the example decided:\n"
+            + "\n".join(refused)
+            + "\nScript the model "
             "(torch.jit.script), or use torch.cond where the size chooses a branch."
         )
     return conditions

@@ -36,12 +36,12 @@ from onnxops_decomp.exporting import are_close
 
 __all__ = ["FrozenValues", "told_frozen_values"]
 
-_CONSTANT = "The trace holds it as the constant that it is for the example."
-_INDEX = f"A tensor or size is used as a Python integer here, by range(), a list or other Python code. {_CONSTANT}"
+_CONSTANT = "The trace keeps the constant that it is in the example."
+_INDEX = f"A tensor or a size is used here as a Python integer, by range(), a list or other Python code. {_CONSTANT}"
 # torch warns of these with every number, but numbers that are made of tensors are seen when they are.
 _OF_CONSTANTS = ("torch.tensor results", "torch.as_tensor results")
-_THREAD = "A thread of the model's calls torch here, which a trace does not record. Call it in forward itself."
-_OFFSET = f"storage_offset() of a part of a tensor is a Python value. {_CONSTANT}"
+_THREAD = "The model calls torch in another thread here, which a trace does not record. Call it in forward itself."
+_OFFSET = f"storage_offset() of part of a tensor is a Python value. {_CONSTANT}"
 _INSTEAD = "Use x.numel() * x.element_size()."
 _STORAGE = f"The size of a tensor's storage is a Python value. {_CONSTANT} {_INSTEAD}"
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
@@ -153,9 +153,9 @@ class FrozenValues:
         by_size = [text for text, cause in self._decided.items() if cause is Cause.SIZE]
         by_data = [text for text, cause in self._decided.items() if cause is Cause.DATA]
         lines = [f"  the data decides: {text}" for text in by_data]
-        lines += [f"  a size decides, which is declared dynamic or cannot be traced: {text}" for text in by_size]
+        lines += [f"  a size that is declared dynamic or cannot be traced decides: {text}" for text in by_size]
         raise CaptureError(
-            "A trace would fix for all inputs what the example decided:\n" + "\n".join(lines) + "\nScript the model "
+            "A trace would fix, for all inputs, what the example decided:\n" + "\n".join(lines) + "\nScript the model "
             "(torch.jit.script), or use torch.cond"
             + (", or make the size static: int(), no dynamic axis." if by_size else " where the data chooses a branch.")
         ) from error

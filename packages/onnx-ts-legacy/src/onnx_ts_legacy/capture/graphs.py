@@ -169,7 +169,7 @@ def capture(
         if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
             return _scripted(model, positional, named)
         if not callable(model):
-            raise ArgumentsError(f"A model to export is a module or function, got {type(model).__name__}.")
+            raise ArgumentsError(f"The model to export must be a module or a function, got {type(model).__name__}.")
         return _traced(model, positional, named, state, dynamic_axes, refuses)
 
 
@@ -198,8 +198,8 @@ def scripted_parameters(model: Any) -> Sequence[Any]:
         return parameters
     if not model._c._has_method("forward"):
         raise CaptureError(
-            f"{getattr(model, 'original_name', 'The module')} has several scripted forward methods and none by that "
-            "name, as torch.nn.LSTM and GRU do; script a module that calls it."
+            f"{getattr(model, 'original_name', 'The module')} has several scripted forward methods and none of "
+            "that name, as torch.nn.LSTM and GRU do; script a module that calls it."
         )
     parameters = model._c._get_method("forward").schema.arguments
     return parameters[1:]
@@ -208,8 +208,8 @@ def scripted_parameters(model: Any) -> Sequence[Any]:
 def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
     if active_autocasts():
         raise CaptureError(
-            "A scripted model is exported as its script says, which is not what it computes inside torch.autocast: "
-            "export it outside, or export the Python model."
+            "A scripted model is exported as its script says, which differs from what it computes inside "
+            "torch.autocast: export it outside of autocast, or export the Python model."
         )
     is_module = isinstance(model, torch.jit.ScriptModule)
     parameters = scripted_parameters(model)
@@ -496,7 +496,8 @@ def _refuse_constant_inputs(graph: Any, names: Sequence[str], tensors: Sequence[
             if constant.numel() and constant.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
                 raise CaptureError(
                     f"The trace holds {name} as a constant, so the model would ignore it: something that tracing "
-                    f"does not record makes a tensor of its memory (used at {source_line(node) or 'an unknown line'})."
+                    "does not record makes a tensor from its memory (used at "
+                    f"{source_line(node) or 'an unknown line'})."
                 )
 
 

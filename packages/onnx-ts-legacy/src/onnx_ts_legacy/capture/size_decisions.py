@@ -65,7 +65,7 @@ class SizeDecision(NamedTuple):
 
     @property
     def is_of_order(self) -> bool:
-        """Whether it is if a tensor is contiguous."""
+        """Whether the question is if a tensor is contiguous."""
         return self.of_strides and isinstance(self.answer, bool)
 
     @property

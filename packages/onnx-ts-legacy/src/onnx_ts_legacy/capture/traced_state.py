@@ -30,8 +30,8 @@ __all__ = ["TracedState", "kept_state"]
 
 _MOST_TRACES = 4
 _OTHER_CLASSES = (
-    "The trace gives other values than the model does: there, a size is a tensor, not an int. Use isinstance() instead "
-    "of type() and hasattr(), or script the model. The lines that may be the reason:"
+    "The trace does not give the model's values: during the trace, a size is a tensor, not an int. Use "
+    "isinstance() instead of type() and hasattr(), or script the model. These lines may be the cause:"
 )
 
 

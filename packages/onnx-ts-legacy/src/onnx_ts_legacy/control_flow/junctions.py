@@ -249,8 +249,8 @@ class LoopJunction(Junction):
 
     def mismatch(self, what: str, first: object, second: object) -> ScriptValueError:
         return ControlFlowError(
-            f"{what} is {first} in one iteration of a loop and {second} in another; ONNX carries what stays of one "
-            "kind, dtype and rank."
+            f"{what} is {first} in one iteration of a loop and {second} in another; ONNX carries only what keeps "
+            "its kind, dtype and rank."
         )
 
     def attribute_before(self, target: ObjectRef, name: str) -> Plan:

@@ -99,7 +99,9 @@ class _Loop:
                 return self._emit(op, again, outputs)
             abandon(op)
             del self._context.failures[failures:]
-        raise ControlFlowError("The types of the variables of a loop do not settle; give them one rank and dtype.")
+        raise ControlFlowError(
+            "The types of the variables of a loop do not settle; keep their rank and dtype the same in all iterations."
+        )
 
     def _attempt(self) -> tuple[OpBuilder, ir.Value | None, list[ir.Value] | None]:
         """Run the body once as the plans say; no outputs if what it leaves does not fit them."""
@@ -144,7 +146,7 @@ class _Loop:
             if isinstance(target, Tensor):
                 if target.state[0] is before[0]:
                     continue
-                raise ControlFlowError("A loop changes, in place, the shape of a tensor that was made before it.")
+                raise ControlFlowError("A loop changes, in place, the shape of a tensor that was made before the loop.")
             plan = self._objects.get(target)
             fits &= plan is not None
             plan = plan or junction.of_object(target, before)

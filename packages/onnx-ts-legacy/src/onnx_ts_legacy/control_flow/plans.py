@@ -512,7 +512,7 @@ class Memory(Plan):
 
     def enter(self, context: ConversionContext) -> Any:
         if self.target.fake is None:
-            raise ControlFlowError("A tensor of several possible ranks is changed in place in a loop.")
+            raise ControlFlowError("A tensor that may have several ranks is changed in place in a loop.")
         return self._content(context.op.input("carried", to_ir(self.target.fake.dtype), self._dims(context)))
 
     def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:

@@ -144,7 +144,7 @@ def _convert_unreadable(context: ConversionContext, node: Any, args: Sequence[An
     """Hand on a text that is not known; other such values cannot be read."""
     unreadable = next(arg for arg in args if isinstance(arg, _UNREADABLE))
     if isinstance(unreadable, Maybe):
-        raise ScriptValueError("A value is used that may be None, depending on what the runtime computes.")
+        raise ScriptValueError("The program uses a value that may be None, depending on what is computed at run time.")
     if node.outputsSize() == 1 and node.output().type().kind() == "StringType":
         return unreadable
     raise unreadable.error()
@@ -202,7 +202,7 @@ def _evaluated(context: ConversionContext, overload: torch._ops.OpOverload, args
     """Return the result of an operator on Python values that are all known."""
     if overload._schema.is_mutable:
         # The operator gets a copy, so that what it changes would be lost.
-        raise UnsupportedOperatorError("it changes a list or dict in a way that is not known here")
+        raise UnsupportedOperatorError("it changes a list or dict in a way that is not supported")
     bound, keyword = split_arguments(overload, [plain(arg) for arg in args])
     try:
         return from_python(context, overload(*bound, **keyword))

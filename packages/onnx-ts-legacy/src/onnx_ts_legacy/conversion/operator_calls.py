@@ -141,7 +141,7 @@ def _whole_memory(context: ConversionContext, tensor: Tensor) -> Tensor:
     """Return the tensor whose memory a view is a part of, from the start of which offsets count."""
     whole = Tensor(context.heap, tensor.storage)
     if whole.fake.dtype != tensor.fake.dtype:
-        raise UnsupportedOperatorError("it addresses by strides the memory of a tensor of another dtype")
+        raise UnsupportedOperatorError("it reads, by strides, the memory of a tensor of another dtype")
     return whole
 
 
@@ -152,7 +152,7 @@ def _split_by_numbers(context: ConversionContext, tensor: Tensor) -> tuple[torch
         number = array.tolist()
         return (aten.tensor_split.indices if isinstance(number, list) else aten.tensor_split.sections), number
     if tensor.fake.dim() == 0 or not isinstance(tensor.fake.shape[0], int):
-        raise UnsupportedOperatorError("the model computes into how many parts it splits")
+        raise UnsupportedOperatorError("the model computes how many parts it splits into")
     places = [call(context, aten.select.int, [tensor, 0, index], {}) for index in range(tensor.fake.shape[0])]
     return aten.tensor_split.indices, [number_in(context, place) for place in places]
 

@@ -72,8 +72,8 @@ def _converted(context: ConversionContext, node: Any, args: list[Any]) -> Any:
         if not private.is_data_dependent(error):
             raise
         raise ScriptValueError(
-            "it takes a number that the data decides and that has to be known at export: choose between calls with "
-            "given numbers by an if in a scripted model, or by torch.cond"
+            "it takes a number that the data decides, but that has to be known at export: choose between calls "
+            "with fixed numbers, by an if in a scripted model or by torch.cond"
         ) from error
 
 
@@ -93,6 +93,6 @@ def _check_autocast(node: Any, result: Any) -> None:
             continue
         if traced in (torch.float16, torch.bfloat16):
             raise LoweringError(
-                f"it gives {traced} under torch.autocast, which casts inside it, and float32 in the trace; call the "
-                "operators that it is made of, cast its operands, or use onnx-fx-export"
+                f"it gives {traced} under torch.autocast, which casts inside it, and float32 in the trace; call "
+                "the operators that it consists of, cast its operands, or use onnx-fx-export"
             )

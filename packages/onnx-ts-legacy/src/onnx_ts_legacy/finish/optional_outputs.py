@@ -26,7 +26,7 @@ def optional_output(context: ConversionContext, result: Maybe) -> ir.Value:
         ScriptValueError: If it is anything else, such as a tuple.
         UnsupportedOpsetError: Below opset 16, in which no branch gives a value of an optional type.
     """
-    context.require_opset(16, "a result that may be None, as is known only at run time", types="Optional types")
+    context.require_opset(16, "a result that may be None at run time", types="Optional types")
     if not isinstance(result.value, Tensor | bool | int | float) and not is_runtime(result.value):
         raise ScriptValueError(
             "The model returns a tuple, list or dict that may be None, depending on a condition known only at "

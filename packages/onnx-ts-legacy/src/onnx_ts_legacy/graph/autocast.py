@@ -86,8 +86,8 @@ class TracedAutocast:
             return
         if len(self._marks) > 1:
             raise CaptureError(
-                f"The model calls a scripted function or module under torch.autocast (at {self._call}) that it enters "
-                "itself. Enter autocast around the export instead, or call the Python function."
+                "The model itself enters torch.autocast and calls a scripted function or module in it (at "
+                f"{self._call}). Enter autocast around the export instead, or call the Python function."
             )
         (mark,) = self._marks
         for node in all_nodes(graph):
@@ -119,4 +119,4 @@ def cast_scripted(graph: Any) -> None:
     try:
         private.insert_casts(graph)
     except RuntimeError as error:
-        raise CaptureError(f"TorchScript refuses torch.autocast as the program uses it: {error}.") from error
+        raise CaptureError(f"TorchScript refuses the way in which the program uses torch.autocast: {error}.") from error

@@ -37,8 +37,8 @@ VIEWS_IN_PLACE: dict[str, torch._ops.OpOverload] = {
 }
 
 _STALE = (
-    "A tensor is read that was changed through another variable{place}, which shows the same memory on some paths of "
-    "the program only, depending on a condition known only at run time; clone it before it is changed."
+    "A tensor is read after it was changed through another variable{place} that shares its memory on only some "
+    "paths of the program, depending on a condition known only at run time; clone it before it is changed."
 )
 
 
@@ -85,8 +85,8 @@ def _put_back(context: ConversionContext, view: View, parent: ir.Value, value: i
     inverse_call = _SCATTERS.get(name.split(".")[0])
     if inverse_call is None:
         raise ScriptValueError(
-            f"A tensor that {view.call.overload.name()} made is changed in place, and ONNX cannot express what that "
-            "does to the tensor it shows; clone it before it is changed."
+            f"A tensor that {view.call.overload.name()} made is changed in place, and ONNX cannot express what "
+            "that does to the tensor whose memory it shares; clone it before it is changed."
         )
     overload, arguments = inverse_call(view)
     return _call(context, overload, [(parent, whole), (value, part), *arguments])

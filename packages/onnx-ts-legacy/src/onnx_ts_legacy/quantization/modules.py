@@ -272,7 +272,7 @@ def _table(context: ConversionContext, packed: Any) -> Tensor:
     source, path = _packed(packed, "embedding")
     weight = source.unpack()
     if weight.dtype != torch.quint8:
-        raise UnsupportedOperatorError(f"its weights are {weight.dtype}; only 8 bits are known here")
+        raise UnsupportedOperatorError(f"its weights are {weight.dtype}; only 8 bits are supported")
     parts = {
         "weight_quantized": weight.int_repr(),
         "weight_scale": weight.q_per_channel_scales().float().unsqueeze(1),

@@ -76,8 +76,8 @@ class Metadata:
         if known is not None:
             if known[1] != example:
                 raise DynamicDimensionError(
-                    f"Dimension {name!r} is {known[1]} in one example input and {example} in another; "
-                    "give dimensions that differ different names."
+                    f"Dimension {name!r} is {known[1]} in one example input and {example} in another; give "
+                    "different names to dimensions that differ."
                 )
             return known[0]
         size = self.unknown_size(hint=self._hint_for(example))
@@ -403,7 +403,7 @@ class _Trials:
             text = self._unknown_number()
         if self._symbols and self._metadata.declared_names:
             names = self._metadata.declared_names
-            advice = " Dimensions that are always equal need one name in dynamic_axes." if len(names) > 1 else ""
+            advice = " Dimensions that are always equal need the same name in dynamic_axes." if len(names) > 1 else ""
             raise DynamicDimensionError(
                 f"The program does not work for other sizes of {', '.join(names)}: {text}.{advice}"
             ) from error
@@ -411,10 +411,10 @@ class _Trials:
 
     def _unknown_number(self) -> str:
         """Say why a call does not take a number known only at run time."""
-        text = "it takes a number here that has to be known at export, and this one follows from "
+        text = "it takes a number that has to be known at export, and here that number follows from "
         if not self._metadata.hinted({}).keys().isdisjoint(self._symbols):
             return text + "a dynamic size"
-        return text + "the data: choose between calls with given numbers by an if in a scripted model, or by torch.cond"
+        return text + "the data: choose between calls with fixed numbers, by an if in a scripted model or by torch.cond"
 
     def _trials(self) -> list[tuple[dict[str, int], Any]]:
         """Try the call with several sizes until it accepts two choices of them, or else one."""
@@ -452,8 +452,8 @@ class _Trials:
         results = [pytree.tree_flatten(result) for _, result in trials]
         if len({len(flat) for flat, _ in results}) > 1:
             raise ScriptValueError(
-                "a number known only at run time decides how many tensors it gives, and they are taken one by one "
-                "here: loop over them in a scripted model"
+                "a number known only at run time decides how many tensors it returns, and here they are taken one "
+                "by one: loop over them in a scripted model"
             )
         leaves = [self._joined(trials, [flat[index] for flat, _ in results]) for index in range(len(results[0][0]))]
         return pytree.tree_unflatten(leaves, results[0][1])

@@ -64,8 +64,8 @@ class StateSlot:
         if len(others) != 1 or len(sizes) != len(lower) or sizes[:1] != (0,):
             ranks = sorted(len(sizes) for _, sizes in self.forms)
             raise StateError(
-                f"{self.name!r} changes its rank from one call to the next ({ranks}), which ONNX has only for a tensor "
-                "that is empty at first; initialize it with its final rank."
+                f"{self.name!r} changes its rank from one call to the next ({ranks}), which ONNX allows only for a "
+                "tensor that is empty at first; initialize it with its final rank."
             )
         return sizes
 

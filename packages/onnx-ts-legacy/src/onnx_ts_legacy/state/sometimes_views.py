@@ -137,9 +137,9 @@ class SometimesViews:
         changed, seen = lines[0], f"is read{lines[1]}" if read is not None else "the model returns"
         where = sizes or "at the sizes of the example"
         text = (
-            f"{copies} gives a copy in the model, but a view in torch, {where}. What is written{changed} changes what "
-            f"{seen} there, and not in the model. Call clone() on the result if a copy is meant; write to the tensor "
-            "itself if not."
+            f"{copies} gives a copy in the model, but a view in torch, {where}. Writing{changed} changes what "
+            f"{seen} in torch, but not in the model. Call clone() on the result if a copy is meant; write to the "
+            "tensor itself if not."
         )
         if not sizes:
             raise ScriptValueError(text)

@@ -311,7 +311,7 @@ def run_symbolic(
     inputs = (arg if index in plain else SymbolicValue(arg) for index, arg in enumerate(given))
     results = function(g, *inputs, **_unpacked_count(node, function))
     if results is None and node.outputsSize():
-        raise ScriptValueError(f"The symbolic of {node.kind()} returns None; it has to return what g.op() gives.")
+        raise ScriptValueError(f"The symbolic of {node.kind()} returns None; it has to return what g.op() returns.")
     many = list(results) if isinstance(results, list | tuple) else [results]
     fakes = result_forms(context, node, args)
     count = len(fakes)

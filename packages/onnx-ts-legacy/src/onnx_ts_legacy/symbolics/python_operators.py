@@ -80,8 +80,8 @@ def _inlined(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     if any(isinstance(arg, Tensor) and arg.storage in written for arg in args):
         # The trace holds such a write a second time, around the call.
         raise UnsupportedOperatorError(
-            "its forward changes its argument in place, which a trace does not record as it is; let it return a new "
-            "tensor, or give it a symbolic method",
+            "its forward changes its argument in place, which a trace does not record faithfully; let it return a "
+            "new tensor, or give it a symbolic method",
             operator=f"prim::PythonOp {node.pyname()}",
         )
     return results[0] if len(results) == 1 else tuple(results)

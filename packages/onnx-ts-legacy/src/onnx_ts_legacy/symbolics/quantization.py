@@ -95,7 +95,9 @@ def _unpack_quantized_tensor(tuple_value: Any) -> tuple[SymbolicValue, ...]:
     """Return the integers of a quantized input, its scale and zero point, and its axis if there is one."""
     quantized = tuple_value.variable
     if not isinstance(quantized, Quantized):
-        raise ScriptValueError("A symbolic for a quantized tensor got one that is not; quantize the input of the call.")
+        raise ScriptValueError(
+            "A symbolic for a quantized tensor got a tensor that is not quantized; quantize the input of the call."
+        )
     zero_point = torch.as_tensor(quantized.zero_point).to(_INTEGERS[quantized.dtype])
     parts = [quantized.value, torch.as_tensor(quantized.scale, dtype=torch.float32), zero_point]
     return tuple(SymbolicValue(part) for part in parts + ([] if quantized.axis is None else [quantized.axis]))

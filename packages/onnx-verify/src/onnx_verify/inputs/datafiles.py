@@ -97,7 +97,7 @@ def _number(path: Path) -> int:
 
 def _from_file(path: Path) -> InputSet:
     if path.suffix not in _SUFFIXES:
-        raise InputError(f"{path} is none of {', '.join(_SUFFIXES)}")
+        raise InputError(f"{path} is not one of {', '.join(_SUFFIXES)}")
     if path.suffix != ".npz":
         return InputSet((read_value(path),), label=path.name)
     try:

@@ -110,7 +110,7 @@ def _doubt(places: Sequence[Place]) -> None:
     if len(ran) == 1 < len({place.engine for place in places}):
         for place in places:
             if place.agrees:
-                place.agrees, place.reason = None, "no other engine runs the model, so nothing confirms what it gives"
+                place.agrees, place.reason = None, "no other engine runs the model, so nothing confirms its results"
 
 
 def _expected(model: LoadedModel, sets: Sequence[InputSet], engines: Sequence[str]) -> tuple[str, list[Outputs]]:

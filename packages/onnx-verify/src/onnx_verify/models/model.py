@@ -95,7 +95,7 @@ class LoadedModel:
         return max((e.version for e in self.proto.opset_import if e.domain in ("", "ai.onnx")), default=0)
 
     def initializer_values(self, name: str) -> Any:
-        """Return the values of an initializer of the main graph, None where there is none of that name."""
+        """Return the values of an initializer of the main graph, None if none has that name."""
         if name in self.weights:
             return self.weights[name].load()
         for tensor in self.graph.initializer:

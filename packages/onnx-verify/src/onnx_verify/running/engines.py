@@ -43,7 +43,7 @@ def engine(name: str) -> Engine:
     """Return an engine.
 
     Raises:
-        InputError: if there is none of this name.
+        InputError: if none has this name.
         MissingDependencyError: if it is not installed.
     """
     if name not in _found():

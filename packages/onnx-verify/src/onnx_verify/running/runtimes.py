@@ -131,7 +131,7 @@ class Backend:
         """Read ``ort``, ``ort:disabled``, ``ort-cuda:basic``, ``reference``, or the name of an engine.
 
         Raises:
-            InputError: if the text is none of them.
+            InputError: if the text is not one of them.
             MissingDependencyError: if the engine is not installed.
         """
         name, _, level = text.partition(":")
@@ -147,7 +147,7 @@ class Backend:
         """Return the backend that was meant: itself, a kind of runtime, or the text that :meth:`parse` reads.
 
         Raises:
-            InputError: if it is none of them.
+            InputError: if it is not one of them.
         """
         if isinstance(choice, Backend):
             return choice
@@ -504,7 +504,7 @@ def as_runtime(
         by_name_only: whether an input by a name that the model does not have is an error.
 
     Raises:
-        InputError: if it is none of them.
+        InputError: if it is not one of them.
     """
     if is_model_like(model):
         return Backend.of(backend or Backend()).load(model, by_name_only)

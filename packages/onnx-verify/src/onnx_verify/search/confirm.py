@@ -24,7 +24,8 @@ from onnx_verify.search.localize import LocalResult
 from onnx_verify.values.tolerance import ToleranceLike
 
 DOUBTFUL = (
-    "giving the right value here does not bring the outputs nearer: the two models may not call the same value so"
+    "giving the right value here does not bring the outputs closer: the two models may use this name for "
+    "different values"
 )
 
 _MOST_DOUBTS = 16

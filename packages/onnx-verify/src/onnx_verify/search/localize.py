@@ -262,7 +262,7 @@ class Localizer:
     def _segment(self, index: int, whole: bool = False) -> list[int]:
         """Return a node and the nodes before it that lead to it through unpaired values only.
 
-        What earlier windows made is given to the piece as a value; ``whole`` goes through it all the same.
+        What earlier windows made is given to the piece as a value; ``whole`` still goes through it.
         """
         held = self.pairs.keys() if whole else self.pairs.keys() | self._own.keys()
         return self.candidate.behind([index], held)

@@ -25,10 +25,10 @@ def pair_values(reference: Graph, candidate: Graph, match: str = "auto") -> dict
         The reference's name for each candidate name.
 
     Raises:
-        InputError: if ``match`` is none of these, or nothing pairs up.
+        InputError: if ``match`` is not one of these, or nothing pairs up.
     """
     if match not in MATCHES:
-        raise InputError(f"match is {match!r}; it is one of {', '.join(MATCHES)}")
+        raise InputError(f"match is {match!r}; it must be one of {', '.join(MATCHES)}")
     shared = {
         name: name
         for name in candidate.producer

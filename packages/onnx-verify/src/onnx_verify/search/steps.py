@@ -52,7 +52,7 @@ class SearchOptions:
     def __post_init__(self) -> None:
         """Refuse an unknown strategy and limits that allow nothing."""
         if self.strategy not in STRATEGIES:
-            raise InputError(f"strategy is {self.strategy!r}; it is one of {', '.join(STRATEGIES)}")
+            raise InputError(f"strategy is {self.strategy!r}; it must be one of {', '.join(STRATEGIES)}")
         if self.max_mismatches < 1 or self.memory_limit < 1:
             raise InputError("max_mismatches and memory_limit must be at least 1")
 

@@ -47,7 +47,7 @@ def numpy_dtype(code: int) -> np.dtype[np.generic]:
     """Return the numpy dtype of an ONNX element type.
 
     Raises:
-        KeyError: if the code is none of the tensor element types known here.
+        KeyError: if the code is not that of a tensor element type known here.
     """
     return _NUMPY[code]
 

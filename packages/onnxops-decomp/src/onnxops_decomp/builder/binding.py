@@ -178,7 +178,7 @@ def free_attribute(name: str, value: Any) -> ir.Attr:
         return ir.Attr(name, ir.AttributeType.GRAPH, value)
     elif isinstance(value, ir.TypeAndShape):
         return ir.Attr(name, ir.AttributeType.TYPE_PROTO, value)
-    raise LoweringError(f"Attribute {name!r} of type {type(value).__name__} is not one that ONNX has.")
+    raise LoweringError(f"Attribute {name!r} has type {type(value).__name__}, which ONNX attributes cannot have.")
 
 
 def merge_key(

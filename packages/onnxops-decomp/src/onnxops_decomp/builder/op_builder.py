@@ -193,7 +193,9 @@ class OpBuilder(SizeOperations):
         """
         spec = self._spec(op_type)
         if spec.min_outputs > 1:
-            raise LoweringError(f"ONNX {op_type} has {spec.min_outputs} outputs; emit_many says how many are wanted.")
+            raise LoweringError(
+                f"ONNX {op_type} has {spec.min_outputs} outputs; pass emit_many the number of outputs that you want."
+            )
         values = binding.bind_inputs(self, spec, inputs)
         if self.context.runtime is not None:
             self.context.runtime.prepare(self, op_type, values, attributes)
@@ -271,7 +273,10 @@ class OpBuilder(SizeOperations):
             raise LoweringError(reason)
         if domain and self.context.domains.setdefault(domain, version) != version:
             used = self.context.domains[domain]
-            raise LoweringError(f"{domain}::{op_type} asks for version {version} of a domain used at version {used}.")
+            raise LoweringError(
+                f"{domain}::{op_type} asks for version {version} of its domain, but the model already uses version "
+                f"{used}."
+            )
         attrs = [binding.free_attribute(name, value) for name, value in attributes.items() if value is not None]
         values = binding.without_absent_end(inputs)
         results = self._node(domain, op_type, values, attrs, len(dtypes), list(dtypes))

@@ -39,12 +39,12 @@ class Deviation(enum.Enum):
 
     BINS_AS_GIVEN = "the inverse DFT of half a spectrum counts the bins that it gets, whatever its length says"
     EMPTY_EINSUM = "Einsum may end the process where a size is 0"
-    EMPTY_GEMM = "Gemm leaves beta out where the inner size is 0"
+    EMPTY_GEMM = "Gemm ignores beta where the inner size is 0"
     EMPTY_NORMALIZATION = "normalizations fail where there are no elements"
     EMPTY_SIGNAL = "DFT fails, or ends the process, where it lengthens an axis of size 0"
     EMPTY_PRODUCT = "products may stay unwritten where the inner size is 0, and broadcast nothing to a batch of 0"
     NAN_BESIDE_INFINITY = "ReduceLogSumExp of NaN and infinity is infinity"
-    ROUGH_SPECTRUM = "DFT of FLOAT has some 4 digits at lengths that are not powers of two"
+    ROUGH_SPECTRUM = "DFT of FLOAT has only about 4 right digits at lengths that are not powers of two"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -125,7 +125,7 @@ def linear_cross_entropy(
     It computes the gradients beside the loss, which a model for inference has none of.
     """
     if any(options[-3:]):
-        raise NotImplementedError("gradients are asked for; export under torch.no_grad() or in eval() mode")
+        raise NotImplementedError("gradients are requested; export under torch.no_grad() or in eval() mode")
     logits = torch.nn.functional.linear(input, linear_weight, linear_bias)
     loss = torch.nn.functional.cross_entropy(
         logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing

@@ -231,7 +231,7 @@ class GraphLowering:
         return mark_number(self.op.Squeeze(emit_expression(self.op, expression), [0]))
 
     def _dim_or_unknown(self, val: torch.SymInt) -> ir.SymbolicDim:
-        # A symbol that torch has since found to be a number is none of the model's dimensions.
+        # A symbol that torch has since found to be a number is not one of the model's dimensions.
         dim = self.symbols.dim(val)
         return dim if isinstance(dim, ir.SymbolicDim) else UNKNOWN_DIM
 

@@ -49,7 +49,7 @@ def _memory_order(tensor: torch.Tensor, name: str) -> list[int]:
         if isinstance(tensor.storage_offset(), int) and _is_contiguous(sizes, strides):
             return list(range(len(sizes)))
         raise LoweringError(
-            f"{name} addresses by strides the memory of a tensor with dynamic sizes whose order is not known; call "
+            f"{name} addresses, by strides, the memory of a tensor with dynamic sizes and an unknown layout; call "
             "contiguous() first, or use slicing or unfold."
         )
     axes = sorted(range(len(sizes)), key=lambda axis: (-strides[axis], -sizes[axis], axis))
@@ -57,8 +57,8 @@ def _memory_order(tensor: torch.Tensor, name: str) -> list[int]:
     for axis in reversed(axes):
         if sizes[axis] != 1 and strides[axis] != filled:
             raise LoweringError(
-                f"{name} reads the memory around a tensor that is a view of a larger one, which a model does not have; "
-                "call contiguous() first, or use slicing or unfold."
+                f"{name} reads the memory around a tensor that is a view of a larger one, which does not exist in "
+                "a model; call contiguous() first, or use slicing or unfold."
             )
         filled *= sizes[axis]
     return axes
@@ -92,7 +92,7 @@ def _positions(
     if isinstance(length, torch.SymInt) and 0 not in size and 0 <= offset <= last:
         lowering.assumptions.append(sympy.Ge(lowering.symbols.expression(length), last + 1))
     elif 0 not in size and not 0 <= offset <= last < length:
-        raise LoweringError(f"{name} reads memory outside of its tensor, which a model does not have.")
+        raise LoweringError(f"{name} reads memory outside of its tensor, which does not exist in a model.")
     places = op.constant(np.full([1] * len(size), offset))
     for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
         shape = [1] * len(size)

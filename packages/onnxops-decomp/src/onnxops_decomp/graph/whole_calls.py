@@ -1,4 +1,4 @@
-"""Keeps calls whole, while a model is captured, that torch would take apart or cannot capture.
+"""Keeps calls whole that torch would take apart, or could not capture, while a model is captured.
 
 torch.export records an operator by running it on fake tensors. Some operators look into their operands there, only to
 check them or to find a size; others, the recurrent ones, are unrolled over the length of the example. While a model is
@@ -145,7 +145,7 @@ def _one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 def _lstsq(
     self: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Return no residuals, but for the driver that takes the rank for full: the others look at it first."""
+    """Return no residuals, except for the driver that assumes full rank: the others determine the rank first."""
     m, n = self.shape[-2:]
     if driver in ("gelsd", "gelss") and m > n:
         raise NotImplementedError(
@@ -233,7 +233,9 @@ def grouped_mm_form(
 
 
 def _grouped_mm(self: torch.Tensor, mat2: torch.Tensor, *options: Any) -> torch.Tensor:
-    torch._check(self.shape[-1] == mat2.shape[-2], lambda: "the operands of a grouped product have other inner sizes")
+    torch._check(
+        self.shape[-1] == mat2.shape[-2], lambda: "the inner sizes of the operands of a grouped product differ"
+    )
     form = grouped_mm_form(self, mat2, *options)
     assert form is not None, "other calls are not kept whole"
     return self.new_empty(form[1])

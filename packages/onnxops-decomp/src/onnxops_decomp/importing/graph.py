@@ -69,7 +69,7 @@ class Known:
 
     @property
     def literal(self) -> Any:
-        """A constant as Python numbers, or None if it is none of few numbers."""
+        """A constant as Python numbers, or None if it is not a constant of few numbers."""
         value = self.constant
         if isinstance(value, torch.Tensor) and value.dim() < 2 and value.numel() <= _FOLDED and not value.is_complex():
             return value.tolist()
@@ -255,7 +255,7 @@ class GraphImport:
         return resolved
 
     def decided(self, node: ir.Node, attributes: dict[str, Any]) -> bool:
-        """Add the branch of an If whose condition the file fixes; tell whether it was one."""
+        """Add the branch of an If whose condition the file fixes; tell whether the node is such an If."""
         (condition,) = node.inputs
         known = self.find(condition) if condition is not None else None
         if known is None or not isinstance(known.constant, torch.Tensor):
@@ -348,7 +348,7 @@ class GraphImport:
         for graph in (each for each in (*bound.args, *kwargs.values()) if isinstance(each, ir.Graph)):
             dtypes = self.bodies[graph][1:] if node.op_type == "Loop" else self.bodies[graph]
             if len(dtypes) < len(node.outputs):
-                raise ModelImportError(f"It has {len(node.outputs)} outputs, and a body gives {len(dtypes)}.")
+                raise ModelImportError(f"It has {len(node.outputs)} outputs, but a body returns {len(dtypes)}.")
         self.results(entry, node, made, dtypes)
 
     def types_of_bodies(self, node: ir.Node) -> list[int]:
@@ -437,7 +437,7 @@ class GraphImport:
     def inlined(self, function: ir.Function, node: ir.Node) -> None:
         """Add the nodes of a function of the model."""
         if self.root.depth > 64:
-            raise ModelImportError("Functions of the model call each other more than 64 deep.")
+            raise ModelImportError("Functions of the model are nested more than 64 deep.")
         knowns = [None if value is None else self.find(value) for value in node.inputs]
         function = without_inputs(function, {place for place, known in enumerate(knowns) if known is not None})
         outer = self.values, self.function, self.arguments

@@ -142,7 +142,7 @@ class LoweringTable(Mapping[str, Lowering]):
         return (self._complex if complex else self._real).get(name)
 
     def is_own(self, name: str) -> bool:
-        """Tell whether the entry for ``name`` is the user's own, which wins over all that is built in."""
+        """Tell whether the entry for ``name`` is the user's own, which takes precedence over everything built in."""
         if self is _BUILTIN:
             return False
         pairs = ((self._real, _BUILTIN._real), (self._complex, _BUILTIN._complex))

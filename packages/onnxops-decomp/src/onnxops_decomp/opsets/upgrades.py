@@ -137,7 +137,7 @@ def batch_normalization(
     op: OpBuilder, *inputs: ir.Value, spatial: int = 1, _outputs: int = 1, **attributes: Any
 ) -> ir.Value:
     if _outputs > 1 or not spatial:
-        raise LoweringError("ONNX BatchNormalization of training, or of every element, has no form in newer opsets.")
+        raise LoweringError("ONNX BatchNormalization in training mode, or per element, has no form in newer opsets.")
     return op.BatchNormalization(*inputs, **attributes)
 
 
@@ -148,4 +148,4 @@ def dropout(op: OpBuilder, data: ir.Value, *, ratio: float = 0.5, _outputs: int 
 
 @upgrade("Scan", below=9)
 def scan_of_batches(op: OpBuilder, *inputs: ir.Value | None, **attributes: Any) -> tuple[ir.Value, ...]:
-    raise LoweringError("ONNX Scan of opset 8, which goes over batches, has no form in newer opsets.")
+    raise LoweringError("ONNX Scan of opset 8, which scans batches, has no form in newer opsets.")

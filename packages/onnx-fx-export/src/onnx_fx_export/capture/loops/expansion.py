@@ -201,7 +201,9 @@ class _Loop:
         if node not in self.all:
             return node
         if any(other not in self.all for other in shown_nodes(node)):
-            raise self._refuse(f"writes to a part of a tensor (in {node}); use index_put or index_add on all of it")
+            raise self._refuse(
+                f"writes to a part of a tensor (in {node}); use index_put or index_add on the whole tensor"
+            )
         return None
 
     def _check_aliases(self) -> None:
@@ -209,7 +211,7 @@ class _Loop:
         for root in self.written:
             memory = shown_nodes(root)
             if any(other is not root and memory & shown_nodes(other) for other in used):
-                raise self._refuse(f"reads memory that it writes to ({root}) under another name")
+                raise self._refuse(f"reads, under another name, memory that it writes to ({root})")
 
     def _outside(self, node: torch.fx.Node, result: torch.fx.Node) -> None:
         for user in list(node.users):
@@ -221,7 +223,7 @@ class _Loop:
         for node in reversed(order):
             if node.users:
                 user = next(iter(node.users))
-                raise self._refuse(f"leaves {node} to {user}, which a loop of no rows would not have made")
+                raise self._refuse(f"hands {node} to {user}, and a loop over no rows would not have computed it")
             self.graph.erase_node(node)
 
     # ---- graphs
@@ -332,7 +334,7 @@ def _rebound(graph: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> list[to
         CaptureError: If a write is read under another name.
     """
     if any(True for _ in shared_writes(graph)):
-        raise CaptureError("A loop of data-dependent length reads memory that it writes to under another name.")
+        raise CaptureError("A loop of data-dependent length reads, under another name, memory that it writes to.")
     standing: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
         written = written_arguments(node)

@@ -139,7 +139,7 @@ class RowLoops(TorchFunctionMode):
             if not answers:
                 answers, repeated = body.answers, True
             if way == _MOST_WAYS:
-                raise CaptureError(f"There are more than {_MOST_WAYS} ways through a loop{place_of(frame)}")
+                raise CaptureError(f"There are more than {_MOST_WAYS} paths through a loop{place_of(frame)}")
 
 
 def _is_position(index: Any) -> bool:

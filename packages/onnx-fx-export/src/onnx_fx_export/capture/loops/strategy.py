@@ -14,7 +14,7 @@ from onnx_fx_export.sizes.trial_runs import TrialRuns
 
 __all__ = ["record_loops"]
 
-_DIFFERS = "The loops over rows that were captured give other values than the model does."
+_DIFFERS = "The captured loops over rows do not give the model's values."
 
 
 def record_loops(run: Callable[..., Run]) -> Recorded:

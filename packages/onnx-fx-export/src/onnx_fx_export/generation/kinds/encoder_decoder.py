@@ -47,7 +47,7 @@ class EncoderDecoder(Kind):
         is_whisper = model.config.model_type == "whisper" and model.config.max_source_positions == _GENAI_POSITIONS
         self.genai_type = "whisper" if is_whisper else None
         if self.hears and not hasattr(model.config, "max_source_positions"):
-            raise InvalidArgumentError(f"{type(model).__name__} does not say how long the audio is that it reads.")
+            raise InvalidArgumentError(f"{type(model).__name__} does not say how long the audio that it reads is.")
 
     @functools.cached_property
     def _first(self) -> Any:

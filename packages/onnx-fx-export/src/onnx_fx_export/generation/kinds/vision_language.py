@@ -49,7 +49,10 @@ class VisionLanguage(Decoder):
 
     def _refusal(self, why: str) -> str:
         name = type(self.model).__name__
-        return f"{name} cannot be written: so far only models can that read nothing of an image but its pixels: {why}."
+        return (
+            f"{name} cannot be written: so far only models that read nothing but the pixels of an image are supported: "
+            f"{why}."
+        )
 
     def _images(self, count: int) -> torch.Tensor:
         config = self.model.config.vision_config

@@ -40,7 +40,7 @@ def run_chunks(
         state: ``(batch, heads, size, v_size)``.
         decay: logarithms, ``(batch, heads, sequence, size or 1)``, or None.
         rate: of the delta rules, ``(batch, heads or 1, sequence, 1)``, or None.
-        chunk_size: how many steps are computed at once, at the most.
+        chunk_size: how many steps at most are computed at once.
 
     Returns:
         The outputs ``(batch, heads, group, sequence, v_size)`` and the last state.

@@ -242,9 +242,10 @@ def check_counts(cache: Any) -> None:
         if unknown or seen > keys.shape[-2]:
             count = "an unknown number of" if unknown else seen
             raise InvalidArgumentError(
-                f"The {type(cache).__name__} has seen {count} tokens, and its sliding windows hold {keys.shape[-2]} "
-                "of them: a model that is given the tensors alone would take one position for another. Export with a "
-                "cache that holds all of its tokens, and make the window of the model large enough for them."
+                f"The {type(cache).__name__} has seen {count} tokens, and its sliding windows hold "
+                f"{keys.shape[-2]} of them: a model that gets only the tensors would confuse positions. Export "
+                "with a cache that holds all of its tokens, and make the window of the model large enough for "
+                "them."
             )
 
 

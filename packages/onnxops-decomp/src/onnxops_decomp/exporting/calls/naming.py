@@ -211,7 +211,7 @@ def check_names(
                 raise error(f"{argument} gives {name!r}, which is not a name for a value of an ONNX model.")
             if name in found or name in weights:
                 owner = "a weight" if name in weights else "another input or output"
-                raise error(f"{argument} gives the name {name!r}, which is that of {owner}.")
+                raise error(f"{argument} gives the name {name!r}, which is already the name of {owner}.")
             found.add(name)
 
 
@@ -241,7 +241,7 @@ def warn_of_numbers(constants: Mapping[str, Any], alternative: str) -> None:
     """
     numbers = [f"{name}={value!r}" for name, value in constants.items() if isinstance(value, bool | int | float)]
     if numbers:
-        warn_user(f"The model takes {', '.join(numbers)} of the example for constants. {alternative} for an input.")
+        warn_user(f"The model takes {', '.join(numbers)} of the example as constants. {alternative} for an input.")
 
 
 def without_absent(given: Sequence[str], absent: Collection[str]) -> Sequence[str]:

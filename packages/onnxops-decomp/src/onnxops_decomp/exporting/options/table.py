@@ -100,17 +100,19 @@ OPTIONS: Mapping[str, Option] = {
     "export_modules_as_functions": Option(kinds.CLASSES),
     "capture_repeated_blocks": Option(
         kinds.CLASSES.or_none(),
-        _by_torchscript("a TorchScript program has no blocks that are captured once"),
-        about="By default those that are proven to do the same.",
+        _by_torchscript("TorchScript cannot capture equal blocks once"),
+        about="By default those that are proven to compute the same.",
     ),
     "size_checks": Option(FLAG),
-    "trial_runs": Option(FLAG, about="Only torch.export captures for sizes from 2 on, so others have to be tried."),
+    "trial_runs": Option(
+        FLAG, about="Only torch.export assumes sizes of 2 or more, so that smaller ones have to be tried."
+    ),
     "strategy": Option(
         either(
             *("repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "open-sizes"),
             *("both-ways", "transforms", "strict"),
         ).or_none(),
-        _by_torchscript("a TorchScript program is traced or scripted, and not captured by torch.export"),
+        _by_torchscript("a TorchScript program is traced or scripted, not captured by torch.export"),
         about="By default they are tried in this order.",
     ),
     "widen_bfloat16": Option(FLAG),
@@ -137,7 +139,7 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "training": Option(
         kinds.TRAINING,
-        about="By default the model's own mode by the FX exporter and in a fallback, evaluation through TorchScript.",
+        about="By default the FX exporter and a fallback keep the model's own mode; TorchScript takes evaluation mode.",
     ),
     "operator_export_type": Option(
         kinds.OPERATORS,

@@ -26,7 +26,7 @@ __all__ = ["ExportRecord", "recorded"]
 
 
 class ExportRecord:
-    """What an export has come to.
+    """The outcome of an export.
 
     Args:
         exporter: Name and version of the exporter.

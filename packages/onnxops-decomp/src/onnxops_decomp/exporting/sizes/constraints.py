@@ -96,7 +96,7 @@ def _warn_of_unread(texts: Sequence[str]) -> None:
     """Report conditions that cannot be checked, instead of dropping them silently."""
     if texts:
         listed = "\n".join(f"  {text}" for text in texts)
-        warn_user(f"The model is right where these conditions hold, and its program cannot check them:\n{listed}")
+        warn_user(f"The model is right only where these conditions hold, which its program cannot check:\n{listed}")
 
 
 def _check_expressions(expressions: Iterable[tuple[str, int, str]], sizes: dict[str, int]) -> None:

@@ -179,7 +179,7 @@ def normalized_shapes(
         in_call: The arguments in that order, where it is another one.
 
     Raises:
-        InvalidArgumentError: If a key is none of these.
+        InvalidArgumentError: If a key is not one of these.
     """
     if dynamic_shapes is None:
         return None

@@ -444,7 +444,7 @@ def mutable_results(cache: Any) -> list[Any]:
 
 
 def _holds_state(cache: Any) -> bool:
-    """Tell whether a cache of functools holds tensors, be it as arguments, or results that can be changed in place."""
+    """Tell whether a cache of functools holds tensors, or results that can be changed in place."""
     arguments, results = _entries(cache)
     return any(isinstance(part, torch.Tensor) or _is_mutable(part) for part in results) or any(
         isinstance(part, torch.Tensor) for part in arguments

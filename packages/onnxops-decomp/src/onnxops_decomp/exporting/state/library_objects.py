@@ -53,8 +53,8 @@ class Replayed(Iterator[Any]):
             raise AttributeError(name)
         if name in _FEEDING:
             raise TypeError(
-                f"the model calls {name}() of a generator that it keeps, and no export can undo that: make the "
-                "generator in forward, or keep in a buffer what it adds up"
+                f"the model calls {name}() on a generator that it stores, which an export cannot undo: create the "
+                "generator in forward, or accumulate its values in a buffer"
             )
         self.position += 1
         return getattr(self._source, name)

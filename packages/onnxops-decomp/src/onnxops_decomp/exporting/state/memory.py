@@ -33,8 +33,8 @@ def shared_memory(
     repeated = "in which elements share memory, as after expand()"
     shares = repeated if other is None else f"which shares its memory with {other}"
     return (
-        f"The model writes to {name}, {shares}. The values of an ONNX model are apart from each other: clone it before "
-        "it is written to, or keep one tensor and take the other from it in forward."
+        f"The model writes to {name}, {shares}. Values in an ONNX model never share memory: clone it before it is "
+        "written to, or keep one tensor and take the other from it in forward."
     )
 
 

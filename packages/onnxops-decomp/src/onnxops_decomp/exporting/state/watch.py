@@ -183,6 +183,6 @@ def state_refusal(found: Mapping[str, str]) -> str:
 def ignored_state(path: str, line: str) -> str:
     """Return the warning for what a model changes and the export leaves out."""
     return (
-        f"The model changes {with_line(path, line)} when it runs, and the ONNX model does not: each of its calls "
-        "computes what the first one does."
+        f"The model changes {with_line(path, line)} when it runs, but the ONNX model does not: each of its calls "
+        "computes what the first call of the model does."
     )

@@ -163,8 +163,8 @@ class TracedTensor(ir.Value):
 
     def __bool__(self) -> bool:
         raise LoweringError(
-            "a translation asks whether a tensor is true, which only the running model knows: let ONNX Where decide, "
-            "or write an onnxscript.script function, which takes if and loops"
+            "a translation tests whether a tensor is true, which is known only when the model runs: let ONNX "
+            "Where decide, or write an onnxscript.script function, which takes if and loops"
         )
 
 
@@ -209,7 +209,9 @@ class _Writer:
             return self._results(self._custom(operator, inputs, attributes))
         spec = op_spec(operator.name, version)
         if spec is None:
-            raise LoweringError(f"ONNX {operator.name} is not in opset {version}, which a translation calls it by.")
+            raise LoweringError(
+                f"ONNX {operator.name} does not exist in opset {version}, in which a translation calls it."
+            )
         inputs, attributes = self._bound(spec, inputs, attributes)
         if operator.name == "Constant":
             return TracedTensor(self._op, constant_of(self._op, attributes))
@@ -272,7 +274,9 @@ class _Writer:
                 raise LoweringError("a translation passes a value that the model computes as an attribute")
             return array.tolist()
         if callable(value) or hasattr(value, "function_ir"):
-            raise LoweringError("a plain translation has no graphs as attributes: write an onnxscript.script function")
+            raise LoweringError(
+                "a plain translation cannot take graphs as attributes: write an onnxscript.script function"
+            )
         return value
 
 

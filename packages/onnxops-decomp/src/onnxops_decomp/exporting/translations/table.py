@@ -387,10 +387,10 @@ def _said(
         if stored or (replaceable and _is_default(schema[name], value)):
             del named[name]
         elif known is None and not takes_named:
-            raise LoweringError(f"the translation {_shown(function)} has no parameter {name!r}, which the call gives")
+            raise LoweringError(f"the translation {_shown(function)} has no parameter {name!r}, which the call passes")
     if len(given) > len(places) and not takes_all:
         extra = wanted[len(places)].name
-        raise LoweringError(f"the translation {_shown(function)} has no parameter {extra!r}, which the call gives")
+        raise LoweringError(f"the translation {_shown(function)} has no parameter {extra!r}, which the call passes")
     return given, named
 
 

@@ -49,8 +49,8 @@ def _folder(folder: Path) -> dict[str, torch.Tensor]:
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
             raise InvalidArgumentError(
-                f"The folder {folder} has several checkpoints ({names}) and no index that says which belong together. "
-                "Pass the path of one."
+                f"The folder {folder} has several checkpoints ({names}) and no index that says which of them "
+                "belong together. Pass the path of one of them."
             )
         if files:
             return _file(files[0])

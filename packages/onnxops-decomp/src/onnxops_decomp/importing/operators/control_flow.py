@@ -83,7 +83,7 @@ def _without_values(body: Body, given: Sequence[Any]) -> Sequence[Any]:
             made: Sequence[Any] = copy.deepcopy(module).to("meta")(*values)
     except Exception as error:
         raise ValueError(
-            "A loop ended before its first step, and the file does not declare the shape of what its steps give."
+            "A loop ended before its first step, and the file does not declare the shape of what its steps return."
         ) from error
     return made
 

@@ -266,7 +266,7 @@ def as_mask(op: OpBuilder, mask: ir.Value) -> ir.Value:
         LoweringError: If it is of dtype uint8, which torch takes for a mask in other operators only.
     """
     if mask.dtype == ir.DataType.UINT8:
-        raise LoweringError("It takes a mask of dtype bool, not uint8, as in torch.")
+        raise LoweringError("As in torch, it takes a mask of dtype bool, not uint8.")
     return op.cast(mask, _BOOL)
 
 

@@ -213,7 +213,7 @@ def tensor_split_tensor(
         )
     count = op.size(tensor_indices_or_sections, 0) if op.rank(tensor_indices_or_sections) else None
     if not isinstance(count, int):
-        raise LoweringError("The model computes into how many parts it splits, but ONNX needs a fixed number of them.")
+        raise LoweringError("The model computes how many parts it splits into, but ONNX needs a fixed number.")
     return split_before(op, self, [op.Gather(tensor_indices_or_sections, i) for i in range(count)], dim)
 
 

@@ -210,7 +210,7 @@ def mkldnn_rnn_layer(
 ) -> tuple[ir.Value | None, ...]:
     """One direction of one layer, which is what torch makes of an LSTM; the other arguments are of the whole of it."""
     if mode != _MKLDNN_LSTM or batch_sizes:
-        raise LoweringError("Only that of an LSTM over padded sequences has a conversion.")
+        raise LoweringError("Only an LSTM over padded sequences has a conversion.")
     params = [weight0, weight1, *([weight2, weight3] if has_biases else [])]
     network = _Network(_LSTM, params, has_biases, 1, 0.0, False, False)
     is_flat = op.rank(hx_) == 2

@@ -29,7 +29,7 @@ def quantize_per_tensor(
     op: OpBuilder, self: ir.Value, scale: Operand, zero_point: Operand, dtype: torch.dtype
 ) -> ir.Value:
     if dtype not in (torch.qint8, torch.quint8):
-        raise LoweringError(f"Tensors are quantized to qint8 and quint8 in ONNX, not to {dtype}.")
+        raise LoweringError(f"In ONNX, tensors are quantized to qint8 and quint8, not to {dtype}.")
     affine = Affine(number_parameter(op, scale, FLOAT), number_parameter(op, zero_point, to_ir(dtype)))
     # A tensor of its own: the integers themselves may be what another part of the model works with.
     return mark_quantized(op.copy(op.QuantizeLinear(self, *affine)), affine)

@@ -34,7 +34,7 @@ def _row_order() -> tuple[int, ...]:
         order = torch.stack([low, high], 1).flatten().tolist()
         if sorted(order) == list(range(rows)):
             return tuple(order)
-    raise LoweringError("torch packs weights of four bits on this machine in a layout that is not known.")
+    raise LoweringError("On this machine, torch packs weights of four bits in an unknown layout.")
 
 
 def _unpacked(op: OpBuilder, packed: ir.Value, order: tuple[int, ...], columns: int) -> ir.Value:

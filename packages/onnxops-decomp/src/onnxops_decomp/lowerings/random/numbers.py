@@ -131,7 +131,7 @@ def _beyond(op: OpBuilder, value: ir.Value) -> int:
 
 @lowering(aten.randperm.default, aten.randperm.generator)
 def randperm(op: OpBuilder, n: Size, *, dtype: torch.dtype | None = None) -> ir.Value:
-    """Return the order of random numbers is a random permutation."""
+    """Return the order of random numbers, which is a random permutation."""
     if isinstance(n, int) and n == 0:
         return op.constant([], _integer_dtype(dtype))
     keys = uniform_numbers(op, [n], _DOUBLE)

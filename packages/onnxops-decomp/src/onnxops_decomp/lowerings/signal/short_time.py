@@ -84,7 +84,7 @@ def stft(
     align_to_window: bool | None = None,
 ) -> ir.Value:
     if align_to_window:
-        raise LoweringError("align_to_window is not supported; leave it out and slice the signal instead.")
+        raise LoweringError("align_to_window is not supported; leave it out, and slice the signal instead.")
     of_complex = is_complex(self)
     signal = _with_parts(op, self)
     if center:

@@ -21,7 +21,7 @@ class KeepPaddingApart(ir.passes.InPlacePass):
     """Keeps ONNX Runtime from moving zeros that are written around an input into the ``pads`` of a pooling.
 
     Those of MaxPool are not zeros: they never are the maximum. ONNX Runtime up to 1.31 merges a Pad of zeros with the
-    MaxPool behind it all the same, and gives another maximum where all of a window is negative. Those of AveragePool
+    MaxPool behind it anyway, and gives another maximum where all of a window is negative. Those of AveragePool
     are counted wrongly by the kernels for opset 19 and later before ONNX Runtime 1.25. It leaves a Pad that names its
     axes alone; below opset 18, which has none, a Sum of one operand stands between the two, a Max for integers.
     """

@@ -250,8 +250,8 @@ def _unsigned(array: Array, offset: int, bits: int) -> Array:
     shifted: Array = _integers(array) + offset
     if shifted.size and (shifted.min() < 0 or shifted.max() >= 1 << bits):
         raise LoweringError(
-            f"A quantized weight has numbers from {shifted.min() - offset} to {shifted.max() - offset}, and those of "
-            f"the exported model had {bits} bits. Export the model again with these weights."
+            f"A quantized weight needs integers from {shifted.min() - offset} to {shifted.max() - offset}, but "
+            f"those of the exported model have {bits} bits. Export the model again with these weights."
         )
     return shifted.astype(np.uint8)
 
