@@ -176,7 +176,7 @@ def _right_far_away(
     others = {symbol: sizes.hints[symbol] for symbol in guard.free_symbols & sizes.hints.keys()}
     larger, smaller = (
         [point for size in chosen if _is_false(guard, {**others, **(point := dict.fromkeys(symbols, size))})]
-        for chosen in ((2 * hint + 1, 4 * hint + 3, hint + 1), (3,))
+        for chosen in ((2 * hint + 1, 4 * hint + 3, hint + 1), (3, 2, hint // 2))
     )
     contradicting = larger[:_MOST_FAR] or smaller
     if not all(map(trial.agrees, contradicting)):
