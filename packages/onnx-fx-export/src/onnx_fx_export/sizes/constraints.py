@@ -270,7 +270,7 @@ def _says_something(text: str) -> bool:
     symbols = {name: dimension_symbol(name) for name in names_in_size(tree)}
     try:
         left, right = (value_of_size(part, symbols) for part in (tree.left, tree.comparators[0]))
-    except (TypeError, ZeroDivisionError):
+    except (TypeError, ZeroDivisionError, ValueError):
         return True
     same = sympy.expand(left - right) == 0
     return not (same and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq))

@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 import torch
+from sympy.core.function import Application
 
 from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, depends_on_layout
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, user_values
@@ -21,7 +22,7 @@ def conditions_on_layout(
 ) -> list[str]:
     """Return the conditions that say only how torch lays tensors out, and that the model's code did not ask about.
 
-    torch computes with an equation from there on, so that one of those is tried.
+    What an equation or a range says, torch computes with from there on, so that those are tried.
 
     Args:
         trials: Runs the model and what was captured of it.
@@ -36,15 +37,21 @@ def conditions_on_layout(
     asked = {_canonical(relation) for q in questions for relation in (q.relation, sympy.Not(q.relation))}
     found = {} if size is None else guards_on_layout(size)
     kept = {text: as_plain(guard) for guard, text in found.items() if _canonical(as_plain(guard)) not in asked}
-    sizes = Sizes.of(program, specs) if kept else None
-    return [text for text, guard in kept.items() if sizes is not None and _means_nothing(guard, trials, sizes)]
+    if not any(map(_may_fix, kept.values())):
+        return [*kept]
+    sizes = Sizes.of(program, specs)
+    others = [guard for guard in sizes.final_guards() if guard not in kept.values()]
+    return [text for text, guard in kept.items() if not _may_fix(guard) or _means_nothing(guard, others, trials, sizes)]
 
 
-def _means_nothing(guard: sympy.Basic, trials: TrialRuns, sizes: Sizes) -> bool:
-    """Tell whether program and model agree where an equation does not hold; other guards change no later size."""
-    if not isinstance(guard, sympy.Eq):
-        return True
-    others = [other for other in sizes.final_guards() if other != guard]
+def _may_fix(guard: sympy.Basic) -> bool:
+    """Tell whether torch may compute with a number or another size from a guard on: an equation or a narrow range."""
+    is_equation = isinstance(guard, sympy.Eq)
+    return is_equation or bool(guard.atoms(Application)) or isinstance(guard, sympy.Lt | sympy.Le)
+
+
+def _means_nothing(guard: sympy.Basic, others: Sequence[sympy.Basic], trials: TrialRuns, sizes: Sizes) -> bool:
+    """Tell whether program and model agree where a guard does not hold, as far as there are such sizes."""
     for symbol in sorted(guard.free_symbols & sizes.hints.keys(), key=str):
         for size in (sizes.hints[symbol] + 1, 2 * sizes.hints[symbol] + 1, sizes.hints[symbol] - 1):
             point = sizes.near({symbol: size}, others) if size >= 1 else None

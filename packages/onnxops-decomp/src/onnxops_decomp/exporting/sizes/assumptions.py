@@ -138,7 +138,7 @@ def _equal(left: ast.expr | None, right: ast.expr | None) -> bool:
     names = sorted(names_in_size(left) | names_in_size(right))
     for step in range(1, 14):
         values = {name: step + 5 * place for place, name in enumerate(names)}
-        with contextlib.suppress(ZeroDivisionError):
+        with contextlib.suppress(ZeroDivisionError, ValueError):
             if value_of_size(left, values) != value_of_size(right, values):
                 return False
     return True

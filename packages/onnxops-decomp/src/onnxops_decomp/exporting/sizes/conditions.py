@@ -28,12 +28,12 @@ _SIGNS: dict[type, str] = {ast.Eq: "==", ast.NotEq: "!=", ast.GtE: ">=", ast.LtE
 
 
 def condition_holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
-    """Evaluate a condition; one that needs a size the call does not give holds, one that divides by 0 does not."""
+    """Evaluate a condition; one that needs a size the call does not give holds, one that has no value does not."""
     try:
         return bool(value_of_size(node, sizes))
     except KeyError:
         return True
-    except ZeroDivisionError:
+    except (ZeroDivisionError, ValueError):
         return False
 
 

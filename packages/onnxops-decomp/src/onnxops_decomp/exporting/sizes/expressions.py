@@ -43,6 +43,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "max": (max, "Max"),
     "min": (min, "Min"),
     "round": (round, "RoundToInt"),
+    "_sym_sqrt": (math.sqrt, "OpaqueUnaryFn_sqrt"),
     "sqrt": (math.sqrt, "OpaqueUnaryFn_sqrt"),
     "sym_float": (float, "ToFloat"),
     "trunc": (math.trunc, "TruncToInt"),
@@ -126,6 +127,7 @@ def value_of_size(node: ast.AST, values: Mapping[str, Any]) -> Any:
         KeyError: If a name has no value.
         TypeError: If a function or a condition gets a symbol.
         ZeroDivisionError: If the expression divides by zero.
+        ValueError: If it takes the root of a negative number.
     """
     match node:
         case ast.Call(func=ast.Name(id=name)):
@@ -192,7 +194,7 @@ def size(text: str, sizes: Mapping[str, int]) -> int | None:
         return None
     try:
         value = value_of_size(tree, sizes)
-    except (KeyError, ZeroDivisionError):
+    except (KeyError, ZeroDivisionError, ValueError):
         return None
     return int(value) if value == int(value) else None
 
