@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import sympy
 
-from onnx_fx_export.sizes.questions import SizeQuestion, asker
+from onnx_fx_export.sizes.questions import SizeQuestion
 from onnx_fx_export.sizes.trial_runs import as_plain
-from onnx_fx_export.torch_private import SymNode
+from onnx_fx_export.torch_private import SymNode, is_users_code
 from onnxops_core.exporting import original, replaced
 
 __all__ = ["noted_decisions"]
@@ -33,8 +34,9 @@ def noted_decisions(questions: list[SizeQuestion]) -> Iterator[None]:
 
     def note(relation: Any) -> None:
         if isinstance(relation, sympy.Rel):
-            # The frames in between are those of the replacement.
-            frame = asker(sys._getframe(3))
+            frame: FrameType | None = sys._getframe(2)
+            while frame is not None and not is_users_code(frame.f_code.co_filename, frame.f_code.co_name):
+                frame = frame.f_back
             place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
             found.setdefault(SizeQuestion(relation, place, is_of_model=False))
 

@@ -6,15 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sympy
-import torch
-from sympy.core.function import Application
 
-from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, depends_on_layout
-from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, user_values
-from onnx_fx_export.torch_private import guards_on_layout
+from onnx_fx_export.sizes.layout import depends_on_layout, layout_guards
+from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, calls_function
+from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnxops_decomp.exporting import at_sizes
 
 __all__ = ["conditions_on_layout"]
+
+# Sizes up to so many more are tried.
+_MOST_MORE = 6
 
 
 def conditions_on_layout(
@@ -32,11 +33,8 @@ def conditions_on_layout(
     program = trials.program
     if depends_on_layout(program):
         return []
-    shapes: list[Sequence[Any]] = [value.shape for value in user_values(program) if isinstance(value, torch.Tensor)]
-    size = next((size for shape in shapes for size in shape if isinstance(size, torch.SymInt)), None)
     asked = {_canonical(relation) for q in questions for relation in (q.relation, sympy.Not(q.relation))}
-    found = {} if size is None else guards_on_layout(size)
-    kept = {text: as_plain(guard) for guard, text in found.items() if _canonical(as_plain(guard)) not in asked}
+    kept = {text: guard for text, guard in layout_guards(program).items() if _canonical(guard) not in asked}
     if not any(map(_may_fix, kept.values())):
         return [*kept]
     sizes = Sizes.of(program, specs)
@@ -45,19 +43,30 @@ def conditions_on_layout(
 
 
 def _may_fix(guard: sympy.Basic) -> bool:
-    """Tell whether torch may compute with a number or another size from a guard on: an equation or a narrow range."""
-    is_equation = isinstance(guard, sympy.Eq)
-    return is_equation or bool(guard.atoms(Application)) or isinstance(guard, sympy.Lt | sympy.Le)
+    """Tell whether torch may compute with a number or another size from a guard on.
+
+    That is so where it says what a size is, and where it bounds what ``min`` and its like give.
+    """
+    if isinstance(guard, sympy.Eq):
+        return any(side.is_Symbol or (side.is_Integer and side != 0) for side in guard.args)
+    return not isinstance(guard, sympy.Ne) and calls_function(guard)
 
 
 def _means_nothing(guard: sympy.Basic, others: Sequence[sympy.Basic], trials: TrialRuns, sizes: Sizes) -> bool:
-    """Tell whether program and model agree where a guard does not hold, as far as there are such sizes."""
+    """Tell whether program and model agree where a guard does not hold, as far as sizes are found that the model takes.
+
+    One comparison for each symbol is enough.
+    """
     for symbol in sorted(guard.free_symbols & sizes.hints.keys(), key=str):
-        for size in (sizes.hints[symbol] + 1, 2 * sizes.hints[symbol] + 1, sizes.hints[symbol] - 1):
+        hint = sizes.hints[symbol]
+        for size in (hint + 1, 2 * hint + 1, hint - 1, *range(hint + 2, hint + _MOST_MORE), 3 * hint):
             point = sizes.near({symbol: size}, others) if size >= 1 else None
-            if point is not None and at_sizes(guard, point) == sympy.false:
-                if not trials.possible or not trials.run(point)[1]:
-                    return False
+            if point is None or at_sizes(guard, point) != sympy.false:
+                continue
+            expected, right = trials.run(point) if trials.possible else (None, False)
+            if not trials.possible or (expected is not None and not right):
+                return False
+            if expected is not None:
                 break
     return True
 

@@ -23,6 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.origin import source_line
+from onnx_fx_export.sizes.layout import layout_guards, written_copies
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, in_order, plain, used_nodes, user_values
 from onnx_fx_export.torch_private import (
     guards_of,
@@ -33,23 +34,19 @@ from onnx_fx_export.torch_private import (
 )
 from onnxops_core.exporting import original, replaced, warn_user
 from onnxops_decomp.exporting import (
-    AtenTrait,
     Example,
     at_sizes,
-    has_aten_trait,
     identities_of_numbers,
     is_generated_code,
     order_relations,
-    shared_writes,
 )
 
 __all__ = [
     "SizeQuestion",
     "Sizes",
-    "asker",
+    "calls_function",
     "computed_one",
     "conditions_for_small_sizes",
-    "depends_on_layout",
     "holds_for_example",
     "noted_questions",
     "of_one_name",
@@ -64,6 +61,19 @@ _RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
     "__gt__": (sympy.Gt, sympy.Le),
     "__ge__": (sympy.Ge, sympy.Lt),
 }
+# SymPy functions that are operators of Python.
+_ARITHMETIC = (
+    "And",
+    "Not",
+    "Or",
+    "FloorDiv",
+    "FloatTrueDiv",
+    "IntTrueDiv",
+    "Mod",
+    "ModularIndexing",
+    "PythonMod",
+    "ToFloat",
+)
 _LARGE = 1009
 # A comparison of more sizes than this keeps its condition without a look at each combination.
 _MOST_SYMBOLS = 4
@@ -118,7 +128,7 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
         def compared(self: torch.SymInt, other: Any) -> Any:
             answer = compare(self, other)
             # The frame in between is that of the replacement.
-            frame = asker(sys._getframe(2))
+            frame = _asker(sys._getframe(2))
             if frame is not None and (question := _question(name, self, other, answer, frame)) is not None:
                 found.setdefault(question)
             return answer
@@ -130,14 +140,14 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
 
     def is_contiguous(self: torch.Tensor, **options: Any) -> bool:
         answer = usual_order(self, **options)
-        frame = asker(sys._getframe(2))
+        frame = _asker(sys._getframe(2))
         if frame is not None and isinstance(answer, bool):
             found.update(dict.fromkeys(_questions_of_order(self, answer, options, frame)))
         return bool(answer)
 
     def stride(self: torch.Tensor, *dim: Any, **named: Any) -> Any:
         answer = usual_strides(self, *dim, **named)
-        frame = asker(sys._getframe(2))
+        frame = _asker(sys._getframe(2))
         # Also strides that are numbers may be others at size 1.
         if frame is not None and any(isinstance(n, torch.SymInt) for n in self.shape):
             found.update(dict.fromkeys(_questions_of_strides(self, frame)))
@@ -155,7 +165,7 @@ _BETWEEN = (torch.__file__, inspect.unwrap(identities_of_numbers).__code__.co_fi
 _ABOVE_OPERATORS = (str(_TORCH / "nn"), str(_TORCH / "functional.py"), str(_TORCH / "_tensor.py"))
 
 
-def asker(frame: FrameType | None) -> FrameType | None:
+def _asker(frame: FrameType | None) -> FrameType | None:
     """Return the frame that compares sizes, or None if that is the machinery of torch or of this package."""
     while frame is not None:
         compares = _compares(frame.f_code.co_filename, frame.f_code.co_name)
@@ -229,6 +239,12 @@ def _squeezed(program: torch.export.ExportedProgram, *, used: bool = True) -> It
                 yield SizeQuestion(sympy.Ne(plain(shape[axis]), 1), source_line(node) or str(node))
 
 
+def calls_function(guard: sympy.Basic) -> bool:
+    """Tell whether a condition has more than arithmetic in it."""
+    functions = guard.atoms(sympy.core.function.Application)
+    return any(type(function).__name__ not in _ARITHMETIC for function in functions)
+
+
 def warn_of_squeezed_data(program: torch.export.ExportedProgram) -> None:
     """Warn of dimensions whose size the data decides and that ``squeeze`` is asked to remove."""
     kept = [question for question in _squeezed(program) if any(map(is_decided_by_data, question.relation.free_symbols))]
@@ -279,25 +295,12 @@ def _recurrent(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
                     yield SizeQuestion(sympy.Ge(plain(size), 1), source_line(node) or str(node))
 
 
-def _written_copies(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
-    """Yield the calls that copy only if no view serves, where what they copy or give is written and the other read."""
-    shared = {node for nodes in shared_writes(program.graph) for node in nodes}
-    for node in program.graph.nodes:
-        if node in shared and has_aten_trait(node.target, AtenTrait.MAY_COPY):
-            yield node
-
-
-def depends_on_layout(program: torch.export.ExportedProgram) -> bool:
-    """Tell whether it makes a difference to a program which of its tensors are views."""
-    return any(_written_copies(program))
-
-
 def _copied(program: torch.export.ExportedProgram, sizes: Sizes) -> Iterator[SizeQuestion]:
     """Yield the sizes at which what was captured as a copy is a view, where one of both is written and the other read.
 
     A part of a tensor becomes a view of it where some size is 1, as ``length - 1`` is at length 2.
     """
-    for node in _written_copies(program):
+    for node in written_copies(program):
         if not _is_view(node, sizes.hints):
             for symbol, size in itertools.product(sizes.hints, range(1, _SMALL)):
                 if _is_view(node, {**sizes.hints, symbol: size}):
@@ -342,11 +345,12 @@ def conditions_for_small_sizes(
         UserWarning: If size 1 is left out.
     """
     program, sizes = trials.program, Sizes.of(trials.program, specs)
+    lasting = [guard for guard in sizes.final_guards() if guard not in layout_guards(program).values()]
     asked = [
         question
         for question in sizes.decisive((*questions, *_squeezed(program, used=False)))
         # What torch decides is of no matter at sizes that the program refuses.
-        if question.is_of_model or any(sizes.with_ones({symbol}) for symbol in question.relation.free_symbols)
+        if question.is_of_model or any(sizes.near({symbol: 1}, lasting) for symbol in question.relation.free_symbols)
     ]
     unguarded = [question for question in sizes.known(questions) if not question.is_guarded]
     assumed = [

@@ -18,7 +18,14 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, computed_one, depends_on_layout, of_one_name
+from onnx_fx_export.sizes.layout import depends_on_layout
+from onnx_fx_export.sizes.questions import (
+    SizeQuestion,
+    Sizes,
+    calls_function,
+    computed_one,
+    of_one_name,
+)
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import at_sizes
@@ -34,19 +41,6 @@ __all__ = [
 
 # Larger sizes are not left out by torch's assumption alone.
 MOST_LEFT_OUT = 3
-# SymPy functions that are operators of Python.
-_ARITHMETIC = (
-    "And",
-    "Not",
-    "Or",
-    "FloorDiv",
-    "FloatTrueDiv",
-    "IntTrueDiv",
-    "Mod",
-    "ModularIndexing",
-    "PythonMod",
-    "ToFloat",
-)
 # Sizes up to which one is looked for that makes a computed size 1, and how many such points are tried.
 _MOST_NEAR = 33
 _MOST_TRIED = 3
@@ -153,7 +147,7 @@ def sizes_tried(
     near = [] if depends_on_layout(program) else _right_for_one(known, sizes, dimensions, trial)
     far = [
         point
-        for guard in filter(_calls_function, known)
+        for guard in filter(calls_function, known)
         for symbols in dimensions
         for point in _right_far_away(guard, sizes, symbols, trial)
     ]
@@ -210,7 +204,7 @@ def _right_for_one(
 
 
 def _may_be_refuted(guard: sympy.Basic) -> bool:
-    return _calls_function(guard) or _excluded(guard) is not None
+    return calls_function(guard) or _excluded(guard) is not None
 
 
 def _excluded(guard: sympy.Basic) -> sympy.Basic | None:
@@ -219,12 +213,6 @@ def _excluded(guard: sympy.Basic) -> sympy.Basic | None:
     if size is not None:
         return sympy.Eq(size, 1)
     return sympy.Eq(*guard.args) if isinstance(guard, sympy.Ne) and len(guard.free_symbols) > 1 else None
-
-
-def _calls_function(guard: sympy.Basic) -> bool:
-    """Tell whether a condition has more than arithmetic in it."""
-    functions = guard.atoms(sympy.core.function.Application)
-    return any(type(function).__name__ not in _ARITHMETIC for function in functions)
 
 
 def _is_false(guard: sympy.Basic, sizes: Mapping[sympy.Symbol, int]) -> bool:
@@ -256,7 +244,7 @@ def takes_declared_sizes(
 
     def is_refuted(guard: sympy.Basic) -> bool:
         points = [*far, *(near if _excluded(guard) is not None else ())]
-        return _calls_function(guard) and any(_is_false(guard, point) for point in points)
+        return calls_function(guard) and any(_is_false(guard, point) for point in points)
 
     guards: list[sympy.Basic] = [guard for guard in dict.fromkeys(sizes.final_guards()) if not is_refuted(guard)]
     for symbols, dim in of_one_name(program, specs).items():
