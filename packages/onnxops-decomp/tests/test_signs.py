@@ -1,4 +1,4 @@
-"""Integers that cannot be negative are known by what computes them, and no others are."""
+"""Numbers that cannot be negative are known by what computes them, and no others are."""
 
 import numpy as np
 import onnx
@@ -8,11 +8,11 @@ import pytest
 from onnxops_decomp.spec.signs import is_never_negative
 
 
-def is_known(last: str) -> bool:
+def is_known(last: str, dtype: str = "int64[N]") -> bool:
     """Tell what is known of ``result``, which ``last`` computes of data, of positions and of sizes."""
     text = f"""
         <ir_version: 8, opset_import: ["" : 18]>
-        positions (float[N, M] x, int64[N] data, uint8[N] bytes) => (int64[N] result)
+        positions (float[N, M] x, int64[N] data, uint8[N] bytes) => ({dtype} result)
         <int64 zero = {{0}}, int64 seven = {{7}}, int64 minus = {{-7}}, int64 huge = {{4611686018427387904}}>
         {{
             at = ArgMax <axis = 1, keepdims = 0> (x)
@@ -76,3 +76,29 @@ def test_what_cannot_be_negative(last: str) -> None:
 )
 def test_what_may_be_negative(last: str) -> None:
     assert not is_known(last)
+
+
+@pytest.mark.parametrize(
+    ("last", "known"),
+    [
+        ("result = Softmax (x)", True),
+        ("shares = Softmax (x) best, place = TopK (shares, seven) result = Div (best, best)", True),
+        ("large = Exp (x) result = Add (large, large)", True),
+        ("even = Abs (x) total = ReduceSum (even) result = Sqrt (total)", True),
+        ("shares = Sigmoid (x) result = GatherElements (shares, data)", True),
+        ("result = GatherElements (x, data)", False),
+        ("large = Exp (x) result = Sub (large, large)", False),
+        ("result = Tanh (x)", False),
+    ],
+)
+def test_real_numbers_that_cannot_be_negative(last: str, known: bool) -> None:
+    assert is_known(last, "float[N, M]") == known
+
+
+def test_real_numbers_may_be_too_large_to_be_integers_that_are_not_negative() -> None:
+    assert not is_known("large = Exp (x) result = Cast <to = 7> (large)")
+    assert not is_known("none = Cast <to = 1> (zero) large = Max (x, none) result = Cast <to = 7> (large)")
+    assert not is_known("none = Cast <to = 1> (zero) large = Clip (x, none) result = Cast <to = 7> (large)")
+    assert not is_known("real = Cast <to = 1> (at) sum = ReduceSum (real) result = Cast <to = 7> (sum)")
+    assert not is_known("real = Cast <to = 1> (at) large = Div (real, real) result = Cast <to = 7> (large)")
+    assert is_known("real = Cast <to = 1> (at) result = Cast <to = 7> (real)")

@@ -80,6 +80,21 @@ def moved(op_type: str) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
+@pytest.mark.parametrize("op_type", operators_with(Trait.NEVER_NEGATIVE))
+def test_no_real_number_is_negative(op_type: str) -> None:
+    x = np.linspace(-9, 9, 48, dtype=np.float32).reshape(6, 8)
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["x"], ["y"])],
+        op_type,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    [y] = ReferenceEvaluator(model).run(None, {"x": x})
+    assert y.size
+    assert (y >= 0).all()
+
+
 @pytest.mark.parametrize("op_type", operators_with(Trait.MOVES))
 def test_elements_are_moved_as_the_table_says(op_type: str) -> None:
     x, y = moved(op_type)

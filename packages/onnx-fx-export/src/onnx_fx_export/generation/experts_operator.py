@@ -9,18 +9,12 @@ from typing import Any
 import torch
 
 from onnx_fx_export.generation.groups import numbers_of
+from onnxops_decomp.exporting import is_never_negative
 
 __all__ = ["TRANSLATIONS", "Gate", "experts"]
 
 # The inputs of QMoE between its biases and how much each expert counts.
 _BEFORE_WEIGHTS = 6
-# What these make of numbers that are not negative is not negative either: of all operands, or of the first one.
-_OF_NUMBERS = frozenset(("Add", "Clip", "Concat", "Div", "Max", "Mul"))
-_KEEPING = frozenset(
-    ("Cast", "Expand", "Flatten", "Gather", "GatherElements", "Identity", "ReduceSum", "Reshape", "Slice", "Split",
-     "Sqrt", "Squeeze", "TopK", "Transpose", "Unsqueeze")
-)  # fmt: skip
-_NEVER_NEGATIVE = frozenset(("Abs", "Exp", "Relu", "Sigmoid", "Softmax", "Softplus"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +138,7 @@ def _shares(op: Any, weights: Any, chosen: Any, count: int) -> list[Any]:
     rows = op.Shape(weights, start=0, end=1)
     none = op.Expand(0.0, op.Concat(rows, [count], axis=0))
     shares = op.ScatterElements(none, chosen, weights, axis=1, reduction="add")
-    return [shares] if _never_negative(weights) else [op.Relu(shares), op.Relu(op.Neg(shares))]
+    return [shares] if is_never_negative(weights, op.static) else [op.Relu(shares), op.Relu(op.Neg(shares))]
 
 
 def _logits(weights: Any, chosen: Any, count: int) -> tuple[Any, int] | None:
@@ -153,7 +147,7 @@ def _logits(weights: Any, chosen: Any, count: int) -> tuple[Any, int] | None:
     if not _along_rows(top, "TopK") or chosen is not top.outputs[1] or not top.attributes.get_int("largest", 1):
         return None
     values, scores = top.outputs[0], top.inputs[0]
-    if scores.shape is None or scores.shape[1] != count:  # some of what is chosen are no experts
+    if scores.shape is None or scores.shape[1] != count:  # some of the chosen are not experts
         return None
     if _along_rows(last, "Softmax") and last.inputs[0] is values:
         return scores, 1
@@ -172,18 +166,6 @@ def _logits(weights: Any, chosen: Any, count: int) -> tuple[Any, int] | None:
 def _along_rows(node: Any, op_type: str) -> bool:
     """Tell whether a node is such an operator along the last axis of a matrix."""
     return node is not None and node.op_type == op_type and node.attributes.get_int("axis", -1) in (-1, 1)
-
-
-def _never_negative(value: Any) -> bool:
-    """Tell whether numbers are certain not to be negative, by what computes them."""
-    node = value.producer()
-    if node is None:
-        return value.const_value is not None and bool((value.const_value.numpy() >= 0).all())
-    if node.domain or node.op_type in _NEVER_NEGATIVE:
-        return not node.domain
-    numbers = node.inputs if node.op_type in _OF_NUMBERS else node.inputs[:1]
-    known = node.op_type in _KEEPING | _OF_NUMBERS
-    return known and all(_never_negative(number) for number in numbers if number is not None)
 
 
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {experts: _write}

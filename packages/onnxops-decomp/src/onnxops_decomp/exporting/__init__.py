@@ -153,6 +153,7 @@ from onnxops_decomp.runtimes.onnxruntime.shared_caches import share_caches
 from onnxops_decomp.spec.aten_traits import AtenTrait, has_aten_trait
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET
+from onnxops_decomp.spec.signs import is_never_negative
 from onnxops_decomp.spec.traits import Trait, has_trait
 from onnxops_decomp.torch_private import (
     fake_mode_of,
@@ -277,6 +278,7 @@ __all__ = [
     "is_computable",
     "is_generated_code",
     "is_library",
+    "is_never_negative",
     "is_one",
     "is_without_data",
     "keep_calls",

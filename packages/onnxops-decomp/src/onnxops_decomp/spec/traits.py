@@ -20,6 +20,7 @@ class Trait(enum.Flag):
         RESHAPES: Rearranges, and neither changes the order of the elements nor repeats any.
         ORDERS: Moves or compares elements, so that any dtype which holds them exactly gives the same result.
         COUNTS: The result holds positions or sizes, none of them negative.
+        NEVER_NEGATIVE: No real number in the result is negative.
         KEEPS_SHAPE: The result has the shape of the first operand.
         SAME_SHAPES: All results have the same shape.
         NEGATIVE_AXES: Has taken axes that count from the end since its first version.
@@ -33,6 +34,7 @@ class Trait(enum.Flag):
     RESHAPES = enum.auto()
     ORDERS = enum.auto()
     COUNTS = enum.auto()
+    NEVER_NEGATIVE = enum.auto()
     KEEPS_SHAPE = enum.auto()
     SAME_SHAPES = enum.auto()
     NEGATIVE_AXES = enum.auto()
@@ -43,7 +45,7 @@ _RESHAPES = _REARRANGES | Trait.RESHAPES
 _COMPARES = Trait.BROADCASTS | Trait.ORDERS
 
 _TRAITS: Mapping[str, Trait] = {
-    "Abs": Trait.KEEPS_SHAPE,
+    "Abs": Trait.KEEPS_SHAPE | Trait.NEVER_NEGATIVE,
     "Acos": Trait.KEEPS_SHAPE,
     "Acosh": Trait.KEEPS_SHAPE,
     "Add": Trait.BROADCASTS,
@@ -76,7 +78,7 @@ _TRAITS: Mapping[str, Trait] = {
     "Elu": Trait.KEEPS_SHAPE,
     "Equal": _COMPARES,
     "Erf": Trait.KEEPS_SHAPE,
-    "Exp": Trait.KEEPS_SHAPE,
+    "Exp": Trait.KEEPS_SHAPE | Trait.NEVER_NEGATIVE,
     "Expand": _REARRANGES,
     "Flatten": _RESHAPES,
     "Floor": Trait.KEEPS_SHAPE,
@@ -85,7 +87,7 @@ _TRAITS: Mapping[str, Trait] = {
     "Greater": _COMPARES,
     "GreaterOrEqual": _COMPARES,
     "GroupNormalization": Trait.KEEPS_SHAPE,
-    "HardSigmoid": Trait.KEEPS_SHAPE,
+    "HardSigmoid": Trait.KEEPS_SHAPE | Trait.NEVER_NEGATIVE,
     "HardSwish": Trait.KEEPS_SHAPE,
     "Identity": _RESHAPES | Trait.KEEPS_SHAPE,
     "InstanceNormalization": Trait.KEEPS_SHAPE,
@@ -121,8 +123,8 @@ _TRAITS: Mapping[str, Trait] = {
     "RandomUniform": Trait.RANDOM,
     "RandomUniformLike": Trait.RANDOM | Trait.KEEPS_SHAPE,
     "Reciprocal": Trait.KEEPS_SHAPE,
-    "ReduceL1": Trait.REDUCES,
-    "ReduceL2": Trait.REDUCES,
+    "ReduceL1": Trait.REDUCES | Trait.NEVER_NEGATIVE,
+    "ReduceL2": Trait.REDUCES | Trait.NEVER_NEGATIVE,
     "ReduceLogSum": Trait.REDUCES,
     "ReduceLogSumExp": Trait.REDUCES,
     "ReduceMax": Trait.REDUCES | Trait.ORDERS,
@@ -130,8 +132,8 @@ _TRAITS: Mapping[str, Trait] = {
     "ReduceMin": Trait.REDUCES | Trait.ORDERS,
     "ReduceProd": Trait.REDUCES,
     "ReduceSum": Trait.REDUCES,
-    "ReduceSumSquare": Trait.REDUCES,
-    "Relu": Trait.ORDERS | Trait.KEEPS_SHAPE,
+    "ReduceSumSquare": Trait.REDUCES | Trait.NEVER_NEGATIVE,
+    "Relu": Trait.ORDERS | Trait.KEEPS_SHAPE | Trait.NEVER_NEGATIVE,
     "Reshape": _RESHAPES,
     "RotaryEmbedding": Trait.KEEPS_SHAPE,
     "Round": Trait.KEEPS_SHAPE,
@@ -140,13 +142,13 @@ _TRAITS: Mapping[str, Trait] = {
     "Selu": Trait.KEEPS_SHAPE,
     "Shape": Trait.COUNTS,
     "Shrink": Trait.KEEPS_SHAPE,
-    "Sigmoid": Trait.KEEPS_SHAPE,
+    "Sigmoid": Trait.KEEPS_SHAPE | Trait.NEVER_NEGATIVE,
     "Sign": Trait.KEEPS_SHAPE,
     "Sin": Trait.KEEPS_SHAPE,
     "Sinh": Trait.KEEPS_SHAPE,
     "Slice": Trait.MOVES,
-    "Softmax": Trait.KEEPS_SHAPE,
-    "Softplus": Trait.KEEPS_SHAPE,
+    "Softmax": Trait.KEEPS_SHAPE | Trait.NEVER_NEGATIVE,
+    "Softplus": Trait.KEEPS_SHAPE | Trait.NEVER_NEGATIVE,
     "Softsign": Trait.KEEPS_SHAPE,
     "Sqrt": Trait.KEEPS_SHAPE,
     "Squeeze": _RESHAPES,
