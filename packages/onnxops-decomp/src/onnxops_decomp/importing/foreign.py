@@ -47,10 +47,9 @@ def _of_native(native: NativeOp) -> OpSpec:
 
 
 def _of_function(domain: str, op_type: str, entry: Implementation) -> OpSpec:
-    hints = typing.get_type_hints(entry.function)
-    returned = hints.pop("return")
+    returned = typing.get_type_hints(entry.function)["return"]
     outputs = len(typing.get_args(returned)) if entry.several else 1
-    hints = {name: hint for name, hint in hints.items() if name not in FROM_THE_GRAPH}
+    hints = {name: hint for name, hint in entry.annotations.items() if name not in FROM_THE_GRAPH}
     optional = entry.defaults.keys() | entry.nullable
     fed = {name: name in optional for name, hint in hints.items() if _plain(hint) is torch.Tensor}
     attributes = {name: _typed(_plain(hint)) for name, hint in hints.items() if name not in fed}

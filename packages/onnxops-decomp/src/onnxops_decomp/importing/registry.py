@@ -51,6 +51,7 @@ class Implementation:
         function: What the graph calls.
         since: Lowest version of the operator that it computes.
         parameters: For each parameter its kind; None for a function of tensors alone, given by position.
+        annotations: For each parameter its annotation.
         variadic: Name of the parameter that takes any number of values, or None.
         several: Whether the function returns a tuple with one item per output.
         rank_of_numbers: Rank of the Python numbers that the function returns, None if it returns no such.
@@ -65,6 +66,7 @@ class Implementation:
     function: Callable[..., Any]
     since: int
     parameters: Mapping[str, str] | None
+    annotations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     variadic: str | None = None
     several: bool = False
     rank_of_numbers: int | None = None
@@ -103,16 +105,21 @@ def _kind(annotation: Any) -> str:
     return Kind.NUMBERS if annotation in _NUMBER_TYPES else Kind.ANY
 
 
-def _described(function: Callable[..., Any], since: int, renamed: Mapping[str, str], like: str) -> Implementation:
+def _described(
+    function: Callable[..., Any], since: int, renamed: Mapping[str, str], like: str, rest: Callable[..., Any] | None
+) -> Implementation:
     if inspect.isbuiltin(function) or isinstance(function, type(torch.abs)):
         return Implementation(function, since, None)
-    hints = typing.get_type_hints(function)
-    parameters = inspect.signature(function).parameters
-    returned = hints.get("return")
+    parameters = _annotated(function)
+    for name, each in _annotated(rest).items() if rest is not None else ():
+        if each.default is not each.empty and _kind(each.annotation) != Kind.TENSOR:
+            parameters.setdefault(name, each)
+    returned = typing.get_type_hints(function).get("return")
     return Implementation(
         function,
         since,
-        {name: _kind(hints[name]) for name in parameters},
+        {name: _kind(each.annotation) for name, each in parameters.items()},
+        {name: each.annotation for name, each in parameters.items()},
         variadic=next((name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL), None),
         several=typing.get_origin(returned) is tuple,
         rank_of_numbers=int(returned in (list[int], list[float])) if returned in _NUMBER_TYPES else None,
@@ -120,20 +127,35 @@ def _described(function: Callable[..., Any], since: int, renamed: Mapping[str, s
         defaults={name: each.default for name, each in parameters.items() if each.default is not each.empty},
         like=like,
         nullable=frozenset(
-            name for name, each in parameters.items() if each.default is each.empty and _takes_none(hints[name])
+            name for name, each in parameters.items() if each.default is each.empty and _takes_none(each.annotation)
         ),
     )
+
+
+def _annotated(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function with their annotations as types, ``**`` left out."""
+    hints, parameters = typing.get_type_hints(function), inspect.signature(function).parameters
+    named = {name: each for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
+    return {name: each.replace(annotation=hints[name]) for name, each in named.items()}
 
 
 def _takes_none(annotation: Any) -> bool:
     return type(None) in typing.get_args(annotation)
 
 
-def onnx_op(op_type: str, *, since: int = 1, domain: str = "", like: str = "", **renamed: str) -> Callable[[F], F]:
+def onnx_op(
+    op_type: str,
+    *,
+    since: int = 1,
+    domain: str = "",
+    like: str = "",
+    rest: Callable[..., Any] | None = None,
+    **renamed: str,
+) -> Callable[[F], F]:
     """Return a decorator that enters a function as what computes an operator.
 
     The parameters of the function have the names of the operator's inputs and attributes; whether one is an input or
-    an attribute, which changes between opsets, is nothing to the function. Annotations say what it wants: see
+    an attribute, which changes between opsets, does not matter to the function. Annotations say what it wants: see
     :class:`Kind`. A parameter ``num_outputs`` gets the number of outputs of the node, ``input_types`` the ONNX element
     types of its inputs.
 
@@ -142,12 +164,14 @@ def onnx_op(op_type: str, *, since: int = 1, domain: str = "", like: str = "", *
         since: Lowest version of the operator that the function computes.
         domain: Domain of the operator; empty for ONNX's own.
         like: Parameter whose element type the results of an operator without a schema have; by default the first.
+        rest: A function to which the function hands on its keyword arguments: it takes all of its optional parameters
+            but tensors.
         renamed: Names of older versions, and the parameters that they stand for.
     """
 
     def enter(function: F) -> F:
         entries = _TABLE.setdefault((domain, op_type), [])
-        entries.append(_described(cast(Callable[..., Any], function), since, renamed, like))
+        entries.append(_described(cast(Callable[..., Any], function), since, renamed, like, rest))
         entries.sort(key=lambda entry: -entry.since)
         return function
 

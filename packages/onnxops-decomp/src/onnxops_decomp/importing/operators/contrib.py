@@ -119,7 +119,7 @@ def _activated(value: Tensor, activation: str, parameters: list[float]) -> Tenso
     return _ACTIVATIONS[activation](value, *parameters)
 
 
-@onnx_op("FusedGemm", domain=DOMAIN)
+@onnx_op("FusedGemm", domain=DOMAIN, rest=gemm)
 def fused_gemm(
     A: Tensor,
     B: Tensor,
@@ -128,16 +128,13 @@ def fused_gemm(
     activation_alpha: float | None = None,
     activation_beta: float | None = None,
     activation_gamma: float | None = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    **product: Any,
 ) -> Tensor:
     parameters = [each for each in (activation_alpha, activation_beta, activation_gamma) if each is not None]
-    return _activated(gemm(A, B, C, alpha, beta, transA, transB), activation, parameters)
+    return _activated(gemm(A, B, C, **product), activation, parameters)
 
 
-@onnx_op("FusedConv", domain=DOMAIN)
+@onnx_op("FusedConv", domain=DOMAIN, rest=conv)
 def fused_conv(
     X: Tensor,
     W: Tensor,
@@ -145,14 +142,9 @@ def fused_conv(
     Z: Tensor | None = None,
     activation: str = "",
     activation_params: list[float] | None = None,
-    auto_pad: str = "NOTSET",
-    dilations: list[int] | None = None,
-    group: int = 1,
-    kernel_shape: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
+    **window: Any,
 ) -> Tensor:
-    made = conv(X, W, B, auto_pad, dilations, group, kernel_shape, pads, strides)
+    made = conv(X, W, B, **window)
     return _activated(made if Z is None else made + Z, activation, activation_params or [])
 
 
@@ -210,15 +202,12 @@ def embed_layer_normalization(
     return functional.layer_norm(total, total.shape[-1:], gamma, beta, epsilon), counts.to(torch.int32), total
 
 
-@onnx_op("Attention", domain=DOMAIN)
-def attention(
-    input: Tensor,
-    weights: Tensor,
-    bias: Tensor | None = None,
-    mask_index: Tensor | None = None,
-    past: Tensor | None = None,
+def attended(
+    projected: Tensor,
+    mask_index: Tensor | None,
+    past: Tensor | None,
     attention_bias: Tensor | None = None,
-    past_sequence_length: Tensor | None = None,
+    *,
     do_rotary: int = 0,
     mask_filter_value: float = -10000.0,
     num_heads: int = 0,
@@ -228,38 +217,8 @@ def attention(
     scale: float = 0.0,
     unidirectional: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention whose three projections are one product, as optimized models of BERT and GPT-2 hold it."""
-    projected = torch.matmul(input, weights)
-    projected = projected if bias is None else projected + bias
-    unsupported = bool(do_rotary or past_present_share_buffer)
-    return attended(
-        projected,
-        mask_index,
-        past,
-        attention_bias,
-        mask_filter_value,
-        num_heads,
-        qkv_hidden_sizes,
-        scale,
-        unidirectional,
-        unsupported,
-    )
-
-
-def attended(
-    projected: Tensor,
-    mask_index: Tensor | None,
-    past: Tensor | None,
-    attention_bias: Tensor | None,
-    mask_filter_value: float,
-    num_heads: int,
-    qkv_hidden_sizes: list[int] | None,
-    scale: float,
-    unidirectional: int,
-    unsupported: bool,
-) -> tuple[Tensor, Tensor | None]:
     """Return what Attention makes of its three projections, which are one tensor, and the keys and values it saw."""
-    if unsupported:
+    if do_rotary or past_present_share_buffer:
         raise NotImplementedError("rotation and shared buffers in Attention need kernels for GPUs")
     third = projected.shape[2] // 3
     parts = projected.split(qkv_hidden_sizes or [third, third, third], 2)
@@ -273,6 +232,23 @@ def attended(
     # Keys and values of different sizes have no common tensor.
     present = torch.stack([key, value]) if key.shape == value.shape else None
     return made.transpose(1, 2).flatten(2), present
+
+
+@onnx_op("Attention", domain=DOMAIN, rest=attended)
+def attention(
+    input: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    mask_index: Tensor | None = None,
+    past: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    past_sequence_length: Tensor | None = None,
+    **heads: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute attention whose three projections are one product, as optimized models of BERT and GPT-2 hold it."""
+    projected = torch.matmul(input, weights)
+    projected = projected if bias is None else projected + bias
+    return attended(projected, mask_index, past, attention_bias, **heads)
 
 
 def _added(scores: Tensor, mask_index: Tensor | None, filled: float, causal: bool) -> Tensor:

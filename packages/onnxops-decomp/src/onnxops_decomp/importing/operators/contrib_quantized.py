@@ -160,23 +160,19 @@ def q_linear_global_average_pool(
     return _steps(made, y_scale, y_zero_point, X.dtype)
 
 
-@onnx_op("QLinearAveragePool", domain=DOMAIN)
+@onnx_op("QLinearAveragePool", domain=DOMAIN, rest=average_pool)
 def q_linear_average_pool(
     X: Tensor,
     x_scale: Tensor,
     x_zero_point: Tensor | None,
     y_scale: Tensor,
     y_zero_point: Tensor | None = None,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
     channels_last: int = 0,
-    count_include_pad: int = 0,
     kernel_shape: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
+    **window: Any,
 ) -> Tensor:
     real = _channels_first(_real(X, x_scale, x_zero_point), channels_last)
-    made = average_pool(real, kernel_shape or [], auto_pad, ceil_mode, count_include_pad, None, pads, strides)
+    made = average_pool(real, kernel_shape or [], **window)
     return _steps(made.movedim(1, -1) if channels_last else made, y_scale, y_zero_point, X.dtype)
 
 
@@ -215,7 +211,7 @@ def _weights(steps: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
     return ((steps.to(torch.int32) - offset) * columns).transpose(1, 2)
 
 
-@onnx_op("DynamicQuantizeLSTM", domain=DOMAIN)
+@onnx_op("DynamicQuantizeLSTM", domain=DOMAIN, rest=lstm_that_sees)
 def dynamic_quantize_lstm(
     X: Tensor,
     W: Tensor,
@@ -229,32 +225,10 @@ def dynamic_quantize_lstm(
     W_zero_point: Tensor | None,
     R_scale: Tensor,
     R_zero_point: Tensor | None = None,
-    activation_alpha: list[float] | None = None,
-    activation_beta: list[float] | None = None,
-    activations: list[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    input_forget: int = 0,
+    **layer: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return lstm_that_sees(
-        _stepped,
-        _stepped(X),
-        _weights(W, W_scale, W_zero_point),
-        _weights(R, R_scale, R_zero_point),
-        B,
-        sequence_lens,
-        initial_h,
-        initial_c,
-        P,
-        activation_alpha,
-        activation_beta,
-        activations,
-        clip,
-        direction,
-        input_forget,
-        layout=0,
-    )
+    weights = _weights(W, W_scale, W_zero_point), _weights(R, R_scale, R_zero_point)
+    return lstm_that_sees(_stepped, _stepped(X), *weights, B, sequence_lens, initial_h, initial_c, P, **layer)
 
 
 @onnx_op("QLinearWhere", domain=DOMAIN, like="X")
@@ -306,7 +280,7 @@ def q_embed_layer_normalization(
     return made, counts
 
 
-@onnx_op("QAttention", domain=DOMAIN, like="bias")
+@onnx_op("QAttention", domain=DOMAIN, like="bias", rest=attended)
 def q_attention(
     input: Tensor,
     weight: Tensor,
@@ -317,20 +291,12 @@ def q_attention(
     input_zero_point: Tensor | None = None,
     weight_zero_point: Tensor | None = None,
     past: Tensor | None = None,
-    do_rotary: int = 0,
-    mask_filter_value: float = -10000.0,
-    num_heads: int = 0,
-    past_present_share_buffer: int = 0,
-    scale: float = 0.0,
-    unidirectional: int = 0,
+    **heads: Any,
 ) -> tuple[Tensor, Tensor | None]:
     projected = matmul_integer_to_float(
         input, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias
     )
-    unsupported = bool(do_rotary or past_present_share_buffer)
-    return attended(
-        projected, mask_index, past, None, mask_filter_value, num_heads, None, scale, unidirectional, unsupported
-    )
+    return attended(projected, mask_index, past, **heads)
 
 
 @onnx_op("GatherBlockQuantized", domain=DOMAIN, like="scales")

@@ -127,18 +127,9 @@ def q_linear_matmul(
     return steps_of(total.float() * scale / y_scale.float(), y_zero_point, y_zero_point.dtype)
 
 
-@onnx_op("ConvInteger")
+@onnx_op("ConvInteger", rest=conv)
 def conv_integer(
-    x: Tensor,
-    w: Tensor,
-    x_zero_point: Tensor | None = None,
-    w_zero_point: Tensor | None = None,
-    auto_pad: str = "NOTSET",
-    dilations: list[int] | None = None,
-    group: int = 1,
-    kernel_shape: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
+    x: Tensor, w: Tensor, x_zero_point: Tensor | None = None, w_zero_point: Tensor | None = None, **window: Any
 ) -> Tensor:
     # Exact: products of 16 bits sum up in the 53 bits of float64.
     left, right = x.double(), w.double()
@@ -146,10 +137,10 @@ def conv_integer(
         left = left - x_zero_point.double()
     if w_zero_point is not None:
         right = right - _for_dim(w_zero_point, w.dim(), 0).double()
-    return conv(left, right, None, auto_pad, dilations, group, kernel_shape, pads, strides).to(torch.int32)
+    return conv(left, right, **window).to(torch.int32)
 
 
-@onnx_op("QLinearConv")
+@onnx_op("QLinearConv", rest=conv)
 def q_linear_conv(
     x: Tensor,
     x_scale: Tensor,
@@ -160,14 +151,9 @@ def q_linear_conv(
     y_scale: Tensor,
     y_zero_point: Tensor,
     B: Tensor | None = None,
-    auto_pad: str = "NOTSET",
-    dilations: list[int] | None = None,
-    group: int = 1,
-    kernel_shape: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
+    **window: Any,
 ) -> Tensor:
-    total = conv_integer(x, w, x_zero_point, w_zero_point, auto_pad, dilations, group, kernel_shape, pads, strides)
+    total = conv_integer(x, w, x_zero_point, w_zero_point, **window)
     if B is not None:
         total = total + B.reshape(-1, *[1] * (x.dim() - 2))
     scale = x_scale * _for_dim(w_scale, x.dim(), 1)

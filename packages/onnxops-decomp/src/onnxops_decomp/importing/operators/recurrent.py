@@ -275,29 +275,6 @@ def gru(
     return everything, last
 
 
-@onnx_op("LSTM", since=7)
-def lstm(
-    X: Tensor,
-    W: Tensor,
-    R: Tensor,
-    B: Tensor | None = None,
-    sequence_lens: Tensor | None = None,
-    initial_h: Tensor | None = None,
-    initial_c: Tensor | None = None,
-    P: Tensor | None = None,
-    activation_alpha: list[float] | None = None,
-    activation_beta: list[float] | None = None,
-    activations: Any = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    input_forget: int = 0,
-    layout: int = 0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    taken = (activation_alpha, activation_beta, activations, clip, direction, input_forget, layout)
-    return lstm_that_sees(None, X, W, R, B, sequence_lens, initial_h, initial_c, P, *taken)
-
-
 def lstm_that_sees(
     seen: Callable[[Tensor], Tensor] | None,
     X: Tensor,
@@ -308,13 +285,15 @@ def lstm_that_sees(
     initial_h: Tensor | None,
     initial_c: Tensor | None,
     P: Tensor | None,
-    activation_alpha: list[float] | None,
-    activation_beta: list[float] | None,
-    activations: Any,
-    clip: float | None,
-    direction: str,
-    input_forget: int,
-    layout: int,
+    *,
+    activation_alpha: list[float] | None = None,
+    activation_beta: list[float] | None = None,
+    activations: list[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return what an LSTM gives whose gates read of the hidden state what ``seen`` makes of it, or the state itself."""
     hidden = R.shape[2]
@@ -349,3 +328,18 @@ def lstm_that_sees(
 
     everything, last_h, last_c = _directions(X, (initial_h, initial_c), hidden, direction, sequence_lens, layout, steps)
     return everything, last_h, last_c
+
+
+@onnx_op("LSTM", since=7, rest=lstm_that_sees)
+def lstm(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    P: Tensor | None = None,
+    **layer: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return lstm_that_sees(None, X, W, R, B, sequence_lens, initial_h, initial_c, P, **layer)
