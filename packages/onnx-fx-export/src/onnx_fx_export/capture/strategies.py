@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
-from onnx_fx_export.capture.both_ways import record_both_ways
 from onnx_fx_export.capture.comparison import agree_at_other_sizes, compare_at_other_sizes
 from onnx_fx_export.capture.errors import capture_error, scripted_part_error
 from onnx_fx_export.capture.loops.strategy import record_loops
@@ -21,6 +20,7 @@ from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.capture.transforms import has_transforms
+from onnx_fx_export.capture.ways.both_ways import record_both_ways
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
 from onnx_fx_export.repeats.blocks import has_stacks

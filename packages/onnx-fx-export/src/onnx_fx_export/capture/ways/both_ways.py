@@ -20,11 +20,11 @@ from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
-from onnx_fx_export.capture.each_way import compare_each_way
 from onnx_fx_export.capture.functionalization import functionalized
-from onnx_fx_export.capture.merging import merge_ways
 from onnx_fx_export.capture.state import StateNotes
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.capture.ways.each_way import compare_each_way
+from onnx_fx_export.capture.ways.merging import merge_ways
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.texts import asking_frame
 from onnx_fx_export.sizes.trial_runs import TrialRuns
