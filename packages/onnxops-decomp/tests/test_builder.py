@@ -188,3 +188,15 @@ def test_older_view_takes_older_forms_of_the_same_graph() -> None:
     older = OpBuilder(9)
     y = older.input("y", T.FLOAT, (2, 1))
     assert older.at(9).Squeeze(y, axes=[1]) is older.newest.Squeeze(y, [1])
+
+
+def test_values_that_were_made_before_become_the_outputs_of_a_node() -> None:
+    op = OpBuilder(20)
+    x = op.input("x", T.FLOAT, (2,))
+    ahead = ir.Value()
+
+    (given,) = op.emit_custom("my.domain", "Double", [x], {}, [T.FLOAT], shapes=[(2,)], outputs=[ahead])
+
+    assert given is ahead
+    assert ahead.producer().op_type == "Double"
+    assert (ahead.dtype, ahead.shape) == (T.FLOAT, ir.Shape((2,)))

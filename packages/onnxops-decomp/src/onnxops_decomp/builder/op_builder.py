@@ -252,6 +252,7 @@ class OpBuilder(SizeOperations):
         *,
         version: int = 1,
         shapes: Sequence[inference.Dims | None] = (),
+        outputs: Sequence[ir.Value] | None = None,
     ) -> tuple[ir.Value, ...]:
         """Emit a node of another domain, whose result types the caller knows.
 
@@ -263,6 +264,7 @@ class OpBuilder(SizeOperations):
             dtypes: Element type of each output; None where only the caller's check will tell.
             version: Opset version of the domain.
             shapes: Dimensions of each output where known.
+            outputs: Values that become the outputs, where the caller has made them before the node.
 
         Raises:
             LoweringError: If the model already uses another version of the domain, or the runtime that it is made for
@@ -279,7 +281,7 @@ class OpBuilder(SizeOperations):
             )
         attrs = [binding.free_attribute(name, value) for name, value in attributes.items() if value is not None]
         values = binding.without_absent_end(inputs)
-        results = self._node(domain, op_type, values, attrs, len(dtypes), list(dtypes))
+        results = self._node(domain, op_type, values, attrs, len(dtypes), list(dtypes), outputs)
         for result, dims in zip(results, shapes, strict=False):
             result.shape = None if dims is None else ir.Shape(dims)
         return results
@@ -350,6 +352,7 @@ class OpBuilder(SizeOperations):
         attributes: Sequence[ir.Attr],
         count: int,
         dtypes: Sequence[ir.DataType | None],
+        outputs: Sequence[ir.Value] | None = None,
     ) -> tuple[ir.Value, ...]:
         names = self.context.names
         node = ir.Node(
@@ -358,6 +361,7 @@ class OpBuilder(SizeOperations):
             values,
             attributes,
             num_outputs=count,
+            outputs=outputs,
             name=names.new(op_type),
             metadata_props=dict(self.context.origin),
         )
