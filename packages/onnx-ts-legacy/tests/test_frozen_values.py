@@ -237,11 +237,17 @@ def moved(x: Tensor) -> Tensor:
     return y
 
 
+def resized(x: Tensor) -> Tensor:
+    y = x.clone()
+    y.resize_(2, 3).add_(x)
+    return y
+
+
 def imported(x: Tensor) -> Tensor:
     return torch.from_dlpack(x.detach()) * 2
 
 
-@pytest.mark.parametrize("function", [assigned_data, moved, imported], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", [assigned_data, moved, resized, imported], ids=lambda function: function.__name__)
 def test_what_a_trace_cannot_hold_is_refused_with_its_line(function: Callable[[Tensor], Tensor]) -> None:
     first = function.__code__.co_firstlineno
 

@@ -341,7 +341,7 @@ def _described(inputs: Any, op_type: str, given: dict[str, Any]) -> tuple[str, A
 def _replacements(refused: Callable[[str], Exception]) -> list[tuple[Any, str, Any]]:
     found: list[tuple[Any, str, Any]] = [
         (torch.Tensor, "data", _traced_data(refused)),
-        (torch.Tensor, "set_", _traced_set(refused, original(torch.Tensor, "set_"))),
+        *((torch.Tensor, name, _left_out(refused, name, original(torch.Tensor, name))) for name in _LEFT_OUT),
         (torch.Tensor, "__deepcopy__", _traced_copy(original(torch.Tensor, "__deepcopy__"))),
     ]
     found.extend((torch._VF, f"atleast_{rank}d", functools.partial(_at_least, rank)) for rank in _AT_LEAST)
@@ -377,10 +377,14 @@ def _traced_data(refused: Callable[[str], Exception]) -> property:
     return property(read, write)
 
 
-def _traced_set(refused: Callable[[str], Exception], usual: Callable[..., torch.Tensor]) -> Function:
+# What gives a tensor other memory, whose writes no trace would show.
+_LEFT_OUT = ("set_", "resize_", "resize_as_")
+
+
+def _left_out(refused: Callable[[str], Exception], name: str, usual: Callable[..., torch.Tensor]) -> Function:
     def moved(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if traces():
-            raise refused("Tensor.set_")
+            raise refused(f"Tensor.{name}")
         return usual(self, *args, **kwargs)
 
     return moved
