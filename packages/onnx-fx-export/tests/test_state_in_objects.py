@@ -311,6 +311,102 @@ def test_caches_of_methods_hold_no_tensors_of_an_export_afterwards(export: Any) 
 
 
 @pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+def test_a_model_whose_weights_have_no_shape_yet_is_refused(export: Any) -> None:
+    model = nn.Sequential(nn.LazyLinear(3))
+    with pytest.raises(OnnxExporterError, match=r"0\.weight has no shape yet: call the model once"):
+        export(model, (X,))
+    assert isinstance(model[0], nn.LazyLinear)
+
+
+class Counted(nn.Module):
+    """Has state in Python, and is called in a way for which the exporter lends a module hooks and a forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, **others: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(x + others["y"]) * self.calls
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+def test_a_model_with_state_in_python_has_its_own_hooks_and_forward_afterwards(export: Any) -> None:
+    model = Counted()
+    options = {"kwargs": {"y": X}}
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(OnnxExporterError, match="changes calls"):
+            export(model, (X,), **options)
+        with pytest.warns(UserWarning, match="changes calls"):
+            export(model, (X,), state="ignore", **options)
+
+    assert vars(model).keys() == vars(Counted()).keys()
+    assert not any(value for name, value in vars(model).items() if "hooks" in name)
+
+
+def sums_of_ones() -> Iterator[Tensor]:
+    total = torch.zeros(3)
+    while True:
+        total = total + 1
+        yield total
+
+
+class Adding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = sums_of_ones()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * next(self.sums)
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+def test_a_generator_of_tensors_is_refused_and_goes_on_as_before(export: Any) -> None:
+    model = Adding()
+    with pytest.raises(OnnxExporterError, match="changes sums"):
+        export(model, (X,))
+
+    results = [model(X), model(X)]
+    assert [type(result) for result in results] == [Tensor, Tensor]
+    torch.testing.assert_close(results, [X, X * 2])
+
+
+class Shown(nn.Module):
+    """Fills the memory that a tensor shows, and the same in each call."""
+
+    def __init__(self, memory: Any, tensor: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.memory, self.tensor = memory, tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.memory[1] = 2
+        return x * self.tensor(self.memory).sum()
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+@pytest.mark.parametrize(
+    ("memory", "tensor"),
+    [
+        (np.zeros(3), torch.from_numpy),
+        (np.zeros(6)[::2], lambda array: torch.from_numpy(array[1:])),
+        (array.array("i", [0, 0]), lambda items: torch.frombuffer(items, dtype=torch.int32)),
+        (bytearray(2), lambda items: torch.frombuffer(items, dtype=torch.uint8)),
+    ],
+    ids=["array", "strided array", "array.array", "bytearray"],
+)
+def test_a_tensor_in_memory_that_the_model_fills_is_refused(memory: Any, tensor: Any, export: Any) -> None:
+    for state in ("error", "ignore"):
+        with pytest.raises(OnnxExporterError, match=rf"changes memory \(at {re.escape(__file__)}:\d+\).* copy"):
+            export(Shown(memory, tensor), (X,), state=state)
+    assert memory[1] == 0
+
+    program = export(Shown(memory, lambda items: torch.from_numpy(np.array(items))), (X,))
+    (output,) = program.run({"x": X}).values()
+    torch.testing.assert_close(output, X * 2, check_dtype=False)
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
 @pytest.mark.parametrize("case", CASES)
 def test_state_in_an_object_is_refused_and_the_object_goes_on_as_before(case: str, export: Any) -> None:
     make, step = CASES[case]

@@ -13,7 +13,12 @@ from torch.utils._traceback import CapturedTraceback
 from torch_names import found, private_names
 
 import onnx_fx_export
-from onnx_fx_export.capture.torch_private import replaced_kernels, shared_stack_frames, without_cache_of_calls
+from onnx_fx_export.capture.torch_private import (
+    replaced_kernels,
+    shared_stack_frames,
+    unassigned_buffers,
+    without_cache_of_calls,
+)
 from onnx_fx_export.inputs.arguments import FunctionModule
 from onnx_fx_export.torch_private import (
     Writes,
@@ -99,6 +104,26 @@ def test_calls_without_data_are_run_anew_where_that_is_asked_for() -> None:
     assert cached()
     with without_cache_of_calls():
         assert not cached()
+
+
+def test_torch_writes_nothing_to_buffers_that_are_bound_anew_where_that_is_asked_for() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("last", torch.zeros(3))
+
+        def forward(self, x):
+            self.last = self.last + x
+            return x + 1
+
+    def written() -> list[str]:
+        return list(torch.export.export(Model(), (torch.ones(3),)).graph_signature.buffers_to_mutate.values())
+
+    with unassigned_buffers():
+        assert written() == []
+    assert "last" in {
+        *map(str, torch.export.export(Model(), (torch.ones(3),)).graph_signature.inputs_to_buffers.values())
+    }
 
 
 def test_guards_are_texts_over_input_sizes() -> None:

@@ -127,6 +127,14 @@ def test_computations_are_numbered_without_a_look_at_data() -> None:
     assert not other.any()
 
 
+def test_tensors_have_data_inside_a_mode_that_makes_tensors_without() -> None:
+    with torch._subclasses.FakeTensorMode():
+        with private.real_tensors():
+            inside = torch.ones(2) + 1
+        assert private.is_without_data(torch.ones(2))
+    torch.testing.assert_close(inside, torch.full((2,), 2.0))
+
+
 def test_a_registration_of_a_class_makes_way_for_another() -> None:
     class Box:
         def __init__(self, content) -> None:

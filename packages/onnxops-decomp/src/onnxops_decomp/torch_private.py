@@ -16,7 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_symbols, has_free_unbacked_symbols
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
 
 from onnxops_core.exporting import without_collection
 
@@ -34,6 +38,7 @@ __all__ = [
     "is_unbacked",
     "is_without_data",
     "overload_of_custom_op",
+    "real_tensors",
     "recorded_guards",
     "scan",
     "table_decomposition",
@@ -313,3 +318,18 @@ def flattened_subclass(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
         return {}
     names, _ = tensor.__tensor_flatten__()
     return {name: getattr(tensor, name) for name in names}
+
+
+@contextmanager
+def real_tensors() -> Iterator[None]:
+    """Let operators compute in the body, also inside a kernel that is called for tensors without data.
+
+    Relies on ``_disable_current_modes``, and on ``_meta_in_tls_dispatch_include`` for what ``FakeTensorMode`` sets.
+    """
+    inside = torch._C._meta_in_tls_dispatch_include()
+    torch._C._set_meta_in_tls_dispatch_include(False)
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        torch._C._set_meta_in_tls_dispatch_include(inside)

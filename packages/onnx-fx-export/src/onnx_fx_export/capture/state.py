@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.capture.torch_private import unassigned_buffers
 from onnx_fx_export.errors import MutationError
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.sizes.number_classes import kind_of_number
@@ -18,11 +19,12 @@ from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_decomp.exporting import (
     Inventory,
     KeptContents,
+    Rebound,
+    Registries,
     StateWatch,
     identities_of_numbers,
     is_without_data,
     kept_inventory,
-    shown_inputs,
     state_refusal,
     type_tests,
     written_inputs,
@@ -64,6 +66,7 @@ class CapturedState:
     def __init__(self, model: torch.nn.Module, inventory: Inventory) -> None:
         self._model, self._inventory = model, inventory
         self._watch = StateWatch(inventory)
+        self._others: list[Rebound] = []
 
     def capture(
         self,
@@ -95,11 +98,13 @@ class CapturedState:
             if strict:
                 with beside:
                     self._call(example)
-            self.remembered = {change.path: _comparable(change.after) for change in self._watch.changes}
+            others = {each.target: _comparable(each.after) for each in self._others}
+            self.remembered = others | {change.path: _comparable(change.after) for change in self._watch.changes}
             written = self._written(program)
+            constants = {_place(x) for x in program.constants.values() if isinstance(x, torch.Tensor)}
             self._watch.check_memory(written, MutationError)
-            if not self._watch.find_places(_reader(program), written):
-                _keep_returned_buffers(program)
+            self._watch.check_arrays(constants, MutationError)
+            if not self._watch.find_places(_reader(constants), written):
                 return program
             if strict:
                 break
@@ -114,11 +119,12 @@ class CapturedState:
         return type_tests(self._inventory.functions)
 
     def notes(self, program: torch.export.ExportedProgram, example: Any, state: str) -> StateNotes:
-        """Return what is known of the state of a captured program.
+        """Return what is known of the state of a captured program, when the model is again as the user gave it.
 
         Raises:
             MutationError: If a later call depends on what is not a tensor, and ``state`` is not ``"ignore"``.
         """
+        self._watch.changes.extend(each.change() for each in self._others)
         leaves, structure = pytree.tree_flatten(example)
 
         def call(given: Sequence[Any]) -> Any:
@@ -126,6 +132,7 @@ class CapturedState:
             return self._model(*args, **kwargs)
 
         with self._inventory.replayed(), allocated_on_paper(self._model):
+            self._inventory.accept()
             found = self._watch.lasting(call, leaves)
         if found and state != "ignore":
             raise MutationError(state_refusal(found))
@@ -135,7 +142,7 @@ class CapturedState:
         for node, write in written_inputs(program.graph).items():
             target = specs[node.name].target
             if target is not None and target not in lines:
-                lines[target] = source_line(write) or self._inventory.line(target, self._owner(target))
+                lines[target] = source_line(write) or self._line(target)
         return StateNotes({n: place.path for n, place in names.items()}, lines, found)
 
     def _call(self, example: Any) -> None:
@@ -145,16 +152,21 @@ class CapturedState:
         if any(isinstance(tensor, torch.Tensor) and is_without_data(tensor) for tensor in tensors):
             return
         contents = KeptContents(tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
+        registries = Registries(self._model)
         args, kwargs = example
         try:
             with contents, torch.random.fork_rng(devices=[]):
                 self._model(*args, **kwargs)
+            # Dynamo loses what is bound anew.
+            self._others = registries.rebound()
             self._watch.leave()
         finally:
+            registries.restore()
             contents.restore()
 
-    def _owner(self, target: str) -> torch.nn.Module | None:
-        return dict(self._model.named_modules()).get(target.rpartition(".")[0])
+    def _line(self, target: str) -> str:
+        owner = dict(self._model.named_modules()).get(target.rpartition(".")[0])
+        return self._inventory.line(target, owner)
 
     def _written(self, program: torch.export.ExportedProgram) -> dict[str, str]:
         """Return the paths of the tensors that a program holds as constants and writes to, with the lines."""
@@ -179,19 +191,31 @@ class CapturedState:
             return
         model, names = self._model, [_name(index) for index, _ in enumerate(self._watch.places)]
 
+        registries = Registries(model)
+
         def enter(*_: Any) -> None:
+            nonlocal registries
+            registries = Registries(model)
             # Results of the call may be what a place held before it.
             self._watch.enter([model._buffers[name].clone() for name in names])  # type: ignore[union-attr]
 
-        def leave(*_: Any) -> None:
-            for name, value in zip(names, self._watch.leave(), strict=True):
-                model._buffers[name].copy_(value)  # type: ignore[union-attr]
+        def leave(_module: Any, _args: Any, result: Any) -> Any:
+            rebound, values = registries.rebound(), self._watch.leave()
+            self._others = [each for each in rebound if not each.fits]
+            registries.check_shared(rebound, self._line, MutationError)
+            registries.check_tied(rebound, self._line, MutationError)
+            written = [(each.before, each.after) for each in rebound if each.fits]
+            places = [model._buffers[name] for name in names]
+            result = _write_at_the_end([*written, *zip(places, values, strict=True)], result)  # type: ignore[list-item]
+            registries.restore()
+            return result
 
         for name, place in zip(names, self._watch.places, strict=True):
             model.register_buffer(name, place.tensor.detach(), persistent=False)
         hooks = [model.register_forward_pre_hook(enter, prepend=True), model.register_forward_hook(leave)]
         try:
-            yield
+            with unassigned_buffers():
+                yield
         finally:
             for hook in hooks:
                 hook.remove()
@@ -205,6 +229,31 @@ def watched_state(model: torch.nn.Module) -> Iterator[CapturedState]:
     """Watch what captures of a model change, and give it back what it had in the end, whatever happens."""
     with kept_inventory(model) as inventory:
         yield CapturedState(model, inventory)
+
+
+def _write_at_the_end(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], result: Any) -> Any:
+    """Write values to tensors, all of which are read before.
+
+    Args:
+        pairs: The tensors and the values.
+        result: What the model returns.
+
+    Returns:
+        The same, with copies of what shows the memory of the tensors.
+    """
+    if not pairs:
+        return result
+    memory = {id(tensor.untyped_storage()) for tensor, _ in pairs}
+
+    def kept(value: torch.Tensor) -> torch.Tensor:
+        shows = value.layout is torch.strided and id(value.untyped_storage()) in memory
+        return value.clone() if shows else value
+
+    values = [kept(value) for _, value in pairs]
+    result = pytree.tree_map_only(torch.Tensor, kept, result)
+    for (tensor, _), value in zip(pairs, values, strict=True):
+        tensor.copy_(value)
+    return result
 
 
 def _name(index: int) -> str:
@@ -226,36 +275,11 @@ def _comparable(value: Any) -> Any:
     return object()
 
 
-def _place(tensor: torch.Tensor) -> Any:
-    has_memory = tensor.layout is torch.strided and not is_without_data(tensor) and tensor.numel() > 0
-    return tensor.untyped_storage().data_ptr() if has_memory else id(tensor)
-
-
-def _reader(program: torch.export.ExportedProgram) -> Callable[[torch.Tensor], bool]:
-    """Return a function that tells whether a program holds a tensor as a constant."""
-    constants = {_place(x) for x in program.constants.values() if isinstance(x, torch.Tensor)}
+def _reader(constants: Collection[Any]) -> Callable[[torch.Tensor], bool]:
+    """Return a function that tells whether a tensor is one of the constants."""
     return lambda tensor: _place(tensor) in constants
 
 
-def _keep_returned_buffers(program: torch.export.ExportedProgram) -> None:
-    """Let results that show what a buffer held before it was bound anew stay what they are.
-
-    torch.export writes the new value to the buffer in the end, before it returns.
-    """
-    graph, aten = program.graph, torch.ops.aten
-    copies = graph.find_nodes(op="call_function", target=aten.copy_.default)
-    # The tracer calls what the model itself copies copy_, copy__1 and so on.
-    late = [node for node in copies if node.name.startswith("copy__default")]
-    if not late:
-        return
-    (output,) = graph.find_nodes(op="output")
-    shown, buffers = shown_inputs(graph), {node.args[0] for node in late}
-    for old in [node for node in output.all_input_nodes if shown[node] & buffers]:
-        with graph.inserting_before(late[0]):
-            new = graph.call_function(aten.clone.default, (old,))
-        new.meta.update(val=old.meta["val"])
-        output.replace_input_with(old, new)
-        for spec in program.graph_signature.output_specs:
-            if spec.kind is OutputKind.USER_OUTPUT and getattr(spec.arg, "name", "") == old.name:
-                spec.arg = TensorArgument(name=new.name)
-    program.graph_module.recompile()
+def _place(tensor: torch.Tensor) -> Any:
+    has_memory = tensor.layout is torch.strided and not is_without_data(tensor) and tensor.numel() > 0
+    return tensor.untyped_storage().data_ptr() if has_memory else id(tensor)

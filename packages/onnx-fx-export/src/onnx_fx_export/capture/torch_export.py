@@ -141,11 +141,7 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
     if repeated is not None:
         with request.stage(BLOCK_COPIES) if repeated.repetitions else contextlib.nullcontext():
             repeated.complete(program)
-    try:
-        notes = state.notes(program, run.example, request.state)
-    finally:
-        if repeated is not None:
-            repeated.remove()
+    notes = state.notes(program, run.example, request.state)
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = run.calls
     warn_of_squeezed_data(program)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import logging
@@ -14,21 +15,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.export._trace as export_trace
 from torch._dynamo import config as dynamo_config
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_impls import get_fast_op_impls
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.utils import _pytree as pytree
 from torch.utils import _traceback
-from torch.utils._python_dispatch import _disable_current_modes
 
 from onnxops_core.exporting import replaced
+from onnxops_decomp.exporting import real_tensors
 
 __all__ = [
     "operator_without_kernel",
-    "real_tensors",
     "replaced_kernels",
     "shared_stack_frames",
+    "unassigned_buffers",
     "without_cache_of_calls",
 ]
 
@@ -52,6 +54,18 @@ def shared_stack_frames() -> contextlib.AbstractContextManager[None]:
         return traceback.StackSummary(frame(f["filename"], f["line"], f["name"]) for f in reversed(tb[skip:]))
 
     return replaced([(_traceback, "_extract_symbolized_tb", extract)])
+
+
+def unassigned_buffers() -> contextlib.AbstractContextManager[None]:
+    """Let torch write nothing to the buffers of a model that are bound anew (``register_buffer_assignment_hook``).
+
+    It would write to those of the outermost module alone, one after the other, also where one has the value of another.
+    """
+
+    def register(model: torch.nn.Module, assigned: dict[str, str]) -> Any:
+        return torch.utils.hooks.RemovableHandle(collections.OrderedDict())
+
+    return replaced([(export_trace, "register_buffer_assignment_hook", register)])
 
 
 def operator_without_kernel(error: BaseException | None) -> torch._ops.OpOverload | None:
@@ -132,18 +146,3 @@ def _kernel_of(operator: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
             return operator(*args, **kwargs)
 
     return run
-
-
-@contextlib.contextmanager
-def real_tensors() -> Iterator[None]:
-    """Let operators compute in the body, also inside a kernel that is called for tensors without data.
-
-    Relies on ``_disable_current_modes``, and on ``_meta_in_tls_dispatch_include`` for what ``FakeTensorMode`` sets.
-    """
-    inside = torch._C._meta_in_tls_dispatch_include()
-    torch._C._set_meta_in_tls_dispatch_include(False)
-    try:
-        with _disable_current_modes():
-            yield
-    finally:
-        torch._C._set_meta_in_tls_dispatch_include(inside)

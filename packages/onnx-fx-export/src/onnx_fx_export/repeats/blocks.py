@@ -114,13 +114,9 @@ class RepeatedBlocks:
 
     def __exit__(self, *exception: object) -> None:
         self._active = False
-        self.remove()
-        RESULTS.clear()
-
-    def remove(self) -> None:
-        """Give the blocks their own forward back, also after state was restored of the time when they had another."""
         for block in self._blocks.values():
             block.__dict__.pop("forward", None)
+        RESULTS.clear()
 
     def capture(self, run: Callable[[], torch.export.ExportedProgram]) -> torch.export.ExportedProgram:
         """Run torch.export.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,8 @@ from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import (
     Inventory,
     KeptContents,
+    Rebound,
+    Registries,
     StatePlace,
     StateWatch,
     are_close,
@@ -47,14 +49,9 @@ class TracedState:
     def __init__(self, model: Any, inventory: Inventory, contents: KeptContents) -> None:
         self._watch = StateWatch(inventory, resizable=True)
         self._inventory, self._contents = inventory, contents
-        modules = list(model.named_modules()) if isinstance(model, torch.nn.Module) else []
-        # Scripted modules record what they do by themselves.
-        self._buffers = [
-            (path, module, dict(module._buffers))
-            for path, module in modules
-            if not isinstance(module, torch.jit.ScriptModule)
-        ]
+        self._registries = Registries(model)
         self._values: list[Any] = []
+        self._rebound: list[Rebound] = []
 
     @property
     def places(self) -> list[StatePlace]:
@@ -67,24 +64,19 @@ class TracedState:
 
     def leave(self) -> None:
         """Take note of what the call left behind; to be called while the trace still runs."""
+        self._rebound = self._registries.rebound()
         # Tensors that the trace does not know become constants of it.
         self._values = [value.clone() for value in self._watch.leave()]
 
     def rebound(self) -> dict[str, torch.Tensor]:
-        """Return what takes the place of buffers, and stands in :attr:`places`, by qualified name."""
-        buffers = {
-            f"{path}.{name}" if path else name: after
-            for path, module, before in self._buffers
-            for name, buffer in before.items()
-            if (after := module._buffers.get(name)) is not buffer and isinstance(after, torch.Tensor)
-        }
-        return {**buffers, **{place.path: value for place, value in zip(self.places, self._values, strict=True)}}
+        """Return what takes the place of weights, and stands in :attr:`places`, by qualified name."""
+        weights = {each.target: each.after for each in self._rebound if each.of_tensors}
+        return {**weights, **{place.path: value for place, value in zip(self.places, self._values, strict=True)}}
 
     def line(self, path: str) -> str:
         """Return ``file:line`` of what changes something."""
         known = next((place.line for place in self.places if place.path == path), "")
-        owners = (module for owner, module, _ in self._buffers if owner == path.rpartition(".")[0])
-        return known or self._inventory.line(path, next(owners, None))
+        return known or self._inventory.line(path, self._registries.owner(path))
 
     def settle(self, trace: Callable[[], Any]) -> Any:
         """Trace until all tensors that the model changes are inputs; return the graph of the last trace.
@@ -97,9 +89,13 @@ class TracedState:
             tensors = self._inventory.tensors.items()
             written = {path: "" for path, tensor in tensors if self._contents.written(tensor)}
             self._contents.restore()
-            self._restore_buffers()
+            self._registries.check_tied(self._rebound, self.line, StateError)
+            self._registries.restore()
             self._watch.check_memory(written, StateError)
-            if not self._watch.find_places(_reader(graph), written):
+            constants = _constants(graph)
+            self._watch.check_arrays(constants, StateError)
+            if not self._watch.find_places(_reader(constants), written):
+                self._watch.changes.extend(each.change() for each in self._rebound if not each.of_tensors)
                 return graph
         raise StateError("The tensors that the model changes do not settle from one trace to the next.")
 
@@ -166,10 +162,6 @@ class TracedState:
         for path, line in found.items():
             warn_user(ignored_state(path, line), OnnxExporterWarning)
 
-    def _restore_buffers(self) -> None:
-        for _, module, before in self._buffers:
-            module._buffers.update(before)
-
 
 @contextmanager
 def kept_state(model: Any) -> Iterator[TracedState]:
@@ -183,12 +175,16 @@ def kept_state(model: Any) -> Iterator[TracedState]:
             contents.restore()
 
 
+def _reader(constants: Collection[Any]) -> Callable[[torch.Tensor], bool]:
+    """Return a function that tells whether a tensor is one of the constants."""
+    return lambda tensor: _place(tensor) in constants
+
+
 def _place(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor)
 
 
-def _reader(graph: Any) -> Callable[[torch.Tensor], bool]:
-    """Return a function that tells whether a trace reads a tensor as a constant."""
+def _constants(graph: Any) -> set[Any]:
+    """Return where the memory of the tensors begins that a trace reads as constants."""
     nodes = (n for n in graph.findAllNodes("prim::Constant") if n.hasAttribute("value") and n.kindOf("value") == "t")
-    places = {_place(node.t("value")) for node in nodes}
-    return lambda tensor: _place(tensor) in places
+    return {_place(node.t("value")) for node in nodes}

@@ -112,6 +112,7 @@ from onnxops_decomp.exporting.state.identities import codes_in, identities_of_nu
 from onnxops_decomp.exporting.state.inventory import Inventory, is_library, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.state.registries import Rebound, Registries
 from onnxops_decomp.exporting.state.trial import are_close, lasting_in_copies, results_of
 from onnxops_decomp.exporting.state.type_tests import type_tests
 from onnxops_decomp.exporting.state.watch import StatePlace, StateWatch, ignored_state, state_refusal
@@ -161,6 +162,7 @@ from onnxops_decomp.torch_private import (
     has_autocast_kernel,
     is_composite,
     is_without_data,
+    real_tensors,
     trace_graph,
 )
 
@@ -202,8 +204,10 @@ __all__ = [
     "NodeHandler",
     "ONNXProgram",
     "Output",
+    "Rebound",
     "Reference",
     "RegionHandler",
+    "Registries",
     "ReportedCall",
     "RowConversion",
     "RuntimeSupportError",
@@ -306,6 +310,7 @@ __all__ = [
     "path_name",
     "plain_model",
     "positional_parameters",
+    "real_tensors",
     "recorded",
     "register_class",
     "register_containers",

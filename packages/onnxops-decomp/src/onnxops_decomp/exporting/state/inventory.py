@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from onnxops_core.exporting import without_collection
+from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.state.code import (
     FUNCTIONS,
     code_names,
@@ -185,6 +187,15 @@ class Inventory:
         if registries:
             self._restore_own()
 
+    def accept(self) -> None:
+        """Take what the containers hold now for what they held.
+
+        To be called where an exporter took the stock while it lent the model hooks or a forward, and has them back.
+        """
+        for record in (*self._records, *self._own):
+            if not record.is_unchanged():
+                record.parts = record.read()
+
     def _changed(self, *, caches: bool = True) -> list[Record]:
         for function in filter(vars, self._bare):
             record = Items(function.__name__, vars(function), self.functions[function])
@@ -200,7 +211,9 @@ class Inventory:
         for registry in self._unused if any(self._unused) else ():
             registry.clear()
         for tensor, requires_grad, grad in self._flags:
-            if tensor.requires_grad != requires_grad and tensor.is_leaf:
+            if tensor.requires_grad != requires_grad:
+                # What was computed with gradients was written to a tensor that is no leaf any more.
+                tensor.detach_()
                 tensor.requires_grad_(requires_grad)
             if tensor.grad is not grad:
                 tensor.grad = grad
@@ -243,8 +256,13 @@ class Inventory:
             self.unread.append(value)
 
     def _tensor(self, path: str, tensor: torch.Tensor, owner: Any) -> None:
+        self._flag(tensor)
         if not isinstance(tensor, torch.nn.Parameter):
             self.tensors[path] = tensor
+
+    def _flag(self, tensor: torch.Tensor) -> None:
+        if tensor.is_leaf:
+            self._flags.append((tensor, tensor.requires_grad, tensor.grad))
 
     def _tuple(self, path: str, value: Iterable[Any], owner: Any) -> None:
         self._push(path, dict(enumerate(value)), owner)
@@ -337,10 +355,15 @@ class Inventory:
                 self._own.append(Items(path, registry, module))
             elif registry is not None:
                 self._unused.append(registry)
-        self._flags.extend((p, p.requires_grad, p.grad) for p in module._parameters.values() if p is not None)
         for name, weight in (*module._parameters.items(), *module._buffers.items()):
+            if is_lazy(weight):
+                where = f"{path}.{name}" if path else name
+                raise InvalidArgumentError(
+                    f"{where} has no shape yet: call the model once on an example, and export it then."
+                )
             if weight is not None:
                 self._seen.add(id(weight))
+                self._flag(weight)
                 self.weights[f"{path}.{name}" if path else name] = weight
         for name in _HOOKS:
             if hooks := before.get(name):

@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-__all__ = ["GLOBAL_GENERATORS", "RESTORABLE", "Replayed", "contents_of", "is_iterator", "restore_contents"]
+from onnxops_decomp.torch_private import real_tensors
+
+__all__ = [
+    "GLOBAL_GENERATORS",
+    "RESTORABLE",
+    "Replayed",
+    "contents_of",
+    "is_iterator",
+    "memory_of",
+    "restore_contents",
+]
 
 _owner = operator.attrgetter("__self__")
 #: The generators behind the functions of these modules.
@@ -39,7 +49,9 @@ class Replayed(Iterator[Any]):
     def __next__(self) -> Any:
         """Return the next item."""
         if self.position == len(self._given):
-            self._given.append(next(self._source))
+            # The user's code reads it, too, when the capture is over.
+            with real_tensors():
+                self._given.append(next(self._source))
         self.position += 1
         return self._given[self.position - 1]
 
@@ -85,6 +97,17 @@ def contents_of(value: Any) -> Any:
 def restore_contents(value: Any, contents: Any) -> None:
     """Let an object hold what it did when :func:`contents_of` gave these contents."""
     _kind(value)[1](value, contents)
+
+
+def memory_of(value: Any) -> tuple[int, int]:
+    """Return where the memory of an array begins and ends; of what has none that a tensor may show, an empty range."""
+    if isinstance(value, bytearray | array.array) and value:
+        value = np.frombuffer(value, np.uint8)
+    while isinstance(getattr(value, "base", None), np.ndarray):
+        value = value.base
+    if not isinstance(value, np.ndarray):
+        return 0, 0
+    return value.ctypes.data, value.ctypes.data + value.nbytes
 
 
 def _kind(value: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], None]]:

@@ -203,11 +203,14 @@ def are_close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.allclose(actual, expected, rtol=256 * epsilon, atol=float(64 * epsilon * scale), equal_nan=True)
 
 
+def _equal_tensors(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, equal_nan=True)
+
+
 def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
     if len(first) != len(second):
         return False
     return all(
-        type(a) is type(b)
-        and (torch.allclose(a, b, equal_nan=True) if isinstance(a, torch.Tensor) and a.shape == b.shape else same(a, b))
+        type(a) is type(b) and (_equal_tensors(a, b) if isinstance(a, torch.Tensor) else same(a, b))
         for a, b in zip(first, second, strict=True)
     )

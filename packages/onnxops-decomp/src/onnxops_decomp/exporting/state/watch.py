@@ -8,7 +8,7 @@ other results for it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_decomp.exporting.state.containers import Record, with_replaced
 from onnxops_decomp.exporting.state.inventory import Change, Inventory
+from onnxops_decomp.exporting.state.library_objects import memory_of
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
 from onnxops_decomp.exporting.state.trial import lasting
 
@@ -122,6 +123,22 @@ class StateWatch:
             record, _ = self.inventory.holding(known[path])[0]
             if text := shared_memory(with_line(path, self.inventory.line(path, record.owner)), known[path], known):
                 raise refuse(text)
+
+    def check_arrays(self, constants: Collection[int], refuse: Callable[[str], Exception]) -> None:
+        """Refuse tensors that show the memory of arrays that the model changes: they will show what is put back there.
+
+        Args:
+            constants: Where the memory of the tensors begins that the capture keeps.
+            refuse: Makes the exception.
+        """
+        for change in self.changes:
+            address, end = memory_of(change.record.target)
+            if any(address <= constant < end for constant in constants):
+                line = self.inventory.line(change.path, change.record.owner)
+                raise refuse(
+                    f"The model changes {with_line(change.path, line)}, and a tensor shows the memory of it. Make the "
+                    "tensor of a copy, as torch.from_numpy(a.copy()) does, or keep a buffer instead."
+                )
 
     def lasting(self, call: Callable[[Sequence[Any]], Any], leaves: Sequence[Any]) -> dict[str, str]:
         """Return the paths of the other changes that make a difference to a later call, with their lines.
