@@ -260,6 +260,15 @@ class Inventory:
         if not isinstance(tensor, torch.nn.Parameter):
             self.tensors[path] = tensor
 
+    def _weight(self, path: str, weight: torch.Tensor) -> None:
+        if is_lazy(weight):
+            raise InvalidArgumentError(
+                f"{path} has no shape yet: call the model once on an example, and export it then."
+            )
+        self._seen.add(id(weight))
+        self._flag(weight)
+        self.weights[path] = weight
+
     def _flag(self, tensor: torch.Tensor) -> None:
         if tensor.is_leaf:
             self._flags.append((tensor, tensor.requires_grad, tensor.grad))
@@ -356,15 +365,8 @@ class Inventory:
             elif registry is not None:
                 self._unused.append(registry)
         for name, weight in (*module._parameters.items(), *module._buffers.items()):
-            if is_lazy(weight):
-                where = f"{path}.{name}" if path else name
-                raise InvalidArgumentError(
-                    f"{where} has no shape yet: call the model once on an example, and export it then."
-                )
             if weight is not None:
-                self._seen.add(id(weight))
-                self._flag(weight)
-                self.weights[f"{path}.{name}" if path else name] = weight
+                self._weight(f"{path}.{name}" if path else name, weight)
         for name in _HOOKS:
             if hooks := before.get(name):
                 self._push(path, dict(hooks), module)
