@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export import CaptureError, export
+from onnx_fx_export import CaptureError, InvalidArgumentError, export
 
 ROWS = ({0: "rows"},)
 
@@ -119,6 +119,40 @@ def test_both_ways_are_kept(function: Callable[..., Any]) -> None:
             expected = pytree.tree_leaves(model(x))
         for actual, wanted in zip(pytree.tree_leaves(program(x)), expected, strict=True):
             torch.testing.assert_close(actual, wanted)
+
+
+def in_twos_or_threes(linear: nn.Module, x: torch.Tensor) -> Any:
+    count = 2 if x.sum() > 0 else 3
+    return x + x.reshape(-1, count, 3).cumsum(1).sum((0, 1))
+
+
+def test_what_each_way_takes_for_granted_of_sizes_is_a_condition() -> None:
+    model = Model(in_twos_or_threes).eval()
+    program = export(model, (torch.randn(6, 3),), dynamic_shapes=ROWS)
+    for rows in (12, 18):
+        for x in (torch.rand(rows, 3), -torch.rand(rows, 3)):
+            torch.testing.assert_close(program(x), model(x))
+    for rows in (8, 9):
+        with pytest.raises(InvalidArgumentError, match="rows"):
+            program(torch.rand(rows, 3))
+
+
+def with_positions(linear: nn.Module, x: torch.Tensor) -> Any:
+    return x + linear.weight.repeat(4, 1)[: x.shape[0]] if x.sum() > 0 else x + 1  # type: ignore[operator]
+
+
+def without_positions(linear: nn.Module, x: torch.Tensor) -> Any:
+    return x + 1 if x.sum() > 0 else x + linear.weight.repeat(4, 1)[: x.shape[0]]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("function", [with_positions, without_positions])
+def test_a_bound_that_one_way_has_is_a_condition(function: Callable[..., Any]) -> None:
+    model = Model(function).eval()
+    program = export(model, (torch.randn(6, 3),), dynamic_shapes=ROWS)
+    for x in (torch.rand(12, 3), -torch.rand(12, 3)):
+        torch.testing.assert_close(program(x), model(x))
+    with pytest.raises(InvalidArgumentError, match="rows <= 12"):
+        program(torch.rand(13, 3))
 
 
 def seldom_captured_as_it_runs(linear: nn.Module, x: torch.Tensor) -> Any:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import itertools
 import logging
 import os
 import re
@@ -59,6 +60,7 @@ __all__ = [
     "TorchDispatchMode",
     "WithoutEmptyBags",
     "Writes",
+    "add_guards",
     "answer_for_many",
     "causal_mask_detection",
     "dimension_facts",
@@ -83,6 +85,7 @@ __all__ = [
     "records_modes",
     "replacements_of",
     "scan",
+    "size_of_inputs",
     "sizes_unlike_0_and_1",
     "specializations",
     "transforms_left",
@@ -102,6 +105,30 @@ def guard_texts(program: torch.export.ExportedProgram) -> list[str]:
     """
     texts = getattr(program, "_guards_code", None) or ()
     return [re.sub(r"\btorch\.sym_(min|max)\(", r"\1(", text) for text in texts]
+
+
+def size_of_inputs(program: torch.export.ExportedProgram) -> torch.SymInt | None:
+    """Return a symbolic size of an input, None if there is none."""
+    values = (node.meta.get("val") for node in program.graph.find_nodes(op="placeholder"))
+    sizes: Iterator[Any] = (size for value in values if isinstance(value, torch.Tensor) for size in value.shape)
+    return next((size for size in sizes if isinstance(size, torch.SymInt)), None)
+
+
+def add_guards(program: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> None:
+    """Let a program have the guards of another one, over the same symbols, too (``ShapeEnv.guards``, ``_guards_code``).
+
+    Bounds of symbols are guards as well.
+    """
+    ours, theirs = size_of_inputs(program), size_of_inputs(other)
+    if ours is None or theirs is None:
+        return
+    env, known = ours.node.shape_env, set(guards_of(ours))
+    env.guards.extend(guard for guard in theirs.node.shape_env.guards if guard.expr not in known)
+    texts = [getattr(each, "_guards_code", None) or [] for each in (program, other)]
+    program._guards_code = [*dict.fromkeys(itertools.chain(*texts))]
+    ranges = program.range_constraints
+    common = [symbol for symbol in other.range_constraints if symbol in ranges]
+    ranges.update({symbol: ranges[symbol] & other.range_constraints[symbol] for symbol in common})
 
 
 def hint_of(number: torch.SymBool | torch.SymInt) -> Any:

@@ -29,10 +29,11 @@ from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.texts import asking_frame
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import (
-    guards_of,
+    add_guards,
     is_decided_by_data,
     number_symbols_from,
     replacements_of,
+    size_of_inputs,
     undecided_condition,
 )
 from onnxops_core.exporting import original, replaced
@@ -195,11 +196,7 @@ def _merged(first: Recorded, second: Recorded) -> Recorded:
     """
     if first.remembered != second.remembered:
         raise CaptureError("The data decides what the model stores in Python objects.")
-    # What the second way takes for granted of sizes has to be known of the program, too.
-    if not _knows(first, second):
-        if not _knows(second, first):
-            raise CaptureError("The paths through the model make different assumptions about its sizes.")
-        first, second = second, first
+    _grant(first.program, second.program)
     merge_ways(first.program, second.program)
     questions = None if first.questions is None or second.questions is None else [*first.questions, *second.questions]
     doubts = [*dict.fromkeys((*first.doubts, *second.doubts))]
@@ -210,18 +207,18 @@ def _merged(first: Recorded, second: Recorded) -> Recorded:
     return dataclasses.replace(first, questions=questions, doubts=doubts, state=StateNotes(**notes))
 
 
-def _knows(first: Recorded, second: Recorded) -> bool:
-    """Tell whether all that a way takes for granted of sizes is known in another one."""
-    ours, theirs = _granted(first.program), _granted(second.program)
-    return ours[0] == theirs[0] and theirs[1] <= ours[1]
+def _grant(program: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> None:
+    """Let a program take for granted of sizes what another one does, too.
+
+    Raises:
+        CaptureError: If sizes equal others in one of them only.
+    """
+    if _equal_sizes(program) != _equal_sizes(other):
+        raise CaptureError("The paths through the model make different assumptions about which of its sizes are equal.")
+    add_guards(program, other)
 
 
-def _granted(program: torch.export.ExportedProgram) -> tuple[dict[Any, Any], set[Any]]:
-    """Return which sizes equal others, and what else is taken for granted of them."""
-    for node in program.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
-        for size in value.shape if isinstance(value, torch.Tensor) else ():
-            if isinstance(size, torch.SymInt):
-                known = {key: value for key, value in replacements_of(size).items() if not is_decided_by_data(key)}
-                return known, set(guards_of(size))
-    return {}, set()
+def _equal_sizes(program: torch.export.ExportedProgram) -> dict[Any, Any]:
+    size = size_of_inputs(program)
+    found = {} if size is None else replacements_of(size)
+    return {key: value for key, value in found.items() if not is_decided_by_data(key)}
