@@ -5,7 +5,8 @@
 Both folders come from one checkpoint of random weights: 8 layers of width 512, 8 heads that share 4 of keys and values.
 GenAI runs both on one thread, the two taking turns: a prompt of 512 tokens, then 32 tokens more. Where precision is
 int4, the builder lets the product round its operand to eight bits as well, which is faster; here the product is exact,
-and so it is asked of the builder, too (``accuracy_level=1``). With ``--nodes`` nothing is timed: the nodes of both are
+and so it is asked of the builder, too (``accuracy_level=1``). So are logits of the last position alone
+(``prune_lm_head=true``), which is what folders have here. With ``--nodes`` nothing is timed: the nodes of both are
 counted for every architecture that the builder knows and that a small random configuration makes; where one of them
 fails, its count is missing.
 """
@@ -86,7 +87,7 @@ def ours(source: Path, out: Path, precision: str) -> None:
 
 def theirs(source: Path, out: Path, precision: str) -> None:
     """Write a folder with GenAI's model builder."""
-    options = ["--extra_options", "accuracy_level=1"] if precision == "int4" else []
+    options = ["--extra_options", "prune_lm_head=true", *(["accuracy_level=1"] if precision == "int4" else [])]
     module = [sys.executable, "-m", "onnxruntime_genai.models.builder"]
     place = ["-i", str(source), "-o", str(out), "-c", str(out / "cache"), "-p", precision, "-e", "cpu"]
     subprocess.run([*module, *place, *options], check=True, capture_output=True)

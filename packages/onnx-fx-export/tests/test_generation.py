@@ -17,9 +17,11 @@ from onnx_fx_export import (
     RuntimeSupportError,
     SaveError,
     VerificationError,
+    export,
 )
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
 from onnx_fx_export.generation.kinds import kind_of
+from onnx_fx_export.generation.last_token import TRANSLATIONS, last_kept
 from onnx_fx_export.generation.verifying import verify_folder
 from onnxops_decomp.exporting import MissingRuntimeError
 
@@ -99,6 +101,20 @@ def test_padding_may_stand_on_the_right(llama):
     for row, length in enumerate((2, 4)):
         alone = torch.from_numpy(tokens[row : row + 1, :length])
         np.testing.assert_array_equal(found[row, 4:], continued(model, alone, torch.ones_like(alone), 20)[0, length:])
+
+
+def test_the_last_token_that_is_no_padding_is_read():
+    class Last(torch.nn.Module):
+        def forward(self, mask):
+            return last_kept(mask)
+
+    mask = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]])
+    program = export(
+        Last(), (mask[:2, :3],), dynamic_shapes=({0: "rows", 1: "tokens"},), custom_translation_table=TRANSLATIONS
+    )
+
+    for found in (last_kept(mask), program(mask)):
+        assert found.tolist() == [[1], [3], [2], [3]]  # of padding alone some token
 
 
 def test_frequencies_that_would_change_beyond_the_context_are_those_of_the_start(tmp_path):

@@ -19,9 +19,10 @@ from onnx_fx_export.errors import InvalidArgumentError, SaveError
 from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wrapper
 from onnx_fx_export.generation.config import CONFIG_FILE, first_context
 from onnx_fx_export.generation.experts import joined_experts
-from onnx_fx_export.generation.experts_operator import TRANSLATIONS
+from onnx_fx_export.generation.experts_operator import TRANSLATIONS as OF_EXPERTS
 from onnx_fx_export.generation.frequencies import settled_frequencies
 from onnx_fx_export.generation.kinds import Kind, Part, kind_of
+from onnx_fx_export.generation.last_token import TRANSLATIONS as OF_LAST_TOKENS
 from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
 from onnx_fx_export.generation.requirements import genai, onnxruntime
@@ -259,7 +260,7 @@ class _Request:
                 opset_version=_OPSET,
                 target="onnxruntime",
                 widen_bfloat16=True,
-                custom_translation_table=TRANSLATIONS,
+                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS},
             )
         if part.reads_steps:
             FuseSkipNormalization()(program.model)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,9 +14,10 @@ import torch
 from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept_by, layers_of, past_of
 from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config, stop_tokens
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
+from onnx_fx_export.generation.last_token import reading_last
 from onnxops_decomp.exporting import cache_argument
 
-__all__ = ["CachedGraph", "Decoder", "reading_last"]
+__all__ = ["CachedGraph", "Decoder"]
 
 _BATCH, _NEW, _PAST = 2, 3, 5
 # Numbers that differ in their last places are equal but for the order in which they were added up.
@@ -152,23 +152,3 @@ class DecoderGraph(CachedGraph):
     ) -> dict[str, torch.Tensor | Cache]:
         """Return what :meth:`read` makes of new tokens (B, S), int64."""
         return self.read(input_ids.shape[1], attention_mask, past_key_values, input_ids=input_ids)
-
-
-@contextlib.contextmanager
-def reading_last(head: torch.nn.Module | None, mask: torch.Tensor) -> Iterator[None]:
-    """Let the head of a model see of each row the last token that is not padding; of padding alone, some token."""
-    if head is None:
-        yield
-        return
-    last = mask.cumsum(-1).argmax(-1)  # the first place up to which all are counted
-
-    def picked(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        hidden, *others = args
-        index = last.reshape(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
-        return hidden.gather(1, index), *others
-
-    handle = head.register_forward_pre_hook(picked)
-    try:
-        yield
-    finally:
-        handle.remove()

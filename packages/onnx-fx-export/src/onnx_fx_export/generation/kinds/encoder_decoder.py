@@ -15,7 +15,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept_by, layers_of, past_of
 from onnx_fx_export.generation.config import CROSS_NAMES, decoder_config, genai_config, graph_config, stop_tokens
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
-from onnx_fx_export.generation.kinds.decoder import reading_last
+from onnx_fx_export.generation.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
@@ -260,7 +260,7 @@ class CrossDecoderGraph(torch.nn.Module):
         cache.is_updated = dict.fromkeys(range(len(cross_key_values)), True)
         states = library.modeling_outputs.BaseModelOutput(last_hidden_state=encoder_hidden_states)
         mask = {"attention_mask": encoder_attention_mask} if self._takes_mask else {}
-        with reading_last(self._head, torch.ones_like(input_ids)):
+        with reading_last(self._head, None):
             result = self.model(
                 encoder_outputs=states,
                 decoder_input_ids=input_ids,
