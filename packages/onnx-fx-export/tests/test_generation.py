@@ -227,6 +227,14 @@ def test_a_wrong_token_leaves_no_folder(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_release_of_transformers_without_layers_of_states_has_decoders(monkeypatch):
+    import transformers
+
+    monkeypatch.delattr(transformers.cache_utils, "LinearAttentionCacheLayerMixin")
+
+    assert type(kind_of(language_model("llama"))).__name__ == "Decoder"
+
+
 def with_a_list_of_states() -> torch.nn.Module:
     import transformers
 

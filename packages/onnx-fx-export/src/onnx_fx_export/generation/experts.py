@@ -15,7 +15,7 @@ from onnx_fx_export.generation.experts_operator import experts as experts_operat
 from onnx_fx_export.generation.groups import GroupNumbers, GroupScales, group_size
 from onnxops_decomp.exporting import RowConversion, converted_rows
 
-__all__ = ["SCALES", "JoinedExperts", "are_experts", "joined_experts", "rounded_experts"]
+__all__ = ["SCALES", "JoinedExperts", "hold_experts", "joined_experts", "rounded_experts"]
 
 _PARAMETERS = ("gate_up_proj", "down_proj")
 _BIAS, SCALES = "_bias", "_scales"
@@ -165,7 +165,13 @@ def joined_experts(root: torch.nn.Module, *, on_paper: bool) -> Iterator[None]:
             setattr(module, name, child)
 
 
-def are_experts(module: Any) -> bool:
+def hold_experts(module: Any) -> bool:
+    """Tell whether a module holds the weights of experts, which it may use in a way of its own."""
+    weight = getattr(module, "down_proj", None)
+    return _are_experts(module) or (isinstance(weight, torch.nn.Parameter) and weight.dim() == 3)
+
+
+def _are_experts(module: Any) -> bool:
     """Tell whether a module is a layer of experts, whose calling convention transformers has made."""
     dispatched = inspect.unwrap(type(module).forward) is not type(module).forward
     return dispatched and all(hasattr(module, name) for name in (*_FLAGS, "down_proj"))
@@ -177,7 +183,7 @@ def _gate_of(module: Any) -> Gate | None:
     Transformers gives experts one calling convention, and tells by attributes how their weights lie; how they gate is
     a function, which is compared with ours on numbers small and large.
     """
-    if not are_experts(module) or not module.has_gate:
+    if not _are_experts(module) or not module.has_gate:
         return None
     if module.has_post_expert_norm or module.gate_up_proj.dtype != torch.float32:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from onnx_fx_export.generation.adapters import lora_layers
-from onnx_fx_export.generation.experts import are_experts, rounded_experts
+from onnx_fx_export.generation.experts import hold_experts, rounded_experts
 from onnx_fx_export.generation.groups import GroupedLinear, group_size, matrix_of
 
 __all__ = ["BITS", "Quantization", "quantized", "quantized_error"]
@@ -59,7 +59,7 @@ def quantized(model: Any, bits: int) -> Iterator[tuple[int, tuple[str, ...]]]:
     try:
         for path, module in list(model.named_modules()):
             for name, child in list(module.named_children()):
-                if id(child) in factors or (matrix_of(child) is None and not are_experts(child)):
+                if id(child) in factors or (matrix_of(child) is None and not hold_experts(child)):
                     continue
                 new = _rounded(child, bits)
                 if new is None:

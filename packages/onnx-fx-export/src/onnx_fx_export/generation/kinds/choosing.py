@@ -59,6 +59,7 @@ def _decoder(model: Any) -> type[Kind]:
         return VisionLanguage
     if cache_argument(model) == "cache_params":
         return Recurrent
+    # Releases of transformers without such layers give models with states caches of their own.
+    states = getattr(transformers().cache_utils, "LinearAttentionCacheLayerMixin", ())
     cache = transformers().DynamicCache(config=model.config)
-    states = transformers().cache_utils.LinearAttentionCacheLayerMixin
     return Recurrent if any(isinstance(layer, states) for layer in cache.layers) else Decoder

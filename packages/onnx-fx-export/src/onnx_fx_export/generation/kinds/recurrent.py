@@ -47,6 +47,11 @@ class Recurrent(Decoder):
                 f"{type(self.model).__name__} cannot be written as a folder for generation: its cache is "
                 f"{type(cache).__name__}, and so far only a DynamicCache is supported."
             )
+        if not all(isinstance(getattr(layer, "conv_states", {}), dict) for layer in cache.layers):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation with transformers "
+                f"{transformers().__version__}, which keeps states in another form: install a newer release."
+            )
         return kept_states(cache)
 
     @property
