@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from decomp_harness import check
 from opset_sweep import swept
 
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import is_older
+
 OPSETS = swept(7, 9, 13, 17, 18, 21, 23, 26)
 
 
@@ -20,7 +22,8 @@ def test_layer_norm(opset: int) -> None:
 
 def test_layer_norm_is_one_node() -> None:
     lowered = check(lambda x, w: F.layer_norm(x, (4,), w), torch.randn(2, 4), torch.randn(4))
-    assert lowered.op_types() == ["LayerNormalization"]
+    # Before 1.27, ONNX Runtime loses the digits of large means, which are subtracted first.
+    assert lowered.op_types() == [*(["ReduceMean", "Sub"] if is_older(1, 27) else []), "LayerNormalization"]
 
 
 def test_layer_norm_over_a_dynamic_dimension() -> None:
