@@ -45,7 +45,7 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
     _get_current_dispatch_mode_stack,
 )
-from torch.utils._sympy.functions import CeilToInt, FloorToInt, RoundToInt, ToFloat, TruncToFloat, TruncToInt
+from torch.utils._sympy.functions import CeilToInt, FloorDiv, FloorToInt, RoundToInt, ToFloat, TruncToFloat, TruncToInt
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges
 
@@ -56,6 +56,7 @@ from onnxops_decomp.exporting import is_generated_code
 
 __all__ = [
     "ACCESS",
+    "FloorDiv",
     "SymNode",
     "TorchDispatchMode",
     "WithoutEmptyBags",

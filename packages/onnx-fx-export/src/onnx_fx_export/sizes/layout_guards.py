@@ -6,14 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sympy
+import torch
 
 from onnx_fx_export.sizes.layout import depends_on_layout, layout_guards
 from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, calls_function
-from onnx_fx_export.sizes.trial_runs import TrialRuns
-from onnxops_decomp.exporting import at_sizes
+from onnx_fx_export.sizes.trial_runs import TrialRuns, plain
+from onnx_fx_export.torch_private import FloorDiv
+from onnxops_decomp.exporting import AtenTrait, at_sizes, has_aten_trait
 
 __all__ = ["conditions_on_layout"]
 
+# What says itself which sizes it gives.
+_RESHAPING = ("reshape", "view", "_unsafe_view")
 # Sizes up to so many more are tried.
 _MOST_MORE = 6
 
@@ -35,11 +39,35 @@ def conditions_on_layout(
         return []
     asked = {_canonical(relation) for q in questions for relation in (q.relation, sympy.Not(q.relation))}
     kept = {text: guard for text, guard in layout_guards(program).items() if _canonical(guard) not in asked}
-    if not any(map(_may_fix, kept.values())):
+    divides = _computes_with_quotients(program)
+    tried = {guard for guard in kept.values() if _may_fix(guard) or (divides and isinstance(guard, sympy.Eq))}
+    if not tried:
         return [*kept]
     sizes = Sizes.of(program, specs)
     others = [guard for guard in sizes.final_guards() if guard not in kept.values()]
-    return [text for text, guard in kept.items() if not _may_fix(guard) or _means_nothing(guard, others, trials, sizes)]
+    return [text for text, guard in kept.items() if guard not in tried or _means_nothing(guard, others, trials, sizes)]
+
+
+def _computes_with_quotients(program: torch.export.ExportedProgram) -> bool:
+    """Tell whether a call that may ask for the sizes of its operands is given one whose size is a quotient.
+
+    Such a size may be one only where the division has no rest.
+    """
+    for node in program.graph.nodes:
+        if node.op != "call_function" or has_aten_trait(node.target, AtenTrait.ARITHMETIC) or _name(node) in _RESHAPING:
+            continue
+        shapes = (operand.meta["val"].shape for operand in node.all_input_nodes if _is_tensor(operand))
+        if any(plain(size).has(FloorDiv) for shape in shapes for size in shape):
+            return True
+    return False
+
+
+def _name(node: torch.fx.Node) -> str:
+    return getattr(node.target, "_opname", "")
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _may_fix(guard: sympy.Basic) -> bool:
