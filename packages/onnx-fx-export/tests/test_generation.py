@@ -137,7 +137,7 @@ def test_a_folder_ends_where_a_cache_would_hold_other_frequencies(tmp_path):
     scaling = {"rope_type": "longrope", "rope_theta": 10000.0, **factors, **lengths}
     model = language_model("phi3", num_hidden_layers=1, rope_parameters=scaling, **lengths)
 
-    with pytest.warns(UserWarning, match="the folder takes 32 tokens at most"):
+    with pytest.warns(UserWarning, match="the folder takes at most 32 tokens"):
         folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
 
     assert [compared.prompts for compared in folder.compared] == [(1,), (7,), (3, 11, 6)]

@@ -479,7 +479,7 @@ class Feeding(torch.nn.Module):
 @pytest.mark.parametrize("value", [lambda x: 2.0, torch.Tensor.sum], ids=["number", "tensor"])
 def test_a_generator_that_is_fed_is_refused_and_not_run(value: Any, export: Any) -> None:
     model, x = Feeding(value), torch.ones(3)
-    with pytest.raises(OnnxExporterError, match=r"send\(\) of a generator"):
+    with pytest.raises(OnnxExporterError, match=r"send\(\) on a generator"):
         export(model, (x,))
     torch.testing.assert_close(model(x), x * (1 + value(x)))
 

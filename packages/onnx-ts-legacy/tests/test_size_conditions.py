@@ -158,7 +158,7 @@ FIXED: dict[str, Callable[[T], T]] = {
     "int": lambda x: x * int(x.size(0)),
     "float": lambda x: x * float(x.shape[0]),
     "tensor of a float": lambda x: x * torch.tensor(float(x.size(0))),
-    "square root": lambda x: x / math.sqrt(x.size(0)),
+    "common divisor": lambda x: x / math.gcd(x.size(0), 4),
     "root of a tensor": lambda x: x * math.ceil(torch.as_tensor(x.size(0)).float().sqrt().exp()),
     "quotient": lambda x: x * float(x.size(0) / 3),
     "numel": lambda x: x * int(x.numel()),

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import sympy
@@ -78,6 +79,7 @@ __all__ = [
     "is_decided_by_data",
     "is_dimension_error",
     "is_of_fractions",
+    "is_of_no_module",
     "is_users_code",
     "known_scalar",
     "not_the_users",
@@ -421,6 +423,11 @@ def not_the_users() -> tuple[str, ...]:
     # With a separator, because torchvision is not torch.
     folders = [str(Path(file).parent) + os.sep for file in (*modules, __file__)]
     return (*folders, str(Path(contextlib.__file__).with_suffix("")))
+
+
+def is_of_no_module(frame: FrameType) -> bool:
+    """Tell whether a frame runs code that was made for itself, as Dynamo makes guards, and not in a module's place."""
+    return frame.f_code.co_filename.startswith("<") and "__name__" not in frame.f_globals
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import sympy
 
 from onnx_fx_export.sizes.questions import SizeQuestion
 from onnx_fx_export.sizes.trial_runs import as_plain
-from onnx_fx_export.torch_private import SymNode, is_users_code
+from onnx_fx_export.torch_private import SymNode, is_of_no_module, is_users_code
 from onnxops_core.exporting import original, replaced
 
 __all__ = ["noted_decisions"]
@@ -35,7 +35,7 @@ def noted_decisions(questions: list[SizeQuestion]) -> Iterator[None]:
     def note(relation: Any) -> None:
         if isinstance(relation, sympy.Rel):
             frame: FrameType | None = sys._getframe(2)
-            while frame is not None and not is_users_code(frame.f_code.co_filename, frame.f_code.co_name):
+            while frame is not None and not _is_users(frame):
                 frame = frame.f_back
             place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
             found.setdefault(SizeQuestion(relation, place, is_of_model=False))
@@ -55,3 +55,7 @@ def noted_decisions(questions: list[SizeQuestion]) -> Iterator[None]:
     with replaced([(SymNode, "guard_int", guard_int), (SymNode, "statically_known_true", statically_known_true)]):
         yield
     questions.extend(found)
+
+
+def _is_users(frame: FrameType) -> bool:
+    return is_users_code(frame.f_code.co_filename, frame.f_code.co_name) and not is_of_no_module(frame)

@@ -29,6 +29,7 @@ from onnx_fx_export.torch_private import (
     guards_of,
     hint_of,
     is_decided_by_data,
+    is_of_no_module,
     is_users_code,
     replacements_of,
 )
@@ -169,7 +170,7 @@ def _asker(frame: FrameType | None) -> FrameType | None:
     """Return the frame that compares sizes, or None if that is the machinery of torch or of this package."""
     while frame is not None:
         compares = _compares(frame.f_code.co_filename, frame.f_code.co_name)
-        if compares is not None:
+        if compares is not None and not is_of_no_module(frame):
             return frame if compares else None
         frame = frame.f_back
     return None
