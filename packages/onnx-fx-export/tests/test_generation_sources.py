@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import onnxruntime
 import pytest
 import torch
 from click.testing import Result
@@ -163,6 +164,8 @@ STREAMED = [
 def test_weights_that_are_read_while_they_are_written_give_the_same_folder(
     name, stored, precision, tmp_path, monkeypatch
 ):
+    if name in ("gpt_oss", "qwen3_moe") and tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31):
+        pytest.skip("experts as one operator need ONNX Runtime 1.23, quantized ones 1.31")
     monkeypatch.setattr(merged_weights, "_LARGE", 1 << 10)
     layers = {} if name == "gpt2" else {"num_hidden_layers": 1}
     layers |= {"layer_types": ["full_attention"]} if name == "gpt_oss" else {}

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import pytest
 import torch
 from torchvision_operators import define
@@ -261,7 +262,9 @@ def test_layers_have_few_nodes(name: str, most: int) -> None:
         shapes = ({0: "batch"} if name == "ViT" else {0: "batch", 1: "length"},)
         return len(export(kind(config).eval(), (example,), dynamic_shapes=shapes, opset_version=23).model.graph)
 
-    assert nodes(3) - nodes(1) <= 2 * most
+    # Before 1.27, ONNX Runtime loses the digits of large means, which two norms in a layer subtract first.
+    centred = 4 * (tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 27) and name != "Llama")
+    assert nodes(3) - nodes(1) <= 2 * (most + centred)
 
 
 def test_onnxscript_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:

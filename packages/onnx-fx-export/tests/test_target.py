@@ -95,6 +95,8 @@ def test_the_runtime_adds_no_residual_inside_a_normalization(dtype: torch.dtype,
     (torch.nn.RMSNorm, 20, None),
 ])  # fmt: skip
 def test_a_graph_for_single_tokens_may_add_residuals_inside_normalizations(norm, opset: int, fused: str | None) -> None:
+    if norm is torch.nn.LayerNorm and tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 27):
+        pytest.skip("before 1.27, the mean is subtracted apart, as ONNX Runtime loses the digits of large ones")
     model = Layer(norm).eval()
     program = exported(model, (torch.randn(2, 5, WIDTH),), opset)
     nodes = len(program.model.graph)
