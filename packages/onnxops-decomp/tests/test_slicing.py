@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from decomp_harness import check, lower
-
-from onnxops_decomp.errors import LoweringError
+from decomp_harness import check
 
 X = torch.randn(4, 6, 5)
 LARGER = [(torch.randn(8, 9, 7),)]
@@ -126,9 +124,8 @@ def test_parts_of_a_zero_dim_tensor() -> None:
     check(lambda x: (x.flip(0), x.roll(1)), torch.tensor(1.5))
 
 
-def test_split_into_an_unknown_number_of_parts_is_refused() -> None:
-    with pytest.raises(LoweringError, match="number of parts"):
-        lower(lambda x: x.split(2, 1), (X,), dynamic=True)
+def test_split_of_a_dynamic_axis_gives_as_many_parts_as_the_captured_program_has() -> None:
+    check(lambda x: x.split(2, 1), torch.randn(3, 5), others=[(torch.randn(4, 6),)])
 
 
 def test_roll_of_a_long_axis_needs_no_list_of_indices() -> None:

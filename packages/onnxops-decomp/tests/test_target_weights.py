@@ -219,5 +219,5 @@ def test_weights_that_need_more_bits_are_refused() -> None:
     FuseQuantizedProducts()(model)
     packed = next(value.const_value for name, value in model.graph.initializers.items() if "packed" in name)
     wide = ir.tensor(np.full((ROWS, COLUMNS), 9, np.int8), name="q")
-    with pytest.raises(LoweringError, match=r"numbers from 9 to 9, .* 4 bits"):
+    with pytest.raises(LoweringError, match=r"integers from 9 to 9, .* 4 bits"):
         packed.of([wide]).numpy()
