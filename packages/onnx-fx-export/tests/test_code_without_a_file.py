@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from onnx_fx_export import CaptureError, InvalidArgumentError, MutationError, OnnxExporterError, export
+from onnx_fx_export.inputs.arguments import FunctionModule
 
 SOURCE = """
 import dataclasses
@@ -55,15 +56,6 @@ class Counts(torch.nn.Module):
 PROMPTS = ("<stdin>", "<string>", "<python-input-0>", "<ipython-input-3-0a1b2c>")
 
 
-class Calls(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 def typed(prompt):
     names = {"__name__": "__main__"}
     exec(compile(SOURCE, prompt, "exec"), names)
@@ -76,7 +68,7 @@ def test_no_size_gives_something_else(name, prompt) -> None:
     function = typed(prompt)[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = export(Calls(function), (torch.randn(4, 5),), dynamic_shapes=({0: "rows", 1: "columns"},))
+        program = export(FunctionModule(function), (torch.randn(4, 5),), dynamic_shapes=({0: "rows", 1: "columns"},))
     right = 0
     for rows in (1, 2, 3, 4, 6, 7):
         x = torch.randn(rows, 5)
@@ -92,13 +84,13 @@ def test_no_size_gives_something_else(name, prompt) -> None:
 @pytest.mark.parametrize("name", ["by_text", "by_identity"])
 def test_what_only_the_source_would_show_to_be_right_is_refused(name) -> None:
     with pytest.raises(OnnxExporterError, match=r"<stdin>:\d+"):
-        export(Calls(typed("<stdin>")[name]), (torch.randn(4, 5),), dynamic_shapes=({0: "rows"},))
+        export(FunctionModule(typed("<stdin>")[name]), (torch.randn(4, 5),), dynamic_shapes=({0: "rows"},))
 
 
 def test_errors_name_the_line() -> None:
     names = typed("<stdin>")
     line = names["by_data"].__code__.co_firstlineno + 1
     with pytest.raises(CaptureError, match=f"<stdin>:{line}"):
-        export(Calls(names["by_data"]), (torch.randn(4, 5),), trial_runs=False)
+        export(FunctionModule(names["by_data"]), (torch.randn(4, 5),), trial_runs=False)
     with pytest.raises(MutationError, match=r"calls \(at <stdin>:\d+\)"):
         export(names["Counts"](), (torch.randn(4, 5),))

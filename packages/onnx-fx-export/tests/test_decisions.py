@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export.inputs.arguments import FunctionModule
 
 ROW = torch.arange(6.0)
 
@@ -36,18 +37,9 @@ CASES = {
 }
 
 
-class Calls(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x, x.shape[0])
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_size_one_is_right_or_refused(name) -> None:
-    model = Calls(CASES[name])
+    model = FunctionModule(lambda x: CASES[name](x, x.shape[0]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = export(model, (torch.randn(4, 3),), dynamic_shapes=({0: "n"},))

@@ -9,6 +9,7 @@ import torch
 
 import onnx_ts_legacy
 from onnx_fx_export import export
+from onnx_fx_export.inputs.arguments import FunctionModule
 
 FUNCTIONS = {
     "sqrt": lambda x: x * math.sqrt(x.shape[0]),
@@ -20,10 +21,12 @@ FUNCTIONS = {
     "exp": lambda x: x * math.exp(-x.shape[0]),
     "slopes": lambda x: x * 2 ** (-(2 ** -(math.log2(x.shape[1]) - 3))),
     "hypot": lambda x: x * math.hypot(*x.shape),
-    "floor": lambda x: x[: math.floor(x.shape[0] * 0.7)],
-    "ceil": lambda x: x[: math.ceil(x.shape[0] * 0.7)],
+    "hypot of three": lambda x: x * math.hypot(*x.shape, 2),
+    "of integers": lambda x: x.to(torch.int32) * math.sqrt(x.shape[0]),
 }
 BY_CAPTURE_ONLY = {
+    "floor": lambda x: x[: math.floor(x.shape[0] * 0.7)],
+    "ceil": lambda x: x[: math.ceil(x.shape[0] * 0.7)],
     "imported by name": lambda x: x * sqrt(x.shape[0]) + log2(x.shape[1]),
     "number of steps": lambda x: x[: math.ceil(math.log2(x.shape[0] + 1))],
     "root as a size": lambda x: x[: int(math.sqrt(x.shape[0]))],
@@ -31,15 +34,6 @@ BY_CAPTURE_ONLY = {
     "root of data": lambda x: x * math.sqrt(x.abs().sum().item()),
 }
 SIZES = ((4, 3), (7, 5), (16, 2), (1, 3), (9, 1))
-
-
-class Calls(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def assert_right(program, function):
@@ -52,7 +46,7 @@ def assert_right(program, function):
 @pytest.mark.parametrize("name", [*FUNCTIONS, *BY_CAPTURE_ONLY])
 def test_the_size_stays_open(name) -> None:
     function = {**FUNCTIONS, **BY_CAPTURE_ONLY}[name]
-    program = export(Calls(function), (torch.randn(4, 3),), dynamic_shapes=({0: "n", 1: "m"},))
+    program = export(FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: "n", 1: "m"},))
     assert_right(program, function)
 
 
@@ -61,14 +55,17 @@ def test_the_size_stays_open_in_a_trace(name) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = onnx_ts_legacy.export(
-            Calls(FUNCTIONS[name]), (torch.randn(4, 3),), input_names=["x"], dynamic_axes={"x": {0: "n", 1: "m"}}
+            FunctionModule(FUNCTIONS[name]),
+            (torch.randn(4, 3),),
+            input_names=["x"],
+            dynamic_axes={"x": {0: "n", 1: "m"}},
         )
     assert_right(program, FUNCTIONS[name])
 
 
 def test_the_functions_are_pythons_again() -> None:
     before = {name: getattr(math, name) for name in ("sqrt", "log", "floor")}
-    export(Calls(FUNCTIONS["sqrt"]), (torch.randn(4, 3),))
+    export(FunctionModule(FUNCTIONS["sqrt"]), (torch.randn(4, 3),))
     assert {name: getattr(math, name) for name in before} == before
     assert math.sqrt(4) == 2.0
 
@@ -78,5 +75,7 @@ def test_a_tensor_of_a_number_has_its_own_dtype(opset) -> None:
     def function(x):
         return torch.scalar_tensor(x.shape[0] / 2, dtype=torch.float64) + x.to(torch.int32)
 
-    program = export(Calls(function), (torch.randn(4, 3),), dynamic_shapes=({0: "n", 1: "m"},), opset_version=opset)
+    program = export(
+        FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: "n", 1: "m"},), opset_version=opset
+    )
     assert_right(program, function)

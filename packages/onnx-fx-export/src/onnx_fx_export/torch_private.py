@@ -78,8 +78,8 @@ __all__ = [
     "interpreted_nodes",
     "is_decided_by_data",
     "is_dimension_error",
+    "is_of_dynamo",
     "is_of_fractions",
-    "is_of_no_module",
     "is_users_code",
     "known_scalar",
     "not_the_users",
@@ -97,6 +97,7 @@ __all__ = [
     "without_partial_graphs",
 ]
 
+_GUARDS = str(Path(torch.__file__).parent / "_dynamo" / "guards.py")
 # What a captured graph reads an attribute of a weight with that is a subclass of Tensor.
 ACCESS = torch.ops.export.access_subclass_inner_tensor.default
 
@@ -425,9 +426,10 @@ def not_the_users() -> tuple[str, ...]:
     return (*folders, str(Path(contextlib.__file__).with_suffix("")))
 
 
-def is_of_no_module(frame: FrameType) -> bool:
-    """Tell whether a frame runs code that was made for itself, as Dynamo makes guards, and not in a module's place."""
-    return frame.f_code.co_filename.startswith("<") and "__name__" not in frame.f_globals
+def is_of_dynamo(frame: FrameType) -> bool:
+    """Tell whether a frame runs a guard, which Dynamo writes and calls (``torch._dynamo.guards``)."""
+    caller = frame.f_back
+    return frame.f_code.co_filename == "<string>" and caller is not None and caller.f_code.co_filename == _GUARDS
 
 
 @functools.cache

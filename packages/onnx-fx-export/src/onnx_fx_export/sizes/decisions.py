@@ -16,7 +16,7 @@ import sympy
 
 from onnx_fx_export.sizes.questions import SizeQuestion
 from onnx_fx_export.sizes.trial_runs import as_plain
-from onnx_fx_export.torch_private import SymNode, is_of_no_module, is_users_code
+from onnx_fx_export.torch_private import SymNode, is_of_dynamo, is_users_code
 from onnxops_core.exporting import original, replaced
 
 __all__ = ["noted_decisions"]
@@ -58,4 +58,4 @@ def noted_decisions(questions: list[SizeQuestion]) -> Iterator[None]:
 
 
 def _is_users(frame: FrameType) -> bool:
-    return is_users_code(frame.f_code.co_filename, frame.f_code.co_name) and not is_of_no_module(frame)
+    return is_users_code(frame.f_code.co_filename, frame.f_code.co_name) and not is_of_dynamo(frame)

@@ -29,7 +29,7 @@ from onnx_fx_export.torch_private import (
     guards_of,
     hint_of,
     is_decided_by_data,
-    is_of_no_module,
+    is_of_dynamo,
     is_users_code,
     replacements_of,
 )
@@ -170,7 +170,7 @@ def _asker(frame: FrameType | None) -> FrameType | None:
     """Return the frame that compares sizes, or None if that is the machinery of torch or of this package."""
     while frame is not None:
         compares = _compares(frame.f_code.co_filename, frame.f_code.co_name)
-        if compares is not None and not is_of_no_module(frame):
+        if compares is not None and not is_of_dynamo(frame):
             return frame if compares else None
         frame = frame.f_back
     return None
@@ -274,17 +274,18 @@ def _sliced(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
 def _ends(node: torch.fx.Node) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
     """Yield the pairs of numbers of which the larger one decides how much a slice or range has."""
 
-    def number(argument: Any) -> sympy.Expr:
-        return plain(argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument or 0)
+    def given(argument: Any) -> Any:
+        return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument or 0
 
     if node.target is torch.ops.aten.slice.Tensor:
         axis = node.args[1] if len(node.args) > 1 else 0
         size = plain(node.args[0].meta["val"].shape[axis])  # type: ignore[union-attr]
-        bounds = [bound for bound in map(number, node.args[2:4]) if bound != sys.maxsize]
-        yield from ((size, needed) for bound in bounds for needed in (bound, -bound))
+        bounds = [plain(given(argument)) for argument in node.args[2:4]]
+        yield from ((size, needed) for bound in bounds if bound != sys.maxsize for needed in (bound, -bound))
     elif node.target in (torch.ops.aten.arange.start, torch.ops.aten.arange.start_step):
-        start, end = (number(argument) for argument in node.args[:2])
-        yield end, start
+        start, end = map(given, node.args[:2])
+        if isinstance(start, int | torch.SymInt) and isinstance(end, int | torch.SymInt):
+            yield plain(end), plain(start)
 
 
 def _recurrent(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.torch_private import hint_of, is_of_no_module, is_users_code
+from onnx_fx_export.torch_private import hint_of, is_of_dynamo, is_users_code
 from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import is_generated_code
 
@@ -104,7 +104,7 @@ def asking_frame(frame: FrameType | None) -> FrameType | None:
     """
     while frame is not None:
         asks = _asks(frame.f_code.co_filename, frame.f_code.co_name)
-        if asks is not None and not is_of_no_module(frame):
+        if asks is not None and not is_of_dynamo(frame):
             return frame if asks else None
         frame = frame.f_back
     return None

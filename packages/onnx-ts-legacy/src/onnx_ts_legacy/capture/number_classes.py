@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import math
 import os
 import sys
 import sysconfig
@@ -51,23 +50,23 @@ def isinstance_of_numbers(is_traced: Callable[[], bool]) -> Callable[[Any, Any],
 
 def functions_of_numbers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Yield the replacements of Python's functions that a tensor of a trace, which a size is there, does not know."""
-    for (owner, name), (count, recorded) in _FUNCTIONS.items():
-        yield owner, name, _recorded(original(owner, name), count, recorded)
+    for name, (count, recorded) in _FUNCTIONS.items():
+        yield builtins, name, _recorded(original(builtins, name), count, recorded)
     yield from math_stand_ins((), lambda number: kind_of_number(number) is not None, _in_doubles)
 
 
 def _in_doubles(name: str, *numbers: Any) -> torch.Tensor:
+    """Compute a function of sizes; the result has the dtype that a quotient of sizes has in a trace."""
     doubles = [torch.as_tensor(number).to(torch.float64) for number in numbers]
-    return doubles[0].sqrt().to(torch.int64) if name == "isqrt" else MATH_FUNCTIONS[name](*doubles)
+    if name == "isqrt":
+        return doubles[0].sqrt().to(torch.int64)
+    return MATH_FUNCTIONS[name](*doubles).to(torch.get_default_dtype())
 
 
 # With the number of the arguments.
-_FUNCTIONS: dict[tuple[Any, str], tuple[int, Callable[..., Any]]] = {
-    (builtins, "divmod"): (2, lambda left, right: (left // right, left % right)),
-    (builtins, "round"): (1, lambda number: number.round().to(torch.int64)),
-    (math, "floor"): (1, lambda number: number.floor().to(torch.int64)),
-    (math, "ceil"): (1, lambda number: number.ceil().to(torch.int64)),
-    (math, "trunc"): (1, lambda number: number.trunc().to(torch.int64)),
+_FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "divmod": (2, lambda left, right: (left // right, left % right)),
+    "round": (1, lambda number: number.round().to(torch.int64)),
 }
 
 

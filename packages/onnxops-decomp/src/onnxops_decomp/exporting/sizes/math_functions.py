@@ -20,10 +20,11 @@ def _log(x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
 MATH_FUNCTIONS: Mapping[str, Callable[..., torch.Tensor]] = {
     "log": _log,
     **{name: getattr(torch, name) for name in ("sqrt", "pow", "exp", "exp2", "expm1", "log2", "log10", "log1p")},
-    **{name: getattr(torch, name) for name in ("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "hypot")},
+    **{name: getattr(torch, name) for name in ("sin", "cos", "tan", "asin", "acos", "atan", "atan2")},
     **{name: getattr(torch, name) for name in ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc")},
     **{name: getattr(torch, name) for name in ("fmod", "copysign")},
     "fabs": torch.abs,
+    "hypot": lambda *sides: functools.reduce(torch.hypot, sides, torch.zeros((), dtype=torch.float64)),
     "degrees": torch.rad2deg,
     "radians": torch.deg2rad,
 }

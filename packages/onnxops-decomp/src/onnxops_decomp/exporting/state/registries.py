@@ -127,13 +127,11 @@ class Registries:
             line: Returns the line that changes an entry, by its qualified name.
             refuse: Makes the exception.
         """
-        for each in rebound:
-            for target, before, _ in self._entries() if isinstance(each.before, torch.Tensor) else ():
-                if target != each.target and _share(before, each.before):
-                    raise refuse(
-                        f"The model binds {with_line(each.target, line(each.target))} anew, which shared its memory "
-                        f"with {target}. {_APART}"
-                    )
+        for each, target, _ in self._meetings(rebound, lambda before, _: before):
+            raise refuse(
+                f"The model binds {with_line(each.target, line(each.target))} anew, which shared its memory "
+                f"with {target}. {_APART}"
+            )
 
     def check_shared(
         self, rebound: Sequence[Rebound], line: Callable[[str], str], refuse: Callable[[str], Exception]
@@ -145,15 +143,26 @@ class Registries:
             line: Returns the line that changes an entry, by its qualified name.
             refuse: Makes the exception.
         """
+        for each, target, before in self._meetings(rebound, lambda _, after: after):
+            if any(map(self._is_written, (each.before, before, each.after))):
+                raise refuse(
+                    f"The model binds {with_line(each.target, line(each.target))} to the memory of {target}, and "
+                    f"writes to it in place. {_APART}"
+                )
+
+    def _meetings(
+        self, rebound: Sequence[Rebound], chosen: Callable[[Any, Any], Any]
+    ) -> Iterator[tuple[Rebound, str, Any]]:
+        """Yield the entries that show the memory of others, with the names of these and what they were before.
+
+        Args:
+            rebound: The entries that are others than before.
+            chosen: Chooses what counts: what an entry was before, or what it is.
+        """
         for each in rebound:
-            for target, before, value in self._entries() if isinstance(each.after, torch.Tensor) else ():
-                if target == each.target or not _share(value, each.after):
-                    continue
-                if any(map(self._is_written, (each.before, before, each.after))):
-                    raise refuse(
-                        f"The model binds {with_line(each.target, line(each.target))} to the memory of {target}, and "
-                        f"writes to it in place. {_APART}"
-                    )
+            for target, before, after in self._entries():
+                if target != each.target and _share(chosen(before, after), chosen(each.before, each.after)):
+                    yield each, target, before
 
     def _entries(self) -> Iterator[tuple[str, Any, Any]]:
         for slot in self._slots:
