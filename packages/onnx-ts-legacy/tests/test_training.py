@@ -11,6 +11,7 @@ from ts_models import over_opsets
 
 import onnx_ts_legacy
 from onnx_ts_legacy import TrainingMode
+from onnx_ts_legacy.errors import CaptureError
 
 AXES = {"x": {0: "n"}}
 
@@ -98,8 +99,8 @@ def test_running_statistics_are_those_of_torch_batch_after_batch(
             torch.testing.assert_close(state[name], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_cumulative_average_that_a_trace_fixes_is_warned_about() -> None:
-    with pytest.warns(torch.jit.TracerWarning, match="Python float"):
+def test_a_cumulative_average_that_a_trace_would_fix_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"num_batches_tracked, which the model changes, decides: float\(\)"):
         onnx_ts_legacy.export(
             nn.BatchNorm1d(3, momentum=None), (torch.randn(4, 3),), training=TrainingMode.TRAINING, state="io"
         )

@@ -15,6 +15,8 @@ __all__ = ["Cause", "TracedData"]
 
 # Their results have the shape of the first operand and nothing of its elements.
 _SHAPE_ONLY = ("aten::size", "aten::len", "aten::numel", "aten::new_", "aten::stride")
+# They leave nothing of what their first operand held.
+_OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")
 # A tensor without dimensions is a size for them.
 _CREATING = ("aten::arange", "aten::linspace", "aten::logspace", "aten::range")
 
@@ -34,15 +36,22 @@ class TracedData:
     Args:
         inputs: The model's tensor inputs.
         dynamic: For each of them, the axes that are declared dynamic.
+        weights: What the model may keep from one call to the next, by name.
     """
 
-    def __init__(self, inputs: Sequence[torch.Tensor], dynamic: Sequence[Collection[int]]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[torch.Tensor],
+        dynamic: Sequence[Collection[int]],
+        weights: Mapping[str, torch.Tensor],
+    ) -> None:
         values = [private.traced_value(tensor).unique() for tensor in inputs]
         self._ranks = {value: tensor.dim() for value, tensor in zip(values, inputs, strict=True)}
         self._dynamic = {
             value: {axis % self._ranks[value] for axis in axes if self._ranks[value]}
             for value, axes in zip(values, dynamic, strict=True)
         }
+        self._weights = {private.traced_value(weight).unique(): name for name, weight in weights.items()}
         self._known: dict[tuple[int, bool], Cause] = {}
 
     def cause(self, tensor: torch.Tensor, *, of_shape: bool = False) -> Cause:
@@ -51,6 +60,15 @@ class TracedData:
         value = private.traced_value(tensor)
         found = self._shape(value) if of_shape else self._elements(value)
         return found if found is Cause.DATA else max(found, self._written())
+
+    def weights_behind(self, tensor: torch.Tensor) -> set[str]:
+        """Return the names of the weights that the elements of a tensor follow from."""
+        if not self._weights:
+            return set()
+        self._known = {}
+        self._elements(private.traced_value(tensor))
+        self._written()
+        return {self._weights[unique] for unique, of_shape in self._known if not of_shape and unique in self._weights}
 
     def _written(self) -> Cause:
         """Return what was written into the memory of values that were looked at: a trace gives views no new values."""
@@ -86,6 +104,8 @@ class TracedData:
         if name == "prim::Param":
             return Cause.DATA if value.unique() in self._dynamic else Cause.MODEL
         inputs = node_inputs(node)
+        if name in _OVERWRITING:
+            return max([Cause.MODEL, *map(self._elements, inputs[1:])])
         if name.startswith(_SHAPE_ONLY) or (name.endswith("_like") and "rand" not in name):
             first = self._axis(inputs) if name == "aten::size" else self._shape(inputs[0])
             return max([first, *map(self._elements, inputs[1:])])

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -87,30 +87,38 @@ class FrozenValues:
 
     Args:
         refuses: Whether values that the data decides are refused.
+        keeps: Whether what the model keeps from one call to the next is data.
     """
 
-    def __init__(self, refuses: bool = False) -> None:
+    def __init__(self, refuses: bool = False, keeps: bool = False) -> None:
         self._told: dict[tuple[str, str, int], Place] = {}
         self._integers: list[tuple[torch.Tensor, Any, int, Place]] = []
         self._inputs: frozenset[int] = frozenset()
         self._is_muted = self._compares = self._is_dynamic = False
-        self._refuses = refuses
+        self._refuses, self._keeps = refuses, keeps
         self._data: TracedData | None = None
         self._decided: dict[str, Cause] = {}
+        self._by_weights: dict[str, set[str]] = {}
         self.decisions: list[SizeDecision] = []
         """What sizes decided."""
         self.decided: list[torch.Tensor] = []
         """What Python read for each of them."""
 
-    def begin(self, inputs: Sequence[torch.Tensor], dynamic: Sequence[Collection[int]]) -> None:
-        """Note the model's inputs and their dynamic axes. To be called as the trace begins."""
+    def begin(
+        self,
+        inputs: Sequence[torch.Tensor],
+        dynamic: Sequence[Collection[int]],
+        weights: Callable[[], Mapping[str, torch.Tensor]],
+    ) -> None:
+        """Note the model's inputs, their dynamic axes, and its weights. To be called as the trace begins."""
         self.decisions.clear()
         self.decided.clear()
         self._is_dynamic = any(dynamic)
         if private.traces():
             self._inputs = frozenset(private.traced_value(tensor).unique() for tensor in inputs)
-        if self._refuses and private.traces():
-            self._data = TracedData(inputs, dynamic)
+        if private.traces() and (self._refuses or self._keeps):
+            self._by_weights.clear()
+            self._data = TracedData(inputs, dynamic, weights() if self._keeps else {})
 
     def add_decision(
         self, what: str, operands: Any, of_shape: bool, place: Place | None = None, least: Cause = Cause.MODEL
@@ -127,15 +135,19 @@ class FrozenValues:
         if self._data is None or _in_a_check():
             return
         tensors = [leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)]
-        cause = max((self._data.cause(tensor, of_shape=of_shape) for tensor in tensors), default=least)
-        cause = max(cause, least)
-        if cause is not Cause.MODEL:
-            text = f"{what} at {place or _place() or 'an unknown line'}"
-            self._decided[text] = max(cause, self._decided.get(text, cause))
+        text = f"{what} at {place or _place() or 'an unknown line'}"
+        if self._refuses:
+            cause = max((self._data.cause(tensor, of_shape=of_shape) for tensor in tensors), default=least)
+            self._decided[text] = max(cause, least, self._decided.get(text, cause))
+        if not of_shape and (weights := set[str]().union(*map(self._data.weights_behind, tensors))):
+            self._by_weights.setdefault(text, set()).update(weights)
 
     @contextmanager
-    def checked(self) -> Iterator[None]:
-        """Refuse the trace of the body if the data, or a dynamic dimension, decided something in it.
+    def checked(self, changed: Collection[str]) -> Iterator[None]:
+        """Refuse the trace of the body if the data, state, or a dynamic dimension decided something in it.
+
+        Args:
+            changed: Names of the weights that a call of the model changes, as far as is known at the end.
 
         Raises:
             CaptureError: If it did, whatever else went wrong.
@@ -143,17 +155,19 @@ class FrozenValues:
         try:
             yield
         except Exception as error:
-            self._check(error)
+            self._check(changed, error)
             raise
-        self._check(None)
+        self._check(changed, None)
 
-    def _check(self, error: Exception | None) -> None:
-        if not self._decided:
-            return
+    def _check(self, changed: Collection[str], error: Exception | None) -> None:
         by_size = [text for text, cause in self._decided.items() if cause is Cause.SIZE]
         by_data = [text for text, cause in self._decided.items() if cause is Cause.DATA]
+        by_state = {text: min(names) for text, weights in self._by_weights.items() if (names := weights & set(changed))}
         lines = [f"  the data decides: {text}" for text in by_data]
+        lines += [f"  {name}, which the model changes, decides: {text}" for text, name in by_state.items()]
         lines += [f"  a size that is declared dynamic or cannot be traced decides: {text}" for text in by_size]
+        if not lines:
+            return
         raise CaptureError(
             "A trace would fix, for all inputs, what the example decided:\n" + "\n".join(lines) + "\nScript the model "
             "(torch.jit.script), or use torch.cond"
@@ -346,15 +360,16 @@ _active = threading.local()
 
 
 @contextmanager
-def told_frozen_values(refuses: bool = False) -> Iterator[FrozenValues]:
+def told_frozen_values(refuses: bool = False, keeps: bool = False) -> Iterator[FrozenValues]:
     """Collect what the trace that is recorded meanwhile freezes, and warn of it at the end.
 
     Args:
-        refuses: Whether :meth:`FrozenValues.check` refuses what the data decides.
+        refuses: Whether :meth:`FrozenValues.checked` refuses what the data decides.
+        keeps: Whether it refuses what state decides that is kept from one call to the next.
     """
-    values = FrozenValues(refuses)
+    values = FrozenValues(refuses, keeps)
     before, _active.values = getattr(_active, "values", None), values
-    watched = WatchedCalls(values.may_be_size, values.lose, values.add_decision if refuses else None)
+    watched = WatchedCalls(values.may_be_size, None if refuses else values.lose, values.add_decision)
     try:
         with warnings.catch_warnings(), replaced(_replacements()), watched, watched_threads(values.add_thread):
             warnings.simplefilter("always", private.TracerWarning)

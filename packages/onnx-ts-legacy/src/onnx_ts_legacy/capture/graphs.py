@@ -143,7 +143,7 @@ def capture(
     model: Any,
     args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    state: str = "io",
+    state: str = "error",
     dynamic_axes: DynamicAxes | None = None,
     refuses: bool = False,
 ) -> Captured:
@@ -153,7 +153,8 @@ def capture(
         model: A ScriptModule or ScriptFunction, which is taken as it is; a module or function, which is traced.
         args: Example arguments, a tuple or a single one; a dict at the end holds keyword arguments.
         kwargs: Further keyword arguments.
-        state: What becomes of changes that are not tensors: ``"ignore"`` warns of them, else they are refused.
+        state: What becomes of changes: ``"ignore"`` warns of those that are not tensors, else they are refused;
+            ``"io"`` refuses a trace in which tensors that a call changes decide a Python value.
         dynamic_axes: Given the leaves of the call, and the names of parameters that it leaves out, returns the dynamic
             axes of each tensor.
         refuses: Whether a trace in which the data or a dynamic size decides a Python value is refused, and not only
@@ -385,8 +386,8 @@ def _traced(
     named, structure = _example_leaves(signature, args, kwargs)
     leaves, names = [leaf.value for leaf in named], [leaf.name for leaf in named if leaf.is_input]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    root, weights = None, list[tuple[str, torch.Tensor]]()
-    rebound, autocast, absent = dict[str, str](), TracedAutocast(), left_out(signature, args, kwargs)
+    root, weights, rebound = None, list[tuple[str, torch.Tensor]](), dict[str, str]()
+    autocast, absent = TracedAutocast(), left_out(signature, args, kwargs)
     with (
         onnx_export(),
         unfused_layers(),
@@ -394,12 +395,13 @@ def _traced(
         private.recorded_symbolics(),
         autocast.recorded(),
         kept_state(model) as found,
-        told_frozen_values(refuses) as frozen,  # sees the calls of the model, not those of the others
+        told_frozen_values(refuses, state == "io") as frozen,  # sees the calls of the model, not those of the others
     ):
-        begin = partial(frozen.begin, dynamic=() if dynamic_axes is None else dynamic_axes(named, absent))
+        dynamic = [()] * len(tensors) if dynamic_axes is None else dynamic_axes(named, absent)
+        begin = partial(frozen.begin, dynamic=dynamic, weights=found.weights)
         at_end = [autocast.note, frozen.close, found.leave]
         flat = _FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
-        with frozen.checked(), _explained():
+        with frozen.checked(found.changed), _explained():
             if any(map(_holds_script, flat.modules())):
                 examples = _copies(tensors)
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
@@ -411,11 +413,10 @@ def _traced(
     autocast.inline_calls(graph)
     _return_one_by_one(graph, len(rebound) + len(frozen.decided))
     _refuse_constant_inputs(graph, names, examples)
-    inputs = [ExampleInput(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
     call = _call_structure(signature, structure, flat.result_structure)
     return Captured(
-        graph, root, "model", inputs, flat.result_names, call, named, weights, rebound, flat.result,
-        absent, flat.left_out, _aliases(model),
+        graph, root, "model", list(map(ExampleInput, names, tensors)), flat.result_names, call, named, weights,
+        rebound, flat.result, absent, flat.left_out, _aliases(model),
         frozenset(place.path for place in found.places), tuple(frozen.decisions),
     )  # fmt: skip
 

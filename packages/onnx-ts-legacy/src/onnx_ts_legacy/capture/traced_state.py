@@ -52,6 +52,9 @@ class TracedState:
         self._registries = Registries(model)
         self._values: list[Any] = []
         self._rebound: list[Rebound] = []
+        self._entered: list[torch.Tensor] = []
+        self.changed: set[str] = set()
+        """Names of the tensors that a call of the model changes, once it was traced."""
 
     @property
     def places(self) -> list[StatePlace]:
@@ -60,7 +63,13 @@ class TracedState:
 
     def enter(self, tensors: Sequence[torch.Tensor]) -> None:
         """Let the model find copies of the inputs of the trace that stand for :attr:`places`."""
-        self._watch.enter([tensor.clone() for tensor in tensors])
+        self._entered = [tensor.clone() for tensor in tensors]
+        self._watch.enter(self._entered)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that the model finds during the trace, and may keep from one call to the next."""
+        entered = {place.path: tensor for place, tensor in zip(self.places, self._entered, strict=True)}
+        return {**self._inventory.weights, **entered}
 
     def leave(self) -> None:
         """Take note of what the call left behind; to be called while the trace still runs."""
@@ -78,6 +87,12 @@ class TracedState:
         known = next((place.line for place in self.places if place.path == path), "")
         return known or self._inventory.line(path, self._registries.owner(path))
 
+    def note_changes(self) -> None:
+        """Add what the trace changed to :attr:`changed`."""
+        weights = self._inventory.weights.items()
+        self.changed.update(path for path, weight in weights if self._contents.written(weight))
+        self.changed.update(self.rebound())
+
     def settle(self, trace: Callable[[], Any]) -> Any:
         """Trace until all tensors that the model changes are inputs; return the graph of the last trace.
 
@@ -88,6 +103,7 @@ class TracedState:
             graph = trace()
             tensors = self._inventory.tensors.items()
             written = {path: "" for path, tensor in tensors if self._contents.written(tensor)}
+            self.note_changes()
             self._contents.restore()
             self._registries.check_tied(self._rebound, self.line, StateError)
             self._registries.restore()
@@ -105,6 +121,7 @@ class TracedState:
         Raises:
             CaptureError: If there are any.
         """
+        self.note_changes()
         if names := [*self.rebound(), *self._watch.tensor_changes()]:
             raise CaptureError(
                 f"The model rebinds {min(names)}, which tracing does not record in models that hold scripted "

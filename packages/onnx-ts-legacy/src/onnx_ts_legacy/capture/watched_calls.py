@@ -57,12 +57,12 @@ class WatchedCalls(TorchFunctionMode):
 
     Args:
         is_size: Tells of a tensor whether it may follow from dynamic sizes.
-        lose: Called with each tensor that a call takes as a number which the trace does not hold.
+        lose: Called with each tensor that a call takes as a number which the trace does not hold, if with anything.
         notice: Called with each Python value, in the frame of the call, and with these numbers.
     """
 
     def __init__(
-        self, is_size: Callable[[Any], bool], lose: Callable[[torch.Tensor], None], notice: Notice | None
+        self, is_size: Callable[[Any], bool], lose: Callable[[torch.Tensor], None] | None, notice: Notice
     ) -> None:
         super().__init__()
         self._is_size = is_size
@@ -86,17 +86,16 @@ class WatchedCalls(TorchFunctionMode):
         gives_values = _gives_values(name, func, result)
         if not gives_values and name not in _CONSTRUCTORS:
             self._check(name, [tensor for tensor, uses in numbers if _uses(tensor) == uses])
-        elif self._notice is not None:
+        else:
             operands = (args, kwargs) if gives_values else _elements((*args, *kwargs.values()))
             self._notice(_spoken(name), operands, gives_values and name in _OF_SIZES)
         return result
 
     def _check(self, name: str, lost: Sequence[torch.Tensor]) -> None:
         for tensor in lost:
-            if self._notice is None:
+            self._notice(f"a number that {_spoken(name)} takes", tensor, False)
+            if self._lose is not None:
                 self._lose(tensor)
-            else:
-                self._notice(f"a number that {_spoken(name)} takes", tensor, False)
 
 
 def _spoken(name: str) -> str:
