@@ -19,6 +19,11 @@ class Calls(torch.nn.Module):
         return self.function(x)
 
 
+def restored(x, length):
+    spectrum = torch.stft(x, 4, 1, window=torch.hann_window(4), return_complex=True)
+    return torch.istft(spectrum, 4, 1, window=torch.hann_window(4), length=length)
+
+
 FUNCTIONS = {
     "linspace": lambda x: x + torch.linspace(-1, 2, x.shape[1]),
     "linspace up to a size": lambda x: x + torch.linspace(0, x.shape[1] - 1, steps=x.shape[1]),
@@ -40,6 +45,11 @@ FUNCTIONS = {
     "max_pool1d": lambda x: F.max_pool1d(x[None], kernel_size=x.shape[1] - 1),
     "adaptive_avg_pool1d": lambda x: F.adaptive_avg_pool1d(x[None], x.shape[1] - 1),
     "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x[None], x.shape[1] - 1),
+    "tril_indices": lambda x: torch.tril_indices(x.shape[1], x.shape[1] - 1, -1) + x.sum(),
+    "triu_indices": lambda x: torch.triu_indices(2, x.shape[1], offset=1, dtype=torch.int32),
+    "vander": lambda x: torch.vander(x[0]) + torch.vander(x[1], increasing=True),
+    "istft up to a length": lambda x: restored(x, x.shape[1]),
+    "istft beyond the frames": lambda x: restored(x, x.shape[1] + 3),
     "roll": lambda x: torch.roll(x, x.shape[1] // 2, 1),
     "roll by name": lambda x: x.roll(shifts=x.shape[1] - 3, dims=1),
     "zeros": lambda x: x + x.new_zeros(x.shape[1]),

@@ -64,7 +64,9 @@ def names() -> list[str]:
     found = []
     for name in sorted(builtin_table()):
         overload = _overload(name)
-        if overload is not None and not is_drawn(name) and any(_kind(a) for a in overload._schema.arguments):
+        if overload is None or not overload._schema.returns or is_drawn(name):
+            continue
+        if any(_kind(a) for a in overload._schema.arguments):
             found.append(name)
     return found
 
@@ -174,6 +176,8 @@ _CODES = {
     torch.strided: 0,
     torch.contiguous_format: 0,
     torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
 }
 
 

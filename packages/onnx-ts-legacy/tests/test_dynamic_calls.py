@@ -78,6 +78,13 @@ def written(x: Tensor) -> Tensor:
     return y
 
 
+def checked(x: Tensor) -> Tensor:
+    torch._check(x.shape[2] % 2 == 0, lambda: "the height is even")
+    torch._check_value(x.shape[0] > 0)
+    pooled, places = F.max_pool2d(x, 2, return_indices=True)
+    return F.max_unpool2d(pooled, places, 2)
+
+
 CASES = {
     "adaptive average pooling": images(lambda x: F.adaptive_avg_pool2d(x, (3, 5))),
     "adaptive maximum pooling": images(lambda x: F.adaptive_max_pool2d(x, (3, 5))),
@@ -201,6 +208,25 @@ CASES = {
     "a loss with smoothing": Case(
         lambda x: F.cross_entropy(x, x.argmax(1), label_smoothing=0.1, ignore_index=1), (n(6, 5),), (n(8, 5),), ("0",)
     ),
+    "padding that is odd": Case(
+        made(nn.Conv2d, 4, 2, (3, 4), padding="same", dilation=(1, 3)),
+        (n(1, 4, 6, 7),),
+        (n(2, 4, 9, 8),),
+        ("023",),
+    ),
+    "padding without a batch": Case(made(nn.Conv1d, 3, 2, 4, padding="same"), (n(3, 8),), (n(3, 5),), ("1",)),
+    "as many classes as there are": Case(lambda x: F.one_hot(x), (ints(4, 3),), (ints(9, 5),), ("0",)),
+    "combinations": Case(lambda x: torch.combinations(x, 3), (n(4),), (n(6),), ("0",)),
+    "a signal from its spectrum": Case(
+        lambda x: torch.istft(
+            torch.stft(x, 16, 4, window=torch.hann_window(16), return_complex=True), 16, 4, window=torch.hann_window(16)
+        ),
+        (n(2, 64),),
+        (n(3, 80),),
+        ("01",),
+    ),
+    "a product of Kronecker": Case(torch.kron, (n(3, 4), n(2, 5)), (n(6, 4), n(3, 5)), ("0", "0")),
+    "checked sizes": Case(checked, (n(2, 4, 6, 6),), (n(3, 4, 8, 4),), ("023",)),
     "linear algebra": Case(
         lambda x: (torch.linalg.inv(x), torch.linalg.det(x), torch.linalg.solve(x, x.sum(-1))),
         (n(2, 4, 4) + 4 * torch.eye(4),),
@@ -249,3 +275,18 @@ def test_distances_are_nearer_to_the_true_ones_than_those_of_pytorch_where_the_n
     # What rounding the squares of the lengths makes of a root.
     largest = (4 * torch.finfo(torch.float32).eps * x.norm(dim=1).max() ** 2).sqrt()
     assert 1e6 * (found - true).abs().max() < (torch.cdist(x, y) - true).abs().max() < 2 * largest
+
+
+class Counted(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.one_hot(x), torch.combinations(x)
+
+
+@pytest.mark.parametrize("axes", [None, {"x": [0]}], ids=["static", "dynamic"])
+@pytest.mark.parametrize("convert", [lambda model: model, torch.jit.script], ids=["traced", "scripted"])
+def test_as_many_classes_as_there_are(convert: Callable[..., Any], axes: Any) -> None:
+    program = onnx_ts_legacy.export(convert(Counted()), (ints(4, 3),), input_names=["x"], dynamic_axes=axes)
+
+    x = ints(9, 5 if axes else 3)
+    for found, expected in zip(program(x), Counted()(x), strict=True):
+        torch.testing.assert_close(found, expected)

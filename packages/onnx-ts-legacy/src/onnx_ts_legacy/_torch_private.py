@@ -44,6 +44,7 @@ from torch.onnx.ops import _symbolic_impl
 from onnxops_core.exporting import original, replaced, symbolic, symbolic_multi_out
 
 __all__ = [
+    "CHECK",
     "BoolType",
     "FakeTensor",
     "FakeTensorMode",
@@ -85,6 +86,8 @@ __all__ = [
 ]
 
 
+# The name of the function in which all checks of conditions end, ``torch._check`` and its kind.
+CHECK = "_check_with"
 # A function that tracing records a shape by.
 shape_as_tensor = torch._shape_as_tensor
 

@@ -15,7 +15,7 @@ from onnx_ts_legacy.shapes.shape_functions import SHAPES
 from onnx_ts_legacy.state.arguments import form_of, frozen, split_arguments
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import Call, Poison, SequenceState
-from onnxops_decomp.exporting import functional_overload, torch_definition
+from onnxops_decomp.exporting import functional_overload, kept_whole, torch_definition
 
 __all__ = ["JOINS", "fake_call", "functional_form", "recorded_call", "result_forms", "view_of", "without_codes"]
 
@@ -50,7 +50,8 @@ def recorded_call(
         return _joined_form(context, args[0].element, args[1] if len(args) > 1 else 0, JOINS[overload]), None
     fake_args = [form_of(context, arg) for arg in args]
     fake_kwargs = {name: form_of(context, arg) for name, arg in kwargs.items()}
-    return context.metadata.call(SHAPES.get(overload) or torch_definition(overload) or overload, fake_args, fake_kwargs)
+    function = SHAPES.get(overload) or kept_whole(overload, tuple(fake_args), fake_kwargs) or torch_definition(overload)
+    return context.metadata.call(function or overload, fake_args, fake_kwargs)
 
 
 def _joined_form(context: ConversionContext, element: Any, dim: int, new_axis: int) -> Any:

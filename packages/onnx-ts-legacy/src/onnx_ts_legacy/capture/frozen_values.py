@@ -51,6 +51,7 @@ _TEXT = f"A tensor is written as text here. {_CONSTANT}"
 _CHECKS = {
     *("check_input", "check_hidden_size", "check_forward_args", "_verify_batch_size", "_check_input_dim"),
     "pad_packed_sequence",
+    *("_check", "_check_index", "_check_is_size", "_check_not_implemented", "_check_type", "_check_value"),
 }
 _OF_BOXES = {
     *("BoxCoder.decode", "GeneralizedRCNN.forward", "GeneralizedRCNNTransform.forward", "RetinaNet.forward"),
@@ -214,6 +215,12 @@ class FrozenValues:
             self.tell(_TEXT, _place())
         with self._state(_is_muted=True):
             return usual()
+
+    def check(self, usual: Callable[..., None], error_type: Any, cond: Any, message: Any) -> None:
+        """Check a condition that torch asks for; one of sizes is a tensor in a trace."""
+        if isinstance(cond, torch.Tensor) and sizes_behind(private.traced_value(cond), self._inputs):
+            cond = bool(cond)
+        usual(error_type, cond, message)
 
     def key(self, tensor: torch.Tensor, usual: Callable[[], int]) -> int:
         """Return the hash of a tensor; a size equals what the number does, and the key is noted."""
@@ -455,6 +462,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
             _watched(original(tensor, "__len__"), lambda values, _, usual: values.without_notes(usual)),
         ),
         *((builtins, name, _asking(original(builtins, name), FrozenValues.compare)) for name in ("max", "min")),
+        (torch, private.CHECK, _checking(original(torch, private.CHECK))),
         (builtins, "isinstance", isinstance_of_numbers(_is_traced)),
         *functions_of_numbers(),
         *expanding_functions(),
@@ -517,6 +525,19 @@ def _asking(usual: Callable[..., Any], ask: Callable[..., Any]) -> Callable[...,
         if values is None or "key" in kwargs or not private.traces():
             return usual(*args, **kwargs)
         return ask(values, functools.partial(usual, *args, **kwargs))
+
+    return function
+
+
+def _checking(usual: Callable[..., None]) -> Callable[..., None]:
+    """Return the function in which checks of torch end, as the trace that is being recorded is to run it."""
+
+    @functools.wraps(usual)
+    def function(error_type: Any, cond: Any, message: Any) -> None:
+        if _is_traced():
+            _active.values.check(usual, error_type, cond, message)
+        else:
+            usual(error_type, cond, message)
 
     return function
 

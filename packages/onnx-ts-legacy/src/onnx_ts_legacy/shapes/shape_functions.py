@@ -15,30 +15,6 @@ __all__ = ["SHAPES"]
 aten = torch.ops.aten
 
 
-def _ctc_loss(
-    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1, *_: Any
-) -> Any:
-    """One loss for each sequence of the batch, or one number where they are reduced."""
-    batch = log_probs.shape[1:2] if log_probs.dim() == 3 else ()
-    return torch.empty((batch if reduction == 0 else ()), dtype=log_probs.dtype)
-
-
-def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
-    """Solution, residuals, rank and singular values; those that the driver does not compute have no elements."""
-    *batch, m, n = self.shape
-    vector = b.dim() == 1 or (self.dim() - 1 == b.dim() and tuple(b.shape) == (*batch, m))
-    columns = () if vector else (b.shape[-1],)
-    both = torch.broadcast_shapes(tuple(batch), tuple(b.shape[: -1 if vector else -2]))
-    driver = driver or "gelsy"
-    squares = isinstance(m, int) and isinstance(n, int) and m > n and driver != "gelsy"
-    return (
-        torch.empty((*both, n, *columns), dtype=self.dtype),
-        torch.empty((*both, *(columns or (1,))) if squares else (0,), dtype=self.dtype.to_real()),
-        torch.empty(tuple(batch) if driver != "gels" else (0,), dtype=torch.int64),
-        torch.empty((*batch, min(m, n)) if driver in ("gelsd", "gelss") else (0,), dtype=self.dtype.to_real()),
-    )
-
-
 def _spaced(start: Any, end: Any, steps: Any, *_: Any, dtype: torch.dtype | None = None, **placement: Any) -> Any:
     """As many numbers as asked for, even if how many is known only at run time."""
     usual = torch.get_default_dtype()
@@ -97,27 +73,7 @@ def _is_floating(number: Any) -> bool:
     return bool(number.dtype.is_floating_point) if is_tensor(number) else isinstance(number, float | torch.SymFloat)
 
 
-def _padded(
-    input: Any, hx: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool, *_: Any
-) -> Any:
-    """Return an output like the input, and states of their own shapes; a projection sets the width of the first."""
-    states = tuple(hx) if isinstance(hx, list | tuple) else (hx,)
-    width = states[0].shape[-1] * (2 if both else 1)
-    return (torch.empty((*input.shape[:-1], width), dtype=input.dtype), *(torch.empty_like(s) for s in states))
-
-
-def _packed(
-    data: Any, sizes: Any, hx: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool
-) -> Any:
-    return _padded(data, hx, params, biases, layers, dropout, train, both)
-
-
 SHAPES: dict[Any, Callable[..., Any]] = {
-    **{getattr(aten, name).input: _padded for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
-    **{getattr(aten, name).data: _packed for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
-    aten.ctc_loss.IntList: _ctc_loss,
-    aten.ctc_loss.Tensor: _ctc_loss,
-    aten.linalg_lstsq.default: _lstsq,
     aten.index.Tensor: masked_index,
     aten.repeat_interleave.self_Tensor: _repeated,
     aten.arange.default: _counted,

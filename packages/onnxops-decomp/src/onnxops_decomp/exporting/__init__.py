@@ -146,7 +146,7 @@ from onnxops_decomp.graph.mutation import (
 )
 from onnxops_decomp.graph.size_definitions import defined_for_sizes
 from onnxops_decomp.graph.symbols import SymbolNames, dimension_symbol
-from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, keep_calls, restore_calls
+from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, keep_calls, kept_whole, restore_calls
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.runtimes.onnxruntime.fusions import FuseSkipNormalization
@@ -287,6 +287,7 @@ __all__ = [
     "is_without_data",
     "keep_calls",
     "kept_inventory",
+    "kept_whole",
     "key_of",
     "lasting_in_copies",
     "leaf_specs",

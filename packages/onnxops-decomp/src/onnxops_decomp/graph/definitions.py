@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["corrcoef", "cov", "gaussian_nll_loss", "masked_index", "needs_masked_index", "torch_definition"]
+__all__ = ["corrcoef", "cov", "gaussian_nll_loss", "kron", "masked_index", "needs_masked_index", "torch_definition"]
 
 
 def cov(
@@ -89,6 +89,16 @@ def masked_index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
     return torch.ops.aten.index.Tensor(self, found)  # type: ignore[no-any-return]
 
 
+def kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Products of all pairs of elements; see ``torch.kron``."""
+    rank = max(input.dim(), other.dim())
+    left, right = (x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)) for x in (input, other))
+    sizes = [a * b for a, b in zip(left.shape, right.shape, strict=True)]
+    for axis in range(rank):
+        left, right = left.unsqueeze(2 * axis + 1), right.unsqueeze(2 * axis)
+    return (left * right).reshape(sizes)
+
+
 def gaussian_nll_loss(
     input: torch.Tensor,
     target: torch.Tensor,
@@ -147,7 +157,6 @@ def linear_cross_entropy_of_each(
     return torch.nn.functional.cross_entropy(logits, target, weight, ignore_index=ignore_index, reduction="none")
 
 
-# By name, for the operators of torch's Python modules exist only once these are imported.
 def _dim_arange(like: torch.Tensor, dim: int) -> torch.Tensor:
     """Positions along a dimension; see ``torch._dim_arange``."""
     return torch.arange(like.shape[dim])
@@ -159,7 +168,39 @@ def _conv_tbc(self: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad:
     return wide.permute(2, 0, 1)
 
 
+def _convolution_mode(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: str,
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """See ``torch.nn.functional.conv2d`` with padding "same": where it is odd, the end gets more."""
+    rank = weight.dim() - 2
+    each = list(dilation) * (rank // len(dilation))
+    total = [step * (size - 1) for step, size in zip(each, weight.shape[2:], strict=True)]
+    total = total if padding == "same" else [0] * rank
+    if any(amount % 2 for amount in total):
+        input = torch.constant_pad_nd(input, [pad for amount in reversed(total) for pad in (0, amount % 2)])
+    convolution = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[rank - 1]
+    around = [amount // 2 for amount in total]
+    return convolution(input, weight, bias, stride, around, dilation, groups)
+
+
+def _vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.Tensor:
+    """Return powers of numbers; see ``torch.vander``."""
+    count = x.shape[0] if N is None else N
+    powers = torch.arange(count, device=x.device)
+    return torch.pow(x.unsqueeze(-1), powers if increasing else count - 1 - powers)
+
+
+# By name, for the operators of torch's Python modules exist only once these are imported.
 _DEFINITIONS: dict[str, Callable[..., Any]] = {
+    "aten::_convolution_mode": _convolution_mode,
+    "aten::kron": kron,
+    "aten::vander": _vander,
     "aten::_dim_arange": _dim_arange,
     "aten::conv_tbc": _conv_tbc,
     "aten::cov": cov,

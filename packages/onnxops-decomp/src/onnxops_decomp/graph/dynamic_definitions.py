@@ -13,19 +13,10 @@ from typing import Any
 
 import torch
 
+from onnxops_decomp.graph.definitions import kron
 from onnxops_decomp.torch_private import PAD_SEQUENCE
 
 __all__ = ["DYNAMIC_DEFINITIONS"]
-
-
-def _kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Products of all pairs of elements; see ``torch.kron``."""
-    rank = max(input.dim(), other.dim())
-    left, right = (x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)) for x in (input, other))
-    sizes = [a * b for a, b in zip(left.shape, right.shape, strict=True)]
-    for axis in range(rank):
-        left, right = left.unsqueeze(2 * axis + 1), right.unsqueeze(2 * axis)
-    return (left * right).reshape(sizes)
 
 
 def _take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
@@ -214,7 +205,7 @@ def _edge(values: Sequence[torch.Tensor], steps: Any) -> torch.Tensor:
 
 
 DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
-    torch.kron: _kron,
+    torch.kron: kron,
     torch.take_along_dim: _take_along_dim,
     torch.Tensor.take_along_dim: _take_along_dim,
     torch.tensor_split: _tensor_split,

@@ -84,6 +84,16 @@ def _rfftfreq(n: Any, d: float = 1.0, **options: Any) -> torch.Tensor:
     return torch.arange(n // 2 + 1, dtype=count.dtype, device=count.device) / (count * d)
 
 
+def _triangle(
+    is_inside: Callable[[Any, Any], torch.Tensor], row: Any, col: Any, offset: Any = 0, **options: Any
+) -> Any:
+    """Return the places of the elements of a matrix on one side of a diagonal; see ``torch.tril_indices``."""
+    dtype = options.pop("dtype", None) or torch.int64
+    rows, columns = (torch.arange(count, device=options.get("device")) for count in (row, col))
+    inside = is_inside(columns - offset, rows.unsqueeze(-1))
+    return inside.nonzero().t().to(dtype)
+
+
 # ---- windows
 
 
@@ -188,6 +198,8 @@ _DEFINITIONS: Mapping[Any, Callable[..., torch.Tensor]] = {
     torch.logspace: _logspace,
     torch.fft.fftfreq: _fftfreq,
     torch.fft.rfftfreq: _rfftfreq,
+    torch.tril_indices: functools.partial(_triangle, torch.le),
+    torch.triu_indices: functools.partial(_triangle, torch.ge),
     torch.hann_window: functools.partial(_window, (0.5, -0.5)),
     torch.blackman_window: functools.partial(_window, _BLACKMAN),
     torch.hamming_window: _hamming_window,

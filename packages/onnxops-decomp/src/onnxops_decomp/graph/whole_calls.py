@@ -24,7 +24,7 @@ from onnxops_decomp.graph.mutation import is_written_while_used
 from onnxops_decomp.graph.packed_sequences import PACKING, packed_batch
 from onnxops_decomp.graph.size_definitions import defined_for_sizes
 
-__all__ = ["WholeCalls", "grouped_mm_form", "keep_calls", "restore_calls", "whole_call"]
+__all__ = ["WholeCalls", "grouped_mm_form", "keep_calls", "kept_whole", "restore_calls", "whole_call"]
 
 _NAMESPACE = "onnxops_whole"
 aten = torch.ops.aten
@@ -142,6 +142,25 @@ def _one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return self.new_empty((*self.shape, classes))
 
 
+def _istft(
+    self: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: Any = None,
+    return_complex: bool = False,
+) -> torch.Tensor:
+    """Return as many samples as the frames cover, or as are asked for; torch looks whether a window leaves gaps."""
+    samples = n_fft + (n_fft // 4 if hop_length is None else hop_length) * (self.shape[-1] - 1)
+    usual = samples - 2 * (n_fft // 2) if center else samples
+    dtype = self.dtype if return_complex else self.dtype.to_real()
+    return self.new_empty((*self.shape[:-2], usual if length is None else length), dtype=dtype)
+
+
 def _lstsq(
     self: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[torch.Tensor, ...]:
@@ -257,7 +276,8 @@ def _starts_at_tensor(args: Args, kwargs: Kwargs) -> bool:
 
 
 def _counts_classes(args: Args, kwargs: Kwargs) -> bool:
-    return bool((args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1)
+    count = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+    return isinstance(count, int) and count == -1
 
 
 def _multiplies_floats(args: Args, kwargs: Kwargs) -> bool:
@@ -283,6 +303,7 @@ _OPERATORS: dict[str, tuple[Mapping[str, _Fake], _Condition]] = {
     "combinations": ({"default": _combinations}, _always),
     "narrow": ({"Tensor": _narrow}, _starts_at_tensor),
     "one_hot": ({"default": _one_hot}, _counts_classes),
+    "istft": ({"default": _istft}, _always),
     "linalg_lstsq": ({"default": _lstsq}, _always),
     "index": ({"Tensor": masked_index}, _always),
     "_grouped_mm": ({"default": _grouped_mm}, _multiplies_floats),
@@ -301,7 +322,7 @@ def _overloads() -> dict[torch._ops.OpOverload, torch._ops.OpOverload]:
         for overload, fake in overloads.items():
             target = getattr(getattr(torch.ops.aten, name), overload)
             full = name if overload == "default" else f"{name}.{overload}"
-            library.define(str(target._schema).removeprefix("aten::"))
+            library.define(_sized(str(target._schema).removeprefix("aten::")))
             library.impl(full, target, "CompositeExplicitAutograd")
             torch.library.register_fake(f"{_NAMESPACE}::{full}", fake, lib=library)
             stood_for[getattr(getattr(torch.ops, _NAMESPACE), name).__getattr__(overload)] = target
@@ -310,6 +331,11 @@ def _overloads() -> dict[torch._ops.OpOverload, torch._ops.OpOverload]:
 
 
 _LIBRARIES: list[torch.library.Library] = []
+
+
+def _sized(schema: str) -> str:
+    """Return a schema with sizes for the numbers that may follow from sizes."""
+    return schema.replace("int? length", "SymInt? length")
 
 
 @functools.cache
@@ -505,6 +531,14 @@ class WholeCalls(TorchFunctionMode):
         # An operator of a library returns a plain tuple where this function has names for its results.
         named = getattr(torch.return_types, name, None)
         return result if named is None else named(result)
+
+
+def kept_whole(overload: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> torch._ops.OpOverload | None:
+    """Return the stand-in of an operator, which gives a result without looking at data; None for calls without one."""
+    name = overload._opname
+    if overload.namespace != "aten" or name not in _OPERATORS or not _OPERATORS[name][1](args, kwargs):
+        return None
+    return next((stand_in for stand_in, target in _overloads().items() if target is overload), None)
 
 
 def whole_call(name: str, overload: str, *args: Any) -> Any:
