@@ -19,7 +19,7 @@ from onnx_fx_export.capture.open_sizes import record_open
 from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
-from onnx_fx_export.capture.transforms import has_transforms
+from onnx_fx_export.capture.transforms import has_transforms, without_further_gradients
 from onnx_fx_export.capture.ways.both_ways import record_both_ways
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
@@ -29,7 +29,7 @@ from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import is_dimension_error, undecided_condition
 from onnxops_core.exporting import warn_user
-from onnxops_decomp.exporting import Example, is_without_data
+from onnxops_decomp.exporting import Example, asks_for_gradients, is_without_data, note_gradients
 
 __all__ = ["MEASURED_KERNELS", "STRATEGIES", "TRIAL_RUNS", "Strategy", "captured_by_strategies"]
 
@@ -190,9 +190,16 @@ def _not_open(attempts: Attempts) -> str:
 
 
 def _no_transforms(attempts: Attempts) -> str:
-    """Require transforms of functions in the code of a model that failed, and that it can be compared."""
+    """Require that a model that failed transforms functions or asks for gradients, and that it can be compared."""
     refused = _lost_calls(attempts) or _uncompared(attempts) or _refused_state(attempts)
-    return refused or ("" if has_transforms(attempts.request.model) else "the model calls no function of torch.func")
+    if refused or has_transforms(attempts.request.model) or _needs_gradients(attempts):
+        return refused
+    return "the model calls no function of torch.func, and asks for no gradients"
+
+
+def _needs_gradients(attempts: Attempts) -> bool:
+    failure = attempts.failures.get(NON_STRICT.name)
+    return failure is not None and asks_for_gradients(failure)
 
 
 def _not_for_dynamo(attempts: Attempts) -> str:
@@ -258,7 +265,14 @@ def _record_strict(attempts: Attempts) -> Recorded:
 
 
 def _record_transforms(attempts: Attempts) -> Recorded:
-    recorded = record(attempts.run(below_autograd=True))
+    model = attempts.request.model
+    try:
+        recorded = record(attempts.run(below_autograd=True, around=without_further_gradients(model)))
+    except Exception as error:
+        if not asks_for_gradients(error):
+            raise
+        note_gradients(model)
+        recorded = record(attempts.run(below_autograd=True, around=without_further_gradients(model)))
     if not _agrees(attempts, recorded):
         raise CaptureError(_OTHER_TRANSFORMS)
     return recorded

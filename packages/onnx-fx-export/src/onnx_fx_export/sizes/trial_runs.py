@@ -21,6 +21,7 @@ from onnxops_decomp.exporting import (
     Inventory,
     KeptContents,
     are_close,
+    gradient_mode,
     is_without_data,
     kept_inventory,
     resampled,
@@ -122,7 +123,7 @@ class TrialRuns:
         known = self.inventories[0] if self.inventories else None
         with (
             kept_inventory(self.model, known) as inventory,
-            torch.no_grad(),
+            gradient_mode(self.model),
             WithoutEmptyBags(),
             _same_random_numbers(),
         ):
@@ -131,7 +132,7 @@ class TrialRuns:
             try:
                 with kept, around():
                     results = self.model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1]))
-                return [result.clone() for result in _tensors(results)]
+                return [result.detach().clone() for result in _tensors(results)]
             finally:
                 kept.restore()
 

@@ -108,6 +108,7 @@ from onnxops_decomp.exporting.sizes.math_functions import MATH_FUNCTIONS, math_s
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
 from onnxops_decomp.exporting.state.code import code_names, is_generated_code
 from onnxops_decomp.exporting.state.contents import KeptContents
+from onnxops_decomp.exporting.state.gradients import asks_for_gradients, gradient_mode, note_gradients
 from onnxops_decomp.exporting.state.identities import codes_in, identities_of_numbers, written_code
 from onnxops_decomp.exporting.state.inventory import Inventory, is_library, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
@@ -233,6 +234,7 @@ __all__ = [
     "are_close",
     "argument_paths",
     "asked_of_torchscript",
+    "asks_for_gradients",
     "assumed_conditions",
     "at_sizes",
     "axes_by_number",
@@ -268,6 +270,7 @@ __all__ = [
     "for_torch",
     "from_dynamic_axes",
     "functional_overload",
+    "gradient_mode",
     "grouped_mm_form",
     "has_aten_trait",
     "has_autocast_kernel",
@@ -301,6 +304,7 @@ __all__ = [
     "needed_state",
     "needs_functionalization",
     "normalized_shapes",
+    "note_gradients",
     "number_as_size",
     "number_of",
     "option_refusal",

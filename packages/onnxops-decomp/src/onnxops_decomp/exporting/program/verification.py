@@ -17,6 +17,7 @@ from onnxops_core import OnnxExporterError
 from onnxops_core.exporting import unfused_layers, warn_user
 from onnxops_decomp.exporting.errors import VerificationError
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes
+from onnxops_decomp.exporting.state.gradients import gradient_mode
 
 if TYPE_CHECKING:
     from onnxops_decomp.exporting.program.callable_program import CallableProgram
@@ -134,7 +135,7 @@ def _run_model(program: CallableProgram, reference: Reference, call: Example) ->
     for name, value in program.initial_state.items():
         _set_state(own, name, value)
     layers = unfused_layers() if reference.by_definition else contextlib.nullcontext()
-    with torch.no_grad(), layers, _in_modes(own, reference.modes):
+    with gradient_mode(reference.model), layers, _in_modes(own, reference.modes):
         outputs = own(*args, **kwargs)
     inputs = program.flat_inputs(*args, **kwargs) if program.state else {}
     kept = {

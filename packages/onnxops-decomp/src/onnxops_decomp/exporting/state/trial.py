@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnxops_decomp.exporting.state.contents import KeptContents
+from onnxops_decomp.exporting.state.gradients import gradient_mode
 from onnxops_decomp.exporting.state.inventory import Change, Inventory, same
 from onnxops_decomp.torch_private import Computations, fake_mode_of, is_without_data
 
@@ -120,7 +121,7 @@ def lasting_in_copies(
 
     def results(copied: Any, given: Sequence[Any]) -> list[Any]:
         own = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in given]
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.random.fork_rng(devices=[]), gradient_mode(model):
             torch.default_generator.manual_seed(0)
             return pytree.tree_leaves(call(copied, own))
 
