@@ -202,8 +202,9 @@ def test_numbers_of_four_bits_two_in_an_element_are_refused() -> None:
         export(lambda x, y: (x + 1, y), (torch.randn(2), packed))
 
 
+@pytest.mark.parametrize("dynamo", [True, False], ids=["fx", "torchscript"])
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
-def test_sparse_tensors_are_refused(layout: torch.layout) -> None:
+def test_sparse_tensors_are_refused(layout: torch.layout, dynamo: bool) -> None:
     sparse = torch.eye(3).to_sparse(layout=layout)
 
     class Weighted(torch.nn.Module):
@@ -216,7 +217,17 @@ def test_sparse_tensors_are_refused(layout: torch.layout) -> None:
 
     for model, args in ((torch.sparse.mm, (sparse, torch.ones(3, 2))), (Weighted(), (torch.ones(3, 2),))):
         with pytest.raises(onnx_fx_export.InvalidArgumentError, match=r"layout torch.sparse_c.*to_dense\(\)"):
-            export(model, args)
+            export(model, args, dynamo=dynamo)
+
+
+@pytest.mark.parametrize("script", [False, True], ids=["traced", "scripted"])
+@pytest.mark.parametrize("dynamo", [True, False], ids=["fx", "torchscript"])
+def test_tensors_that_are_no_arrays_are_refused(script: bool, dynamo: bool) -> None:
+    model = torch.jit.script(torch.nn.ReLU()) if script else torch.nn.ReLU()
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for tensor, message in ((torch.eye(3).to_mkldnn(), r"to_dense\(\)"), (nested, "is nested.*to_padded_tensor")):
+        with pytest.raises(InvalidArgumentError, match=message):
+            export(model, (tensor,), dynamo=dynamo)
 
 
 @pytest.mark.parametrize("args", [None, 3, "ab", {"input": torch.ones(2)}, np.ones((2, 3))], ids=repr)

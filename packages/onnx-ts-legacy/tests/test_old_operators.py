@@ -103,8 +103,12 @@ def strided_before_a_write(x: Tensor):
     return part
 
 
+def strided_scatter(x: Tensor):
+    return torch.as_strided_scatter(x, torch.ones(2, 2), (2, 2), (1, 2), 1)
+
+
 @FORMS
-@pytest.mark.parametrize("function", [strided, strided_from_the_offset, strided_before_a_write])
+@pytest.mark.parametrize("function", [strided, strided_from_the_offset, strided_before_a_write, strided_scatter])
 def test_constant_strides(function: Callable, scripted: bool) -> None:
     model = torch.jit.script(function) if scripted else function
     dynamic = {} if function is strided_from_the_offset else {"x": [0]}

@@ -87,6 +87,17 @@ def test_torch_takes_and_gives_half_floats(code, dtype):
     assert made.astype(np.float32).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("code, kind", [(TensorProto.UINT64, np.uint64), (TensorProto.INT64, np.int64)])
+def test_torch_takes_the_integers_that_onnx_runtime_gives(code, kind):
+    model = build([helper.make_node("Identity", ["x"], ["y"])], [info("x", ["n"], code)], [info("y", ["n"], code)])
+    given = np.arange(3, dtype=kind)
+    for _ in range(2):
+        ((_, given),) = Backend.parse("ort").load(model).run(InputSet((given,)))
+        ((_, given),) = Backend.parse("torch").load(model).run(InputSet((given,)))
+    assert given.dtype == kind
+    assert given.tolist() == [0, 1, 2]
+
+
 def test_sequences_pass_through_torch():
     nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["y"])]
     output = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, ["n"])

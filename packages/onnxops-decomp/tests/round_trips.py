@@ -132,7 +132,9 @@ def _tensor(value: Any) -> Any:
     array = np.array(value)
     if array.dtype.kind in "OSUT":
         return array
-    return torch.from_numpy(array) if array.dtype.type.__module__ == "numpy" else _narrow(array)
+    if array.dtype.type.__module__ != "numpy":
+        return _narrow(array)
+    return torch.from_numpy(array.view(array.dtype.str))
 
 
 def _narrow(array: Any) -> Any:

@@ -20,6 +20,8 @@ from onnxops_decomp.exporting import (
     DYNAMIC_NUMBER,
     Example,
     bound_arguments,
+    call_leaves,
+    check_numbers,
     for_torch,
     from_dynamic_axes,
     leaf_specs,
@@ -140,6 +142,9 @@ class CaptureRequest:
         args, kwargs = separated(args, kwargs or {})
         arguments = bound_arguments(model.forward, args, kwargs)
         in_call = {**{name: arguments[name] for name in arguments if name not in kwargs}, **kwargs}
+        for leaf in call_leaves(in_call):
+            if leaf.is_input:
+                check_numbers("Input", leaf.name, leaf.value)
         output_axes: dict[str, Any] = {}
         if dynamic_axes is not None:
             dynamic_shapes, output_axes = from_dynamic_axes(dynamic_axes, in_call, input_names)

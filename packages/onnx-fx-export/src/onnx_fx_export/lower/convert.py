@@ -47,6 +47,7 @@ from onnxops_decomp.exporting import (
     axis_size,
     build_model,
     check_names,
+    check_numbers,
     finish_model,
     inner_tensors,
     is_complex,
@@ -184,7 +185,7 @@ class _Converter:
         self.model_inputs.append(name)
         if not isinstance(val, torch.Tensor):
             return self._number_input(name, val)
-        _check_numbers("Input", name, val)
+        check_numbers("Input", name, val)
         dims = self.input_dims[self.names.inputs[position]] = self.symbols.dims(val)
         value = self._input(name, to_ir(val.dtype), (*dims, 2) if val.is_complex() else dims)
         for axis, size in enumerate(val.shape):
@@ -230,7 +231,7 @@ class _Converter:
             tensor = self.program.constants.get(target)
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        _check_numbers("Weight", target, tensor)
+        check_numbers("Weight", target, tensor)
         if parts := inner_tensors(tensor):
             return {name: self.weights.value(f"{target}.{name}", part) for name, part in parts.items()}
         if target in self.carried:
@@ -422,19 +423,6 @@ def _leaves(program: torch.export.ExportedProgram, names: Sequence[str]) -> list
 @dataclasses.dataclass(frozen=True)
 class _Named:
     index: int
-
-
-def _check_numbers(kind: str, name: str, tensor: torch.Tensor) -> None:
-    if tensor.layout != torch.strided:
-        raise InvalidArgumentError(
-            f"{kind} {name} is a tensor of layout {tensor.layout}; the operators of ONNX work on dense ones. Call "
-            "to_dense() on it first."
-        )
-    if tensor.dtype == torch.float4_e2m1fn_x2:
-        raise InvalidArgumentError(
-            f"{kind} {name} holds two numbers in each element ({tensor.dtype}), and no operator of torch computes with "
-            "those. Keep its bytes, tensor.view(torch.uint8), and unpack them in the model."
-        )
 
 
 def convert(

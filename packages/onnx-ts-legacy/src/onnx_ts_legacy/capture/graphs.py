@@ -27,6 +27,7 @@ from onnxops_decomp.exporting import (
     CallStructure,
     Leaf,
     argument_paths,
+    check_numbers,
     example_paths,
     in_order,
     key_of,
@@ -166,6 +167,9 @@ def capture(
         CaptureError: If the model cannot be traced.
     """
     positional, named = split_arguments(model, args, kwargs)
+    if isinstance(model, torch.nn.Module):
+        for name, weight in itertools.chain(model.named_parameters(), model.named_buffers()):
+            check_numbers("Weight", name, weight)
     with private.hidden_deprecations():
         if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
             return _scripted(model, positional, named)
@@ -219,8 +223,9 @@ def _scripted(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> C
     graph = model.graph.copy()
     private.inline_calls(graph)
     cast_scripted(graph)
-    structure = _scripted_structure(parameters, inputs)
-    return Captured(graph, model._c if is_module else None, "", inputs, None, structure, leaves_of(inputs))
+    structure, leaves = _scripted_structure(parameters, inputs), leaves_of(inputs)
+    _check_inputs(leaves)
+    return Captured(graph, model._c if is_module else None, "", inputs, None, structure, leaves)
 
 
 def leaves_of(inputs: Sequence[ExampleInput]) -> list[Leaf]:
@@ -231,6 +236,12 @@ def leaves_of(inputs: Sequence[ExampleInput]) -> list[Leaf]:
         for path, value in pytree.tree_flatten_with_path(example.value)[0]:
             leaves.append(Leaf(path_name([example.name, *map(key_of, path)]), value, isinstance(value, kinds)))
     return leaves
+
+
+def _check_inputs(leaves: Sequence[Leaf]) -> None:
+    for leaf in leaves:
+        if isinstance(leaf.value, torch.Tensor):
+            check_numbers("Input", leaf.name, leaf.value)
 
 
 def _scripted_structure(parameters: Sequence[Any], inputs: Sequence[ExampleInput]) -> CallStructure:
@@ -367,6 +378,7 @@ def _example_leaves(
     leaves, structure = pytree.tree_flatten((args, kwargs))
     paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
     named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(path_name, paths), leaves, strict=True)]
+    _check_inputs(named)
     warn_of_numbers({leaf.name: leaf.value for leaf in named}, "Give a tensor, or script the model,")
     return named, structure
 

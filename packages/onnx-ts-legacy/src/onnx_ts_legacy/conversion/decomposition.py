@@ -37,10 +37,8 @@ def lower_by_pieces(
     Raises:
         UnsupportedOperatorError: If torch does not define the operator by others, or only for fixed sizes.
     """
-    decompose = context.decomposer.decompose
+    decompose = _single_call if overload in _BY_STRIDES else context.decomposer.decompose
     pieces, symbols, bound = _taken_apart(context, decompose, overload, fakes, values)
-    if pieces is None and overload in _BY_STRIDES:
-        pieces = _single_call(overload, *pytree.tree_map(context.metadata.fake, (tuple(fakes[0]), dict(fakes[1]))))
     if pieces is None:
         raise UnsupportedOperatorError("it has no ONNX lowering", operator=str(overload.name()))
     return _lowered(context, pieces, symbols, bound)

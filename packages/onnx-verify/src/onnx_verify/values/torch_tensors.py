@@ -107,7 +107,8 @@ def to_tensor(array: Array) -> torch.Tensor:
     if array.dtype.kind in "OSU":
         raise InputError("torch has no string tensors")
     if array.dtype.kind in "biufc":
-        return cast("torch.Tensor", module.from_numpy(np.array(array, copy=True)))
+        # Of the names that numpy has for one integer, torch knows one; ONNX Runtime gives another for UINT64.
+        return cast("torch.Tensor", module.from_numpy(np.array(array, copy=True).view(array.dtype.str)))
     dtype = getattr(module, array.dtype.name, None)
     if dtype is None:
         raise InputError(f"torch has no dtype for {array.dtype}")

@@ -28,7 +28,7 @@ from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_numb
 from onnxops_decomp.exporting.calls.caches import cache_argument, register_class, tensor_places
 from onnxops_decomp.exporting.calls.containers import register_containers, registered_results
 from onnxops_decomp.exporting.calls.interface import Interface, Output
-from onnxops_decomp.exporting.calls.models import plain_model
+from onnxops_decomp.exporting.calls.models import check_numbers, plain_model
 from onnxops_decomp.exporting.calls.modes import in_mode
 from onnxops_decomp.exporting.calls.naming import (
     Leaf,
@@ -245,6 +245,7 @@ __all__ = [
     "call_leaves",
     "casts_unseen",
     "check_names",
+    "check_numbers",
     "check_options",
     "check_result",
     "choice_arguments",

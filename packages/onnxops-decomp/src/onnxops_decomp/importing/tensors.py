@@ -91,7 +91,9 @@ def to_value(tensor: ir.TensorProtocol, files: FileMaps) -> Any:
     with warnings.catch_warnings():
         # Nobody else knows of the memory of a tensor that was read from a file.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array) if array.dtype.isnative else torch.from_numpy(array.astype(array.dtype.name))
+        # Of the names that NumPy has for one integer, torch knows one; ONNX Runtime gives another for UINT64.
+        name = array.dtype.name
+        return torch.from_numpy(array.view(name) if array.dtype.isnative else array.astype(name))
 
 
 def _strings(tensor: ir.TensorProtocol) -> list[str]:

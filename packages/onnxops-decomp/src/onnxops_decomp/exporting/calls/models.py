@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from onnxops_core import OnnxExporterError
+from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.torch_private import uncompiled
 
-__all__ = ["plain_model"]
+__all__ = ["check_numbers", "plain_model"]
 
 
 def plain_model(model: Any, error: type[OnnxExporterError]) -> Any:
@@ -48,3 +49,27 @@ def _bound(module: torch.nn.Module, call: functools.partial[Any]) -> torch.nn.Mo
     result.func, result.training = module, module.training
     wrapped: torch.nn.Module = result
     return wrapped
+
+
+def check_numbers(kind: str, name: str, tensor: torch.Tensor) -> None:
+    """Make sure that ONNX has a form for a tensor.
+
+    Args:
+        kind: "Input" or "Weight", for the message.
+        name: What it is called.
+        tensor: The tensor.
+
+    Raises:
+        InvalidArgumentError: If it is sparse, nested or in a layout of a library, or holds two numbers in an element.
+    """
+    if tensor.is_nested or tensor.layout != torch.strided:
+        form = "is nested" if tensor.is_nested else f"is a tensor of layout {tensor.layout}"
+        instead = "torch.nested.to_padded_tensor(x, 0.0)" if tensor.is_nested else "to_dense()"
+        raise InvalidArgumentError(
+            f"{kind} {name} {form}; the operators of ONNX work on dense ones. Call {instead} on it first."
+        )
+    if tensor.dtype == torch.float4_e2m1fn_x2:
+        raise InvalidArgumentError(
+            f"{kind} {name} holds two numbers in each element ({tensor.dtype}), and no operator of torch computes with "
+            "those. Keep its bytes, tensor.view(torch.uint8), and unpack them in the model."
+        )
