@@ -1,6 +1,7 @@
 """Several engines judge one model."""
 
 import json
+import runpy
 import sys
 import types
 
@@ -131,6 +132,10 @@ def test_the_engine_that_stands_alone_is_blamed_on_the_node(others, tmp_path):
     assert "ort" in str(found)
     script = found.node.export_repro(tmp_path / "repro")
     assert (script.parent / "model.onnx").exists()
+    assert json.loads((script.parent / "settings.json").read_text())["runtime"] == "wrong_softmax"
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 1
 
 
 def test_of_two_that_disagree_none_stands_alone(others):

@@ -147,7 +147,7 @@ class Bisector:
             feeds=test.feeds[worst],
             reference={name: values[worst] for name, values in test.right.items()},
             candidate={name: values[worst] for name, values in test.actual.items()},
-            optimization=self.candidate.optimization,
+            runtime=self.candidate.label,
             notes=[together] if stop - start > 1 else [],
         )
 

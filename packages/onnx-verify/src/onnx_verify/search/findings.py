@@ -75,7 +75,7 @@ class NodeMismatch:
         reference: the right outputs by name.
         candidate: the outputs that the piece gives.
         notes: hints for the reader.
-        optimization: the optimization level that the piece was run at.
+        runtime: what the piece was run in, as :meth:`Backend.parse` reads it.
     """
 
     nodes: list[NodeLabel]
@@ -88,7 +88,12 @@ class NodeMismatch:
     reference: dict[str, Any] = field(default_factory=dict, repr=False)
     candidate: dict[str, Any] = field(default_factory=dict, repr=False)
     notes: list[str] = field(default_factory=list)
-    optimization: str = "all"
+    runtime: str = "ort:all"
+
+    @property
+    def optimization(self) -> str:
+        """The optimization level that the piece was run at."""
+        return self.runtime.partition(":")[2] or "all"
 
     @property
     def node(self) -> NodeLabel:
@@ -128,7 +133,7 @@ class NodeMismatch:
         return plain
 
     def export_repro(self, folder: str | Path) -> Path:
-        """Write a folder that reproduces the mismatch with onnxruntime and numpy alone.
+        """Write a folder that reproduces the mismatch: in ONNX Runtime with onnxruntime and numpy alone.
 
         Args:
             folder: is created; its files are replaced.
@@ -142,7 +147,7 @@ class NodeMismatch:
         if self.piece is None:
             raise OnnxVerifyError("this mismatch holds no piece of a model to write")
         tolerances = {report.name: report.tolerance for report in self.reports if report.tolerance}
-        content = (self.piece, self.feeds, self.reference, self.candidate, tolerances, self.optimization, str(self))
+        content = (self.piece, self.feeds, self.reference, self.candidate, tolerances, self.runtime, str(self))
         return write_repro(Reproduction(*content), Path(folder))
 
 

@@ -168,7 +168,7 @@ class Localizer:
             piece=piece(graph, nodes, names, feeds[0], given),
             feeds=feeds[0],
             reference={name: self._store[self.pairs[name]][0] for name in names},
-            optimization=self.backend.optimization,
+            runtime=self.backend.label,
         )
 
     def _outputs(self, start: int, stop: int) -> list[str]:
@@ -256,7 +256,7 @@ class Localizer:
             reference={name: self._store[self.pairs[name]][sample] for name in names},
             candidate={name: results[name][sample] for name in names},
             notes=random_note(label),
-            optimization=self.backend.optimization,
+            runtime=self.backend.label,
         )
 
     def _segment(self, index: int, whole: bool = False) -> list[int]:

@@ -1,4 +1,4 @@
-"""Writing a folder that reproduces a mismatch with onnxruntime and numpy alone."""
+"""Writing a folder that reproduces a mismatch, in ONNX Runtime with onnxruntime and numpy alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Array = npt.NDArray[Any]
 # The script is fixed text: nothing of the model, not even a name, is written into it.
 SCRIPT = '''"""Runs model.onnx on inputs.npz and compares with reference.npz; exits with 1 if they differ.
 
-Needs onnxruntime and numpy. candidate.npz holds what the runtime gave when this folder was written.
+The runtime that settings.json names runs it. ONNX Runtime needs onnxruntime and numpy, any other one onnx-verify, too.
+candidate.npz holds what the runtime gave when this folder was written.
 """
 
 import json
@@ -32,14 +33,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
-
-LEVELS = {
-    "disabled": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
 
 
 def load(path):
@@ -52,17 +45,26 @@ def flat(values):
         yield from value if isinstance(value, list) else [value]
 
 
+def run(model, values, runtime):
+    name, _, level = runtime.partition(":")
+    if not name.startswith("ort"):
+        from onnx_verify import Backend, InputSet
+
+        return [value for _, value in Backend.parse(runtime).load(model).run(InputSet(tuple(values)))]
+    import onnxruntime
+
+    levels = {"disabled": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{levels[level]}")
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    return list(flat(session.run(None, dict(zip(names, values)))))
+
+
 def main():
     folder = Path(__file__).resolve().parent
     settings = json.loads((folder / "settings.json").read_text())
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = LEVELS[settings["optimization"]]
-    session = onnxruntime.InferenceSession(
-        str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
-    )
-    names = [each.name for each in session.get_inputs()]
-    feeds = dict(zip(names, load(folder / "inputs.npz")))
-    outputs = list(flat(session.run(None, feeds)))
+    outputs = run(str(folder / "model.onnx"), load(folder / "inputs.npz"), settings["runtime"])
     expected = load(folder / "reference.npz")
     wrong = len(outputs) != len(expected)
     for index, (output, right) in enumerate(zip(outputs, expected)):
@@ -96,7 +98,7 @@ class Reproduction:
         reference: the right outputs by name.
         candidate: the outputs that the piece gives.
         tolerances: by output, how far they may be apart; an output that is missing must be equal.
-        optimization: the optimization level that the piece was run at.
+        runtime: what the piece was run in, as :meth:`Backend.parse` reads it.
         finding: the mismatch in words.
     """
 
@@ -105,7 +107,7 @@ class Reproduction:
     reference: Mapping[str, Any]
     candidate: Mapping[str, Any]
     tolerances: Mapping[str, Tolerance]
-    optimization: str
+    runtime: str
     finding: str
 
 
@@ -123,7 +125,7 @@ def write_repro(repro: Reproduction, folder: Path) -> Path:
     _save(folder / "candidate.npz", _flat(repro.candidate))
     tolerances = [repro.tolerances.get(name) for name in repro.reference]
     settings = {
-        "optimization": repro.optimization,
+        "runtime": repro.runtime,
         "tolerances": [(each.rtol, each.atol) if each else (0.0, 0.0) for each in tolerances],
     }
     (folder / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
