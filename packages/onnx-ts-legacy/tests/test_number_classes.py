@@ -50,6 +50,14 @@ def test_a_size_is_a_number_and_a_tensor_is_none(case: str) -> None:
     exported(RIGHT[case], (X,), (torch.randn(5, 2),), (torch.randn(1, 2),), dynamic_axes={"x": {0: "n"}})
 
 
+def test_numbers_that_the_data_computes_are_kept_in_tensors_made_of_them() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        truths = torch.tensor([[x[0, 0] > 1], [True]])
+        return torch.tensor([x.sum().double(), 2]), x.new_tensor([x.max(), x.shape[0]]), truths
+
+    exported(function, (X,), (torch.randn(5, 2),), dynamic_axes={"x": {0: "n"}})
+
+
 @functools.singledispatch
 def by_class(n: Any) -> float:
     return 3.0

@@ -7,6 +7,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,8 @@ FIXED: dict[str, Callable[[T], T]] = {
     "int": lambda x: x * int(x.size(0)),
     "float": lambda x: x * float(x.shape[0]),
     "tensor of a float": lambda x: x * torch.tensor(float(x.size(0))),
+    "function imported by name": lambda x: x * sqrt(x.size(0)),
+    "rounded up by a function imported by name": lambda x: x * ceil(x.size(0) / 3),
     "common divisor": lambda x: x / math.gcd(x.size(0), 4),
     "root of a tensor": lambda x: x * math.ceil(torch.as_tensor(x.size(0)).float().sqrt().exp()),
     "quotient": lambda x: x * float(x.size(0) / 3),
@@ -367,6 +370,9 @@ OPEN: dict[str, Callable[[T], T]] = {
     "quotient and remainder": lambda x: x * divmod(x.size(0), 4)[0] + divmod(x.size(0) * 3, 4)[1],
     "divided by a size": lambda x: x * divmod(17, x.size(0))[0] + divmod(17.5, x.size(0))[1],
     "rounded": lambda x: x.new_ones(round(x.size(0) / 3)) * round(x.size(0) / 2),
+    "tensor of numbers": lambda x: x * torch.tensor([x.shape[0], 1.5]) + torch.tensor(x.shape),
+    "tensor of computed numbers": lambda x: x * torch.tensor([[math.sqrt(x.shape[0]), 1], [2, x.shape[0] / 2]]).sum(),
+    "tensor of a dtype": lambda x: x * torch.as_tensor([x.shape[0], 0.5], dtype=torch.float16) + (x.shape[0] > 2),
     "padded to a multiple": lambda x: torch.nn.functional.pad(x, (0, 0, 0, 4 - divmod(x.size(0), 4)[1])),
 }
 
@@ -380,6 +386,32 @@ def test_python_functions_of_sizes_hold_for_every_size(case: str, package: str) 
         x = torch.randn(rows, 2)
         result = program(x)
         torch.testing.assert_close(result if isinstance(result, torch.Tensor) else result[0], function(x))
+
+
+POWERS: dict[str, Callable[[T], T]] = {
+    "power": lambda x: x * 2 ** (x.shape[0] - 3),
+    "power of a size": lambda x: x * x.shape[1] ** (x.shape[0] - 3),
+    "pow": lambda x: x * pow(3, 2 * x.shape[0] - 5),
+}
+
+
+@pytest.mark.parametrize("package", ["onnx_ts_legacy", "onnx_fx_export"])
+@pytest.mark.parametrize("case", POWERS)
+@pytest.mark.filterwarnings("ignore")
+def test_an_integer_is_not_raised_to_a_negative_power(case: str, package: str) -> None:
+    function = POWERS[case]
+    program = pytest.importorskip(package).export(function, (torch.randn(6, 2),), dynamic_shapes=({0: "n"},))
+    for rows in (3, 4, 7):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(pytree.tree_leaves(program(x))[0], function(x))
+    for rows in (1, 2):
+        with pytest.raises(OnnxExporterError, match="captured for"):
+            program(torch.randn(rows, 2))
+
+
+def test_a_power_that_is_negative_for_the_example_is_refused_with_its_line() -> None:
+    with pytest.raises(OnnxExporterError, match=r"negative.*\.py:\d+|\.py:\d+.*negative"):
+        onnx_ts_legacy.export(lambda x: x * 2 ** (x.shape[0] - 3), (torch.randn(2, 2),))
 
 
 # The model, rows of the example, the condition, and rows that break it.

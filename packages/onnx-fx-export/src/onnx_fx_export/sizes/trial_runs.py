@@ -225,12 +225,15 @@ class _NotedShapes(torch.fx.Interpreter):
         """Run a node.
 
         Raises:
-            ValueError: If its result has another shape than noted.
+            ValueError: If its result has another shape than noted, or is no integer where one is noted.
         """
         result = super().run_node(n)
         if n not in self._used:
             return result
         noted = n.meta.get("val")
+        if isinstance(noted, torch.SymInt) and isinstance(result, float):
+            # Python makes a fraction of a power whose exponent is negative.
+            raise ValueError(f"{n} is {result}, which is no integer")
         # What one operator gives is mostly one tensor, and looking for leaves costs more than to run it.
         if n.op in ("placeholder", "output") or (isinstance(result, torch.Tensor) and isinstance(noted, torch.Tensor)):
             pairs: Iterable[tuple[Any, Any]] = [(result, noted)]

@@ -8,9 +8,9 @@ from typing import Any
 import sympy
 import torch
 
-from onnx_ts_legacy.capture.size_decisions import SizeDecision, conditions_of, evaluated
-from onnx_ts_legacy.errors import DynamicDimensionError
-from onnx_ts_legacy.graph.parts import node_inputs
+from onnx_ts_legacy.capture.size_decisions import SizeDecision, SizeTerm, conditions_of, evaluated, term_of
+from onnx_ts_legacy.errors import CaptureError, DynamicDimensionError
+from onnx_ts_legacy.graph.parts import is_number_of_trace, node_inputs
 from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.shapes.metadata import Metadata
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm
@@ -30,7 +30,7 @@ _VIEWS = frozenset(
     )
 )
 
-__all__ = ["chunk_conditions", "decided_conditions", "squeeze_conditions"]
+__all__ = ["chunk_conditions", "decided_conditions", "power_conditions", "squeeze_conditions"]
 
 
 def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
@@ -52,6 +52,38 @@ def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
     if chunks == 2:
         return [f"{expression} != 1"]
     return [f"({expression} + {chunks - 1}) // {chunks} * {chunks - 1} < {expression} or {expression} == 0"]
+
+
+def power_conditions(context: ConversionContext, node: Any, number: TensorForm) -> list[str]:
+    """Return for which sizes an exponent that a trace computes of them is not negative.
+
+    Python makes a fraction of ``2 ** (n - 2)`` where ``n`` is 1, and a tensor, which the number is in a trace, 0.
+
+    Args:
+        context: The conversion.
+        node: The power.
+        number: The form of its result.
+
+    Raises:
+        CaptureError: If it is always negative, or it is not known when.
+    """
+    base, exponent = node_inputs(node)[:2]
+    computed = [value for value in (base, exponent) if value.node().kind() != "prim::Constant"]
+    if number.dtype != torch.int64 or number.shape or not all(map(is_number_of_trace, computed)):
+        return []
+    term, relation = term_of(exponent), None
+    if term is not None:
+        zero = SizeTerm(None, (0,))
+        relation = _truth(context, evaluated(SizeTerm("ge", (term, zero)), lambda tensor: _form(context, tensor).shape))
+    if relation == sympy.true:
+        return []
+    if isinstance(relation, sympy.Rel) and context.metadata.is_declared(relation):
+        return [f"{relation.lhs} {relation.rel_op} {relation.rhs}"]
+    place = source_line(node) or "an unknown line"
+    raise CaptureError(
+        f"An integer is raised to a power that sizes decide and that may be negative, at {place}. Python makes a "
+        "fraction of it there, and a trace an integer. Raise a real number, as in 2.0 ** n or (1.0 * n) ** m."
+    )
 
 
 def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> list[str]:

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -53,6 +53,58 @@ def functions_of_numbers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     for name, (count, recorded) in _FUNCTIONS.items():
         yield builtins, name, _recorded(original(builtins, name), count, recorded)
     yield from math_stand_ins((), lambda number: kind_of_number(number) is not None, _in_doubles)
+    for home, name in ((torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
+        yield home, name, _made_of_numbers(original(home, name), int(home is torch.Tensor))
+
+
+def _made_of_numbers(usual: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """Return a function that makes a tensor of numbers, of which a trace records those that it computes.
+
+    Args:
+        usual: The function.
+        place: Where its arguments have the numbers.
+    """
+
+    @functools.wraps(usual)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        is_list = len(args) == place + 1 and isinstance(args[place], list | tuple)
+        kinds = _kinds(args[place]) if is_list and private.traces() else None
+        if not kinds or not kinds.computed or kwargs.keys() - {"dtype", "device"}:
+            return usual(*args, **kwargs)
+        likeness = args[0] if place else torch.empty(0, dtype=kinds.dtype)
+        dtype = kwargs.get("dtype") or likeness.dtype
+        return _stacked(args[place], dtype, kwargs.get("device") or likeness.device)
+
+    return function
+
+
+class _Kinds(NamedTuple):
+    """Which numbers there are in nested lists: their common dtype, and whether a trace computes some of them."""
+
+    dtype: torch.dtype
+    computed: bool
+
+
+def _kinds(data: Any) -> _Kinds | None:
+    """Return which numbers there are in nested lists; None if there is anything else, or nothing."""
+    if isinstance(data, list | tuple):
+        found = [_kinds(part) for part in data]
+        known = [kinds for kinds in found if kinds is not None]
+        if not found or len(known) < len(found):
+            return None
+        dtype = functools.reduce(torch.promote_types, (kinds.dtype for kinds in known))
+        return _Kinds(dtype, any(kinds.computed for kinds in known))
+    if type(data) is torch.Tensor and data.dim() == 0:
+        return _Kinds(data.dtype, True)
+    dtype = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}.get(type(data))
+    return None if dtype is None else _Kinds(dtype, False)
+
+
+def _stacked(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if isinstance(data, list | tuple):
+        return torch.stack([_stacked(part, dtype, device) for part in data])
+    number = data if isinstance(data, torch.Tensor) else original(torch, "tensor")(data, dtype=dtype)
+    return number.to(device, dtype)
 
 
 def _in_doubles(name: str, *numbers: Any) -> torch.Tensor:
