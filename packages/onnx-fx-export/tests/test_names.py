@@ -6,12 +6,16 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from both_exporters import EXPORTERS, TRACING, exporters, run_by_name, tracing
+from torch.utils import _pytree as pytree
 
 from onnx_fx_export import OnnxExporterError, export
 
@@ -152,6 +156,90 @@ def test_a_name_for_a_number_says_that_it_is_a_constant(exporter: str) -> None:
 def test_names_that_cannot_stand_in_one_model_are_refused(exporter: str, names: dict[str, Any], text: str) -> None:
     with pytest.raises(OnnxExporterError, match=text):
         EXPORTERS[exporter](torch.nn.Bilinear(3, 3, 2), (rows(2), rows(2)), **names)
+
+
+class Several(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x, w):
+        return {"x": x * self.w + w, "a.b": x * 2, "a": {"b": w * 3}, "output_1": x + 2}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {},
+        {"output_names": ["output_1"]},
+        {"output_names": ["a.b", "output_1.out"]},
+        {"input_names": ["a.b"]},
+        {"input_names": ["output_1", "a.b.out"]},
+        {"input_names": ["output_1"], "output_names": ["a.b", "x.out"]},
+    ],
+    ids=str,
+)
+@tracing
+def test_default_names_make_room_for_given_ones(exporter: str, names: dict[str, list[str]], tmp_path: Path) -> None:
+    program = TRACING[exporter](Several(), (rows(2), rows(2, 1)), **names)
+    program.save(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    inputs, outputs = ([value.name for value in part] for part in (session.get_inputs(), session.get_outputs()))
+    assert (inputs, outputs) == (program.input_names, program.output_names)
+    assert len({*inputs, *outputs}) == 6
+    for given, found in (("input_names", inputs), ("output_names", outputs)):
+        assert found[: len(names.get(given, ()))] == names.get(given, [])
+    call = rows(2, 5), rows(2, 6)
+    expected = pytree.tree_leaves(Several()(*call))
+    results = session.run(None, dict(zip(inputs, map(np.asarray, call), strict=True)))
+    for result, value in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, value.detach())
+
+
+@pytest.mark.filterwarnings("ignore:input_names gives the name")
+@tracing
+def test_an_argument_makes_room_for_a_name_that_another_one_is_given(exporter: str) -> None:
+    program = TRACING[exporter](Masked(), (rows(2), rows(2), rows(2)), kwargs={"scale": rows(2)}, input_names=["mask"])
+    assert [name.rstrip("_01") for name in program.input_names] == ["mask", "mask", "y", "scale"]
+    onnx.checker.check_model(program.model_proto, full_check=True)
+
+
+@exporters
+def test_a_weight_is_replaced_under_its_name_beside_an_input_of_that_name(exporter: str) -> None:
+    model = Several()
+    program = EXPORTERS[exporter](model, (rows(2), rows(2, 1)))
+    weights = {"w": torch.full((3,), 5.0)}
+    assert program.apply_weights(weights) == []
+    model.load_state_dict(weights)
+    call = rows(2, 5), rows(2, 6)
+    torch.testing.assert_close(pytree.tree_leaves(program(*call)), pytree.tree_leaves(model(*call)))
+
+
+@pytest.mark.parametrize("collected", [True, False])
+@tracing
+def test_dimensions_of_collected_arguments_are_declared_as_torch_does(exporter: str, collected: bool) -> None:
+    declared = {"a": {0: "n"}, "b": {0: "n"}}
+    shapes = {"x": {0: "n"}, **({"kwargs": declared} if collected else declared)}
+    program = TRACING[exporter](Further(), (rows(2),), kwargs={"b": rows(2, 1), "a": rows(2, 2)}, dynamic_shapes=shapes)
+    call = {"x": rows(5), "b": rows(5, 1), "a": rows(5, 3)}
+    np.testing.assert_allclose(run_by_name(program, **call)[0], Further()(**call))
+
+
+class Table(dict):
+    pass
+
+
+@tracing
+def test_dimensions_in_subclasses_of_containers_are_declared(exporter: str) -> None:
+    class Reading(torch.nn.Module):
+        def forward(self, x, table):
+            return x + table["a"]
+
+    def call(n):
+        return rows(n), Table(a=rows(n, 1))
+
+    program = TRACING[exporter](Reading(), call(2), dynamic_shapes={"x": {0: "n"}, "table": {"a": {0: "n"}}})
+    torch.testing.assert_close(pytree.tree_leaves(program(*call(5))), [Reading()(*call(5))])
 
 
 @pytest.mark.parametrize("form", ["dynamic_axes", "dynamic_shapes"])

@@ -98,6 +98,30 @@ def test_a_number_that_an_operator_needs_becomes_a_constant_with_a_warning() -> 
         program(x, 3, 5.0)
 
 
+def test_names_and_dimensions_reach_the_inputs_beside_numbers() -> None:
+    @torch.jit.script
+    def model(x, n: int, y, z):
+        return x * n + y - z * 2
+
+    shapes = {name: {0: "rows"} for name in ("x", "y", "z")}
+    program = onnx_ts_legacy.export(model, (X, 3, X, X), input_names=["a", "number", "b"], dynamic_shapes=shapes)
+    assert program.input_names == ["a", "number", "b", "z"]
+    assert all(len(program.model.graph.inputs[place].shape or ()) == 2 for place in (0, 2, 3))
+    call = torch.randn(5, 3), 4, torch.randn(5, 3), torch.randn(5, 3)
+    torch.testing.assert_close(program(*call), [model(*call)])
+
+
+def test_names_stay_with_their_inputs_where_a_number_becomes_a_constant() -> None:
+    @torch.jit.script
+    def model(x, n: int, y):
+        return torch.nn.functional.glu(x, n) * 2 + y
+
+    x, y = torch.randn(2, 4), torch.randn(2, 2)
+    with pytest.warns(UserWarning, match="n of the example becomes a constant"):
+        program = onnx_ts_legacy.export(model, (x, 1, y), input_names=["a", "axis", "b"])
+    assert program.input_names == ["a", "b"]
+
+
 def test_numbers_of_traces_are_constants_that_one_warning_names() -> None:
     def model(x, n, flag=False, *, f=2.0):
         return x * n + f if flag else x

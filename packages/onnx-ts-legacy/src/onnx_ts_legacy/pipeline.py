@@ -171,7 +171,7 @@ def convert_numbers(captured: Captured, options: Options, reference: Reference |
         first = last = error
     for names in [*([name] for name in numbers), *([numbers] if len(numbers) > 1 else [])]:
         try:
-            program = convert(captured.with_constants(names), options, reference)
+            program = convert(captured.with_constants(names), _without_names(captured, options, names), reference)
         except OnnxExporterError as error:
             last = error
             continue
@@ -179,6 +179,17 @@ def convert_numbers(captured: Captured, options: Options, reference: Reference |
         return program
     # What fails with constants as well does not fail because of the numbers.
     raise last
+
+
+def _without_names(captured: Captured, options: Options, constants: Sequence[str]) -> Options:
+    """Return the options without the names that the user gives to numbers of some parameters, which are no inputs."""
+    kept = [
+        name
+        for index, name in names_by_leaf(options.input_names, captured.leaves, ArgumentsError).items()
+        if isinstance((leaf := captured.leaves[index]).value, torch.Tensor)
+        or leaf.name.partition(".")[0] not in constants
+    ]
+    return dataclasses.replace(options, input_names=tuple(kept))
 
 
 def _holds_number(value: Any) -> bool:
@@ -444,7 +455,7 @@ class _Conversion:
             raise ArgumentsError(f"{len(given)} output names are given for {len(names)} outputs: {given}.")
         of_trace = self._captured.output_names
         own = of_trace if of_trace is not None and len(of_trace) == len(names) else names
-        taken = {value.name for value in self.op.scope.inputs}
+        taken = {*given, *(value.name for value in self.op.scope.inputs)}
         reserve = self.op.context.names.reserve
         return [*given, *(reserve(f"{name}.out" if name in taken else name) for name in own[len(given) :])]
 

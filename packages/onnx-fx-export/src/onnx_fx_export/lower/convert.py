@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -153,8 +154,10 @@ class _Converter:
         leaves = _leaves(program, names.inputs)
         self.given = names_by_leaf(names.input_overrides, leaves, InvalidArgumentError)
         warn_of_names(names.input_overrides, self.given, leaves)
-        own = {name for name in names.outputs if name not in names.inputs and name not in weights}
-        self.kept = frozenset({*names.input_overrides, *names.output_overrides, *own})
+        taken = {*names.inputs, *names.input_overrides, *names.output_overrides, *weights}
+        own = {name for name, count in Counter(names.outputs).items() if count == 1 and name not in taken}
+        self.kept_outputs = frozenset({*names.output_overrides, *own})
+        self.kept = self.kept_outputs.union(names.input_overrides)
         for name in self.kept:
             self.op.context.names.reserve(name)
 
@@ -182,7 +185,6 @@ class _Converter:
             return self.constants[position]
         name = self.given.get(position, self.names.inputs[position])
         self.input_positions.append(position)
-        self.model_inputs.append(name)
         if not isinstance(val, torch.Tensor):
             return self._number_input(name, val)
         check_numbers("Input", name, val)
@@ -194,15 +196,18 @@ class _Converter:
         return mark_complex(value) if val.is_complex() else value
 
     def _input(self, name: str, dtype: ir.DataType, dims: Dims) -> ir.Value:
+        position = self.input_positions[-1]
         value = self.op.input(name, dtype, dims)
-        if name in self.kept:
+        if name in self.kept and (position in self.given or name not in self.given.values()):
             value.name = name
+        # Another name where a weight has it, which keeps its own, or the user gives it to another input.
+        self.model_inputs.append(str(value.name))
         return value
 
     def _number_input(self, name: str, val: Any) -> ir.Value:
         dtype = {torch.SymInt: ir.DataType.INT64, torch.SymBool: ir.DataType.BOOL}.get(type(val), ir.DataType.DOUBLE)
         value = mark_number(self._input(name, dtype, ()))
-        self.numbers[name] = str(self.symbols.expression(val))
+        self.numbers[str(value.name)] = str(self.symbols.expression(val))
         define_symbol(self.op.context, self.symbols.expression(val), lambda op: op.Reshape(value, [1]))
         return value
 
@@ -270,11 +275,11 @@ class _Converter:
                     if not isinstance(spec.arg, TensorArgument):
                         numbers.append(len(values))
                     user.append(_Named(len(values)))
-                    values.append((result, next(overrides, name)))
+                    values.append((result, next(overrides, self._own_name(name))))
                     continue
                 user.append(getattr(spec.arg, "value", result))
                 if isinstance(user[-1], bool | int | float):
-                    values.append((self._number(user[-1]), next(overrides, name)))
+                    values.append((self._number(user[-1]), next(overrides, self._own_name(name))))
                 else:
                     left_out[name] = user[-1]
         state = self._state_values([value for value, _ in values], written)
@@ -287,6 +292,10 @@ class _Converter:
         self.number_outputs = {str(final[index].name) for index in numbers}
         leaves = [Output(str(final[entry.index].name)) if isinstance(entry, _Named) else entry for entry in user]
         return final, leaves
+
+    def _own_name(self, name: str) -> str:
+        """Return what an output is called that the user gives no name: another one gets its own, maybe."""
+        return f"{name}.out" if name in self.names.output_overrides else name
 
     def _with_state(self, values: list[tuple[ir.Value, str]], state: Mapping[str, ir.Value]) -> list[ir.Value]:
         """Return all outputs under their names: the state comes last, in the order in which it comes in."""
@@ -339,7 +348,8 @@ class _Converter:
                 mark_complex(output)
             # A cache goes in and comes out under one structural name.
             taken = name in self.model_inputs or name in self.initial_state
-            output.name = name if name in self.kept else self.op.context.names.reserve(f"{name}.out" if taken else name)
+            reserve = self.op.context.names.reserve
+            output.name = name if name in self.kept_outputs else reserve(f"{name}.out" if taken else name)
             result.append(output)
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from onnxops_decomp.exporting import (
     leaf_specs,
     names_by_leaf,
     normalized_shapes,
+    register_containers,
 )
 
 __all__ = ["axes_and_bounds"]
@@ -47,12 +49,17 @@ def axes_and_bounds(
         names = [parameter.name for parameter in scripted_parameters(model)]
         arguments = in_order(names, {**dict(zip(names, positional, strict=False)), **keywords})
     else:
+        register_containers([*positional, *keywords.values()])
         forward = model.forward if isinstance(model, torch.nn.Module) else model
         arguments = bound_arguments(forward, positional, keywords)
     dynamic_shapes = collected_shapes(dynamic_shapes, model, positional, keywords)
     declared = normalized_shapes(dynamic_shapes, arguments, input_names)
     specs = [spec for name, value in arguments.items() for spec in leaf_specs(value, declared[name])]
     leaves = call_leaves(arguments)
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        # Its numbers are inputs too.
+        kinds = (torch.Tensor, bool, int, float)
+        leaves = [dataclasses.replace(leaf, is_input=isinstance(leaf.value, kinds)) for leaf in leaves]
     named = names_by_leaf(input_names, leaves, ArgumentsError)
     axes: dict[str, dict[int, str]] = {}
     bounds: dict[str, None] = {}

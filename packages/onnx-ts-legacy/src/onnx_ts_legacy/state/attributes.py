@@ -143,6 +143,9 @@ def _weight(context: ConversionContext, path: str, tensor: torch.Tensor) -> tupl
         type=ir.TensorType(to_ir(tensor.dtype)),
         const_value=ir.tensor_adapters.TorchTensor(source.contiguous(), name=name),
     )
+    if name != path:
+        # An input has that name; the weight is still replaced under its own.
+        value.meta[TIED_KEY] = [path]
     context.attributes.initializers.append(value)
     return value, context.metadata.constant(tensor)
 

@@ -150,15 +150,30 @@ def _is_number(value: Any) -> bool:
 def collected_shapes(dynamic_shapes: Any, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
     """Return what is declared, taken out of torch's collections of shapes and of additional inputs.
 
+    What is declared for ``**kwargs`` as a whole, as torch.export takes it, is declared for what that collects.
+
     Raises:
         InvalidArgumentError: If the collection is of other tensors, or its inputs differ in more than sizes.
     """
+    if isinstance(dynamic_shapes, Mapping):
+        collecting = _collecting(model)
+        if isinstance(found := dynamic_shapes.get(collecting), Mapping) and collecting not in (kwargs or {}):
+            return {**{name: spec for name, spec in dynamic_shapes.items() if name != collecting}, **found}
     if type(dynamic_shapes) not in (ShapesCollection, AdditionalInputs):
         return dynamic_shapes
     try:
         return dynamic_shapes.dynamic_shapes(model, tuple(args), dict(kwargs or {}))
     except ValueError as error:
         raise InvalidArgumentError(f"dynamic_shapes does not fit the example: {error}") from error
+
+
+def _collecting(model: Any) -> str:
+    """Return the name of the parameter of a model that collects keyword arguments; an empty string if there is none."""
+    try:
+        parameters = inspect.signature(getattr(model, "forward", model)).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    return next((each.name for each in parameters if each.kind is each.VAR_KEYWORD), "")
 
 
 def normalized_shapes(
