@@ -91,6 +91,10 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
 _EYES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
          "image_size": 16, "patch_size": 4, "projection_dim": 16}  # fmt: skip
 _IMAGE_TOKEN = {"image_token_id": 63, "image_token_index": 63}
+_MARKS = {"image_token_id": 63, "video_token_id": 62, "vision_start_token_id": 61, "vision_end_token_id": 60}
+_PLACED = {**_GROUPED, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
+_TOWER = {"depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 4, "initializer_range": 0.3}
+_WINDOWED = {**_TOWER, "out_hidden_size": 32, "intermediate_size": 32, "window_size": 16, "fullatt_block_indexes": [1]}
 
 # Models that read images among the tokens of a text.
 VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -99,6 +103,8 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3_vision": ("Gemma3Config", {**_IDS, **_IMAGE_TOKEN, "mm_tokens_per_image": 4,
                                        "text_config": {**_GROUPED, **_WINDOW, **_LAYERS},
                                        "vision_config": {**_EYES, "model_type": "siglip_vision_model"}}),
+    "qwen2_vl": ("Qwen2VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": {**_TOWER, "embed_dim": 32}}),
+    "qwen2_5_vl": ("Qwen2_5_VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": _WINDOWED}),
 }  # fmt: skip
 
 # So large weights are that the tokens vary.
@@ -122,6 +128,8 @@ def language_model(name: str, **settings: Any) -> Any:
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.data.normal_(std=_SPREAD.get(name, 0.2))
+    if name in VISION_LANGUAGE:  # which do not generate images
+        model.get_output_embeddings().weight.data[_MARKS["image_token_id"]] = 0
     return model
 
 

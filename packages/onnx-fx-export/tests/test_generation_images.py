@@ -74,15 +74,130 @@ def test_every_architecture_generates_alike(name, tmp_path):
     assert {compared.tokens for compared in folder.compared} == {64}
 
 
-def test_images_of_any_size_are_refused(tmp_path):
-    import transformers
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory) -> tuple[torch.nn.Module, GenerationFolder]:
+    """A model whose images have any size, and the folder that was written of it and verified."""
+    model = language_model("qwen2_5_vl")
+    model.model.rope_deltas = torch.tensor([[7]])
+    return model, export_folder(model, tmp_path_factory.mktemp("qwen") / "out", engine="onnxruntime")
 
-    eyes = {"hidden_size": 16, "depth": 1, "num_heads": 2, "out_hidden_size": 32, "intermediate_size": 32}
-    text = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    config = transformers.Qwen2_5_VLConfig(text_config={**text, "num_key_value_heads": 2}, vision_config=eyes)
 
-    with pytest.raises(
-        InvalidArgumentError, match="nothing but the pixels of an image are supported: it reads image_grid_thw"
-    ):
-        export_folder(transformers.Qwen2_5_VLForConditionalGeneration(config), tmp_path / "out", engine="onnxruntime")
+def patches(*grids: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random images as patches, and their grids."""
+    sizes, width = torch.tensor(grids), 3 * 2 * 4 * 4
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(int(sizes.prod(1).sum()), width, generator=generator), sizes
+
+
+def test_images_of_any_size_generate_alike(qwen):
+    model, folder = qwen
+
+    # 6, 1 and 12 blocks of 2 x 2 patches are images, of which windows of 2 x 2 blocks leave parts.
+    assert [compared.prompts for compared in folder.compared] == [(1,), (13,), (107,), (9, 24, 18)]
+    assert {compared.tokens for compared in folder.compared} == {64}
+    shapes = input_shapes(folder.path / "model.onnx")
+    assert shapes["position_ids"] == [3, "batch_size", "sequence_length"]
+    assert input_shapes(folder.path / "vision.onnx") == {
+        "pixel_values": ["patch_count", 96],
+        "image_grid_thw": ["image_count", 3],
+    }
+    assert model.model.rope_deltas.tolist() == [[7]]
+    assert model.config.vision_config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("grids", [[(1, 2, 2)], [(1, 10, 2)], [(1, 2, 14), (1, 6, 6)]], ids=str)
+def test_images_of_other_sizes_generate_alike(grids, qwen):
+    model, folder = qwen
+    images, sizes = patches(*grids)
+    marks = [mark for _, rows, columns in grids for mark in (61, *[IMAGE] * (rows * columns // 4), 60, 5)]
+    tokens = torch.tensor([[9, *marks, 8]])
+
+    found = Generator(folder.path).generate(
+        tokens.numpy(), pixel_values=images.numpy(), image_grid_thw=sizes.numpy(), max_new_tokens=12
+    )
+
+    wanted = model.generate(
+        tokens,
+        pixel_values=images,
+        image_grid_thw=sizes,
+        mm_token_type_ids=(tokens == IMAGE).int(),
+        do_sample=False,
+        max_new_tokens=12,
+    )
+    np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_places_of_an_image_count(qwen):
+    images, _ = patches((1, 4, 8))
+    tokens = np.array([[61, *[IMAGE] * 8, 60]])
+
+    wide, high = (
+        next(Generator(qwen[1].path).logits(tokens, pixel_values=images.numpy(), image_grid_thw=np.array([grid])))
+        for grid in ((1, 4, 8), (1, 8, 4))
+    )
+
+    assert np.abs(wide - high).max() > 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "grids", "message"),
+    [
+        ([IMAGE] * 5, [(1, 4, 4)], "have 5 tokens for images, but the images in pixel_values stand for 4"),
+        ([IMAGE] * 4, [(1, 4, 2)], "pixel_values has 16 patches, and image_grid_thw"),
+        ([IMAGE] * 4, [(1, 16, 1)], "rows and columns by 2"),
+        ([IMAGE, 5, IMAGE, IMAGE, IMAGE], [(1, 4, 4)], "image in row 0 has 4 tokens by image_grid_thw, but .* fewer"),
+    ],
+)
+def test_patches_grids_and_tokens_have_to_fit(tokens, grids, message, qwen):
+    images, _ = patches((1, 4, 4))
+
+    with pytest.raises(InvalidArgumentError, match=message):
+        Generator(qwen[1].path).generate(
+            np.array([tokens]), pixel_values=images.numpy(), image_grid_thw=np.array(grids)
+        )
+
+
+def test_types_of_other_tokens_are_refused(qwen):
+    images, grids = patches((1, 4, 4))
+    inputs = {"pixel_values": images.numpy(), "image_grid_thw": grids.numpy()}
+    tokens = np.array([[61, *[IMAGE] * 4, 60]])
+    generator = Generator(qwen[1].path)
+
+    with pytest.raises(InvalidArgumentError, match="mm_token_type_ids marks other tokens"):
+        generator.generate(tokens, mm_token_type_ids=np.ones_like(tokens) * 2, **inputs)
+
+    alone, given = (
+        generator.generate(tokens, max_new_tokens=5, **inputs, **types)
+        for types in ({}, {"mm_token_type_ids": (tokens == IMAGE).astype(np.int64)})
+    )
+    np.testing.assert_array_equal(alone, given)
+
+
+def test_images_that_are_read_in_another_way_are_refused(tmp_path):
+    model = language_model("qwen2_5_vl")
+    own = model.model.get_image_features
+
+    def doubled(*args, **given):
+        result = own(*args, **given)
+        result.pooler_output = [2 * features for features in result.pooler_output]
+        return result
+
+    model.model.get_image_features = doubled
+
+    with pytest.raises(InvalidArgumentError, match="what it makes of images is not what their patches alone give"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen"])
+def test_a_generated_token_of_images_is_text(name, request):
+    model, folder = request.getfixturevalue(name)
+    tokens, following = np.array([[5, 7, 9]]), np.array([[IMAGE, 4, IMAGE]])
+
+    steps = Generator(folder.path).logits(tokens)
+    next(steps)
+    found = steps.send(following)
+
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(np.concatenate([tokens, following], 1))).logits[:, -1].numpy()
+    np.testing.assert_allclose(found, wanted, atol=1e-3)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.config import ADAPTER_SUFFIX, CONFIG_FILE
 from onnx_fx_export.generation.requirements import onnxruntime
+from onnx_fx_export.generation.seeing import Eyes, Reading
 from onnx_fx_export.generation.sessions import DecoderSession, GraphSession
 
 __all__ = ["Generator"]
@@ -57,10 +58,7 @@ class Generator:
         self.config: dict[str, Any] = _read(path / CONFIG_FILE)
         decoder, encoder = self.config["model"]["decoder"], self.config["model"].get("encoder")
         self._encoder = GraphSession(path / encoder["filename"], providers) if encoder else None
-        seeing = {name: self.config["model"].get(name) for name in ("vision", "embedding")}
-        self._eyes = {
-            name: GraphSession(path / graph["filename"], providers) for name, graph in seeing.items() if graph
-        }
+        self._eyes = Eyes(path, self.config["model"], providers) if "vision" in self.config["model"] else None
         self._decoder = DecoderSession(path / decoder["filename"], providers, decoder)
         settings = _read(path / _SETTINGS_FILE) if (path / _SETTINGS_FILE).is_file() else {}
         forced = settings.get("forced_bos_token_id")
@@ -88,9 +86,10 @@ class Generator:
             adapter: The name of an adapter whose file is in the folder; by default none is used.
             inputs: Other inputs, by the names that transformers has for them. A model that hears reads
                 ``input_features`` (B, bands, frames), float32, and one that sees ``pixel_values`` (N, channels,
-                height, width), float32: the images in the order of their tokens. ``decoder_input_ids`` (B, T), int64,
-                are what is generated after an encoder begins with; by default that is the start token, and the
-                language that the settings force.
+                height, width), float32: the images in the order of their tokens. A model whose images have any size
+                reads their patches (patches, numbers) instead, and ``image_grid_thw`` (N, 3), int64: frames, rows and
+                columns of each. ``decoder_input_ids`` (B, T), int64, are what is generated after an encoder begins
+                with; by default that is the start token, and the language that the settings force.
 
         Returns:
             Tokens (B, S + at most ``max_new_tokens``), int64; with an encoder, those of the decoder alone. A row that
@@ -170,7 +169,7 @@ class Generator:
         """Return what a call gives by the names of inputs, with the mask that it leaves out."""
         wanted = ["input_ids"] if self._encoder is None else list(self.config["model"]["encoder"]["inputs"])
         others = {_GENAI_NAMES.get(name, name): np.asarray(value) for name, value in inputs.items()}
-        optional = ["decoder_input_ids"] if self._encoder else ["pixel_values"] if self._eyes else []
+        optional = ["decoder_input_ids"] if self._encoder else self._eyes.names if self._eyes else []
         known = {*wanted, *optional}
         if unknown := sorted(others.keys() - known):
             raise InvalidArgumentError(f"The model has no input {', '.join(unknown)}; it has {', '.join(known)}.")
@@ -199,29 +198,6 @@ class Generator:
         """Return the tokens (B, T) that the decoder of a model with an encoder starts with, int64."""
         return np.tile(np.array(self._start, np.int64), (batch, 1))
 
-    def _is_image(self, tokens: Tokens) -> Tokens:
-        """Return 1 for the tokens (B, S) that stand for a part of an image."""
-        result: Tokens = np.asarray(tokens == self.config["model"].get("image_token_id", -1), np.int64)
-        return result
-
-    def _seen(self, tokens: Tokens, given: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what the model makes of the images of a call.
-
-        Raises:
-            InvalidArgumentError: If the tokens of images are more or fewer than their images have.
-        """
-        if not self._eyes:
-            return {}
-        features = [self._eyes["embedding"].zeros("image_features", 0).numpy()]
-        for image in given.get("pixel_values", ()):
-            features.append(self._eyes["vision"].run({"pixel_values": image[None]}, {})["image_features"].numpy())
-        result = np.concatenate(features)
-        if len(result) != (wanted := int(self._is_image(tokens).sum())):
-            raise InvalidArgumentError(
-                f"The prompts have {wanted} tokens for images, but the images in pixel_values stand for {len(result)}."
-            )
-        return {"image_features": result}
-
     def _steps(
         self, tokens: Tokens, mask: Tokens, given: Mapping[str, Array], encoded: Mapping[str, Any]
     ) -> Steps[npt.NDArray[np.float32], Tokens, None]:
@@ -230,20 +206,18 @@ class Generator:
             order = np.argsort(1 - mask if self.pads_behind else mask, axis=1, kind="stable")
             tokens, mask = np.take_along_axis(tokens, order, 1), np.take_along_axis(mask, order, 1)
         states, read = self._decoder.start(len(tokens)), 0
-        images, seen = self._seen(tokens, given), self._is_image(tokens)
+        reading = Reading(self._eyes, len(tokens), given) if self._eyes else None
         while True:
             # With padding behind, the operator takes several tokens behind a cache for one row only.
             single = self._decoder.reads_one or (self.pads_behind and len(tokens) > 1 and read)
             upto = read + 1 if single else mask.shape[1]
             now = tokens[:, : upto - read]
-            step = {**given, "input_ids": now, "attention_mask": mask[:, :upto], "token_type_ids": seen}
-            embedded = self._eyes["embedding"].run({"input_ids": now, **images}, {}) if self._eyes else {}
+            seen, embedded = reading.step(now, mask[:, read:upto]) if reading else ({}, {})
+            step = {**given, "input_ids": now, "attention_mask": mask[:, :upto], **seen}
             logits, states = self._decoder.step(step, states, {**encoded, **embedded})
             tokens, read = tokens[:, upto - read :], upto
             if not tokens.size:
                 tokens = yield logits
-                images = self._seen(tokens, {})
-                seen = np.concatenate([seen, self._is_image(tokens)], 1)
                 mask = np.concatenate([mask, np.ones_like(tokens)], 1)
 
 

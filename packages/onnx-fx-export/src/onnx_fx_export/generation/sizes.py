@@ -15,6 +15,8 @@ __all__ = ["check_sizes", "own_bounds"]
 # Batch, new tokens, tokens before them, and how long what was encoded is. A capture takes it that something is before;
 # a graph that joins what is before with what is new serves the first step as well.
 _CALLS = ((1, 1, 1, 1), (1, 2, 1, 2), (3, 11, 2, 5), (2, 3, 5, 7), (1, 1, 9, 4), (3, 1, 12, 12))
+# A multiple of all numbers of patches that become one token.
+_PATCHES = 144
 _BOUNDS_WARNING = "The model is right for only some of the declared sizes"
 
 
@@ -51,6 +53,8 @@ def check_sizes(program: ONNXProgram, name: str, length: int) -> None:
             "total_sequence_length": past + new,
             "encoder_sequence_length": min(encoded, length),
             "image_token_count": encoded,
+            "image_count": encoded,
+            "patch_count": _PATCHES * encoded,
         }
         shapes = {
             str(value.name): [dim if isinstance(dim, int) else _size(str(dim.value), sizes) for dim in value.shape]

@@ -143,11 +143,15 @@ class Kind(abc.ABC):
 
     def draw(self, lengths: Sequence[int]) -> list[Tokens]:
         """Return random tokens that mean nothing to an engine."""
-        stop, pad = stop_tokens(self.model)
         size = self.model.config.get_text_config(decoder=True).vocab_size
-        usual = np.setdiff1d(np.arange(size), [*stop, pad])
+        usual = np.setdiff1d(np.arange(size), self.special())
         random = np.random.default_rng(0)
         return [random.choice(usual, length) for length in lengths]
+
+    def special(self) -> list[int]:
+        """Return the tokens that mean something to an engine."""
+        stop, pad = stop_tokens(self.model)
+        return [*stop, pad]
 
     def context_length(self) -> int:
         """Return the most tokens that a sequence may have."""

@@ -11,6 +11,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.kinds.base import Kind
 from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
+from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
 from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
 from onnx_fx_export.generation.requirements import transformers
@@ -56,7 +57,8 @@ def kind_of(model: Any) -> Kind:
 def _decoder(model: Any) -> type[Kind]:
     """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
     if hasattr(model, "get_image_features"):
-        return VisionLanguage
+        grids = "image_grid_thw" in inspect.signature(model.get_image_features).parameters
+        return GridVisionLanguage if grids else VisionLanguage
     if cache_argument(model) == "cache_params":
         return Recurrent
     # Releases of transformers without such layers give models with states caches of their own.

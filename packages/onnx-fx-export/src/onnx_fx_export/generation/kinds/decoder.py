@@ -131,7 +131,7 @@ class CachedGraph(torch.nn.Module):
             ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
         cache = {self._cache_name: as_dynamic(past_key_values)}
-        if self._takes_positions:
+        if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -new:]
         with reading_last(self._head, attention_mask[:, -new:]):
             result = self.model(

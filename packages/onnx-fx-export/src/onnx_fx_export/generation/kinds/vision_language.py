@@ -19,7 +19,9 @@ from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
 
 __all__ = ["VisionLanguage"]
 
-_IMAGES, _TYPES, _GRID = "pixel_values", "token_type_ids", "image_grid_thw"
+_IMAGES, _TYPES = "pixel_values", "token_type_ids"
+# Tokens that mean something to the model itself.
+_MARKS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 
 
 class VisionLanguage(Decoder):
@@ -32,8 +34,6 @@ class VisionLanguage(Decoder):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        if _GRID in inspect.signature(model.get_image_features).parameters:
-            raise InvalidArgumentError(self._refusal(f"it reads {_GRID}, too"))
         self._image_token = int(model.config.image_token_id)
         self._takes_types = _TYPES in inspect.signature(model.forward).parameters
 
@@ -45,13 +45,17 @@ class VisionLanguage(Decoder):
                 features: torch.Tensor = VisionGraph(self.model)(self._images(1))["image_features"]
                 return features
         except Exception as error:  # whatever a model raises that needs more than images
-            raise InvalidArgumentError(self._refusal(str(error))) from error
+            raise self._refused(str(error)) from error
 
-    def _refusal(self, why: str) -> str:
-        name = type(self.model).__name__
-        return (
-            f"{name} cannot be written: so far only models that read nothing but the pixels of an image are supported: "
-            f"{why}."
+    @property
+    def _width(self) -> int:
+        """The width of what is made of images."""
+        return int(self._features.shape[1])
+
+    def _refused(self, why: str) -> Exception:
+        return InvalidArgumentError(
+            f"{type(self.model).__name__} cannot be written: so far only models are supported that read pixels of "
+            f"images of one size, or patches on grids as Qwen2-VL does: {why}."
         )
 
     def _images(self, count: int) -> torch.Tensor:
@@ -65,23 +69,28 @@ class VisionLanguage(Decoder):
     def parts(self, *, last_logits: bool) -> list[Part]:
         """Return the three graphs."""
         (decoder,) = super().parts(last_logits=last_logits)
-        tokens, mask, past = decoder.args
-        width, dtype = self._features.shape[1], self.model.dtype
-        text, total, kept = decoder.dynamic_shapes
-        # Models make a list of the images that they are given, whose length no graph can leave open.
-        image = Part(VISION_FILE, VisionGraph(self.model), (self._images(1),), ({},), reads_steps=False)
+        tokens, text = decoder.args[0], decoder.dynamic_shapes[0]
         ids = torch.full_like(tokens, self._image_token)
         embedding = Part(
             EMBEDDING_FILE,
             EmbeddingGraph(self.model),
-            (ids, torch.zeros(ids.numel(), width, dtype=dtype)),
+            (ids, torch.zeros(ids.numel(), self._width, dtype=self.model.dtype)),
             (text, {0: "image_token_count"}),
         )
+        embeds = torch.zeros(*tokens.shape, self._width, dtype=self.model.dtype)
+        return [self._vision(), embedding, self._decoder(decoder, embeds, last_logits=last_logits)]
+
+    def _vision(self) -> Part:
+        # Models make a list of the images that they are given, whose length no graph can leave open.
+        return Part(VISION_FILE, VisionGraph(self.model), (self._images(1),), ({},), reads_steps=False)
+
+    def _decoder(self, decoder: Part, embeds: torch.Tensor, *, last_logits: bool) -> Part:
+        """Return the graph that reads embeddings (B, S, width) where a decoder reads tokens."""
+        _, mask, past = decoder.args
+        text, total, kept = decoder.dynamic_shapes
         types = (torch.zeros_like(mask), total) if self._takes_types else (None, None)
-        embeds = torch.zeros(*tokens.shape, width, dtype=dtype)
         graph = EmbeddedDecoderGraph(self.model, last_logits=last_logits)
-        args, shapes = (embeds, mask, types[0], past), (text, total, types[1], kept)
-        return [image, embedding, Part(decoder.file, graph, args, shapes)]
+        return Part(decoder.file, graph, (embeds, mask, types[0], past), (text, total, types[1], kept))
 
     def config(self) -> dict[str, Any]:
         """Return ``genai_config.json``."""
@@ -105,9 +114,10 @@ class VisionLanguage(Decoder):
         }
         return config
 
-    def draw(self, lengths: Any) -> list[Tokens]:
-        """Return random tokens, none of which is an image's."""
-        return [np.where(row == self._image_token, row - 1, row) for row in super().draw(lengths)]
+    def special(self) -> list[int]:
+        """Return the tokens that mean something to an engine, or to the model."""
+        marks = (getattr(self.model.config, name, None) for name in _MARKS)
+        return [*super().special(), *(mark for mark in marks if mark is not None)]
 
     def batch(self, lengths: tuple[int, ...]) -> Batch:
         """Return random prompts, padded on the left, each with an image; one of a single token has none."""
@@ -160,6 +170,7 @@ class EmbeddingGraph(torch.nn.Module):
         super().__init__()
         self.embeddings = model.get_input_embeddings()
         self._image_token = int(model.config.image_token_id)
+        self._is_known = self._image_token < self.embeddings.num_embeddings
 
     def forward(self, input_ids: torch.Tensor, image_features: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return ``inputs_embeds`` (B, S, width).
@@ -169,12 +180,12 @@ class EmbeddingGraph(torch.nn.Module):
             image_features: What the tokens of images stand for (T, width), in the order of the tokens, row by row.
         """
         is_image = input_ids == self._image_token
-        embeds = self.embeddings(torch.where(is_image, 0, input_ids))
-        # A row of zeros behind them, which other tokens read, lets there be no image.
+        embeds = self.embeddings(input_ids if self._is_known else torch.where(is_image, 0, input_ids))
+        # A row behind them, which other tokens read, lets there be no image; a token without one is a token of text.
         rows = torch.cat([image_features, torch.zeros_like(embeds[:1, 0])]).to(embeds.dtype)
-        places = is_image.reshape(-1).cumsum(0).reshape(input_ids.shape) - 1
-        places = torch.where(is_image, places, image_features.shape[0])
-        return {"inputs_embeds": torch.where(is_image.unsqueeze(-1), rows[places], embeds)}
+        places, count = is_image.reshape(-1).cumsum(0).reshape(input_ids.shape) - 1, image_features.shape[0]
+        shown = is_image & (places < count)
+        return {"inputs_embeds": torch.where(shown.unsqueeze(-1), rows[torch.where(shown, places, count)], embeds)}
 
 
 class EmbeddedDecoderGraph(CachedGraph):

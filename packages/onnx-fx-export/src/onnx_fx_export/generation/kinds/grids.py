@@ -1,0 +1,199 @@
+"""Models that read images of any size as patches on grids, and count positions in three directions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from onnx_fx_export.generation.caches import Cache
+from onnx_fx_export.generation.config import VISION_FILE
+from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
+from onnx_fx_export.generation.kinds.decoder import CachedGraph
+from onnx_fx_export.generation.kinds.patches import PatchLayout, attention_by_segments
+from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
+from onnx_fx_export.generation.requirements import transformers
+
+__all__ = ["GridVisionLanguage"]
+
+_IMAGES, _GRIDS, _TYPES, _POSITIONS = "pixel_values", "image_grid_thw", "mm_token_type_ids", "position_ids"
+_SEVERAL = 10
+_ROUNDING = {torch.float32: 1e-3, torch.float16: 3e-2}
+
+
+class GridVisionLanguage(VisionLanguage):
+    """Models like Qwen2-VL, whose images have any size and whose tokens have places in time, height and width."""
+
+    parameters: ClassVar = VisionLanguage.parameters | {_GRIDS, _TYPES, _POSITIONS}
+
+    @functools.cached_property
+    def _layout(self) -> PatchLayout:
+        config = self.model.config.vision_config
+        merge, window = config.spatial_merge_size, getattr(config, "window_size", None)
+        return PatchLayout(merge, window // merge // config.patch_size if window else None)
+
+    @property
+    def _sizes(self) -> list[list[int]]:
+        """Grids of images: one of a single block, and others that windows cut."""
+        merge, window = self._layout.merge, self._layout.window or 1
+        return [[1, merge * rows, merge * columns] for rows, columns in ((2, 3), (1, 1), (window + 2, window + 1))]
+
+    @functools.cached_property
+    def _width(self) -> int:
+        """The width of what is made of images, which is compared with what the model makes of them.
+
+        Raises:
+            InvalidArgumentError: If the model computes something else of the grids.
+        """
+        images = self._seen(self._sizes)
+        try:
+            with torch.no_grad(), self._unchanged():
+                wanted = self.model.get_image_features(**images, return_dict=True).pooler_output
+                found = PatchGraph(self.model, self._layout)(**images)["image_features"]
+        except Exception as error:  # whatever a model raises that reads its images in another way
+            raise self._refused(f"its images are read in another way: {error}") from error
+        wanted = torch.cat(list(wanted)) if isinstance(wanted, tuple | list) else wanted
+        rounding = _ROUNDING.get(self.model.dtype, 1e-3) * wanted.abs().max()
+        if wanted.shape != found.shape or (wanted - found).abs().max() > rounding:
+            raise self._refused("what it makes of images is not what their patches alone give")
+        return int(found.shape[1])
+
+    def _refused(self, why: str) -> Exception:
+        return super()._refused(f"{why} (transformers {transformers().__version__})")
+
+    def _seen(self, grids: list[list[int]]) -> dict[str, torch.Tensor]:
+        """Return random images by the names of the model's parameters."""
+        config, sizes = self.model.config.vision_config, torch.tensor(grids)
+        width = config.in_channels * config.temporal_patch_size * config.patch_size**2
+        random = torch.Generator().manual_seed(0)
+        patches = torch.rand(int(sizes.prod(1).sum()), width, generator=random) * 2 - 1
+        return {_IMAGES: patches.to(self.model.dtype), _GRIDS: sizes}
+
+    def _vision(self) -> Part:
+        images = self._seen(self._sizes)
+        shapes = ({0: "patch_count"}, {0: "image_count"})
+        graph = PatchGraph(self.model, self._layout)
+        return Part(VISION_FILE, graph, tuple(images.values()), shapes, reads_steps=False)
+
+    def _decoder(self, decoder: Part, embeds: torch.Tensor, *, last_logits: bool) -> Part:
+        _, mask, past = decoder.args
+        text, total, kept = decoder.dynamic_shapes
+        positions = torch.zeros(3, *embeds.shape[:2], dtype=torch.int64)
+        args, shapes = (
+            (embeds, mask, positions, past),
+            (text, total, {axis + 1: name for axis, name in text.items()}, kept),
+        )
+        return Part(decoder.file, PlacedDecoderGraph(self.model, last_logits=last_logits), args, shapes)
+
+    def config(self) -> dict[str, Any]:
+        """Return ``genai_config.json``."""
+        config = super().config()
+        config["model"]["decoder"]["inputs"][_POSITIONS] = _POSITIONS
+        vision = config["model"]["vision"]
+        vision["inputs"][_GRIDS] = _GRIDS
+        vision["spatial_merge_size"] = self._layout.merge
+        return config
+
+    def batch(self, lengths: tuple[int, ...]) -> Batch:
+        """Return random prompts, padded on the left, each with an image, long ones with two, one of 1 with none."""
+        if lengths == (1,):
+            return super().batch(lengths)
+        area, shown, rows = self._layout.merge**2, [], []
+        for number, row in enumerate(self.draw(lengths)):
+            grids = [self._sizes[(number + k) % len(self._sizes)] for k in range(1 + (len(row) > _SEVERAL))]
+            pieces = [row[:1]]
+            for place, grid in enumerate(grids, 1):
+                pieces += [np.full(math.prod(grid) // area, self._image_token), row[place : place + 1]]
+            rows.append(np.concatenate([*pieces, row[len(grids) + 1 :]]))
+            shown.append(grids)
+        images = self._seen([grid for grids in shown for grid in grids])
+        batch, patches = self.padded(rows), images[_IMAGES].float()
+        of_rows = patches.split([sum(map(math.prod, grids)) for grids in shown])
+        alone = [
+            {**row, _IMAGES: own.numpy(), _GRIDS: np.array(grids)}
+            for row, own, grids in zip(batch.rows, of_rows, shown, strict=True)
+        ]
+        return Batch(batch.lengths, {**batch.inputs, _IMAGES: patches.numpy(), _GRIDS: images[_GRIDS].numpy()}, alone)
+
+    def extended(self, row: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> dict[str, torch.Tensor]:
+        """Return prompt and tokens in one, with the images."""
+        inputs = super(VisionLanguage, self).extended(row, tokens)
+        inputs[_TYPES] = (inputs["input_ids"] == self._image_token).int()
+        if _IMAGES in row:
+            inputs |= {name: torch.from_numpy(row[name]) for name in (_IMAGES, _GRIDS)}
+        return inputs
+
+    def generate(self, inputs: Mapping[str, torch.Tensor], new: int) -> Tokens:
+        """Return what the model's own ``generate`` finds: (``new``,), int64."""
+        with self._unchanged():
+            return super().generate(inputs, new)
+
+    def logits(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the model's own logits (T, vocabulary) for a prompt alone, float32."""
+        with self._unchanged():
+            return super().logits(inputs)
+
+    @contextlib.contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Let a model forget afterwards how far the positions of the last text lay from the number of its tokens."""
+        modules: Iterator[Any] = self.model.modules()
+        own = [(module, module.rope_deltas) for module in modules if hasattr(module, "rope_deltas")]
+        try:
+            yield
+        finally:
+            for module, deltas in own:
+                module.rope_deltas = deltas
+
+
+class PatchGraph(torch.nn.Module):
+    """What a model makes of the patches of images.
+
+    Args:
+        model: A model of transformers that reads images as patches on grids.
+        layout: How they are laid out.
+    """
+
+    def __init__(self, model: Any, layout: PatchLayout) -> None:
+        super().__init__()
+        self.tower = model.get_encoder(modality="image")
+        self._layout = layout
+
+    def forward(self, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return ``image_features`` (tokens, width).
+
+        Args:
+            pixel_values: The patches of all images (patches, numbers).
+            image_grid_thw: Frames, rows and columns of each (images, 3), int64.
+        """
+        places = self._layout.places(image_grid_thw, pixel_values.shape[0])
+        with attention_by_segments(self.tower.config):
+            result = self.tower(pixel_values, grid_thw=image_grid_thw, return_dict=True, **places)
+        return {"image_features": result.pooler_output}
+
+
+class PlacedDecoderGraph(CachedGraph):
+    """The forward of a causal language model on embeddings, each with a place in three directions."""
+
+    def forward(
+        self,
+        inputs_embeds: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        past_key_values: Cache,
+    ) -> dict[str, torch.Tensor | Cache]:
+        """Return what :meth:`read` makes of new embeddings (B, S, width).
+
+        Args:
+            inputs_embeds: The embeddings.
+            attention_mask: 1 for a token and 0 for padding (B, P + S), int64.
+            position_ids: Their places in time, height and width (3, B, S), int64.
+            past_key_values: Keys and values (B, heads, P, width) of each layer.
+        """
+        given = {"inputs_embeds": inputs_embeds, "position_ids": position_ids}
+        return self.read(inputs_embeds.shape[1], attention_mask, past_key_values, **given)

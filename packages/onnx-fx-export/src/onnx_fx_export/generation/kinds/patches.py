@@ -1,0 +1,125 @@
+"""Images as patches on grids: where each patch stands, and which patches attend to each other.
+
+Models that read images of any size compute this in Python, image by image. The same numbers come from the grids by
+arithmetic on all patches at once, which a graph can hold for any number of images.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from onnx_fx_export.generation.requirements import transformers
+
+__all__ = ["PatchLayout", "attention_by_segments"]
+
+# Models hand over which patches belong together only to what they take for flash attention, and tell it by this word.
+_ATTENTION = "flash_by_segments"
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchLayout:
+    """How a model lays out the patches of images, block by block, of which each becomes one token.
+
+    Attributes:
+        merge: How many patches a block has in each direction.
+        window: How many blocks a window of attention has in each direction, if there are windows.
+    """
+
+    merge: int
+    window: int | None
+
+    def places(self, grids: torch.Tensor, patches: int) -> dict[str, Any]:
+        """Return what a tower of transformers computes of the grids of images, by the names of its arguments.
+
+        In the place of the bounds of segments (``cu_seqlens``) stand the segments that the patches belong to, for
+        :func:`attention_by_segments`.
+
+        Args:
+            grids: Frames, rows and columns of patches (images, 3), int64.
+            patches: How many patches all images have.
+        """
+        area = self.merge**2
+        unit = torch.arange(patches // area, device=grids.device)
+        counts = grids.prod(1) // area
+        ends = counts.cumsum(0)
+        image = torch.searchsorted(ends, unit, right=True)
+        rows, columns = (grids[:, 1:] // self.merge)[image].unbind(1)
+        inside = (unit - (ends - counts)[image]) % (rows * columns)
+        frame, row, column = unit - inside, inside // columns, inside % columns
+        within = torch.arange(area, device=grids.device)
+        of_patches = torch.stack([
+            (row[:, None] * self.merge + within // self.merge).reshape(-1),
+            (column[:, None] * self.merge + within % self.merge).reshape(-1),
+        ], 1)  # fmt: skip
+        places = {"position_ids": of_patches, "cu_seqlens": frame.repeat_interleave(area), "max_seqlen": 1}
+        if self.window:
+            places |= self._windows(frame, row, column, rows, columns)
+        return places
+
+    def _windows(
+        self, frame: torch.Tensor, row: torch.Tensor, column: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
+    ) -> dict[str, Any]:
+        """Return the order of blocks in which those of a window follow each other, and the window of each patch.
+
+        Args:
+            frame: The first block of the frame that a block belongs to (blocks,), int64.
+            row: The row of each block.
+            column: The column of each block.
+            rows: How many rows its frame has.
+            columns: How many columns its frame has.
+        """
+        assert self.window is not None
+        top, left = row // self.window * self.window, column // self.window * self.window
+        height, width = (rows - top).clamp(max=self.window), (columns - left).clamp(max=self.window)
+        window = frame + top * columns + height * left
+        order = (window + (row - top) * width + column - left).argsort()
+        segments = window[order].repeat_interleave(self.merge**2)
+        return {"window_index": order, "cu_window_seqlens": segments, "max_window_seqlen": 1}
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    cu_seq_lens_q: torch.Tensor,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return attention (1, T, heads, width) of patches to those of their own segment.
+
+    Args:
+        module: The layer.
+        query: Queries (1, heads, T, width).
+        key: Keys, of the same shape.
+        value: Values, of the same shape.
+        attention_mask: None.
+        scaling: What products are multiplied by.
+        cu_seq_lens_q: The segment of each patch (T,), int64.
+    """
+    together = cu_seq_lens_q[:, None] == cu_seq_lens_q
+    result = torch.nn.functional.scaled_dot_product_attention(query, key, value, together[None, None], scale=scaling)
+    return result.transpose(1, 2), None
+
+
+@contextlib.contextmanager
+def attention_by_segments(config: Any) -> Iterator[None]:
+    """Let a tower attend within segments by a mask, and not segment by segment in a loop of Python.
+
+    Args:
+        config: The configuration of the tower.
+    """
+    transformers().AttentionInterface.register(_ATTENTION, _attend)
+    own = config._attn_implementation
+    config._attn_implementation = _ATTENTION
+    try:
+        yield
+    finally:
+        config._attn_implementation = own

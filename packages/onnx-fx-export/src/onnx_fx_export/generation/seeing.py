@@ -1,0 +1,168 @@
+"""What a folder's graphs make of images, and of the tokens that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.sessions import GraphSession
+
+__all__ = ["Eyes", "Reading"]
+
+Tokens = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+_IMAGES, _GRIDS, _FEATURES = "pixel_values", "image_grid_thw", "image_features"
+# What processors say of each token beside images: 1 for one that stands for a part of an image, as here.
+_TYPES = ("token_type_ids", "mm_token_type_ids")
+
+
+class Eyes:
+    """The graphs for images and embeddings.
+
+    Attributes:
+        names: What a call may hand in beside tokens.
+        embedding: The graph for embeddings.
+        none: What no image is made into.
+        merge: How many rows and columns of patches become one token.
+
+    Args:
+        folder: The folder.
+        config: What its ``genai_config.json`` says of the model.
+        providers: Execution providers of ONNX Runtime, the preferred one first.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], providers: Sequence[str]) -> None:
+        self._vision = GraphSession(folder / config["vision"]["filename"], providers)
+        self.embedding = GraphSession(folder / config["embedding"]["filename"], providers)
+        self.none = self.embedding.zeros(_FEATURES, 0).numpy()
+        self._image_token = config["image_token_id"]
+        self.merge = config["vision"].get("spatial_merge_size", 1)
+        self.names = [*self._vision.declared, *_TYPES]
+
+    def is_image(self, tokens: Tokens) -> Tokens:
+        """Return 1 for the tokens (B, S) that stand for a part of an image."""
+        result: Tokens = np.asarray(tokens == self._image_token, np.int64)
+        return result
+
+    def features(self, tokens: Tokens, given: Mapping[str, Array]) -> Array:
+        """Return what stands for the tokens of images (tokens, width).
+
+        Args:
+            tokens: Tokens (B, S), int64.
+            given: Images, by the names of the inputs.
+
+        Raises:
+            InvalidArgumentError: If the tokens of images are more or fewer than their images have.
+        """
+        result = np.concatenate([self.none, *self._seen(given)])
+        if len(result) != (wanted := int(self.is_image(tokens).sum())):
+            raise InvalidArgumentError(
+                f"The prompts have {wanted} tokens for images, but the images in {_IMAGES} stand for {len(result)}."
+            )
+        return result
+
+    def _seen(self, given: Mapping[str, Array]) -> list[Array]:
+        if _IMAGES not in given and _GRIDS not in given:
+            return []
+        if _GRIDS not in self._vision.declared:
+            images = [{_IMAGES: image[None]} for image in given[_IMAGES]]
+        else:
+            images = [_checked_grids(given, self.merge)]
+        return [self._vision.run(image, {})[_FEATURES].numpy() for image in images]
+
+
+def _checked_grids(given: Mapping[str, Array], merge: int) -> dict[str, Array]:
+    """Return patches and grids that fit each other.
+
+    Raises:
+        InvalidArgumentError: If they do not.
+    """
+    patches, grids = given.get(_IMAGES, np.zeros((0, 0))), np.asarray(given.get(_GRIDS, ()), np.int64).reshape(-1, 3)
+    if len(patches) != int(grids.prod(1).sum()) or (grids % [1, merge, merge]).any():
+        raise InvalidArgumentError(
+            f"{_IMAGES} has {len(patches)} patches, and {_GRIDS} has to say of each image how many frames, rows and "
+            f"columns of them it has, rows and columns by {merge}: it is {grids.tolist()}."
+        )
+    return {_IMAGES: patches, _GRIDS: grids}
+
+
+class Reading:
+    """One text with images as it grows.
+
+    Args:
+        eyes: The graphs.
+        batch: How many rows the text has.
+        given: Images, by the names of the inputs.
+    """
+
+    def __init__(self, eyes: Eyes, batch: int, given: Mapping[str, Array]) -> None:
+        self._eyes, self._given = eyes, dict(given)
+        self._types = np.zeros((batch, 0), np.int64)
+        self._next = [0] * batch
+
+    def step(self, tokens: Tokens, mask: Tokens) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Return what the decoder reads of new tokens: arrays, and what is in the runtime's memory.
+
+        Args:
+            tokens: The tokens (B, S), int64.
+            mask: 1 for a token and 0 for padding (B, S), int64.
+
+        Raises:
+            InvalidArgumentError: If the tokens of images do not fit the images, or the types are of another kind.
+        """
+        is_image = self._eyes.is_image(tokens)
+        for name in _TYPES:
+            if (self._given.get(name, is_image) != is_image).any():
+                raise InvalidArgumentError(
+                    f"{name} marks other tokens than those that stand for images: leave it out; videos are not "
+                    "supported."
+                )
+        # What a model generates means no image.
+        features = self._eyes.none if self._types.size else self._eyes.features(tokens, self._given)
+        embeds = self._eyes.embedding.run({"input_ids": tokens, _FEATURES: features}, {})
+        self._types = np.concatenate([self._types, is_image], 1)
+        read = {"token_type_ids": self._types, "position_ids": self._places(is_image, mask)}
+        self._given = {}  # the images were in these tokens
+        return read, embeds
+
+    def _places(self, is_image: Tokens, mask: Tokens) -> Tokens:
+        """Return where tokens stand in time, height and width (3, B, S), int64; 0 for padding.
+
+        Those of a text follow each other. A block of an image stands where it is in the image, counted from what comes
+        before; what follows comes behind the last row or column.
+
+        Raises:
+            InvalidArgumentError: If an image has another number of tokens.
+        """
+        result = np.zeros((3, *mask.shape), np.int64)
+        grids = iter(np.asarray(self._given.get(_GRIDS, ())).reshape(-1, 3) // [1, self._eyes.merge, self._eyes.merge])
+        for row, kept in enumerate(mask.astype(bool)):
+            seen, at = is_image[row, kept].astype(bool), 0
+            places = np.empty((3, len(seen)), np.int64)
+            while at < len(seen):
+                if seen[at] and _GRIDS in self._given:
+                    grid = next(grids)
+                    block, step = np.indices(grid).reshape(3, -1), int(grid[1:].max())
+                else:
+                    count = 1 if seen[at] else _run(~seen[at:])
+                    block, step = np.arange(count)[None].repeat(3, 0), count
+                upto = at + block.shape[1]
+                if seen[at:upto].all() != seen[at] or upto > len(seen):
+                    raise InvalidArgumentError(
+                        f"An image in row {row} has {block.shape[1]} tokens by {_GRIDS}, but the prompt has fewer."
+                    )
+                places[:, at:upto] = self._next[row] + block
+                self._next[row] += step
+                at = upto
+            result[:, row, kept] = places
+        return result
+
+
+def _run(flags: npt.NDArray[np.bool_]) -> int:
+    """Return how many of the first flags are true."""
+    return int(flags.argmin()) if not flags.all() else len(flags)
