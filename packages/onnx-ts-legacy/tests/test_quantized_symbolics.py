@@ -62,8 +62,12 @@ def compare(model: nn.Module, x: Tensor, other: Tensor, opset: int) -> None:
     assert (apart > 0.01).float().mean() < 0.02
 
 
+# Quantization by arithmetic, as no operator of opset 9 quantizes: nothing tells how far results at a tie may be apart.
+NINE = pytest.param(9, marks=pytest.mark.no_round_trip(reason="compare() allows for ties, which no file tells of"))
+
+
 # Not at 10: ONNX Runtime's own optimizations write a Round for the bias, which that opset does not have.
-@pytest.mark.parametrize("opset", [9, 13, 18])
+@pytest.mark.parametrize("opset", [NINE, 13, 18])
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_opset_modules_convert_a_quantized_layer(name: str, opset: int) -> None:
     make, *inputs = LAYERS[name]

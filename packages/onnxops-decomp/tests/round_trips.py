@@ -99,7 +99,11 @@ def _largest_step(model: onnx.ModelProto) -> float:
     """Return the largest scale that a constant of the model quantizes by, or 0 if it quantizes nothing."""
     import onnx
 
+    constants = [
+        node for node in _nodes(model.graph) if node.op_type == "Constant" and node.attribute[0].name == "value"
+    ]
     named = {tensor.name: tensor for tensor in model.graph.initializer}
+    named |= {node.output[0]: node.attribute[0].t for node in constants}
     rounding = [node for node in _nodes(model.graph) if "QuantizeLinear" in node.op_type or "QLinear" in node.op_type]
     scales = [named[name] for node in rounding for name in node.input[1:] if name in named]
     floats = [onnx.numpy_helper.to_array(each) for each in scales if each.data_type == onnx.TensorProto.FLOAT]
