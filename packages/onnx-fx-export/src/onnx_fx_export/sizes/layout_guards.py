@@ -44,7 +44,8 @@ def conditions_on_layout(
     if not tried:
         return [*kept]
     sizes = Sizes.of(program, specs)
-    others = [guard for guard in sizes.final_guards() if guard not in kept.values()]
+    about_layout = {*kept.values()}
+    others = [guard for guard in sizes.final_guards() if guard not in about_layout]
     return [text for text, guard in kept.items() if guard not in tried or _means_nothing(guard, others, trials, sizes)]
 
 

@@ -347,7 +347,8 @@ def conditions_for_small_sizes(
         UserWarning: If size 1 is left out.
     """
     program, sizes = trials.program, Sizes.of(trials.program, specs)
-    lasting = [guard for guard in sizes.final_guards() if guard not in layout_guards(program).values()]
+    about_layout = set(layout_guards(program).values())
+    lasting = [guard for guard in sizes.final_guards() if guard not in about_layout]
     asked = [
         question
         for question in sizes.decisive((*questions, *_squeezed(program, used=False)))

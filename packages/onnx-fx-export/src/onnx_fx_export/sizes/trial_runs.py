@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -40,6 +41,8 @@ def plain(size: int | torch.SymInt) -> sympy.Expr:
     return as_plain(size.node.expr) if isinstance(size, torch.SymInt) else sympy.Integer(size)
 
 
+# The guards of a program are asked for again and again.
+@functools.lru_cache(maxsize=4096)
 def as_plain(expression: sympy.Basic) -> sympy.Basic:
     """Return an expression in symbols of which nothing is known but that they are integers."""
     return expression.xreplace({s: sympy.Symbol(str(s), integer=True) for s in expression.free_symbols})
