@@ -102,7 +102,18 @@ def of_plain_numbers(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("function", [written, accumulated, decided, decided_late, of_sizes, twice, of_plain_numbers])
+def written_through_a_view(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for row in positive(x):
+        out[row] = x[row] * 2
+    out.view(-1)[1] = 5
+    return out
+
+
+@pytest.mark.parametrize(
+    "function",
+    [written, accumulated, decided, decided_late, of_sizes, twice, of_plain_numbers, written_through_a_view],
+)
 def test_a_loop_over_rows(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     program = export(Model(function), (torch.randn(6, 3),), dynamic_shapes=ROWS)

@@ -1,6 +1,7 @@
 """What the exporter uses of torch without a public promise is still there and means the same."""
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch_names import found, private_names
 import onnx_fx_export
 from onnx_fx_export.capture.torch_private import (
     replaced_kernels,
+    scans_over_no_rows,
     shared_stack_frames,
     unassigned_buffers,
     without_cache_of_calls,
@@ -35,6 +37,7 @@ from onnx_fx_export.torch_private import (
     is_dimension_error,
     number_symbols_from,
     recorded_apart,
+    scan,
     undecided_condition,
     whole_bounds,
 )
@@ -124,6 +127,21 @@ def test_torch_writes_nothing_to_buffers_that_are_bound_anew_where_that_is_asked
     assert "last" in {
         *map(str, torch.export.export(Model(), (torch.ones(3),)).graph_signature.inputs_to_buffers.values())
     }
+
+
+def test_scans_over_no_rows_are_rewritten() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return scan(lambda total, row: [total + row, total.clone()], torch.zeros(2), x)[0]
+
+    program = torch.export.export(Model(), (torch.ones(3, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    module = importlib.import_module("torch._higher_order_ops.scan")
+    no_rows = torch.ones(0, 2)
+    with pytest.raises(IndexError):
+        module.first_slice_copy(no_rows)
+    with scans_over_no_rows():
+        assert module.first_slice_copy(no_rows).shape == (2,)
+        assert program.run_decompositions({}).module()(torch.ones(5, 2)).tolist() == [5, 5]
 
 
 def test_guards_are_texts_over_input_sizes() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import importlib
 import logging
 import traceback
 import warnings
@@ -29,6 +30,7 @@ from onnxops_decomp.exporting import real_tensors
 __all__ = [
     "operator_without_kernel",
     "replaced_kernels",
+    "scans_over_no_rows",
     "shared_stack_frames",
     "unassigned_buffers",
     "without_cache_of_calls",
@@ -54,6 +56,18 @@ def shared_stack_frames() -> contextlib.AbstractContextManager[None]:
         return traceback.StackSummary(frame(f["filename"], f["line"], f["name"]) for f in reversed(tb[skip:]))
 
     return replaced([(_traceback, "_extract_symbolized_tb", extract)])
+
+
+def scans_over_no_rows() -> contextlib.AbstractContextManager[None]:
+    """Let torch rewrite a ``scan`` over rows of which there may be none (``first_slice_copy`` in its module).
+
+    It runs the body on the first row to see what that does to tensors; any tensor like a row says the same.
+    """
+
+    def row(rows: torch.Tensor, dim: int = 0) -> torch.Tensor:
+        return rows.new_empty([size for axis, size in enumerate(rows.shape) if axis != dim])
+
+    return replaced([(importlib.import_module("torch._higher_order_ops.scan"), "first_slice_copy", row)])
 
 
 def unassigned_buffers() -> contextlib.AbstractContextManager[None]:
