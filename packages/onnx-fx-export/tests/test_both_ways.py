@@ -93,6 +93,21 @@ def of_a_number(linear: nn.Module, x: torch.Tensor) -> Any:
     return x * number if number > 1 else x - number
 
 
+def of_equal_constants(linear: nn.Module, x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        return linear(x) * torch.tensor([2.0, 3.0, 4.0]) - torch.tensor([2.0, 3.0, 4.0])
+    return linear(x) / torch.tensor([2.0, 3.0, 4.0])
+
+
+def in_pairs(linear: nn.Module, x: torch.Tensor) -> Any:
+    """One shape whose size each way computes in its own steps."""
+    rows = x.shape[0] + x.shape[0] % 2
+    padded = nn.functional.pad(x, (0, 0, 0, rows - x.shape[0]))
+    if x.sum() > 0:
+        return padded.view(rows // 2, 2, 3).flip(1).reshape(rows // 2 * 2, 3)
+    return padded + 1
+
+
 def inputs() -> list[torch.Tensor]:
     """Rows whose numbers are all negative, all positive, and of both signs."""
     torch.manual_seed(1)
@@ -105,7 +120,11 @@ def inputs() -> list[torch.Tensor]:
 
 @pytest.mark.filterwarnings("error:The model was captured with both answers")
 @pytest.mark.parametrize(
-    "function", [returned, with_constants, of_a_mask, remembered, nested, written, of_rows, of_a_number]
+    "function",
+    [
+        *(returned, with_constants, of_a_mask, remembered, nested, written, of_rows, of_a_number),
+        *(of_equal_constants, in_pairs),
+    ],
 )
 def test_both_ways_are_kept(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
@@ -124,6 +143,15 @@ def test_both_ways_are_kept(function: Callable[..., Any]) -> None:
 def in_twos_or_threes(linear: nn.Module, x: torch.Tensor) -> Any:
     count = 2 if x.sum() > 0 else 3
     return x + x.reshape(-1, count, 3).cumsum(1).sum((0, 1))
+
+
+def of_other_sizes(linear: nn.Module, x: torch.Tensor) -> Any:
+    return x if x.sum() > 0 else x[: (x.shape[0] + 7) // 2]
+
+
+def test_ways_to_shapes_that_agree_for_small_sizes_only_are_refused() -> None:
+    with pytest.raises(CaptureError):
+        export(Model(of_other_sizes), (torch.randn(8, 3),), dynamic_shapes=ROWS)
 
 
 def test_what_each_way_takes_for_granted_of_sizes_is_a_condition() -> None:

@@ -120,6 +120,8 @@ def _inputs(bounds: list[float]) -> Iterator[Callable[[torch.Tensor], torch.Tens
     yield _same
     yield _Values(torch.neg, torch.zeros_like, False)
     yield _Values(lambda x: x.abs() + 1, torch.ones_like, True)
+    # A mask may have more marks than those of the example.
+    yield _Values(_same, lambda x: x + 1, None)
     yield _Values(lambda x: -x.abs() - 1, _reversed, None)
     yield _Values(lambda x: _first(x.abs(), -x.abs()), lambda x: _first(x, torch.zeros_like(x)), None)
     yield _Values(lambda x: _first(-x.abs(), x.abs()), lambda x: _first(torch.zeros_like(x), x), None)

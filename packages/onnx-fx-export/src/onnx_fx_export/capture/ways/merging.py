@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.capture.answers import answer_mark, way_mark
+from onnx_fx_export.capture.ways.shapes import SameShapes
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.torch_private import fake_beside, is_decided_by_data
 
@@ -45,14 +46,16 @@ def merge_ways(program: torch.export.ExportedProgram, other: torch.export.Export
         raise CaptureError("The data decides the structure of what the model returns.")
     same, own = _same_before(program, mark, other, other_mark)
     ours, theirs = _after(mark), _after(other_mark)
-    ending = _Ending(ours, theirs, same)
+    ending = _Ending(ours, theirs, same, SameShapes.of(program, other))
     results = ending.results
     inside = ours[: len(ours) - ending.length], [*own, *theirs[: len(theirs) - ending.length]]
     operands = _operands(mark, inside, results, same)
     back = {ours: theirs for theirs, ours in same.items()}
+    # Constants of one value stand for one.
+    equal = {theirs: back[ours] for theirs, ours in same.items()}
     graphs = (
-        _branch(program, inside[0], [pair[0] for pair in results], operands),
-        _branch(other, inside[1], [pair[1] for pair in results], [back.get(node, node) for node in operands]),
+        _branch(program, inside[0], [pair[0] for pair in results], operands, {}),
+        _branch(other, inside[1], [pair[1] for pair in results], [back.get(node, node) for node in operands], equal),
     )
     if results:
         ending.use(_cond(program, mark, graphs if mark.args[1] else graphs[::-1], results, operands))
@@ -94,7 +97,7 @@ def _same_before(
     ours, theirs = deque(_before(program, mark)), deque(_before(other, other_mark))
     while ours or theirs:
         pairs = _arguments(ours[0], theirs[0]) if ours and theirs else None
-        if pairs is not None and all(same.get(right) is left for left, right in pairs):
+        if pairs is not None and all(same.get(right) is left or _are_one_size(left, right) for left, right in pairs):
             same[theirs.popleft()] = ours.popleft()
         elif theirs and _is_size(theirs[0]):
             own.append(theirs.popleft())
@@ -114,6 +117,11 @@ def _is_size(node: _Node) -> bool:
     """Tell whether a node computes with sizes that are no data."""
     value = node.meta.get("val")
     return isinstance(value, _SYMBOLIC) and not _bound(node) and not is_decided_by_data(value.node.expr)
+
+
+def _are_one_size(first: _Node, second: _Node) -> bool:
+    """Tell whether two nodes compute the same size, perhaps in other steps."""
+    return _is_size(first) and _is_size(second) and bool(first.meta["val"].node.expr == second.meta["val"].node.expr)
 
 
 def _same_inputs(program: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> dict[_Node, _Node]:
@@ -192,6 +200,7 @@ class _Ending:
         ours: The nodes of the first way behind the question.
         theirs: Those of the second.
         same: The nodes of the first way that stand for those of the second before the question.
+        shapes: Compares their shapes.
         length: How many of the last nodes are the same.
         results: What these take from the branches.
     """
@@ -199,6 +208,7 @@ class _Ending:
     ours: Sequence[_Node]
     theirs: Sequence[_Node]
     same: Mapping[_Node, _Node]
+    shapes: SameShapes
     length: int = 0
     results: _Pairs = dataclasses.field(default_factory=list)
 
@@ -236,7 +246,11 @@ class _Ending:
         free = {
             str(symbol) for size in shapes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols
         }
-        return not self._decided & free and all(itertools.starmap(_are_alike, results))
+        return not self._decided & free and all(itertools.starmap(self._are_alike, results))
+
+    def _are_alike(self, first: _Node, second: _Node) -> bool:
+        ours, theirs = first.meta.get("val"), second.meta.get("val")
+        return isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor) and self.shapes.alike(ours, theirs)
 
     def use(self, found: Mapping[tuple[_Node, _Node], _Node]) -> None:
         """Let the ending take what the branches give."""
@@ -254,15 +268,6 @@ class _Ending:
 def _bound(node: _Node) -> Sequence[Any]:
     """Return the symbols that data gives a value at a node."""
     return [*(node.meta.get("unbacked_bindings") or {})]
-
-
-def _are_alike(first: _Node, second: _Node) -> bool:
-    ours, theirs = first.meta.get("val"), second.meta.get("val")
-    if not (isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)):
-        return False
-    sizes = [[getattr(size, "node", size) for size in value.shape] for value in (ours, theirs)]
-    plain = [[getattr(size, "expr", size) for size in shape] for shape in sizes]
-    return ours.dtype == theirs.dtype and ours.device == theirs.device and plain[0] == plain[1]
 
 
 # ---- the condition
@@ -284,13 +289,18 @@ def _operands(
 
 
 def _branch(
-    program: torch.export.ExportedProgram, nodes: Sequence[_Node], results: Sequence[_Node], operands: Sequence[_Node]
+    program: torch.export.ExportedProgram,
+    nodes: Sequence[_Node],
+    results: Sequence[_Node],
+    operands: Sequence[_Node],
+    equal: Mapping[_Node, _Node],
 ) -> torch.fx.GraphModule:
-    """Return a graph of some nodes of a program."""
+    """Return a graph of some nodes of a program; others may be equal to its operands."""
     graph, copies = torch.fx.Graph(), dict[_Node, _Node]()
     for index, operand in enumerate(operands):
         copies[operand] = graph.placeholder(f"operand_{index}")
         copies[operand].meta = {key: value for key, value in operand.meta.items() if key != "unbacked_bindings"}
+    copies.update({node: copies[operand] for node, operand in equal.items() if operand in copies})
     for node in nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     given = []
