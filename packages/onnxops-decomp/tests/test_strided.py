@@ -49,6 +49,21 @@ def test_offset_counts_from_the_start_of_the_memory() -> None:
     check(lambda x: x[1:].as_strided((2, 2), (6, 1), 7) * 1, X)
 
 
-def test_dynamic_strides_are_refused() -> None:
-    with pytest.raises(LoweringError, match="numbers"):
-        lower(lambda x: x.as_strided((x.shape[0], 2), (1, 1)), (X,), dynamic=True)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.as_strided((x.shape[0], 2), (1, 1)),
+        lambda x: x.as_strided((x.shape[0] - 1, x.shape[1], 2), (x.shape[1], 1, x.shape[1])),
+        lambda x: x.as_strided((2, 2), (x.shape[1], 1), x.shape[1] - 2),
+        lambda x: x.view(x.shape[0] // 2, 2 * x.shape[1]).as_strided((x.shape[0] // 2, 2), (2 * x.shape[1], 1)),
+        lambda x: x.t().as_strided((x.shape[0], 2), (x.shape[1], 1)),
+        lambda x: torch.as_strided_scatter(x, x[1:], (x.shape[0] - 1, x.shape[1]), (x.shape[1], 1)),
+    ],
+)
+def test_dynamic_strides(function) -> None:
+    check(lambda x: function(x) * 2, X, others=[(torch.randn(6, 3),), (torch.randn(2, 11),)])
+
+
+def test_strides_that_the_data_decides_are_refused() -> None:
+    with pytest.raises(LoweringError, match="sizes of the inputs"):
+        lower(lambda x: x.as_strided((2, x.nonzero().shape[0]), (1, 1)), (X,), dynamic=True)
