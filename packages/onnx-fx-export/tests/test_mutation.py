@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from both_exporters import TRACING, tracing
 from torch.utils._pytree import tree_leaves
 
 import onnx_fx_export
@@ -134,6 +135,17 @@ def test_inplace_operators_on_local_values(function) -> None:
     program = export(function, (torch.randn(3, 4),), dynamic_shapes={"x": {0: "n"}})
     x = torch.randn(5, 4)
     torch.testing.assert_close(program(x), function(x))
+
+
+@tracing
+def test_what_is_written_in_place_keeps_the_dtype(exporter: str) -> None:
+    def function(x, y):
+        equal, negated, product, greater = x.clone(), x.clone(), x.clone(), x.clone()
+        return equal.eq_(y), negated.logical_not_(), product.mul_(y.int()), greater.gt_(1)
+
+    x = torch.arange(-3, 3, dtype=torch.int8)
+    results = tree_leaves(TRACING[exporter](function, (x, x.flip(0)))(x, x.flip(0)))
+    torch.testing.assert_close(results, [*function(x, x.flip(0))])
 
 
 def test_state_through_a_view_of_an_input_is_not_lost() -> None:

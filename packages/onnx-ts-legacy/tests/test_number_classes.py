@@ -58,6 +58,13 @@ def test_numbers_that_the_data_computes_are_kept_in_tensors_made_of_them() -> No
     exported(function, (X,), (torch.randn(5, 2),), dynamic_axes={"x": {0: "n"}})
 
 
+def test_comparisons_with_truth_values_are_recorded() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return x >= True, x == False, y != True, torch.gt(x, False), y.le(True)  # noqa: E712
+
+    exported(function, (X, X > 3), (X - 4, X > 5))
+
+
 @functools.singledispatch
 def by_class(n: Any) -> float:
     return 3.0

@@ -52,6 +52,11 @@ _CONVERSIONS = {
 }
 
 
+_COMPARISONS = frozenset(
+    ("eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater", "greater_equal")
+)
+
+
 class WatchedCalls(TorchFunctionMode):
     """Reports the Python values that calls make of tensors meanwhile, as long as this thread records a trace.
 
@@ -79,6 +84,9 @@ class WatchedCalls(TorchFunctionMode):
             return sized
         name = name_of(func)
         args, kwargs = with_lists(name, args, kwargs)
+        if name.strip("_") in _COMPARISONS:
+            # torch records no comparison with a truth value.
+            args = [int(value) if type(value) is bool else value for value in args]
         numbers = [
             (tensor, _uses(tensor)) for tensor in pytree.tree_leaves((args[1:], kwargs)) if _may_be_number(tensor)
         ]

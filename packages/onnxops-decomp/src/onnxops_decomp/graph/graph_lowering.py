@@ -20,7 +20,7 @@ import torch
 from onnxops_core.exporting import without_collection
 from onnxops_core.native import find_native_op
 from onnxops_decomp.builder.expressions import emit_expression, is_computable
-from onnxops_decomp.dtypes import mark_complex, mark_number, promote, to_ir
+from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, promote, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.graph.assertions import unneeded_nodes
 from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload
@@ -244,12 +244,19 @@ class GraphLowering:
                 result = apply_lowering(self.op, entry, overload, args, kwargs)
             else:
                 result = self._decomposed(node, overload, args, kwargs)
+            if isinstance(result, ir.Value) and isinstance(val, torch.Tensor) and written_arguments(node):
+                # What is written to a tensor gets its dtype.
+                result = self._of_dtype(result, val.dtype)
         self.check(result, _of_read_results(node), overload.name())
         self._bind_unbacked(node, result)
         for operand in written_arguments(node):
             self.written[node] = root = self.written.get(operand, operand)
             self.env[root] = result
         return result
+
+    def _of_dtype(self, result: ir.Value, dtype: torch.dtype) -> ir.Value:
+        is_known = not (dtype.is_complex or is_complex(result)) and affine_of(result) is None
+        return self.op.cast(result, to_ir(dtype)) if is_known else result
 
     def _decomposed(self, node: torch.fx.Node, overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         fake_args = torch.fx.node.map_arg(node.args, _meta_value)
