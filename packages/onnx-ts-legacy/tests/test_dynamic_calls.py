@@ -277,6 +277,25 @@ def test_distances_are_nearer_to_the_true_ones_than_those_of_pytorch_where_the_n
     assert 1e6 * (found - true).abs().max() < (torch.cdist(x, y) - true).abs().max() < 2 * largest
 
 
+class OfMatrices(nn.Module):
+    def forward(self, x: Tensor):
+        down, right = torch.gradient(x)
+        half = torch.gradient(x, spacing=2.0, dim=[1], edge_order=2)[0]
+        low, high = torch.diag(x, -1), torch.diag(x[0], 1)
+        traces = torch.trace((x * 9).int()) + torch.trace(x)
+        return down, right, half, low, high, torch.diagonal_copy(x, 1), traces, torch.linalg.multi_dot([x, x.t(), x])
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+def test_calls_on_matrices_take_other_sizes(scripted: bool) -> None:
+    model = torch.jit.script(OfMatrices()) if scripted else OfMatrices()
+    program = onnx_ts_legacy.export(model, (n(5, 4),), input_names=["x"], dynamic_axes={"x": [0, 1]})
+
+    for x in (n(5, 4), n(6, 8), n(7, 3)):
+        for found, expected in zip(program(x), OfMatrices()(x), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
 class Counted(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return F.one_hot(x), torch.combinations(x)

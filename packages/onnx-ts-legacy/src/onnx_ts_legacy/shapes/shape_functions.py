@@ -69,6 +69,27 @@ def _inner(self: Any, other: Any) -> Any:
     return torch.empty((*self.shape[:-1], *other.shape[:-1]), dtype=self.dtype)
 
 
+def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Return the other sizes, and as many elements as the diagonal of a plane has."""
+    plane = [dim % self.dim() for dim in (dim1, dim2)]
+    rows, columns = (self.shape[axis] for axis in plane)
+    length = torch.sym_max(torch.sym_min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    return torch.empty((*(size for axis, size in enumerate(self.shape) if axis not in plane), length), dtype=self.dtype)
+
+
+def _diag(self: Any, diagonal: int = 0) -> Any:
+    """Return a matrix for a diagonal, or the diagonal of a matrix."""
+    if self.dim() != 1:
+        return _diagonal(self, diagonal)
+    count = self.shape[0] + abs(diagonal)
+    return torch.empty((count, count), dtype=self.dtype)
+
+
+def _trace(self: Any) -> Any:
+    """Return one number; integers add up in 64 bits."""
+    return torch.empty((), dtype=self.dtype if self.is_floating_point() or self.is_complex() else torch.int64)
+
+
 def _is_floating(number: Any) -> bool:
     return bool(number.dtype.is_floating_point) if is_tensor(number) else isinstance(number, float | torch.SymFloat)
 
@@ -80,6 +101,9 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.arange.start: _counted,
     aten.arange.start_step: _counted,
     aten.bilinear.default: _bilinear,
+    aten.diag.default: _diag,
+    aten.diagonal_copy.default: _diagonal,
+    aten.trace.default: _trace,
     aten.tensordot.default: _tensordot,
     aten.inner.default: _inner,
     # Their own kernels end in an internal assertion of torch where a size is symbolic.

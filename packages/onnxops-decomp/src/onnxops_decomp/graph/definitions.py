@@ -6,13 +6,24 @@ zero, is not looked for.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["corrcoef", "cov", "gaussian_nll_loss", "kron", "masked_index", "needs_masked_index", "torch_definition"]
+__all__ = [
+    "corrcoef",
+    "cov",
+    "gaussian_nll_loss",
+    "gradient",
+    "kron",
+    "masked_index",
+    "multi_dot",
+    "needs_masked_index",
+    "torch_definition",
+]
 
 
 def cov(
@@ -97,6 +108,11 @@ def kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     for axis in range(rank):
         left, right = left.unsqueeze(2 * axis + 1), right.unsqueeze(2 * axis)
     return (left * right).reshape(sizes)
+
+
+def multi_dot(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Multiply matrices from left to right; see ``torch.linalg.multi_dot``, which takes the cheapest order."""
+    return functools.reduce(torch.matmul, tensors)
 
 
 def gaussian_nll_loss(
@@ -196,10 +212,69 @@ def _vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.T
     return torch.pow(x.unsqueeze(-1), powers if increasing else count - 1 - powers)
 
 
+# ---- gradients
+
+
+def gradient(
+    input: torch.Tensor, *, spacing: Any = None, dim: int | Sequence[int] | None = None, edge_order: int = 1
+) -> tuple[torch.Tensor, ...]:
+    """Differences of neighbours over their distances; see ``torch.gradient``."""
+    axes = range(input.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    given = spacing if isinstance(spacing, list | tuple) else [1.0 if spacing is None else spacing] * len(axes)
+    return tuple(_along(input, axis % input.dim(), step, edge_order) for axis, step in zip(axes, given, strict=True))
+
+
+def _along(x: torch.Tensor, axis: int, spacing: Any, edge_order: int) -> torch.Tensor:
+    """Return the gradient along an axis; ``spacing`` is the distance of neighbours, or a vector of positions."""
+    length = x.shape[axis]
+
+    def part(start: int, stop: int) -> torch.Tensor:
+        """Return what is left without ``start`` elements at the beginning and ``stop`` at the end."""
+        return x.narrow(axis, start, length - start - stop)
+
+    def single(index: int) -> torch.Tensor:
+        return x.narrow(axis, index if index >= 0 else length + index, 1)
+
+    if isinstance(spacing, torch.Tensor) and spacing.dim():
+        steps = spacing[1:] - spacing[:-1]
+        shape = [1] * axis + [-1] + [1] * (x.dim() - axis - 1)
+        before, after = steps[:-1].reshape(shape), steps[1:].reshape(shape)
+        ends: list[Any] = [steps[:2], steps[-2:].flip(0)]
+    else:
+        before = after = spacing
+        ends = [[spacing, spacing]] * 2
+    slopes = (part(1, 1) - part(0, 2)) / before, (part(2, 0) - part(1, 1)) / after
+    inner = (slopes[0] * after + slopes[1] * before) / (before + after)
+    first = _edge([single(i) for i in range(edge_order + 1)], ends[0])
+    last = _edge([-single(-1 - i) for i in range(edge_order + 1)], ends[1])
+    return torch.cat([first, inner, last], axis)
+
+
+def _edge(values: Sequence[torch.Tensor], steps: Any) -> torch.Tensor:
+    """Return the slope at the first of two values, or of three, that have these distances."""
+    slope: torch.Tensor = (values[1] - values[0]) / steps[0]
+    if len(values) == 2:
+        return slope
+    further: torch.Tensor = (values[2] - values[1]) / steps[1]
+    change: torch.Tensor = (further - slope) * steps[0] / (steps[0] + steps[1])
+    return slope - change
+
+
+def _gradients(self: torch.Tensor, **options: Any) -> list[torch.Tensor]:
+    return list(gradient(self, **options))
+
+
+_GRADIENTS = (
+    *("array", "scalararray", "scalarrayarray", "scalarrayint", "scalarint"),
+    *("tensorarray", "tensorarrayint"),
+)
 # By name, for the operators of torch's Python modules exist only once these are imported.
 _DEFINITIONS: dict[str, Callable[..., Any]] = {
     "aten::_convolution_mode": _convolution_mode,
     "aten::kron": kron,
+    "aten::chain_matmul": multi_dot,
+    "aten::linalg_multi_dot": multi_dot,
+    **{f"aten::gradient.{kind}": _gradients for kind in _GRADIENTS},
     "aten::vander": _vander,
     "aten::_dim_arange": _dim_arange,
     "aten::conv_tbc": _conv_tbc,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from onnxops_decomp.graph.definitions import kron
+from onnxops_decomp.graph.definitions import gradient, kron, multi_dot
 from onnxops_decomp.torch_private import PAD_SEQUENCE
 
 __all__ = ["DYNAMIC_DEFINITIONS"]
@@ -42,15 +42,6 @@ def _tensor_split(
     length, longer = input.shape[dim] // count, input.shape[dim] % count
     starts = [part * length + torch.sym_min(longer, part) for part in range(count + 1)]
     return tuple(input.narrow(dim, start, end - start) for start, end in itertools.pairwise(starts))
-
-
-def _multi_dot(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Multiply matrices from left to right; see ``torch.linalg.multi_dot``, which takes the cheapest order."""
-    return functools.reduce(torch.matmul, tensors)
-
-
-def _chain_matmul(*matrices: torch.Tensor) -> torch.Tensor:
-    return _multi_dot(matrices)
 
 
 def _bilinear(
@@ -156,66 +147,18 @@ def _max_pool_definitions() -> dict[Any, Callable[..., Any]]:
     return found
 
 
-# ---- gradients
-
-
-def _gradient(
-    input: torch.Tensor, *, spacing: Any = None, dim: int | Sequence[int] | None = None, edge_order: int = 1
-) -> tuple[torch.Tensor, ...]:
-    """Differences of neighbours over their distances; see ``torch.gradient``."""
-    axes = range(input.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
-    given = spacing if isinstance(spacing, list | tuple) else [1.0 if spacing is None else spacing] * len(axes)
-    return tuple(_along(input, axis % input.dim(), step, edge_order) for axis, step in zip(axes, given, strict=True))
-
-
-def _along(x: torch.Tensor, axis: int, spacing: Any, edge_order: int) -> torch.Tensor:
-    """Return the gradient along an axis; ``spacing`` is the distance of neighbours, or a vector of positions."""
-    length = x.shape[axis]
-
-    def part(start: int, stop: int) -> torch.Tensor:
-        """Return what is left without ``start`` elements at the beginning and ``stop`` at the end."""
-        return x.narrow(axis, start, length - start - stop)
-
-    def single(index: int) -> torch.Tensor:
-        return x.narrow(axis, index if index >= 0 else length + index, 1)
-
-    if isinstance(spacing, torch.Tensor) and spacing.dim():
-        steps = spacing[1:] - spacing[:-1]
-        shape = [1] * axis + [-1] + [1] * (x.dim() - axis - 1)
-        before, after = steps[:-1].reshape(shape), steps[1:].reshape(shape)
-        ends: list[Any] = [steps[:2], steps[-2:].flip(0)]
-    else:
-        before = after = spacing
-        ends = [[spacing, spacing]] * 2
-    slopes = (part(1, 1) - part(0, 2)) / before, (part(2, 0) - part(1, 1)) / after
-    inner = (slopes[0] * after + slopes[1] * before) / (before + after)
-    first = _edge([single(i) for i in range(edge_order + 1)], ends[0])
-    last = _edge([-single(-1 - i) for i in range(edge_order + 1)], ends[1])
-    return torch.cat([first, inner, last], axis)
-
-
-def _edge(values: Sequence[torch.Tensor], steps: Any) -> torch.Tensor:
-    """Return the slope at the first of two values, or of three, that have these distances."""
-    slope: torch.Tensor = (values[1] - values[0]) / steps[0]
-    if len(values) == 2:
-        return slope
-    further: torch.Tensor = (values[2] - values[1]) / steps[1]
-    change: torch.Tensor = (further - slope) * steps[0] / (steps[0] + steps[1])
-    return slope - change
-
-
 DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
     torch.kron: kron,
     torch.take_along_dim: _take_along_dim,
     torch.Tensor.take_along_dim: _take_along_dim,
     torch.tensor_split: _tensor_split,
     torch.Tensor.tensor_split: _tensor_split,
-    torch.linalg.multi_dot: _multi_dot,
-    torch.chain_matmul: _chain_matmul,
+    torch.linalg.multi_dot: multi_dot,
+    torch.chain_matmul: lambda *matrices: multi_dot(matrices),
     torch.nn.functional.bilinear: _bilinear,
     torch.fft.irfft: functools.partial(_of_half, torch.fft.irfft),
     torch.fft.hfft: functools.partial(_of_half, torch.fft.hfft),
-    torch.gradient: _gradient,
+    torch.gradient: gradient,
     PAD_SEQUENCE: _pad_sequence,
     torch.resize_as_: _resize_as_,
     torch.Tensor.resize_as_: _resize_as_,
