@@ -96,8 +96,8 @@ def _kinds(data: Any) -> _Kinds | None:
         return _Kinds(dtype, any(kinds.computed for kinds in known))
     if type(data) is torch.Tensor and data.dim() == 0:
         return _Kinds(data.dtype, True)
-    dtype = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}.get(type(data))
-    return None if dtype is None else _Kinds(dtype, False)
+    plain = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}
+    return _Kinds(plain[type(data)], False) if type(data) in plain else None
 
 
 def _stacked(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -148,7 +148,8 @@ def _arguments(
     first = node.args[0]
     assert isinstance(first, torch.fx.Node)
     tensor = first.meta["val"]
-    sizes, strides, offset = torch.fx.map_arg(arguments[-3:], lambda used: used.meta["val"])
+    known: Any = torch.fx.map_arg(arguments[-3:], lambda used: used.meta["val"])
+    sizes, strides, offset = known
     counts, steps, start = lowering.resolve(arguments[-3:])
     # torch counts from the start of the memory, of which the tensor may be the later part.
     before = tensor.storage_offset()
