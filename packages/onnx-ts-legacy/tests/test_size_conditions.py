@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from math import ceil, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import onnxruntime
 import pytest
 import torch
 from torch.utils import _pytree as pytree
-from ts_models import exported
+from ts_models import exported, scripted_program
 
 import onnx_ts_legacy
 from onnx_ts_legacy import OnnxExporterError
@@ -386,6 +387,50 @@ def test_python_functions_of_sizes_hold_for_every_size(case: str, package: str) 
         x = torch.randn(rows, 2)
         result = program(x)
         torch.testing.assert_close(result if isinstance(result, torch.Tensor) else result[0], function(x))
+
+
+def written_in_parts(x: T) -> T:
+    x = x.clone()
+    first, second = x.split(3)
+    first.add_(1.0)
+    second[0] = 5.0
+    return x
+
+
+# Functions of tensors that have five rows in the example, and how many of other numbers of rows give as many parts.
+PARTS: dict[str, tuple[Callable[[T], T], set[int]]] = {
+    "parts of one size": (lambda x: torch.cat(x.split(2)[::-1]), {5, 6}),
+    "halves": (lambda x: torch.cat(x.split((x.shape[0] + 1) // 2)[::-1]), {2, 3, 4, 5, 6, 7, 8, 9}),
+    "a half twice and a row": (lambda x: torch.cat(torch.split(x, x.shape[0] // 2, dim=0)[::-1]), {3, 5, 7, 9}),
+    "written": (written_in_parts, {4, 5, 6}),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", PARTS)
+def test_a_trace_is_right_where_there_are_as_many_parts(case: str) -> None:
+    function, fitting = PARTS[case]
+    program = onnx_ts_legacy.export(function, (torch.randn(5, 2),), dynamic_shapes=({0: "n"},))
+
+    for rows in range(1, 10):
+        x = torch.randn(rows, 2)
+        if rows in fitting:
+            torch.testing.assert_close(program(x)[0], function(x))
+        else:
+            with pytest.raises(OnnxExporterError, match="captured for"):
+                program(x)
+
+
+def test_a_script_that_unpacks_parts_holds_where_there_are_as_many(tmp_path: Path) -> None:
+    model = scripted_program(tmp_path, "x", "a, b = x.split(3)\nreturn a[0] - b[0]")
+    program = onnx_ts_legacy.export(model, (torch.randn(5, 2),), dynamic_shapes=({0: "n"},))
+
+    for rows in (4, 6):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(program(x)[0], x[0] - x[3])
+    for rows in (3, 7):
+        with pytest.raises(OnnxExporterError, match="captured for"):
+            program(torch.randn(rows, 2))
 
 
 POWERS: dict[str, Callable[[T], T]] = {

@@ -13,6 +13,7 @@ from torch_names import found, private_names
 
 import onnx_ts_legacy
 from onnx_ts_legacy import _torch_private as private
+from onnxops_core.exporting import replaced
 
 
 def test_fake_tensors_take_sizes_without_values_and_say_what_they_share() -> None:
@@ -194,3 +195,16 @@ def test_symbolics_that_torch_knows_are_found_and_no_built_in_ones() -> None:
     finally:
         torch.onnx.unregister_custom_op_symbolic("aten::relu", 11)
     assert private.registered_symbolics() == before
+
+
+def test_checks_end_in_one_function_and_parts_in_one_operator() -> None:
+    seen: list[Any] = []
+
+    def check(error_type: Any, cond: Any, message: Any) -> None:
+        seen.append((error_type, cond))
+
+    with replaced([(torch, private.CHECK, check)]):
+        torch._check(False)
+        torch._check_value(False, lambda: "no")
+    assert seen == [(RuntimeError, False), (ValueError, False)]
+    assert [len(part) for part in private.split(torch.ones(5), 2, 0)] == [2, 2, 1]

@@ -79,6 +79,7 @@ __all__ = [
     "set_at_least_one",
     "shape_as_tensor",
     "shape_env",
+    "split",
     "trace_graph",
     "traced_graph",
     "traced_value",
@@ -86,12 +87,14 @@ __all__ = [
 ]
 
 
+Function = Callable[..., Any]
 # The name of the function in which all checks of conditions end, ``torch._check`` and its kind.
 CHECK = "_check_with"
+# The operator behind ``torch.split``, which itself makes a Python integer of the size of the parts.
+split: Function = torch._VF.split  # type: ignore[attr-defined]
 # A function that tracing records a shape by.
 shape_as_tensor = torch._shape_as_tensor
 
-Function = Callable[..., Any]
 TracerWarning: type[Warning] = torch.jit.TracerWarning  # type: ignore[attr-defined]
 
 

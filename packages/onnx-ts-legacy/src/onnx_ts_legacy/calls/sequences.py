@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx_ir as ir
+import sympy
 import torch
 
 from onnx_ts_legacy.calls.scalars import from_start
@@ -20,6 +21,7 @@ __all__ = [
     "PIECES",
     "as_sequence",
     "common_form",
+    "counted_pieces",
     "erased",
     "extended",
     "is_cut_at_run_time",
@@ -284,6 +286,41 @@ def list_of_pieces(context: ConversionContext, overload: torch._ops.OpOverload, 
     if isinstance(sizes, ListRef):
         return ListRef(context.heap, _pieces(context, tensor, sizes.state.tensor, dim))
     return ListRef(context.heap, _pieces(context, tensor, sizes if overload is aten.split.Tensor else None, dim))
+
+
+def counted_pieces(
+    context: ConversionContext, overload: torch._ops.OpOverload, args: Sequence[Any], count: int, line: str
+) -> ListRef | None:
+    """Convert a call of :func:`is_cut_at_run_time` whose pieces are unpacked, for the sizes that give as many.
+
+    Rows would be as many at one size only.
+
+    Args:
+        context: The conversion, which notes for which sizes it holds.
+        overload: One of ``PIECES``.
+        args: Its arguments.
+        count: How many pieces there are to be.
+        line: Where the program calls it.
+
+    Returns:
+        The list; None if it is not by declared sizes alone that their number is decided.
+    """
+    tensor, step, dim = args[0], args[1], args[-1]
+    if overload is not aten.split.Tensor:
+        return None
+    symbols = context.metadata.symbols
+    length, width = (
+        symbols.expression(number) if isinstance(number, torch.SymInt) else sympy.Integer(number)
+        for number in (tensor.fake.shape[dim], step)
+    )
+    if not all(map(context.metadata.is_declared, (length, width))):
+        return None
+    least = [f"{(count - 1) * width} < {length}"] if count > 1 else []
+    context.conditions.update(dict.fromkeys([*least, f"{length} <= {count * width}"], line))
+    bounds = [(n * step, (n + 1) * step) for n in range(count)]
+    return ListRef(
+        context.heap, tuple(context.call(aten.slice.Tensor, [tensor, dim, *bound, 1], {}) for bound in bounds)
+    )
 
 
 # They give a list of pieces of a tensor.

@@ -462,6 +462,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
             _watched(original(tensor, "__len__"), lambda values, _, usual: values.without_notes(usual)),
         ),
         *((builtins, name, _asking(original(builtins, name), FrozenValues.compare)) for name in ("max", "min")),
+        (tensor, "split", _splitting(original(tensor, "split"))),
         (torch, private.CHECK, _checking(original(torch, private.CHECK))),
         (builtins, "isinstance", isinstance_of_numbers(_is_traced)),
         *functions_of_numbers(),
@@ -527,6 +528,17 @@ def _asking(usual: Callable[..., Any], ask: Callable[..., Any]) -> Callable[...,
         return ask(values, functools.partial(usual, *args, **kwargs))
 
     return function
+
+
+def _splitting(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of tensors that keeps the size of the parts which a trace computes."""
+
+    @functools.wraps(usual)
+    def split(self: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
+        is_number = isinstance(split_size, torch.Tensor) and split_size.dim() == 0
+        return private.split(self, split_size, dim) if is_number and _is_traced() else usual(self, split_size, dim)
+
+    return split
 
 
 def _checking(usual: Callable[..., None]) -> Callable[..., None]:

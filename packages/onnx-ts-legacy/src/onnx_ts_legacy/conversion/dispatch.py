@@ -15,7 +15,7 @@ from onnx_ts_legacy.calls.number_lists import NUMBER_LIST_ROWS
 from onnx_ts_legacy.calls.prims import PRIM_ROWS
 from onnx_ts_legacy.calls.rows import Handler, Row
 from onnx_ts_legacy.calls.scalar_operators import SCALAR_ROWS
-from onnx_ts_legacy.calls.sequences import PIECES, is_cut_at_run_time, list_of_pieces
+from onnx_ts_legacy.calls.sequences import PIECES, counted_pieces, is_cut_at_run_time, list_of_pieces
 from onnx_ts_legacy.calls.size_conditions import chunk_conditions, power_conditions, squeeze_conditions
 from onnx_ts_legacy.control_flow.if_ import convert_if
 from onnx_ts_legacy.control_flow.loop import convert_loop
@@ -173,9 +173,10 @@ def _convert_fitted(context: ConversionContext, node: Any, args: Sequence[Any]) 
     return unfitted_value(context, node, args[0])
 
 
-def _is_unpacked(node: Any) -> bool:
-    """Tell whether the program takes a fixed number of items of the list that a node gives."""
-    return any(use.user.kind() == "prim::ListUnpack" for use in node.output().uses())
+def _unpacked_count(node: Any) -> int | None:
+    """Return how many items of the list that a node gives the program takes one by one; None if it does not."""
+    counts = [use.user.outputsSize() for use in node.output().uses() if use.user.kind() == "prim::ListUnpack"]
+    return max(counts, default=None)
 
 
 def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
@@ -188,8 +189,12 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
             return _evaluated(context, overload, args)
         if all(isinstance(arg, bool | int | float | complex) or is_runtime(arg) for arg in args):
             raise UnsupportedOperatorError("the numbers that it is called with are known only at run time")
-    if overload in PIECES and not _is_unpacked(node) and is_cut_at_run_time(args):
-        return list_of_pieces(context, overload, args)
+    if overload in PIECES and is_cut_at_run_time(args):
+        count = _unpacked_count(node)
+        if count is None:
+            return list_of_pieces(context, overload, args)
+        if (pieces := counted_pieces(context, overload, args, count, source_line(node))) is not None:
+            return pieces
     bound, keyword = split_arguments(overload, args)
     if kind in ("aten::squeeze", "aten::squeeze_"):
         context.conditions.update(dict.fromkeys(squeeze_conditions(context.metadata, node, bound), ""))
