@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import numbers
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,9 @@ RIGHT: dict[str, Callable[[Tensor], Tensor]] = {
     "arithmetic": lambda x: x * 2 if isinstance(3 * x.shape[0] + x.shape[1], int) else x,
     "quotient": lambda x: x * 2 if isinstance(x.shape[0] / 2, float) else x,
     "comparison": lambda x: x * 2 if isinstance(x.shape[0] > 0, bool) else x,
+    "reciprocal": lambda x: x * 2 if isinstance(1 / x.shape[0], float) else x,
+    "rounded": lambda x: x * 2 if isinstance(round(x.shape[0] / 3), int) else x,
+    "root": lambda x: x * 2 if isinstance(math.sqrt(x.shape[0]), float) else x,
     "number of elements": lambda x: x * 2 if isinstance(x.numel(), int) else x,
     "shape": lambda x: x * 2 if all(isinstance(n, int) for n in x.shape) else x,
     "numpy": lambda x: x * 2 if np.isscalar(x.shape[0]) else x,
@@ -56,6 +60,22 @@ def test_numbers_that_the_data_computes_are_kept_in_tensors_made_of_them() -> No
         return torch.tensor([x.sum().double(), 2]), x.new_tensor([x.max(), x.shape[0]]), truths
 
     exported(function, (X,), (torch.randn(5, 2),), dynamic_axes={"x": {0: "n"}})
+
+
+def with_numbers(x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+    n = x.shape[0]
+    whole = (t * n, n * t, t + n // 2, t - 2 * n, t.add(n), torch.where(t > 0, n, t), t * round(n / 3), t.clamp(min=n))
+    real = (t * (n / 2), t / n, t * (1 / n), n / 2 - t, t * math.sqrt(n), t.clip(-1, n - 0.5), t + x.numel(), t**n)
+    return (*whole, *real)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.float16, torch.float32, torch.bool], ids=str)
+def test_sizes_leave_single_elements_their_dtype(dtype: torch.dtype) -> None:
+    if dtype == torch.bool:
+        exported(lambda x, t: (t * x.shape[0], t + x.shape[0] / 2), (X, torch.tensor(True)))
+        return
+    one = torch.tensor(1, dtype=dtype)
+    exported(with_numbers, (X, one), (torch.randn(3, 2), one), dynamic_axes={"x": {0: "n"}}, opset=18)
 
 
 def test_comparisons_with_truth_values_are_recorded() -> None:

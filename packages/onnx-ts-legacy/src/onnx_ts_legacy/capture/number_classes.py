@@ -11,19 +11,19 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.graph.parts import is_number_of_trace
+from onnx_ts_legacy.graph.parts import is_number_of_trace, mark_number_of_trace
 from onnx_ts_legacy.graph.sources import is_library
 from onnxops_core.exporting import original
 from onnxops_decomp.exporting import MATH_FUNCTIONS, math_stand_ins
 
-__all__ = ["functions_of_numbers", "isinstance_of_numbers", "kind_of_number"]
+__all__ = ["functions_of_numbers", "isinstance_of_numbers", "kind_of_number", "with_number_dtypes"]
 
 _STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _NUMPY = f"{os.sep}numpy{os.sep}"
@@ -109,16 +109,59 @@ def _stacked(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tenso
 
 def _in_doubles(name: str, *numbers: Any) -> torch.Tensor:
     """Compute a function of sizes; the result has the dtype that a quotient of sizes has in a trace."""
-    doubles = [torch.as_tensor(number).to(torch.float64) for number in numbers]
+    doubles = [_stacked(number, torch.float64, torch.device("cpu")) for number in numbers]
     if name == "isqrt":
-        return doubles[0].sqrt().to(torch.int64)
-    return MATH_FUNCTIONS[name](*doubles).to(torch.get_default_dtype())
+        return _marked(doubles[0].sqrt().to(torch.int64))
+    return _marked(MATH_FUNCTIONS[name](*doubles).to(torch.get_default_dtype()))
+
+
+def _marked(number: torch.Tensor) -> torch.Tensor:
+    mark_number_of_trace(private.traced_value(number))
+    return number
+
+
+def with_number_dtypes(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the arguments of a call of arithmetic in the dtypes that Python's numbers take beside tensors.
+
+    Beside a tensor of no dimension a size, which is one of integers in a trace, would decide the dtype of the result.
+
+    Args:
+        name: What is called, without underscores.
+        args: Its arguments by position.
+        kwargs: Those by name.
+    """
+    given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
+    if name not in _PROMOTING or len(given) < 2:
+        return args, kwargs
+    others = [arg for arg in (given[1:] if name == "where" else given) if kind_of_number(arg) is None]
+    if len(others) != 1 or others[0].dim():
+        return args, kwargs
+
+    def fitted(arg: Any) -> Any:
+        kind = kind_of_number(arg)
+        dtype = None if kind is None else torch.result_type(others[0], kind(1))
+        # The quotient of integers is a real number whatever integers they are.
+        is_kept = dtype is None or (name in _DIVISIONS and not dtype.is_floating_point)
+        return arg if is_kept else arg.to(dtype)
+
+    return [fitted(arg) for arg in args], {key: fitted(arg) for key, arg in kwargs.items()}
+
+
+_DIVISIONS = frozenset(("div", "rdiv", "divide", "truediv", "rtruediv", "true_divide"))
+_PROMOTING = _DIVISIONS | {
+    *("add", "radd", "sub", "rsub", "subtract", "mul", "rmul", "multiply", "pow", "rpow", "where", "fmod"),
+    *("clamp", "clamp_min", "clamp_max", "clip"),
+    *("floordiv", "rfloordiv", "floor_divide", "mod", "rmod", "remainder"),
+    *(f"{start}{name}" for start in ("", "r", "bitwise_") for name in ("and", "or", "xor", "lshift", "rshift")),
+}
 
 
 # With the number of the arguments.
 _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "divmod": (2, lambda left, right: (left // right, left % right)),
-    "round": (1, lambda number: number.round().to(torch.int64)),
+    "round": (1, lambda number: _marked(number.round().to(torch.int64))),
 }
 
 

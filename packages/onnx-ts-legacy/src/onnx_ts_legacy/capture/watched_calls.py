@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.expanded_numbers import with_lists
+from onnx_ts_legacy.capture.number_classes import with_number_dtypes
 from onnxops_decomp.exporting import defined_for_sizes
 
 __all__ = ["WatchedCalls", "may_be_frozen", "name_of"]
@@ -87,6 +88,7 @@ class WatchedCalls(TorchFunctionMode):
         if name.strip("_") in _COMPARISONS:
             # torch records no comparison with a truth value.
             args = [int(value) if type(value) is bool else value for value in args]
+        args, kwargs = with_number_dtypes(name.strip("_"), args, kwargs)
         numbers = [
             (tensor, _uses(tensor)) for tensor in pytree.tree_leaves((args[1:], kwargs)) if _may_be_number(tensor)
         ]

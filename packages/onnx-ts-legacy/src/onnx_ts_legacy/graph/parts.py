@@ -18,10 +18,14 @@ __all__ = [
     "block_nodes",
     "block_outputs",
     "is_number_of_trace",
+    "mark_number_of_trace",
     "node_branches",
     "node_inputs",
     "node_outputs",
 ]
+
+# Attribute of nodes that stand for functions of Python.
+_NUMBER = "onnxops_number"
 
 
 def node_inputs(node: Any) -> list[Any]:
@@ -71,11 +75,16 @@ def _return_node(block: Any) -> Any:
     return block.return_node() if hasattr(block, "return_node") else block.returnNode()
 
 
+def mark_number_of_trace(value: Any) -> None:
+    """Let a tensor of a trace be taken for a number of the program, which a function of Python makes of numbers."""
+    value.node().i_(_NUMBER, 1)
+
+
 def is_number_of_trace(value: Any) -> bool:
     """Tell whether a tensor of a trace is a size, or what arithmetic makes of sizes: a number in the program."""
     node = value.node()
     kind = str(node.kind())
-    if kind in ("prim::NumToTensor", "aten::size"):
+    if kind in ("prim::NumToTensor", "aten::size") or node.hasAttribute(_NUMBER):
         return True
     if not has_aten_trait(kind, AtenTrait.ARITHMETIC):
         return False

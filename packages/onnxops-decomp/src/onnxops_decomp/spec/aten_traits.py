@@ -119,6 +119,7 @@ _TRAITS: Mapping[str, AtenTrait] = {
     "permute": _PERMUTES,
     "pow": _ARITHMETIC,
     "ravel": _COPIES,
+    "reciprocal": _ARITHMETIC,
     "relu6": _FRESH,
     "remainder": _ARITHMETIC,
     "reshape": _COPIES,
