@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import resource
 from pathlib import Path
 
@@ -135,6 +137,27 @@ def test_the_advice_for_sizes_works() -> None:
 def test_something_that_is_no_model_is_refused() -> None:
     with pytest.raises(onnx_fx_export.InvalidArgumentError, match="int"):
         export(3, ())
+
+
+class Mode(enum.Enum):
+    TWICE = 2
+
+
+@pytest.mark.parametrize("value", [torch.float16, torch.device("cpu"), {1, 2}, 1j, Mode.TWICE], ids=str)
+def test_arguments_that_torch_export_does_not_take_can_be_bound(value) -> None:
+    def function(x, extra):
+        return x.to(extra) if isinstance(extra, torch.dtype) else x * 2
+
+    x = torch.randn(2, 3)
+    with pytest.raises(CaptureError, match=r"functools\.partial"):
+        export(function, (x, value), dynamic_shapes={"x": {0: "n"}, "extra": None})
+    program = export(functools.partial(function, extra=value), (x,), dynamic_shapes={"x": {0: "n"}})
+    torch.testing.assert_close(program(x), function(x, value))
+
+
+def test_a_module_as_argument_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="The argument layer"):
+        export(lambda x, layer: x * 2, (torch.randn(2), torch.nn.Linear(2, 2)))
 
 
 def test_a_call_of_another_structure_is_refused() -> None:

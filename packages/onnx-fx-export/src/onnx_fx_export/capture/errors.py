@@ -15,6 +15,10 @@ from onnx_fx_export.torch_private import dimension_facts, is_dimension_error, is
 __all__ = ["capture_error", "scripted_part_error"]
 
 
+# How torch says that an argument is of a class that it does not know.
+_ARGUMENTS = ("Unsupported input type", "Unfamiliar meta val")
+
+
 def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicShapeError:
     """Return what to tell the user of an error of torch.export.
 
@@ -32,6 +36,9 @@ def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicSh
     if condition is not None:
         about = _about_branch(place) if _asks_for_truth(condition, place) else _about_size(place)
         return CaptureError(f"{about}\ntorch.export says: {text.splitlines()[0]}")
+    if any(said in text for said in _ARGUMENTS):
+        where = f"{where}: it takes tensors, numbers, texts and None as arguments. Bind what is none of these before"
+        where += " the export, as in functools.partial(model, dtype=torch.float16)"
     head = "\n".join(text.splitlines()[:12])
     return CaptureError(f"torch.export cannot capture the model{where} ({type(error).__name__}):\n{head}")
 

@@ -127,7 +127,7 @@ def _leaves(value: Any, structure: pytree.TreeSpec) -> list[Any] | None:
     """Return the leaves of a value in the order of a structure, whatever the order of its dicts; None if it differs."""
     try:
         leaves = structure.flatten_up_to(value)
-    except ValueError:
+    except (ValueError, KeyError):  # of a class that is a container during a capture alone, as modules are
         return None
     return leaves if all(pytree.tree_structure(leaf).is_leaf() for leaf in leaves) else None
 
