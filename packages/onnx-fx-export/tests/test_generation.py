@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from generation_steps import STEPS, check_steps
 from language_models import CONFIGURATIONS, language_model
 
 from onnx_fx_export import (
@@ -101,6 +102,23 @@ def test_padding_may_stand_on_the_right(llama):
     for row, length in enumerate((2, 4)):
         alone = torch.from_numpy(tokens[row : row + 1, :length])
         np.testing.assert_array_equal(found[row, 4:], continued(model, alone, torch.ones_like(alone), 20)[0, length:])
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_texts_are_read_in_steps_of_any_size(name, llama):
+    check_steps(llama[0], llama[1].path, *STEPS[name], 1e-3)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("engine", ["onnxruntime", "genai"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gpt_neox", "opt", "bloom", "falcon", "mixtral"])
+def test_every_architecture_reads_in_steps_of_any_size(name, engine, precision, tmp_path):
+    model = language_model(name).to(torch.float16 if precision == "fp16" else torch.float32)
+    folder = export_folder(model, tmp_path / "out", precision=precision, engine=engine, verify=False)
+
+    for steps in STEPS.values():
+        check_steps(model, folder.path, *steps, 1e-3 if precision == "fp32" else 5e-2)
 
 
 def test_the_last_token_that_is_no_padding_is_read():
