@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import onnx
 import pytest
@@ -10,8 +12,11 @@ from language_models import STATE_SPACES, input_shapes, language_model
 
 from onnx_fx_export import InvalidArgumentError
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
+from onnx_fx_export.generation.sessions import GraphSession
 
 ALL_BATCHES = [(1,), (7,), (100,), (3, 11, 6)]
+# Of models that read prompts in chunks of 16 tokens: one batch is longer than two of them.
+WITH_CHUNKS = [(1,), (7,), (100,), (35, 16), (3, 11, 6)]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,53 @@ def test_states_are_inputs_and_outputs(bamba):
 
 
 def test_a_hybrid_generates_alike(bamba):
-    assert [compared.prompts for compared in bamba[1].compared] == ALL_BATCHES
+    assert [compared.prompts for compared in bamba[1].compared] == WITH_CHUNKS
+
+
+@pytest.mark.parametrize(("length", "padded"), [(8, 32), (32, 32), (33, 48), (100, 112)])
+def test_prompts_are_read_in_one_call(length, padded, bamba, monkeypatch):
+    model, folder = bamba
+    generator, calls, run = Generator(folder.path), [], GraphSession.run
+
+    def counted(session, given, kept):
+        calls.append(given["input_ids"].shape)
+        return run(session, given, kept)
+
+    monkeypatch.setattr(GraphSession, "run", counted)
+    tokens = np.arange(2 * length).reshape(2, length) % 50 + 3
+
+    found = generator.generate(tokens, max_new_tokens=3)
+
+    assert calls == [(2, padded), (2, 1), (2, 1)]
+    wanted = model.generate(torch.from_numpy(tokens), do_sample=False, max_new_tokens=3)
+    np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_the_graph_for_prompts_shares_its_weights(bamba):
+    model, folder = bamba
+
+    weights = sum(weight.nbytes for weight in model.parameters())
+    assert folder.files["model.onnx.data"] < 1.3 * weights  # with room to the next page of each
+
+
+def test_prompts_are_read_token_by_token_where_their_graph_cannot_be_captured(tmp_path):
+    model, told = language_model("lfm2"), []
+    own = model.forward
+
+    @functools.wraps(own)
+    def asking(*args, **given):
+        tokens = given["input_ids"]
+        if tokens.shape[1] > 1 and bool((tokens == 5).any()):
+            tokens = tokens.clone()
+        return own(*args, **{**given, "input_ids": tokens})
+
+    model.forward = asking
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", progress=told.append)
+
+    assert [compared.prompts for compared in folder.compared] == WITH_CHUNKS
+    assert "prompt.onnx" not in folder.files
+    assert any(line.startswith("leave out prompt.onnx: ") for line in told)
+    assert "prompt" not in Generator(folder.path).config["model"]
 
 
 def test_padding_changes_no_state(bamba):
@@ -67,7 +118,9 @@ def test_states_alone_generate_alike(tmp_path):
 def test_every_architecture_generates_alike(name, tmp_path):
     folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime")
 
-    assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+    chunks = name not in {"mamba", "falcon_mamba", "jamba", "qwen3_next"}
+    assert [compared.prompts for compared in folder.compared] == (WITH_CHUNKS if chunks else ALL_BATCHES)
+    assert ("prompt.onnx" in folder.files) == chunks
 
 
 def test_genai_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from onnx_fx_export.api import ONNXProgram, export
-from onnx_fx_export.errors import InvalidArgumentError, SaveError
+from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError, SaveError
 from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wrapper
 from onnx_fx_export.generation.config import CONFIG_FILE, first_context
 from onnx_fx_export.generation.experts import joined_experts
@@ -89,8 +89,8 @@ def export_folder(
     number of earlier ones, none included, and prompts that are padded on the left. Positions follow from the mask.
     A model with an encoder, for text (T5, BART, Marian) or sounds (Whisper), has a graph for that, too, which computes
     once what the decoder attends to. One that sees (LLaVA, Gemma 3, Qwen2.5-VL) has a graph for images and one for
-    embeddings.
-    One whose layers keep states of one size (Mamba, Jamba, Qwen3-Next) reads a token at each step. The folder holds the
+    embeddings. One whose layers keep states of one size (Mamba, Jamba, Qwen3-Next) reads a token at each step; where
+    its code for prompts works in chunks, as that of Mamba 2 does, it has a graph for prompts, too. The folder holds the
     model files, their weights, ``genai_config.json`` with the settings of the model's generation, and the files of the
     tokenizer. What several graphs read, such as an embedding, is stored once.
 
@@ -262,6 +262,7 @@ class _Request:
                 target="onnxruntime",
                 widen_bfloat16=True,
                 custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS},
+                strategy=None if part.section is None else "non-strict",
             )
         if part.reads_steps:
             FuseSkipNormalization()(program.model)
@@ -279,6 +280,8 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     kind, config = request.kind, request.kind.config()
     programs: dict[str, ONNXProgram] = {}
     parts = kind.parts(last_logits=request.last_logits)
+    if request.adapters.names:
+        parts = [part for part in parts if not config["model"].pop(part.section, None)]
     if first := first_context(kind.model):
         warn_user(_OTHER_FREQUENCIES.format(first))
     if request.adapters.names and len(parts) > 1:
@@ -288,7 +291,14 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
         )
     for part in parts:
         stages.begin(f"export {part.file}")
-        program = programs[part.file] = request.program(part)
+        try:
+            program = programs[part.file] = request.program(part)
+        except OnnxExporterError as error:
+            if part.section is None:
+                raise
+            stages.tell(f"leave out {part.file}: {str(error).splitlines()[0].rstrip(':')}")
+            del config["model"][part.section]
+            continue
         if request.engine == "genai" and kind.shares_caches:
             config["search"]["past_present_share_buffer"] = _share_caches(program, kind)
         request.adapters.make_inputs(program, part.module)

@@ -16,7 +16,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.config import ADAPTER_SUFFIX, CONFIG_FILE
 from onnx_fx_export.generation.requirements import onnxruntime
 from onnx_fx_export.generation.seeing import Eyes, Reading
-from onnx_fx_export.generation.sessions import DecoderSession, GraphSession
+from onnx_fx_export.generation.sessions import DecoderSession, GraphSession, PromptSession
 
 __all__ = ["Generator"]
 
@@ -60,6 +60,10 @@ class Generator:
         self._encoder = GraphSession(path / encoder["filename"], providers) if encoder else None
         self._eyes = Eyes(path, self.config["model"], providers) if "vision" in self.config["model"] else None
         self._decoder = DecoderSession(path / decoder["filename"], providers, decoder)
+        prompt = self.config["model"].get("prompt")
+        self._prompt = prompt and PromptSession(
+            path / prompt["filename"], providers, prompt["chunk"], prompt["fewest_chunks"]
+        )
         settings = _read(path / _SETTINGS_FILE) if (path / _SETTINGS_FILE).is_file() else {}
         forced = settings.get("forced_bos_token_id")
         self._start = [self.config["model"].get("decoder_start_token_id"), *([] if forced is None else [forced])]
@@ -206,6 +210,14 @@ class Generator:
             order = np.argsort(1 - mask if self.pads_behind else mask, axis=1, kind="stable")
             tokens, mask = np.take_along_axis(tokens, order, 1), np.take_along_axis(mask, order, 1)
         states, read = self._decoder.start(len(tokens)), 0
+        if self._prompt and self._prompt.serves(tokens.shape[1]):
+            padding = ((0, 0), (self._prompt.padding(tokens.shape[1]), 0))
+            tokens, mask = np.pad(tokens, padding), np.pad(mask, padding)
+            result = self._prompt.run({"input_ids": tokens, "attention_mask": mask}, {})
+            logits, states = self._decoder.read(result)
+            read = mask.shape[1]
+            tokens = yield logits
+            mask = np.concatenate([mask, np.ones_like(tokens)], 1)
         reading = Reading(self._eyes, len(tokens), given) if self._eyes else None
         while True:
             # With padding behind, the operator takes several tokens behind a cache for one row only.

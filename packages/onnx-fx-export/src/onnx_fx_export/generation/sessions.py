@@ -12,7 +12,7 @@ import numpy.typing as npt
 from onnx_fx_export.errors import RuntimeSupportError
 from onnx_fx_export.generation.requirements import onnxruntime
 
-__all__ = ["DecoderSession", "GraphSession"]
+__all__ = ["DecoderSession", "GraphSession", "PromptSession"]
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
@@ -125,6 +125,39 @@ class DecoderSession(GraphSession):
         Returns:
             The logits (B, vocabulary) of the token that follows, and the states.
         """
-        result = self.run(given, {**states, **encoded})
+        return self.read(self.run(given, {**states, **encoded}))
+
+    def read(self, result: Mapping[str, Any]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        """Return the logits (B, vocabulary) of the last token that was read, and the states that the next step reads.
+
+        Args:
+            result: The outputs of a graph, by the names of this graph's.
+        """
         logits: npt.NDArray[np.float32] = result["logits"].numpy()[:, -1].astype(np.float32)
         return logits, {past: result[present] for past, present in self._states.items()}
+
+
+class PromptSession(GraphSession):
+    """The graph that reads whole prompts where :class:`DecoderSession` reads one token at each step.
+
+    Args:
+        path: The file of the graph.
+        providers: Execution providers, the preferred one first.
+        chunk: Of how many tokens its inputs are multiples.
+        fewest: How many chunks they have at least.
+
+    Raises:
+        RuntimeSupportError: If ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, path: Path, providers: Sequence[str], chunk: int, fewest: int) -> None:
+        super().__init__(path, providers)
+        self._chunk, self._fewest = chunk, fewest
+
+    def serves(self, length: int) -> bool:
+        """Tell whether prompts of such a length are read faster than token by token."""
+        return 2 * length >= self._chunk
+
+    def padding(self, length: int) -> int:
+        """Return how many tokens have to stand before prompts of such a length."""
+        return max(self._fewest, -(-length // self._chunk)) * self._chunk - length

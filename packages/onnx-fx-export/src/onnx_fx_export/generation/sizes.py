@@ -54,6 +54,7 @@ def check_sizes(program: ONNXProgram, name: str, length: int) -> None:
             "encoder_sequence_length": min(encoded, length),
             "image_token_count": encoded,
             "image_count": encoded,
+            "chunk_count": several + 1,
             "patch_count": _PATCHES * encoded,
         }
         shapes = {

@@ -73,7 +73,8 @@ def verify_folder(
     batch = tuple(min(length, most - 1) for length in _PADDED)
     if engine == "genai" and not generator.pads_behind and kind.counts_padding(max(batch) + _NEW):
         batch = (max(batch),) * len(batch)
-    alone = [(length,) for length in _LENGTHS if length < most]
+    alone: list[tuple[int, ...]] = [(length,) for length in _LENGTHS if length < most]
+    alone += [lengths for lengths in kind.longer() if max(lengths) < most]
     result: list[Compared] = []
     for adapter in (None, *adapters):
         with active_adapter(kind.model, adapter) if adapters else contextlib.nullcontext():

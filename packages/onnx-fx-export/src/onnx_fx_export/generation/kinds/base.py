@@ -34,6 +34,8 @@ class Part:
         input_names: Names of the inputs, if the parameters of the module do not give them.
         optional: Inputs that are left out of a graph that does not read them.
         reads_steps: Whether the graph reads a token at a time, most of the time.
+        section: What the configuration calls a graph that a folder can do without: one that cannot be captured by the
+            plain way is left out.
     """
 
     file: str
@@ -43,6 +45,7 @@ class Part:
     input_names: list[str] | None = None
     optional: frozenset[str] = frozenset()
     reads_steps: bool = True
+    section: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +104,10 @@ class Kind(abc.ABC):
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return what else an engine has to know, by the names of files."""
         return {}
+
+    def longer(self) -> list[tuple[int, ...]]:
+        """Return lengths of batches that are compared beside the usual ones."""
+        return []
 
     @abc.abstractmethod
     def batch(self, lengths: tuple[int, ...]) -> Batch:

@@ -14,20 +14,32 @@ from onnx_fx_export.generation.caches import Cache, LayerCache
 from onnx_fx_export.generation.config import MODEL_FILE, STATE_NAMES, genai_config
 from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.decoder import Decoder
+from onnx_fx_export.generation.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["Recurrent"]
 
 _BATCH, _PAST, _READ = 2, 5, 3
+PROMPT_FILE = "prompt.onnx"
+_CHUNK_KEYS = ("chunk_size", "mamba_chunk_size")
+# For models that keep nothing but what a convolution reads.
+_ANY_CHUNK = 16
+# Of an example, and the fewest that a capture is sure of.
+_CHUNKS, _FEWEST = 3, 2
+_NO_LIMIT = 1 << 20
 _GROWING = ("key", "value")
 
 
 class Recurrent(Decoder):
-    """Models that read one token at each step, prompts included, with states of one size.
+    """Models that read one token at each step, with states of one size.
 
     Such models compute prompts and single tokens by different code, which agrees only from the first token on; the
     code of single tokens goes on from any state. A row of a batch keeps its states where a token is padding.
+
+    Those that read prompts in chunks have a graph for prompts beside it. Their code fills up the last chunk, which no
+    graph can do for all lengths: the graph takes whole chunks, with the padding before the prompt, where it changes
+    nothing. Other models, and those whose code for prompts cannot be captured, read prompts token by token, too.
     """
 
     genai_type = None
@@ -59,8 +71,32 @@ class Recurrent(Decoder):
         """Nothing that an engine would grow in place."""
         return []
 
+    @property
+    def _chunk(self) -> int:
+        """How many tokens a chunk has, or 0 if the model reads prompts in another way."""
+        if not any(name.startswith("recurrent") for layer in self._states for name in layer):
+            return _ANY_CHUNK
+        config = self.model.config.get_text_config(decoder=True)
+        return int(next((size for key in _CHUNK_KEYS if (size := getattr(config, key, None))), 0))
+
+    def longer(self) -> list[tuple[int, ...]]:
+        """Return lengths of prompts that a graph for prompts reads."""
+        return [(2 * self._chunk + 3, self._chunk)] if self._chunk else []
+
     def parts(self, *, last_logits: bool) -> list[Part]:
-        """Return the one graph, with an example of a step that follows others; its logits are of one token."""
+        """Return the graph for steps, behind that for prompts; the logits are of one token."""
+        return [*([self._prompts()] if self._chunk else []), self._steps()]
+
+    def _prompts(self) -> Part:
+        """Return the graph for prompts, with an example of several chunks."""
+        tokens = torch.zeros(_BATCH, _CHUNKS * self._chunk, dtype=torch.int64)
+        length = self._chunk * torch.export.Dim("chunk_count", min=_FEWEST, max=_NO_LIMIT // self._chunk)
+        shape = {0: torch.export.Dim("batch_size", max=_NO_LIMIT), 1: length}
+        graph, args = PromptGraph(self.model), (tokens, torch.ones_like(tokens))
+        return Part(PROMPT_FILE, graph, args, (shape, shape), section="prompt")
+
+    def _steps(self) -> Part:
+        """Return the graph for steps, with an example of one that follows others."""
         mask = torch.ones(_BATCH, _PAST + 1, dtype=torch.int64)
         cache = [{name: self._example(name, state) for name, state in layer.items()} for layer in self._states]
         kept, fixed = {0: "batch_size", 2: "past_sequence_length"}, {0: "batch_size"}
@@ -70,7 +106,7 @@ class Recurrent(Decoder):
             [{name: kept if name in _GROWING else fixed for name in layer} for layer in self._states],
         )
         args = (torch.zeros(_BATCH, 1, dtype=torch.int64), mask, cache)
-        return [Part(MODEL_FILE, StepGraph(self.model), args, shapes)]
+        return Part(MODEL_FILE, StepGraph(self.model), args, shapes)
 
     def _example(self, name: str, state: torch.Tensor) -> torch.Tensor:
         if name in _GROWING:
@@ -94,7 +130,41 @@ class Recurrent(Decoder):
                 **{f"present_{kind}_names": f"{STATE_NAMES['present']}.{kind}" for kind in kinds},
             },
         }
-        return genai_config(self.model, self.model.config.model_type, decoder)
+        config = genai_config(self.model, self.model.config.model_type, decoder)
+        if self._chunk:
+            config["model"]["prompt"] = {"filename": PROMPT_FILE, "chunk": self._chunk, "fewest_chunks": _FEWEST}
+        return config
+
+
+class PromptGraph(torch.nn.Module):
+    """The model's own way to read a prompt, which leaves its states behind.
+
+    Args:
+        model: A model of transformers with a language model head.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self._cache_name = cache_argument(model) or ""
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor | Cache]:
+        """Return the logits of the last token, and the states after it.
+
+        Args:
+            input_ids: Tokens (B, S), int64, whole chunks of them, with padding on the left.
+            attention_mask: 1 for a token and 0 for padding (B, S), int64.
+
+        Returns:
+            ``logits`` (B, 1, vocabulary) and ``present``, as :class:`StepGraph` takes it.
+        """
+        given: dict[str, Any] = {"attention_mask": attention_mask}
+        if self._takes_positions:
+            given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        with reading_last(self.model.get_output_embeddings(), None):
+            result = self.model(input_ids=input_ids, use_cache=True, return_dict=True, **given)
+        return {"logits": result.logits, "present": kept_states(getattr(result, self._cache_name))}
 
 
 class StepGraph(torch.nn.Module):
