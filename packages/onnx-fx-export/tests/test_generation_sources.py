@@ -221,3 +221,85 @@ def test_nothing_that_stood_in_for_a_weight_is_written(saved, tmp_path, monkeypa
     with pytest.raises(InvalidArgumentError, match="was not found in the checkpoint"):
         export_folder(saved, tmp_path / "out", verify=False, tokenizer=False)
     assert not list(tmp_path.iterdir())
+
+
+def changed(saved: Path, folder: Path, file: str, content: str) -> Path:
+    """Copy the folder of a model, with another file in it."""
+    folder.mkdir()
+    for own in saved.iterdir():
+        (folder / own.name).write_bytes(own.read_bytes())
+    (folder / file).write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.safetensors", "", "transformers cannot load .*: Error while deserializing header"),
+        ("model.safetensors", "x" * 500, "transformers cannot load .*: Error while deserializing header"),
+        ("config.json", "{", "transformers cannot load .* not a valid JSON file"),
+        ("config.json", "{}", "transformers cannot load .*model_type"),
+        ("generation_config.json", "{oops", "transformers cannot load .*generation_config"),
+    ],
+)
+def test_broken_files_are_named(file, content, message, verify, saved, tmp_path):
+    source = changed(saved, tmp_path / "source", file, content)
+
+    with pytest.raises(InvalidArgumentError, match=f"(?s){message}"):
+        export_folder(source, tmp_path / "out", tokenizer=False, engine="onnxruntime", verify=verify)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_weights_of_other_shapes_are_named(saved, tmp_path):
+    config = json.loads((saved / "config.json").read_text())
+    source = changed(saved, tmp_path / "source", "config.json", json.dumps({**config, "intermediate_size": 48}))
+
+    with pytest.raises(InvalidArgumentError, match=r"3 weights of .* such as model.layers.0.mlp.down_proj.weight"):
+        export_folder(source, tmp_path / "out", tokenizer=False, engine="onnxruntime")
+
+
+def test_code_that_comes_with_weights_is_not_run(saved, tmp_path):
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
+    source = changed(saved, tmp_path / "source", "config.json", json.dumps(config))
+    (source / "own.py").write_text("raise SystemExit('was run')")
+
+    with pytest.raises(InvalidArgumentError, match="contains custom code"):
+        export_folder(source, tmp_path / "out", tokenizer=False, engine="onnxruntime")
+
+
+def test_a_tokenizer_of_another_kind_is_refused(tmp_path):
+    for other in ("gpt2", True):
+        with pytest.raises(InvalidArgumentError, match="is no tokenizer or processor of transformers"):
+            export_folder(language_model("llama", num_hidden_layers=1), tmp_path / "out", tokenizer=other)
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_that_cannot_be_run_or_lack_settings_are_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="weights on meta, and is run on the CPU"):
+        export_folder(language_model("llama").to("meta"), tmp_path / "out", engine="onnxruntime")
+
+    model = language_model("llama")
+    model.generation_config = None
+    with pytest.raises(InvalidArgumentError, match="LlamaForCausalLM has no generation_config"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime")
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_that_contradict_themselves_are_refused(tmp_path):
+    model = language_model("llama", num_hidden_layers=1)
+    model.generation_config.do_sample, model.generation_config.temperature = False, 0.3
+
+    with pytest.raises(InvalidArgumentError, match="generation_config cannot be saved"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_number_of_tokens_is_that_of_the_logits(tmp_path):
+    model = language_model("llama", num_hidden_layers=1)
+    model.config.vocab_size = 1000
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert folder.compared
+    assert json.loads((folder.path / "genai_config.json").read_text())["model"]["vocab_size"] == 64

@@ -27,6 +27,7 @@ __all__ = [
     "genai_config",
     "graph_config",
     "stop_tokens",
+    "vocabulary",
 ]
 
 CONFIG_FILE, MODEL_FILE = "genai_config.json", "model.onnx"
@@ -126,7 +127,7 @@ def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[
         decoder: What it has to know of the graph that goes on from what it has read.
         graphs: The same of other graphs.
     """
-    config, length = model.config.get_text_config(decoder=True), context_length(model)
+    length = context_length(model)
     stop, pad = stop_tokens(model)
     given = model.generation_config
     settings = {
@@ -138,7 +139,7 @@ def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[
             "bos_token_id": given.bos_token_id,
             "eos_token_id": stop[0] if len(stop) == 1 else stop,
             "pad_token_id": pad,
-            "vocab_size": config.vocab_size,
+            "vocab_size": vocabulary(model),
             "context_length": length,
             "decoder": decoder,
             **graphs,
@@ -151,6 +152,19 @@ def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[
             "past_present_share_buffer": False,
         },
     }
+
+
+def vocabulary(model: Any) -> int:
+    """Return how many tokens a model has logits for, whatever its configuration says.
+
+    Raises:
+        InvalidArgumentError: If neither its head nor its configuration tells.
+    """
+    size = getattr(model.get_output_embeddings(), "out_features", None)
+    size = getattr(model.config.get_text_config(decoder=True), "vocab_size", None) if size is None else size
+    if not isinstance(size, int):
+        raise InvalidArgumentError(f"{type(model).__name__} does not say how many tokens it knows: config.vocab_size.")
+    return size
 
 
 def context_length(model: Any) -> int:

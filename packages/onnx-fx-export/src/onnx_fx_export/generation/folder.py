@@ -132,9 +132,7 @@ def export_folder(
     Example:
         >>> export_folder(model, "llama")  # doctest: +SKIP
     """
-    _check_choice("precision", precision, _PRECISIONS)
-    _check_choice("engine", engine, _ENGINES)
-    _check_choice("logits", logits, ("last", "all"))
+    _check_options(precision, engine, logits, tokenizer)
     stages = _Stages(progress)
     dtype = torch.float16 if precision == "fp16" else torch.float32
     path = _place(Path(out))
@@ -147,7 +145,7 @@ def export_folder(
     kind = kind_of(without_wrapper(model))
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
-    _check_dtype(model, dtype, precision)
+    _check_weights(model, dtype, precision, on_paper=stream is not None)
     if engine == "genai" and kind.genai_type is None:
         raise InvalidArgumentError(
             f"ONNX Runtime GenAI cannot run {type(model).__name__}. Pass engine='onnxruntime' for the Generator of "
@@ -309,12 +307,20 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     else:
         for file, program in programs.items():
             program.save(folder / file, external_data=True)
-    for file, content in {CONFIG_FILE: config, **kind.settings()}.items():
+    _write_settings(request, folder, {CONFIG_FILE: config, **kind.settings()})
+    return sum(1 for program in programs.values() for _ in program.model.graph.all_nodes())
+
+
+def _write_settings(request: _Request, folder: Path, settings: dict[str, dict[str, Any]]) -> None:
+    """Write the files beside the graphs: settings by their names, and those of the tokenizer."""
+    for file, content in settings.items():
         (folder / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    kind.model.generation_config.save_pretrained(folder)
+    try:
+        request.kind.model.generation_config.save_pretrained(folder)
+    except ValueError as error:  # what contradicts itself is not saved
+        raise InvalidArgumentError(f"The model's generation_config cannot be saved: {error}") from error
     if request.tokenizer:
         request.tokenizer.save_pretrained(folder)
-    return sum(1 for program in programs.values() for _ in program.model.graph.all_nodes())
 
 
 def _share_caches(program: ONNXProgram, kind: Kind) -> bool:
@@ -339,14 +345,29 @@ def _place(path: Path) -> Path:
     return path
 
 
-def _check_dtype(model: Any, dtype: torch.dtype, precision: str) -> None:
-    """Refuse models that compute in another dtype than the one that is written."""
+def _check_weights(model: Any, dtype: torch.dtype, precision: str, *, on_paper: bool) -> None:
+    """Refuse models that compute in another dtype than the one that is written, or elsewhere than on the CPU."""
+    if not on_paper and (away := sorted({weight.device.type for weight in model.parameters()} - {"cpu"})):
+        raise InvalidArgumentError(
+            f"The model has weights on {', '.join(away)}, and is run on the CPU to be written: move it there, or pass "
+            "the path of its folder."
+        )
     other = sorted({str(weight.dtype) for weight in model.parameters() if weight.is_floating_point()} - {str(dtype)})
     if other:
         cast = "half()" if dtype == torch.float16 else "float()"
         raise InvalidArgumentError(
             f"The model has weights of {', '.join(other)}, and precision={precision!r} is written of {dtype}: give its "
             f"{cast}, or the path of its folder, which is read in {dtype}."
+        )
+
+
+def _check_options(precision: Any, engine: Any, logits: Any, tokenizer: Any) -> None:
+    _check_choice("precision", precision, _PRECISIONS)
+    _check_choice("engine", engine, _ENGINES)
+    _check_choice("logits", logits, ("last", "all"))
+    if tokenizer and not hasattr(tokenizer, "save_pretrained"):
+        raise InvalidArgumentError(
+            f"tokenizer={tokenizer!r} is no tokenizer or processor of transformers. Pass what AutoTokenizer loads."
         )
 
 

@@ -15,7 +15,10 @@ __all__ = ["loaded"]
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 # What also makes numbers of sounds or images, and has the tokenizer inside.
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+_SETTINGS_FILE = "generation_config.json"
 _SHOWN = 3
+# Code that comes with weights is not run, and nobody is asked whether it may be.
+_HERE = {"local_files_only": True, "trust_remote_code": False}
 
 
 def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype | Literal["auto"]) -> tuple[Any, Any]:
@@ -36,10 +39,18 @@ def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype | Literal["auto"]) -
         tokenizer = _tokenizer(folder)
     try:
         model, report = _model_class(folder).from_pretrained(
-            folder, local_files_only=True, dtype=dtype, output_loading_info=True
+            folder, **_HERE, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
         )
+        if (folder / _SETTINGS_FILE).is_file():  # transformers goes on without settings that it cannot read
+            transformers().GenerationConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever reading files of another kind raises
         raise InvalidArgumentError(f"transformers cannot load {folder}: {error}") from error
+    if other := sorted(report["mismatched_keys"]):
+        name, found, wanted = other[0]
+        raise InvalidArgumentError(
+            f"{len(other)} weights of {folder} have other shapes than config.json gives them, such as {name}: "
+            f"{tuple(found)}, not {tuple(wanted)}."
+        )
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise InvalidArgumentError(
@@ -52,7 +63,7 @@ def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype | Literal["auto"]) -
 def _model_class(folder: Path) -> Any:
     """Return what loads a model: the class that its configuration names if it can generate, or that of decoders."""
     library = transformers()
-    config = library.AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = library.AutoConfig.from_pretrained(folder, **_HERE)
     named = [getattr(library, name, None) for name in config.architectures or ()]
     generating = [model for model in named if model is not None and model.can_generate()]
     return generating[0] if generating else library.AutoModelForCausalLM
@@ -67,6 +78,6 @@ def _tokenizer(folder: Path) -> Any:
     processes = any((folder / name).is_file() for name in _PROCESSOR_FILES)
     try:
         kind = transformers().AutoProcessor if processes else transformers().AutoTokenizer
-        return kind.from_pretrained(folder, local_files_only=True)
+        return kind.from_pretrained(folder, **_HERE)
     except Exception as error:  # whatever reading files of another kind raises
         raise InvalidArgumentError(f"transformers cannot load the tokenizer of {folder}: {error}") from error

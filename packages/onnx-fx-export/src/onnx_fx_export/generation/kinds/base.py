@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from onnx_fx_export.generation.caches import LayerCache
-from onnx_fx_export.generation.config import context_length, stop_tokens
+from onnx_fx_export.generation.config import context_length, stop_tokens, vocabulary
 from onnx_fx_export.generation.requirements import transformers
 
 __all__ = ["Batch", "Kind", "Part", "Tokens"]
@@ -150,8 +150,7 @@ class Kind(abc.ABC):
 
     def draw(self, lengths: Sequence[int]) -> list[Tokens]:
         """Return random tokens that mean nothing to an engine."""
-        size = self.model.config.get_text_config(decoder=True).vocab_size
-        usual = np.setdiff1d(np.arange(size), self.special())
+        usual = np.setdiff1d(np.arange(vocabulary(self.model)), self.special())
         random = np.random.default_rng(0)
         return [random.choice(usual, length) for length in lengths]
 

@@ -36,6 +36,8 @@ def kind_of(model: Any) -> Kind:
             f"{name} cannot generate. Pass a model of transformers with a language model head, such as "
             "AutoModelForCausalLM loads."
         )
+    if getattr(model, "generation_config", None) is None:
+        raise InvalidArgumentError(f"{name} has no generation_config, which says how it generates.")
     kind: type[Kind] = EncoderDecoder if getattr(config, "is_encoder_decoder", False) else _decoder(model)
     if str(model.main_input_name) not in kind.main_inputs:
         raise InvalidArgumentError(

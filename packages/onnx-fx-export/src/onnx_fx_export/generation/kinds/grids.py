@@ -57,7 +57,8 @@ class GridVisionLanguage(VisionLanguage):
                 wanted = self.model.get_image_features(**images, return_dict=True).pooler_output
                 found = PatchGraph(self.model, self._layout)(**images)["image_features"]
         except Exception as error:  # whatever a model raises that reads its images in another way
-            raise self._refused(f"its images are read in another way: {error}") from error
+            why = f"its images are read in another way ({type(error).__name__})"
+            raise self._refused(why) from error
         wanted = torch.cat(list(wanted)) if isinstance(wanted, tuple | list) else wanted
         rounding = _ROUNDING.get(self.model.dtype, 1e-3) * wanted.abs().max()
         if wanted.shape != found.shape or (wanted - found).abs().max() > rounding:
