@@ -136,11 +136,10 @@ def test_scans_over_no_rows_are_rewritten() -> None:
 
     program = torch.export.export(Model(), (torch.ones(3, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     module = importlib.import_module("torch._higher_order_ops.scan")
-    no_rows = torch.ones(0, 2)
-    with pytest.raises(IndexError):
-        module.first_slice_copy(no_rows)
+    assert module.first_slice_copy(torch.ones(3, 2)).shape == (2,)
     with scans_over_no_rows():
-        assert module.first_slice_copy(no_rows).shape == (2,)
+        # Before torch 2.15 its own takes the first row, which there may not be.
+        assert module.first_slice_copy(torch.ones(0, 2)).shape == (2,)
         assert program.run_decompositions({}).module()(torch.ones(5, 2)).tolist() == [5, 5]
 
 
