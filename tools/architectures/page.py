@@ -23,7 +23,7 @@ with eager PyTorch at the sizes of the example and at two others, with masks tha
 | right | the dynamic export agrees at all sizes |
 | static | only an export with static sizes is possible, and agrees |
 | refused | no export, or the program refuses a size; the reason is given |
-| wrong | a value differs |
+| wrong | a value differs by more than rounding: also from what the class gives in double precision |
 | no end | not judged within the limit of processor time; it is tried again |
 
 Classes of which no small configuration could be built, or that eager PyTorch does not run on plain inputs, are counted

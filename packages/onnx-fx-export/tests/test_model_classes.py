@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tools.architectures.judge import judged
+from tools.architectures.judge import Call, judged
 from tools.architectures.page import page_text
 from tools.architectures.small import small_model
 
@@ -61,3 +61,18 @@ def test_the_page_tells_of_each_class_and_counts_them() -> None:
     assert "Of 2 classes tried, 1 could not be built, and 0 did not end. Of the other 1: 1 right, 0 static," in text
     assert "Of 1 that were imported again, 0 agree with their class." in text
     assert "| One | right (strict) | wrong | 3 | 1.5 | refused |  |" in text
+
+
+class Cancelling(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + 1e4) - 1e4
+
+
+def test_results_nearer_to_double_precision_are_rounding_and_others_are_wrong() -> None:
+    x = torch.linspace(0, 1, 50)
+    call = Call(Cancelling(), {"x": x}, [Cancelling()(x)])
+
+    assert (call.wanted[0] - x).abs().max() > 4e-4
+    assert call.difference([x]) == ""
+    assert call.difference([x + 3e-3]).startswith("output 0 differs by")
+    assert call.difference([x, x]) == "2 outputs, not 1"
