@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
 import random
-from collections.abc import Callable
 
 import torch
+from code_of_tests import compiled
 
 _HEAD = """import math
 import torch
@@ -66,10 +65,7 @@ class RandomSizes:
 
     def model(self, name: str) -> torch.nn.Module:
         """Return the model; its lines are found under a name of a file."""
-        linecache.cache[name] = (len(self.source), None, self.source.splitlines(keepends=True), name)
-        names: dict[str, Callable[[], torch.nn.Module]] = {"__name__": "random_sizes"}
-        exec(compile(self.source, name, "exec"), names)
-        return names["Model"]().eval()
+        return compiled(self.source, name)["Model"]().eval()
 
 
 _CHOICES = {
