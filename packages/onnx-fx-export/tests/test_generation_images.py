@@ -189,6 +189,29 @@ def test_images_that_are_read_in_another_way_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_images_that_layers_of_the_decoder_read_are_refused(tmp_path):
+    import transformers
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 2}
+    places = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+    text = {**sizes, **heads, "vocab_size": 64, "rope_parameters": places, "initializer_range": 0.3}
+    eyes = {
+        **sizes,
+        "depth": 2,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 4,
+        "deepstack_visual_indexes": [0],
+    }
+    config = transformers.Qwen3VLConfig(text_config=text, vision_config=eyes, image_token_id=IMAGE, video_token_id=62)
+    model = transformers.Qwen3VLForConditionalGeneration(config).eval()
+
+    with pytest.raises(InvalidArgumentError, match="not what their patches alone give"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["llava", "qwen"])
 def test_a_generated_token_of_images_is_text(name, request):
     model, folder = request.getfixturevalue(name)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.sessions import GraphSession
 
-__all__ = ["Eyes", "Reading"]
+__all__ = ["Eyes", "Places", "Reading"]
 
 Tokens = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -103,7 +103,7 @@ class Reading:
     def __init__(self, eyes: Eyes, batch: int, given: Mapping[str, Array]) -> None:
         self._eyes, self._given = eyes, dict(given)
         self._types = np.zeros((batch, 0), np.int64)
-        self._next = [0] * batch
+        self._places = Places(eyes.merge, batch)
 
     def step(self, tokens: Tokens, mask: Tokens) -> tuple[dict[str, Array], dict[str, Any]]:
         """Return what the decoder reads of new tokens: arrays, and what is in the runtime's memory.
@@ -126,27 +126,45 @@ class Reading:
         features = self._eyes.none if self._types.size else self._eyes.features(tokens, self._given)
         embeds = self._eyes.embedding.run({"input_ids": tokens, _FEATURES: features}, {})
         self._types = np.concatenate([self._types, is_image], 1)
-        read = {"token_type_ids": self._types, "position_ids": self._places(is_image, mask)}
+        places = self._places.read(is_image, mask, self._given.get(_GRIDS))
+        read = {"token_type_ids": self._types, "position_ids": places}
         self._given = {}  # the images were in these tokens
         return read, embeds
 
-    def _places(self, is_image: Tokens, mask: Tokens) -> Tokens:
-        """Return where tokens stand in time, height and width (3, B, S), int64; 0 for padding.
+
+class Places:
+    """Where the tokens of a text stand in time, height and width, as the text grows.
+
+    Args:
+        merge: How many rows and columns of patches become one token.
+        batch: How many rows the text has.
+    """
+
+    def __init__(self, merge: int, batch: int) -> None:
+        self._merge, self._next = merge, [0] * batch
+
+    def read(self, is_image: Tokens, mask: Tokens, grids: Array | None) -> Tokens:
+        """Return the places of new tokens (3, B, S), int64; 0 for padding.
 
         Those of a text follow each other. A block of an image stands where it is in the image, counted from what comes
         before; what follows comes behind the last row or column.
+
+        Args:
+            is_image: 1 for tokens that stand for a part of an image (B, S), int64.
+            mask: 1 for a token and 0 for padding (B, S), int64.
+            grids: Frames, rows and columns of patches of each image (images, 3), int64, or None where there is none.
 
         Raises:
             InvalidArgumentError: If an image has another number of tokens.
         """
         result = np.zeros((3, *mask.shape), np.int64)
-        grids = iter(np.asarray(self._given.get(_GRIDS, ())).reshape(-1, 3) // [1, self._eyes.merge, self._eyes.merge])
+        blocks = None if grids is None else iter(np.asarray(grids) // [1, self._merge, self._merge])
         for row, kept in enumerate(mask.astype(bool)):
             seen, at = is_image[row, kept].astype(bool), 0
             places = np.empty((3, len(seen)), np.int64)
             while at < len(seen):
-                if seen[at] and _GRIDS in self._given:
-                    grid = next(grids)
+                if seen[at] and blocks is not None:
+                    grid = next(blocks)
                     block, step = np.indices(grid).reshape(3, -1), int(grid[1:].max())
                 else:
                     count = 1 if seen[at] else _run(~seen[at:])

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_fx_export.generation.caches import Cache
+from onnx_fx_export.generation.caches import Cache, past_of
 from onnx_fx_export.generation.config import VISION_FILE
 from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import CachedGraph
 from onnx_fx_export.generation.kinds.patches import PatchLayout, attention_by_segments
-from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
+from onnx_fx_export.generation.kinds.vision_language import EmbeddingGraph, VisionLanguage
 from onnx_fx_export.generation.requirements import transformers
+from onnx_fx_export.generation.seeing import Places
 
 __all__ = ["GridVisionLanguage"]
 
@@ -46,24 +47,51 @@ class GridVisionLanguage(VisionLanguage):
 
     @functools.cached_property
     def _width(self) -> int:
-        """The width of what is made of images, which is compared with what the model makes of them.
+        """The width of what is made of images, found by a trial of the graphs beside the model.
 
         Raises:
-            InvalidArgumentError: If the model computes something else of the grids.
+            InvalidArgumentError: If the model makes something else of images.
         """
-        images = self._seen(self._sizes)
         try:
             with torch.no_grad(), self._unchanged():
-                wanted = self.model.get_image_features(**images, return_dict=True).pooler_output
-                found = PatchGraph(self.model, self._layout)(**images)["image_features"]
+                wanted, found = self._read_by_model(), self._read_by_graphs()
         except Exception as error:  # whatever a model raises that reads its images in another way
             why = f"its images are read in another way ({type(error).__name__})"
             raise self._refused(why) from error
-        wanted = torch.cat(list(wanted)) if isinstance(wanted, tuple | list) else wanted
-        rounding = _ROUNDING.get(self.model.dtype, 1e-3) * wanted.abs().max()
-        if wanted.shape != found.shape or (wanted - found).abs().max() > rounding:
-            raise self._refused("what it makes of images is not what their patches alone give")
-        return int(found.shape[1])
+        for own, other in zip(wanted, found, strict=True):
+            rounding = _ROUNDING.get(self.model.dtype, 1e-3) * own.abs().max()
+            if own.shape != other.shape or (own - other).abs().max() > rounding:
+                raise self._refused("what it makes of images is not what their patches alone give")
+        return int(found[0].shape[1])
+
+    @functools.cached_property
+    def _trial(self) -> dict[str, torch.Tensor]:
+        """A prompt with images of all sizes."""
+        area, (text,) = self._layout.merge**2, self.draw((len(self._sizes) + 1,))
+        pieces = [text[:1]]
+        for place, grid in enumerate(self._sizes, 1):
+            pieces += [np.full(math.prod(grid) // area, self._image_token), text[place : place + 1]]
+        images = {name: value.numpy() for name, value in self._seen(self._sizes).items()}
+        return self.extended({"input_ids": np.concatenate(pieces), **images}, np.zeros(0, np.int64))
+
+    def _read_by_model(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the model makes of the images of the trial, and its logits."""
+        images = {name: self._trial[name] for name in (_IMAGES, _GRIDS)}
+        features = self.model.get_image_features(**images, return_dict=True).pooler_output
+        features = torch.cat(list(features)) if isinstance(features, tuple | list) else features
+        return features, self.model(**self._trial).logits
+
+    def _read_by_graphs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the same as the graphs compute it."""
+        tokens, mask, types = (self._trial[name] for name in ("input_ids", "attention_mask", _TYPES))
+        features = PatchGraph(self.model, self._layout)(self._trial[_IMAGES], self._trial[_GRIDS])["image_features"]
+        embeds = EmbeddingGraph(self.model)(tokens, features)["inputs_embeds"]
+        places = Places(self._layout.merge, 1).read(types.numpy(), mask.numpy(), self._trial[_GRIDS].numpy())
+        past = past_of(self.layers, 1, 0, self.model.dtype)
+        graph = PlacedDecoderGraph(self.model, last_logits=False)
+        result = graph(embeds, mask, torch.from_numpy(places), past)["logits"]
+        assert isinstance(result, torch.Tensor)
+        return features, result
 
     def _refused(self, why: str) -> Exception:
         return super()._refused(f"{why} (transformers {transformers().__version__})")

@@ -17,7 +17,7 @@ from onnx_fx_export.generation.config import EMBEDDING_FILE, VISION_FILE
 from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
 
-__all__ = ["VisionLanguage"]
+__all__ = ["EmbeddingGraph", "VisionLanguage"]
 
 _IMAGES, _TYPES = "pixel_values", "token_type_ids"
 # Tokens that mean something to the model itself.
