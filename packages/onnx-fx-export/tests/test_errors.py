@@ -155,6 +155,13 @@ def test_arguments_that_torch_export_does_not_take_can_be_bound(value) -> None:
     torch.testing.assert_close(program(x), function(x, value))
 
 
+def test_the_number_nan_is_refused_as_a_result_with_what_to_return() -> None:
+    with pytest.raises(CaptureError, match=r"torch\.tensor\(float"):
+        export(lambda x: (x * 2, float("nan")), (torch.randn(2),))
+    result = export(lambda x: (x * 2, torch.tensor(float("nan"))), (torch.randn(2),))(torch.ones(2))
+    assert result[1].isnan()
+
+
 def test_a_module_as_argument_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="The argument layer"):
         export(lambda x, layer: x * 2, (torch.randn(2), torch.nn.Linear(2, 2)))

@@ -36,6 +36,11 @@ def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicSh
     if condition is not None:
         about = _about_branch(place) if _asks_for_truth(condition, place) else _about_size(place)
         return CaptureError(f"{about}\ntorch.export says: {text.splitlines()[0]}")
+    if "User output nan" in text:
+        return CaptureError(
+            "The model returns the number nan, which torch.export takes for no output. Return a tensor instead: "
+            'torch.tensor(float("nan")).'
+        )
     if any(said in text for said in _ARGUMENTS):
         where = f"{where}: it takes tensors, numbers, texts and None as arguments. Bind what is none of these before"
         where += " the export, as in functools.partial(model, dtype=torch.float16)"
