@@ -9,6 +9,8 @@ from language_models import VISION_LANGUAGE, input_shapes, language_model
 
 from onnx_fx_export import InvalidArgumentError
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
+from onnx_fx_export.generation.kinds import kind_of
+from onnx_fx_export.generation.verifying import verify_folder
 
 IMAGE = 63
 
@@ -67,6 +69,18 @@ def test_images_and_their_tokens_have_to_fit(count, llava):
 
 
 @pytest.mark.wide
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int4"])
+def test_genai_runs_images_of_any_size(precision, name, tmp_path):
+    model = language_model(name).to(torch.float16 if precision == "fp16" else torch.float32)
+
+    with pytest.warns(UserWarning, match="Generate batches of prompts of equal length"):
+        folder = export_folder(model, tmp_path / "out", precision=precision)
+
+    assert {compared.tokens for compared in folder.compared} == {64}
+
+
+@pytest.mark.wide
 @pytest.mark.parametrize("name", VISION_LANGUAGE)
 def test_every_architecture_generates_alike(name, tmp_path):
     folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime")
@@ -93,7 +107,7 @@ def test_images_of_any_size_generate_alike(qwen):
     model, folder = qwen
 
     # 6, 1 and 12 blocks of 2 x 2 patches are images, of which windows of 2 x 2 blocks leave parts.
-    assert [compared.prompts for compared in folder.compared] == [(1,), (13,), (107,), (9, 24, 18)]
+    assert [compared.prompts for compared in folder.compared] == [(1,), (14,), (109,), (10, 26, 19)]
     assert {compared.tokens for compared in folder.compared} == {64}
     shapes = input_shapes(folder.path / "model.onnx")
     assert shapes["position_ids"] == [3, "batch_size", "sequence_length"]
@@ -103,6 +117,16 @@ def test_images_of_any_size_generate_alike(qwen):
     }
     assert model.model.rope_deltas.tolist() == [[7]]
     assert model.config.vision_config._attn_implementation == "sdpa"
+
+
+def test_genai_runs_the_folder_token_for_token(qwen):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    model, folder = qwen
+
+    compared = verify_folder(kind_of(model), folder.path, "genai", str)
+
+    # It counts padding among the places of the batch, whose prompts have one length for that reason.
+    assert [batch.prompts for batch in compared] == [(1,), (14,), (109,), (20, 20, 20)]
 
 
 @pytest.mark.parametrize("grids", [[(1, 2, 2)], [(1, 10, 2)], [(1, 2, 14), (1, 6, 6)]], ids=str)
@@ -204,7 +228,8 @@ def test_images_that_layers_of_the_decoder_read_are_refused(tmp_path):
         "patch_size": 4,
         "deepstack_visual_indexes": [0],
     }
-    config = transformers.Qwen3VLConfig(text_config=text, vision_config=eyes, image_token_id=IMAGE, video_token_id=62)
+    marks = {"image_token_id": IMAGE, "video_token_id": 62, "vision_start_token_id": 61, "vision_end_token_id": 60}
+    config = transformers.Qwen3VLConfig(text_config=text, vision_config=eyes, **marks)
     model = transformers.Qwen3VLForConditionalGeneration(config).eval()
 
     with pytest.raises(InvalidArgumentError, match="not what their patches alone give"):

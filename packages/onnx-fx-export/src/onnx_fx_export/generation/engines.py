@@ -13,6 +13,7 @@ from onnx_fx_export.generation.config import ADAPTER_SUFFIX
 from onnx_fx_export.generation.generator import Generator, Tokens
 from onnx_fx_export.generation.kinds import Batch
 from onnx_fx_export.generation.requirements import genai
+from onnx_fx_export.generation.seeing import Eyes
 
 __all__ = ["Engine", "engine_of"]
 
@@ -86,5 +87,18 @@ def _started(
     else:
         order = np.argsort(1 - batch.inputs["attention_mask"], axis=1, kind="stable")
         tokens = np.take_along_axis(batch.inputs["input_ids"], order, 1)
-    started.append_tokens(tokens.astype(np.int32))
+    if generator.eyes:
+        started.set_inputs(_named(og, generator.eyes, tokens, batch))
+    else:
+        started.append_tokens(tokens.astype(np.int32))
     return started
+
+
+def _named(og: Any, eyes: Eyes, tokens: Tokens, batch: Batch) -> Any:
+    """Return prompts and images as GenAI takes them."""
+    named = og.NamedTensors()
+    named["input_ids"] = tokens.astype(np.int32)
+    for name in eyes.vision.declared.keys() & batch.inputs.keys():
+        named[name] = eyes.vision.cast(name, batch.inputs[name])
+        named["num_image_tokens"] = eyes.is_image(tokens).sum().reshape(1)
+    return named

@@ -37,7 +37,8 @@ __all__ = ["GenerationFolder", "export_folder"]
 
 _OPSET = 23
 _RIGHT_PADDING = (
-    "The model has sliding windows or biases by position, and ONNX Runtime GenAI pads a batch after the prompts, "
+    "The model has sliding windows, biases by position or places in images, and ONNX Runtime GenAI pads a batch after "
+    "the prompts, "
     "where the padding counts as part of them. Generate batches of prompts of equal length, or use "
     "engine='onnxruntime', which pads on the left."
 )
@@ -282,6 +283,8 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
         parts = [part for part in parts if not config["model"].pop(part.section, None)]
     if first := first_context(kind.model):
         warn_user(_OTHER_FREQUENCIES.format(first))
+    if request.engine == "genai" and not kind.shares_caches and kind.counts_padding(kind.context_length()):
+        warn_user(_RIGHT_PADDING)
     if request.adapters.names and len(parts) > 1:
         raise InvalidArgumentError(
             f"{type(kind.model).__name__} has several graphs, and adapter files belong to one graph: merge the "

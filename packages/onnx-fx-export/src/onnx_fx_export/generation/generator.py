@@ -34,6 +34,7 @@ class Generator:
 
     Attributes:
         config: What ``genai_config.json`` says.
+        eyes: What reads images, if the model does.
         pads_behind: Whether the model counts the tokens of each row from the start, with padding behind the prompts.
 
     Args:
@@ -58,7 +59,7 @@ class Generator:
         self.config: dict[str, Any] = _read(path / CONFIG_FILE)
         decoder, encoder = self.config["model"]["decoder"], self.config["model"].get("encoder")
         self._encoder = GraphSession(path / encoder["filename"], providers) if encoder else None
-        self._eyes = Eyes(path, self.config["model"], providers) if "vision" in self.config["model"] else None
+        self.eyes = Eyes(path, self.config["model"], providers) if "vision" in self.config["model"] else None
         self._decoder = DecoderSession(path / decoder["filename"], providers, decoder)
         prompt = self.config["model"].get("prompt")
         self._prompt = prompt and PromptSession(
@@ -173,7 +174,7 @@ class Generator:
         """Return what a call gives by the names of inputs, with the mask that it leaves out."""
         wanted = ["input_ids"] if self._encoder is None else list(self.config["model"]["encoder"]["inputs"])
         others = {_GENAI_NAMES.get(name, name): np.asarray(value) for name, value in inputs.items()}
-        optional = ["decoder_input_ids"] if self._encoder else self._eyes.names if self._eyes else []
+        optional = ["decoder_input_ids"] if self._encoder else self.eyes.names if self.eyes else []
         known = {*wanted, *optional}
         if unknown := sorted(others.keys() - known):
             raise InvalidArgumentError(f"The model has no input {', '.join(unknown)}; it has {', '.join(known)}.")
@@ -218,7 +219,7 @@ class Generator:
             read = mask.shape[1]
             tokens = yield logits
             mask = np.concatenate([mask, np.ones_like(tokens)], 1)
-        reading = Reading(self._eyes, len(tokens), given) if self._eyes else None
+        reading = Reading(self.eyes, len(tokens), given) if self.eyes else None
         while True:
             # With padding behind, the operator takes several tokens behind a cache for one row only.
             single = self._decoder.reads_one or (self.pads_behind and len(tokens) > 1 and read)

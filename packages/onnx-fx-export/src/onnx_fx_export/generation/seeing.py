@@ -26,6 +26,7 @@ class Eyes:
 
     Attributes:
         names: What a call may hand in beside tokens.
+        vision: The graph for images.
         embedding: The graph for embeddings.
         none: What no image is made into.
         merge: How many rows and columns of patches become one token.
@@ -37,12 +38,12 @@ class Eyes:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], providers: Sequence[str]) -> None:
-        self._vision = GraphSession(folder / config["vision"]["filename"], providers)
+        self.vision = GraphSession(folder / config["vision"]["filename"], providers)
         self.embedding = GraphSession(folder / config["embedding"]["filename"], providers)
         self.none = self.embedding.zeros(_FEATURES, 0).numpy()
         self._image_token = config["image_token_id"]
         self.merge = config["vision"].get("spatial_merge_size", 1)
-        self.names = [*self._vision.declared, *_TYPES]
+        self.names = [*self.vision.declared, *_TYPES]
 
     def is_image(self, tokens: Tokens) -> Tokens:
         """Return 1 for the tokens (B, S) that stand for a part of an image."""
@@ -69,11 +70,11 @@ class Eyes:
     def _seen(self, given: Mapping[str, Array]) -> list[Array]:
         if _IMAGES not in given and _GRIDS not in given:
             return []
-        if _GRIDS not in self._vision.declared:
+        if _GRIDS not in self.vision.declared:
             images = [{_IMAGES: image[None]} for image in given[_IMAGES]]
         else:
             images = [_checked_grids(given, self.merge)]
-        return [self._vision.run(image, {})[_FEATURES].numpy() for image in images]
+        return [self.vision.run(image, {})[_FEATURES].numpy() for image in images]
 
 
 def _checked_grids(given: Mapping[str, Array], merge: int) -> dict[str, Array]:

@@ -59,7 +59,7 @@ class GraphSession:
         binding = self._session.io_binding()
         for name, value in given.items():
             if name in self.declared:
-                binding.bind_cpu_input(name, np.ascontiguousarray(self._cast(name, value)))
+                binding.bind_cpu_input(name, np.ascontiguousarray(self.cast(name, value)))
         for name, value in kept.items():
             if name in self.declared:
                 binding.bind_ortvalue_input(name, value)
@@ -71,7 +71,8 @@ class GraphSession:
             raise RuntimeSupportError(f"ONNX Runtime cannot run {self._path}: {error}") from error
         return dict(zip(self.outputs, binding.get_outputs(), strict=True))
 
-    def _cast(self, name: str, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def cast(self, name: str, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return an input in the precision that the graph reads."""
         kind = self.declared[name].type
         return value.astype(_DTYPES[kind], copy=False) if kind in _DTYPES else value
 

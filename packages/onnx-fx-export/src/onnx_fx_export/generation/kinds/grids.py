@@ -25,12 +25,16 @@ __all__ = ["GridVisionLanguage"]
 
 _IMAGES, _GRIDS, _TYPES, _POSITIONS = "pixel_values", "image_grid_thw", "mm_token_type_ids", "position_ids"
 _SEVERAL = 10
+# What ONNX Runtime GenAI asks for beside.
+_MARKS = ("image_token_id", "video_token_id", "vision_start_token_id")
+_OF_VIDEOS = ("tokens_per_second", "window_size")
 _ROUNDING = {torch.float32: 1e-3, torch.float16: 3e-2}
 
 
 class GridVisionLanguage(VisionLanguage):
     """Models like Qwen2-VL, whose images have any size and whose tokens have places in time, height and width."""
 
+    genai_type: str | None = "qwen2_5_vl"
     parameters: ClassVar = VisionLanguage.parameters | {_GRIDS, _TYPES, _POSITIONS}
 
     @functools.cached_property
@@ -67,12 +71,9 @@ class GridVisionLanguage(VisionLanguage):
     @functools.cached_property
     def _trial(self) -> dict[str, torch.Tensor]:
         """A prompt with images of all sizes."""
-        area, (text,) = self._layout.merge**2, self.draw((len(self._sizes) + 1,))
-        pieces = [text[:1]]
-        for place, grid in enumerate(self._sizes, 1):
-            pieces += [np.full(math.prod(grid) // area, self._image_token), text[place : place + 1]]
+        (text,) = self.draw((len(self._sizes) + 1,))
         images = {name: value.numpy() for name, value in self._seen(self._sizes).items()}
-        return self.extended({"input_ids": np.concatenate(pieces), **images}, np.zeros(0, np.int64))
+        return self.extended({"input_ids": self._with_images(text, self._sizes), **images}, np.zeros(0, np.int64))
 
     def _read_by_model(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what the model makes of the images of the trial, and its logits."""
@@ -124,22 +125,34 @@ class GridVisionLanguage(VisionLanguage):
         """Return ``genai_config.json``."""
         config = super().config()
         config["model"]["decoder"]["inputs"][_POSITIONS] = _POSITIONS
+        own, eyes = self.model.config, self.model.config.vision_config
+        config["model"] |= {
+            "type": self.genai_type,
+            **{name: getattr(own, name) for name in _MARKS if hasattr(own, name)},
+        }
         vision = config["model"]["vision"]
         vision["inputs"][_GRIDS] = _GRIDS
-        vision["spatial_merge_size"] = self._layout.merge
+        vision |= {"spatial_merge_size": self._layout.merge, "patch_size": eyes.patch_size}
+        vision |= {name: getattr(eyes, name) for name in _OF_VIDEOS if hasattr(eyes, name)}
         return config
 
+    def counts_padding(self, length: int) -> bool:
+        """Return true: ONNX Runtime GenAI counts padding among the places of such models."""
+        return True
+
     def batch(self, lengths: tuple[int, ...]) -> Batch:
-        """Return random prompts, padded on the left, each with an image, long ones with two, one of 1 with none."""
+        """Return random prompts, padded on the left, each with an image, long ones with two, one of 1 with none.
+
+        Texts of one length have images of one size.
+        """
         if lengths == (1,):
             return super().batch(lengths)
-        area, shown, rows = self._layout.merge**2, [], []
+        shown, rows = [], []
+        alike = len(set(lengths)) == 1
         for number, row in enumerate(self.draw(lengths)):
+            number = 0 if alike else number
             grids = [self._sizes[(number + k) % len(self._sizes)] for k in range(1 + (len(row) > _SEVERAL))]
-            pieces = [row[:1]]
-            for place, grid in enumerate(grids, 1):
-                pieces += [np.full(math.prod(grid) // area, self._image_token), row[place : place + 1]]
-            rows.append(np.concatenate([*pieces, row[len(grids) + 1 :]]))
+            rows.append(self._with_images(row, grids))
             shown.append(grids)
         images = self._seen([grid for grids in shown for grid in grids])
         batch, patches = self.padded(rows), images[_IMAGES].float()
@@ -149,6 +162,14 @@ class GridVisionLanguage(VisionLanguage):
             for row, own, grids in zip(batch.rows, of_rows, shown, strict=True)
         ]
         return Batch(batch.lengths, {**batch.inputs, _IMAGES: patches.numpy(), _GRIDS: images[_GRIDS].numpy()}, alone)
+
+    def _with_images(self, text: Tokens, grids: list[list[int]]) -> Tokens:
+        """Return a text with the tokens of images behind its first ones, each image behind its mark."""
+        start, pieces = getattr(self.model.config, _MARKS[2], None), []
+        mark = [] if start is None else [start]
+        for token, grid in zip(text, grids, strict=False):
+            pieces += [token, *mark, *[self._image_token] * (math.prod(grid) // self._layout.merge**2)]
+        return np.array([*pieces, *text[len(grids) :]])
 
     def extended(self, row: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> dict[str, torch.Tensor]:
         """Return prompt and tokens in one, with the images."""

@@ -27,7 +27,7 @@ _MARKS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_e
 class VisionLanguage(Decoder):
     """Models with a file for images, one for embeddings, and one that reads what is embedded and goes on from it."""
 
-    genai_type = None
+    genai_type: str | None = None
     shares_caches = False
     parameters: ClassVar = {"input_ids", _IMAGES, "inputs_embeds", "attention_mask"}
     main_inputs: ClassVar = ("input_ids", _IMAGES)
