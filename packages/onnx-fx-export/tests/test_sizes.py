@@ -384,6 +384,24 @@ def test_strides_address_a_tensor_of_dynamic_sizes(function) -> None:
         program(torch.randn(2, 2))
 
 
+def test_windows_by_strides_of_a_tensor() -> None:
+    """As Longformer takes them."""
+
+    def function(x, mask):
+        chunks = x.view(x.shape[0], torch.div(x.shape[1], 4, rounding_mode="trunc"), 4)
+        size, stride = list(chunks.shape), list(chunks.stride())
+        size[1], stride[1] = 2 * size[1] - 1, stride[1] // 2
+        return chunks.as_strided(size, stride) * 2, mask.flip(0)
+
+    example = torch.randn(2, 8), torch.ones(2, 3)
+    dims = {0: "batch", 1: "length"}, {0: "batch"}
+    program = export(FunctionModule(function), example, dynamic_shapes=dims)
+    for batch, length in ((2, 8), (3, 20), (2, 4), (5, 16)):
+        inputs = torch.randn(batch, length), torch.randn(batch, 3)
+        for actual, expected in zip(program(*inputs), function(*inputs), strict=True):
+            torch.testing.assert_close(actual, expected)
+
+
 def test_strides_of_a_part_of_a_memory_are_refused() -> None:
     def function(x):
         return x[:, 1:].as_strided((2, 2), (1, 2), 1)

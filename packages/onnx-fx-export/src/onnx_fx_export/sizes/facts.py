@@ -75,4 +75,6 @@ class SizeFacts:
             return cls(tried=sizes_tried(trials, specs))
         conditions, apart = conditions_for_small_sizes(trials, specs, questions)
         layout = conditions_on_layout(trials, specs, questions)
-        return cls(conditions, apart, layout, least_sizes(trials, specs), sizes_tried(trials, specs, questions))
+        # Without lines apart both were compared at size 1.
+        asked = [question for question in questions if apart or not question.is_about_small_sizes]
+        return cls(conditions, apart, layout, least_sizes(trials, specs), sizes_tried(trials, specs, asked))

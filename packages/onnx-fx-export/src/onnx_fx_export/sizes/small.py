@@ -18,7 +18,7 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from onnx_fx_export.sizes.layout import depends_on_layout
+from onnx_fx_export.sizes.layout import depends_on_layout, layout_guards
 from onnx_fx_export.sizes.questions import (
     SizeQuestion,
     Sizes,
@@ -144,7 +144,9 @@ def sizes_tried(
     if not any(map(_may_be_refuted, known)) or not trials.possible:
         return TriedSizes()
     trial, dimensions = _Nearby(trials, sizes, warns=False), of_one_name(program, specs)
-    near = [] if depends_on_layout(program) else _right_for_one(known, sizes, dimensions, trial)
+    about_layout = {*layout_guards(program).values()}
+    lasting = [guard for guard in known if guard not in about_layout or _may_be_refuted(guard)]
+    near = [] if depends_on_layout(program) else _right_for_one(lasting, sizes, dimensions, trial)
     far = [
         point
         for guard in filter(calls_function, known)
