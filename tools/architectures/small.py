@@ -32,6 +32,7 @@ _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
     (("patch_size",), 8),
     (("sliding_window",), 64),
     (("num_queries", "num_object_queries", "num_proposals"), 8),
+    (("max_source_positions",), 32),
 )
 # Rows of the table that set the width of a model, and those that its attention divides the width by.
 _WIDTHS, _HEADS, _IMAGES = (3, 5, 7, 8, 9), (0, 1, 5), (11, 12)
@@ -49,7 +50,7 @@ class _Change:
 
     path: tuple[str, ...]
     key: str
-    value: int
+    value: int | list[int]
     row: int
 
 
@@ -167,12 +168,22 @@ def _changes(config: Any, path: tuple[str, ...] = ()) -> Iterator[_Change]:
             continue
         if _is_config(value):
             yield from _changes(value, (*path, key))
-        elif isinstance(value, int) and not isinstance(value, bool) and not any(part in key for part in _KEPT):
+        elif not any(part in key for part in _KEPT):
             row = next(
                 (row for row, (parts, _) in enumerate(_SIZES) if any(_is_part(part, key) for part in parts)), None
             )
-            if row is not None and value > _SIZES[row][1]:
-                yield _Change(path, key, _SIZES[row][1], row)
+            if row is not None and (smaller := _smaller(value, row)) is not None:
+                yield _Change(path, key, smaller, row)
+
+
+def _smaller(value: object, row: int) -> int | list[int] | None:
+    """Return what a value becomes by a row of the table; None if it stays. Images may have a height and a width."""
+    if isinstance(value, list) and row in _IMAGES:
+        sizes = [_smaller(size, row) for size in value]
+        return sizes if sizes and all(isinstance(size, int) for size in sizes) else None  # type: ignore[return-value]
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return _SIZES[row][1] if value > _SIZES[row][1] else None
 
 
 def _is_part(part: str, key: str) -> bool:
