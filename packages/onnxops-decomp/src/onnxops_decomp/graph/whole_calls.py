@@ -280,6 +280,10 @@ def _counts_classes(args: Args, kwargs: Kwargs) -> bool:
     return isinstance(count, int) and count == -1
 
 
+def _has_length_of_sizes(args: Args, kwargs: Kwargs) -> bool:
+    return isinstance(args[8] if len(args) > 8 else kwargs.get("length"), torch.SymInt)
+
+
 def _multiplies_floats(args: Args, kwargs: Kwargs) -> bool:
     return grouped_mm_form(*args, **kwargs) is not None
 
@@ -303,7 +307,7 @@ _OPERATORS: dict[str, tuple[Mapping[str, _Fake], _Condition]] = {
     "combinations": ({"default": _combinations}, _always),
     "narrow": ({"Tensor": _narrow}, _starts_at_tensor),
     "one_hot": ({"default": _one_hot}, _counts_classes),
-    "istft": ({"default": _istft}, _always),
+    "istft": ({"default": _istft}, _has_length_of_sizes),
     "linalg_lstsq": ({"default": _lstsq}, _always),
     "index": ({"Tensor": masked_index}, _always),
     "_grouped_mm": ({"default": _grouped_mm}, _multiplies_floats),
@@ -533,10 +537,16 @@ class WholeCalls(TorchFunctionMode):
         return result if named is None else named(result)
 
 
+# What torch runs in their place can be captured, but looks into data.
+_CAPTURED_OTHERWISE = frozenset(("istft",))
+
+
 def kept_whole(overload: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> torch._ops.OpOverload | None:
     """Return the stand-in of an operator, which gives a result without looking at data; None for calls without one."""
     name = overload._opname
-    if overload.namespace != "aten" or name not in _OPERATORS or not _OPERATORS[name][1](args, kwargs):
+    if overload.namespace != "aten" or name not in _OPERATORS:
+        return None
+    if name not in _CAPTURED_OTHERWISE and not _OPERATORS[name][1](args, kwargs):
         return None
     return next((stand_in for stand_in, target in _overloads().items() if target is overload), None)
 
