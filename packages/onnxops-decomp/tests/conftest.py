@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import drawn_arrays
 import pytest
 import torch
 
@@ -10,3 +11,4 @@ import torch
 def _same_numbers_in_every_run() -> None:
     """Let a test draw the same numbers whatever ran before it, in this process or another."""
     torch.manual_seed(0)
+    drawn_arrays.reset()

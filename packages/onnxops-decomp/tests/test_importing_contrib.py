@@ -8,13 +8,13 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from drawn_arrays import RNG
 from onnx import helper, numpy_helper
 
 from onnxops_decomp import ModelImportError, to_torch
 from onnxops_decomp.importing.graph import GraphImport, Root
 
 DOMAIN = "com.microsoft"
-RNG = np.random.default_rng(0)
 
 
 def floats(*shape):
