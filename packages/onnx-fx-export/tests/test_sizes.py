@@ -402,6 +402,18 @@ def test_windows_by_strides_of_a_tensor() -> None:
             torch.testing.assert_close(actual, expected)
 
 
+def test_strides_of_what_is_a_copy_for_larger_sizes_only() -> None:
+    def function(x):
+        y = x.permute(2, 1, 0).reshape(-1, x.shape[0])
+        return y.as_strided((2, 2), (y.shape[1], 1)) * 2
+
+    program = export(FunctionModule(function), (torch.randn(3, 4, 2),), dynamic_shapes=({0: "a", 2: "c"},))
+    x = torch.randn(5, 4, 3)
+    torch.testing.assert_close(program(x), function(x))
+    with pytest.raises(InvalidArgumentError, match="c != 1"):
+        program(torch.randn(3, 4, 1))
+
+
 def test_strides_of_a_part_of_a_memory_are_refused() -> None:
     def function(x):
         return x[:, 1:].as_strided((2, 2), (1, 2), 1)

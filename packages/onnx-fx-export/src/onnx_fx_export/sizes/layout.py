@@ -12,7 +12,9 @@ from onnx_fx_export.sizes.trial_runs import as_plain, user_values
 from onnx_fx_export.torch_private import guards_on_layout
 from onnxops_decomp.exporting import AtenTrait, has_aten_trait, shared_writes
 
-__all__ = ["depends_on_layout", "layout_guards", "written_copies"]
+__all__ = ["depends_on_layout", "layout_guards", "noticed_copies"]
+
+aten = torch.ops.aten
 
 
 def layout_guards(program: torch.export.ExportedProgram) -> dict[str, sympy.Basic]:
@@ -28,6 +30,24 @@ def written_copies(program: torch.export.ExportedProgram) -> Iterator[torch.fx.N
     for node in program.graph.nodes:
         if node in shared and has_aten_trait(node.target, AtenTrait.MAY_COPY):
             yield node
+
+
+def noticed_copies(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
+    """Yield the calls of which it makes a difference whether they copy: also those whose memory strides address."""
+    yield from written_copies(program)
+    for node in program.graph.nodes:
+        if node.target in (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default):
+            source = node.args[0]
+            while _is_view(source):
+                source = source.args[0]
+            if source.op == "call_function" and has_aten_trait(source.target, AtenTrait.MAY_COPY):
+                yield source
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    shown = schema is not None and len(schema.returns) == 1 and schema.returns[0].alias_info is not None
+    return shown and not schema.is_mutable and not has_aten_trait(node.target, AtenTrait.MAY_COPY)  # type: ignore[union-attr]
 
 
 def depends_on_layout(program: torch.export.ExportedProgram) -> bool:

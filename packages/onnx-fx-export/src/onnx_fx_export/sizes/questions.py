@@ -23,7 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.sizes.layout import layout_guards, written_copies
+from onnx_fx_export.sizes.layout import layout_guards, noticed_copies
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, in_order, plain, used_nodes, user_values
 from onnx_fx_export.torch_private import (
     guards_of,
@@ -303,11 +303,11 @@ def _recurrent(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
 
 
 def _copied(program: torch.export.ExportedProgram, sizes: Sizes) -> Iterator[SizeQuestion]:
-    """Yield the sizes at which what was captured as a copy is a view, where one of both is written and the other read.
+    """Yield the sizes at which what was captured as a copy is a view, where that makes a difference.
 
     A part of a tensor becomes a view of it where some size is 1, as ``length - 1`` is at length 2.
     """
-    for node in written_copies(program):
+    for node in noticed_copies(program):
         if not _is_view(node, sizes.hints):
             for symbol, size in itertools.product(sizes.hints, range(1, _SMALL)):
                 if _is_view(node, {**sizes.hints, symbol: size}):

@@ -144,12 +144,12 @@ def _arguments(
     lowering: GraphValues, node: torch.fx.Node, count: int
 ) -> tuple[list[ir.Value], _Numbers, _Numbers, torch.Tensor]:
     """Return the tensors of a call, its sizes, strides and offset in torch and in the model, and the memory."""
-    arguments = [*node.args] + [node.kwargs.get("storage_offset")] * (count - len(node.args))
+    arguments: Any = [*node.args] + [node.kwargs.get("storage_offset")] * (count - len(node.args))
     first = node.args[0]
     assert isinstance(first, torch.fx.Node)
     tensor = first.meta["val"]
-    known: Any = torch.fx.map_arg(arguments[-3:], lambda used: used.meta["val"])
-    sizes, strides, offset = known
+    numbers: Any = torch.fx.map_arg(arguments[-3:], lambda used: used.meta["val"])
+    sizes, strides, offset = numbers
     counts, steps, start = lowering.resolve(arguments[-3:])
     # torch counts from the start of the memory, of which the tensor may be the later part.
     before = tensor.storage_offset()
