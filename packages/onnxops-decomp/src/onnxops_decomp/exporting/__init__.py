@@ -147,7 +147,8 @@ from onnxops_decomp.graph.mutation import (
 )
 from onnxops_decomp.graph.size_definitions import defined_for_sizes
 from onnxops_decomp.graph.symbols import SymbolNames, dimension_symbol
-from onnxops_decomp.graph.whole_calls import WholeCalls, grouped_mm_form, keep_calls, kept_whole, restore_calls
+from onnxops_decomp.graph.whole_calls import WholeCalls, keep_calls, kept_whole, restore_calls
+from onnxops_decomp.graph.whole_operators import grouped_mm_form
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.runtimes.onnxruntime.fusions import FuseSkipNormalization
