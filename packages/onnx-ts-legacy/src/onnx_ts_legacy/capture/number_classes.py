@@ -132,9 +132,9 @@ def with_number_dtypes(
         args: Its arguments by position.
         kwargs: Those by name.
     """
-    given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
-    if name not in _PROMOTING or len(given) < 2:
+    if name not in _PROMOTING:
         return args, kwargs
+    given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
     others = [arg for arg in (given[1:] if name == "where" else given) if kind_of_number(arg) is None]
     if len(others) != 1 or others[0].dim():
         return args, kwargs
