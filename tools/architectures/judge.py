@@ -274,7 +274,9 @@ def _seconds(run: Callable[[], object]) -> float | None:
 def _tensors(model: Callable[..., Any], inputs: Inputs) -> list[torch.Tensor]:
     with torch.no_grad():
         result = model(**{name: value.clone() for name, value in inputs.items()})
-    return [leaf for leaf in pytree.tree_leaves(_plain(result)) if isinstance(leaf, torch.Tensor)]
+    # Numbers are outputs of a file, too.
+    kinds = (torch.Tensor, bool, int, float)
+    return [torch.as_tensor(leaf) for leaf in pytree.tree_leaves(_plain(result)) if isinstance(leaf, kinds)]
 
 
 def _plain(result: Any) -> Any:
