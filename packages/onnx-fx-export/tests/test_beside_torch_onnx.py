@@ -53,3 +53,22 @@ def test_state_is_an_output_or_an_error() -> None:
         export(Counting().eval(), (X,))
     program = export(Counting().eval(), (X,), state="io")
     assert [output.name for output in program.model_proto.graph.output][1:] == ["calls.next"]
+
+
+class Forces(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_(True)
+        return -torch.autograd.grad(self.layers(x).sum(), x)[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_gradients_inside_of_forward_are_written(dynamo: bool) -> None:
+    with contextlib.redirect_stdout(io.StringIO()), pytest.raises((torch.onnx.errors.OnnxExporterError, RuntimeError)):
+        torch.onnx.export(Forces().eval(), (X,), io.BytesIO(), dynamo=dynamo)
+
+    assert export(Forces().eval(), (X,), verify=True).model_proto.graph.node
