@@ -136,18 +136,22 @@ class Recurrent(Decoder):
         return config
 
 
-class PromptGraph(torch.nn.Module):
-    """The model's own way to read a prompt, which leaves its states behind.
-
-    Args:
-        model: A model of transformers with a language model head.
-    """
+class _Graph(torch.nn.Module):
+    """A model of transformers, and what its forward is called with."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
         self._cache_name = cache_argument(model) or ""
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+
+
+class PromptGraph(_Graph):
+    """The model's own way to read a prompt, which leaves its states behind.
+
+    Args:
+        model: A model of transformers with a language model head.
+    """
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor | Cache]:
         """Return the logits of the last token, and the states after it.
@@ -167,18 +171,12 @@ class PromptGraph(torch.nn.Module):
         return {"logits": result.logits, "present": kept_states(getattr(result, self._cache_name))}
 
 
-class StepGraph(torch.nn.Module):
+class StepGraph(_Graph):
     """One step of a model, with its states as tensors.
 
     Args:
         model: A model of transformers with a language model head.
     """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        self._cache_name = cache_argument(model) or ""
-        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: Cache
