@@ -61,7 +61,7 @@ def operators(program):
     return [node.op_type for node in ir.traversal.RecursiveGraphIterator(program.model.graph)]
 
 
-@pytest.mark.parametrize("opset", [21, 23])
+@pytest.mark.parametrize("opset", [13, 18, 20, 21, 23])
 def test_a_model_with_quantized_values_is_trained_through_the_rounding(opset: int) -> None:
     torch.manual_seed(0)
     module = to_torch(quantized(), trainable=True)

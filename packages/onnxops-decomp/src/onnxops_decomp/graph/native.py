@@ -12,7 +12,8 @@ import torch
 
 from onnxops_core import SymbolicCall, decode_symbolic_call
 from onnxops_core.exporting import is_symbolic_overload, onnx_dtype
-from onnxops_core.native import NativeOp, ScalarInput, find_native_op
+from onnxops_core.native import NativeOp, OnnxCall, ScalarInput, find_native_op
+from onnxops_decomp.builder.forms import other_meanings
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.lowerings.registry import Lowering
 from onnxops_decomp.lowerings.scripted import emit_at
@@ -33,7 +34,8 @@ def native_lowering(
         overload: Operator that is called.
         args: Its positional arguments, lowered.
         kwargs: Its keyword arguments.
-        opset: Requested opset. A native operator that is newer than it has no lowering here: it is decomposed.
+        opset: Requested opset. A call that is newer than it has no lowering here, and is decomposed, unless the
+            operator had a form then that means the same.
 
     Returns:
         The lowering, or None if the operator is neither native nor symbolic, the opset is too low for this call, or the
@@ -44,12 +46,27 @@ def native_lowering(
     native = find_native_op(overload)
     if native is None:
         return None
-    if not native.domain and opset is not None and opset < native.onnx_call(tuple(args), kwargs).min_opset:
+    if not native.domain and opset is not None and not _is_written(native.onnx_call(tuple(args), kwargs), opset):
         return None
     beyond = {onnx_dtype(dtype) for dtype in native.extensions}
     if any(isinstance(value, ir.Value) and value.dtype in beyond for value in args):
         return None
     return Lowering(overload.name(), partial(_native, native))
+
+
+def _is_written(call: OnnxCall, opset: int) -> bool:
+    """Tell whether an opset has a node for a call: in its own form, or in an older one with all that it needs."""
+    if opset >= call.min_opset:
+        return True
+    older = op_spec(call.op_type, opset)
+    if older is None or other_meanings(call.op_type, opset, call.min_opset):
+        return False
+    fitting = all(
+        value.dtype in older.formal_input(index).dtypes
+        for index, value in enumerate(call.inputs[: older.max_inputs])
+        if isinstance(value, ir.Value)
+    )
+    return fitting and call.attributes.keys() <= older.attributes.keys()
 
 
 def _native(native: NativeOp, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +85,7 @@ def _native(native: NativeOp, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
         for index in set(range(count)) - set(written):
             outputs[index].name = ""
     else:
-        if op.opset < call.min_opset:
+        if not _is_written(call, op.opset):
             raise UnsupportedOpsetError(call.op_type, op.opset, lowest=call.min_opset)
         outputs = op.emit_many(call.op_type, count, *inputs, **_attributes(op, call.attributes))
     results = [outputs[index] for index in call.outputs[:asked]]
