@@ -22,6 +22,8 @@ from onnxops_decomp.torch_private import Computations, fake_mode_of, is_without_
 __all__ = ["are_close", "lasting", "lasting_in_copies", "results_of"]
 
 _Call = Callable[[Sequence[Any]], Any]
+_Run = Callable[[_Call, Sequence[Any]], list[Any]]
+_NUMBERS = {bool, int, float, complex, str, bytes, type(None)}
 
 
 def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves: Sequence[Any]) -> list[Change]:
@@ -51,11 +53,36 @@ def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves
         return list(changes) if found is None else found
     # How results are computed tells most, and takes a fraction of the time.
     with contextlib.suppress(RuntimeError):
-        numbers = Computations([*tensors, *filter(_is_tensor, other)])
-        if attempt(partial(_computations, numbers, None), repeats=True) == []:
+        computed = partial(_computations, Computations([*tensors, *filter(_is_tensor, other)]), None)
+        if all(map(_is_of_numbers, changes)) and _makes_no_difference(inventory, call, leaves, computed):
+            return []
+        if attempt(computed, repeats=True) == []:
             return []
     found = attempt(partial(results_of, inventory))
     return list(changes) if found is None else found
+
+
+def _makes_no_difference(inventory: Inventory, call: _Call, leaves: Sequence[Any], run: _Run) -> bool:
+    """Tell whether a call leaves nothing but numbers, and the next one computes and leaves the same.
+
+    Where no tensor is left, other inputs would tell no more: ``run`` knows how results are computed, not what they are.
+    """
+    try:
+        inventory.restore()
+        first, left = run(call, leaves), inventory.changes()
+        if not left or not all(map(_is_of_numbers, left)):
+            return False
+        second, settled = run(call, leaves), inventory.changes()
+    except Exception:
+        return False
+    finally:
+        inventory.restore()
+    before, after = ({(id(each.record), each.key): each.after for each in found} for found in (left, settled))
+    return _equal(first, second) and same(before, after)
+
+
+def _is_of_numbers(change: Change) -> bool:
+    return {type(change.before), type(change.after)} <= _NUMBERS
 
 
 def _attempt(
@@ -64,7 +91,7 @@ def _attempt(
     call: _Call,
     leaves: Sequence[Any],
     other: Sequence[Any],
-    run: Callable[[_Call, Sequence[Any]], list[Any]],
+    run: _Run,
     *,
     repeats: bool = False,
 ) -> list[Change] | None:
