@@ -65,10 +65,16 @@ class Forces(nn.Module):
         return -torch.autograd.grad(self.layers(x).sum(), x)[0]
 
 
+class Transformed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.grad(lambda v: (v**3).sum())(x)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dynamo", [True, False])
-def test_gradients_inside_of_forward_are_written(dynamo: bool) -> None:
+@pytest.mark.parametrize("kind", [Forces, Transformed])
+def test_gradients_inside_of_forward_are_written(kind: type[nn.Module], dynamo: bool) -> None:
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises((torch.onnx.errors.OnnxExporterError, RuntimeError)):
-        torch.onnx.export(Forces().eval(), (X,), io.BytesIO(), dynamo=dynamo)
+        torch.onnx.export(kind().eval(), (X,), io.BytesIO(), dynamo=dynamo)
 
-    assert export(Forces().eval(), (X,), verify=True).model_proto.graph.node
+    assert export(kind().eval(), (X,), verify=True).model_proto.graph.node
