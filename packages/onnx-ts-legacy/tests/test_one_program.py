@@ -196,6 +196,19 @@ def test_arguments_that_are_none_are_constants(path: str, export: Callable[..., 
         program(x, mask=y, bias=y)
 
 
+class Collecting(nn.Module):
+    def forward(self, x: Tensor, scale: Tensor | None = None, **more: Tensor) -> Tensor:
+        return (x if scale is None else x * scale) - more["shift"]
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if "script" not in path])
+def test_a_dictionary_at_the_end_holds_what_a_model_collects(path: str, export: Callable[..., Any]) -> None:
+    x, shift = torch.randn(2, 3), torch.randn(2, 3)
+    program = export(Collecting(), (x, {"shift": shift}))
+    [actual] = pytree.tree_leaves(program(shift, shift=x))
+    torch.testing.assert_close(actual, shift - x)
+
+
 @dataclasses.dataclass
 class Point:
     across: Tensor

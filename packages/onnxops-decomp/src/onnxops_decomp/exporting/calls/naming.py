@@ -75,14 +75,13 @@ def without_keywords(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call whose last positional one may be a dict of keyword arguments, as in torch.onnx.
 
-    It is an argument itself if the model takes it as one and its keys are not parameters.
+    It is an argument itself if the model takes it as one, and does not take its keys as keywords.
     """
     named = dict(kwargs or {})
     last = args[-1] if args else None
     if not isinstance(last, dict) or not all(isinstance(key, str) for key in last):
         return args, named
-    are_parameters = last.keys() <= signature.parameters.keys() and _binds(signature, args[:-1], {**last, **named})
-    if are_parameters or not _binds(signature, args, named):
+    if _binds(signature, args[:-1], {**last, **named}) or not _binds(signature, args, named):
         return args[:-1], {**last, **named}
     return args, named
 
