@@ -2,9 +2,10 @@
 
     python benchmarks/exporters.py [--opset 23] [--only bert llama] [--json FILE]
 
-For each model: seconds of ``torch.export.export`` alone (the capture that both newer exporters need), the whole export
-as a multiple of it, the number of nodes, and the median latency in ONNX Runtime on one thread, all measured turn by
-turn so that a noisy machine disturbs all sides alike. The legacy exporter takes the newest opset that it has.
+For each model: seconds of the processor of ``torch.export.export`` alone (the capture that both newer exporters need),
+the whole export as a multiple of it, the number of nodes, and the median latency in ONNX Runtime on one thread, all
+measured turn by turn so that a noisy machine disturbs all sides alike. The legacy exporter takes the newest opset that
+it has.
 """
 
 from __future__ import annotations
@@ -122,11 +123,11 @@ def export_legacy(model: torch.nn.Module, inputs: dict[str, torch.Tensor], opset
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds that an action takes, and its result."""
+    """Return the seconds of the processor that an action takes, and its result."""
     gc.collect()
-    start = time.perf_counter()
+    start = time.process_time()
     result = action()
-    return time.perf_counter() - start, result
+    return time.process_time() - start, result
 
 
 def sessions_latency(models: list[onnx.ModelProto], feeds: dict[str, Any], rounds: int = 30) -> list[float]:
