@@ -39,11 +39,8 @@ BRANCHES: dict[str, tuple[Callable[[T], T], tuple[int, int], str, Any, Any]] = {
     "rows": (lambda x: x * 2 if x.shape[0] * 2 - 1 >= 11 else x, (6, 2), "n >= 6", (7, 2), (2, 2)),
     "half": (lambda x: x * 2 if x.size(0) / 2 > 1 else x, (4, 2), "n >= 3", (3, 2), (2, 2)),
     "of a result": (twice, (4, 2), "n >= 4", (5, 2), (3, 2)),
-    "least is a number": (lambda x: x[: min(x.size(0), 4)] * 2, (5, 2), "n >= 4", (4, 2), (3, 2)),
-    "least is a size": (lambda x: x[: min(4, x.size(0))] * 2, (3, 2), "n <= 4", (4, 2), (5, 2)),
-    "largest is a number": (lambda x: x.new_zeros(max(x.size(0), 4)) + 1, (3, 2), "n <= 4", (4, 2), (5, 2)),
-    "largest is a size": (lambda x: x.new_zeros(max(x.size(0), 4)) + 1, (5, 2), "n >= 4", (4, 2), (3, 2)),
-    "least of an integer": (lambda x: x * min(x.size(0) // 2, 2), (6, 2), "n >= 4", (5, 2), (3, 2)),
+    "of the least": (lambda x: x * 2 if min(x.size(0), 5) > 3 else x, (6, 2), "n >= 4", (4, 2), (3, 2)),
+    "of the largest": (lambda x: x * 2 if max(x.size(0), 5) >= 7 else x, (6, 2), "n <= 6", (2, 2), (7, 2)),
     "not one": (lambda x: x * 2 if x.size(0) > 1 else x, (4, 2), "n >= 2", (2, 2), (1, 2)),
     "of a result that nobody reads": (
         lambda x: x * 2 if torch.cat([x, x]).size(0) > 6 else x,
@@ -374,6 +371,12 @@ OPEN: dict[str, Callable[[T], T]] = {
     "tensor of numbers": lambda x: x * torch.tensor([x.shape[0], 1.5]) + torch.tensor(x.shape),
     "tensor of computed numbers": lambda x: x * torch.tensor([[math.sqrt(x.shape[0]), 1], [2, x.shape[0] / 2]]).sum(),
     "tensor of a dtype": lambda x: x * torch.as_tensor([x.shape[0], 0.5], dtype=torch.float16) + (x.shape[0] > 2),
+    "least": lambda x: x[: min(x.size(0), 4)] * min(8, x.size(0) // 2),
+    "largest": lambda x: x.new_zeros(max(x.size(0), 4)) + max(x.shape),
+    "extremes of three": lambda x: x * min(x.size(0), 9, x.size(1) * 3) + max([x.size(0), x.size(0) // 2 + 4, 6]),
+    "extremes of quotients": lambda x: x * min(x.size(0) / 3, 1.5) + max(4.5, x.size(0) / 2),
+    "extremes of what is made on the way": lambda x: x * max(n + 1 for n in (*x.shape, 6)),
+    "checked": lambda x: x * 2 if min(x.shape) > 0 and min(x.size(0), 5) < 6 else x,
     "padded to a multiple": lambda x: torch.nn.functional.pad(x, (0, 0, 0, 4 - divmod(x.size(0), 4)[1])),
 }
 

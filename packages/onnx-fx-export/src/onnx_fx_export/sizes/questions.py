@@ -257,7 +257,7 @@ def warn_of_squeezed_data(program: torch.export.ExportedProgram) -> None:
     for place in dict.fromkeys(question.place for question in kept):
         warn_user(
             f"A dimension whose size the data decides is squeezed at {place}. The model keeps it, even where its "
-            "size is 1; pass squeeze the dimensions that are always 1."
+            "size is 1; name the dimensions that are always 1 in squeeze()."
         )
 
 

@@ -117,8 +117,8 @@ def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> li
     checked = all(metadata.is_declared(relation) for relation in relations)
     refused = "The program refuses its size 1" if checked else "The model keeps it, also where its size is 1"
     warn_user(
-        f"A dynamic dimension is squeezed{f' at {source}' if source else ''}. {refused}; pass squeeze the "
-        "dimensions that are always 1, or declare this one static."
+        f"A dynamic dimension is squeezed{f' at {source}' if source else ''}. {refused}; name the dimensions "
+        "that are always 1 in squeeze(), or declare this one static."
     )
     return [f"{relation.lhs} != {relation.rhs}" for relation in relations] if checked else []
 

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
 from onnx_ts_legacy.capture.expanded_numbers import expanding_functions, is_integer
-from onnx_ts_legacy.capture.number_classes import functions_of_numbers, isinstance_of_numbers
+from onnx_ts_legacy.capture.number_classes import functions_of_numbers, isinstance_of_numbers, open_extreme
 from onnx_ts_legacy.capture.size_decisions import SizeDecision, sizes_behind
 from onnx_ts_legacy.capture.watched_calls import WatchedCalls
 from onnx_ts_legacy.capture.watched_threads import watched_threads
@@ -461,7 +461,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
             "__len__",
             _watched(original(tensor, "__len__"), lambda values, _, usual: values.without_notes(usual)),
         ),
-        *((builtins, name, _asking(original(builtins, name), FrozenValues.compare)) for name in ("max", "min")),
+        *((builtins, name, _extreme(original(builtins, name))) for name in ("max", "min")),
         (tensor, "split", _splitting(original(tensor, "split"))),
         (torch, private.CHECK, _checking(original(torch, private.CHECK))),
         (builtins, "isinstance", isinstance_of_numbers(_is_traced)),
@@ -528,6 +528,11 @@ def _asking(usual: Callable[..., Any], ask: Callable[..., Any]) -> Callable[...,
         return ask(values, functools.partial(usual, *args, **kwargs))
 
     return function
+
+
+def _extreme(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``min`` or ``max`` as the trace that is being recorded is to run it."""
+    return _asking(open_extreme(usual), FrozenValues.compare)
 
 
 def _splitting(usual: Callable[..., Any]) -> Callable[..., Any]:

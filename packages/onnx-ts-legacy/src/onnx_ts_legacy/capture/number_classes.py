@@ -23,7 +23,7 @@ from onnx_ts_legacy.graph.sources import is_library
 from onnxops_core.exporting import original
 from onnxops_decomp.exporting import MATH_FUNCTIONS, math_stand_ins
 
-__all__ = ["functions_of_numbers", "isinstance_of_numbers", "kind_of_number", "with_number_dtypes"]
+__all__ = ["functions_of_numbers", "isinstance_of_numbers", "kind_of_number", "open_extreme", "with_number_dtypes"]
 
 _STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _NUMPY = f"{os.sep}numpy{os.sep}"
@@ -55,6 +55,24 @@ def functions_of_numbers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     yield from math_stand_ins((), lambda number: kind_of_number(number) is not None, _in_doubles)
     for home, name in ((torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
         yield home, name, _made_of_numbers(original(home, name), int(home is torch.Tensor))
+
+
+def open_extreme(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``min`` or ``max`` with the extreme one of sizes recorded, where all are numbers of one class."""
+    recorded = {"min": torch.minimum, "max": torch.maximum}[usual.__name__]
+
+    @functools.wraps(usual)
+    def function(*values: Any, **options: Any) -> Any:
+        if options or not values:
+            return usual(*values, **options)
+        found = values if len(values) > 1 else tuple(values[0])
+        kinds = {kind_of_number(value) or type(value) for value in found}
+        if kinds not in ({int}, {float}) or not any(isinstance(value, torch.Tensor) for value in found):
+            return usual(found)
+        tensors = [each if isinstance(each, torch.Tensor) else original(torch, "tensor")(each) for each in found]
+        return _marked(functools.reduce(recorded, tensors))
+
+    return function
 
 
 def _made_of_numbers(usual: Callable[..., Any], place: int) -> Callable[..., Any]:

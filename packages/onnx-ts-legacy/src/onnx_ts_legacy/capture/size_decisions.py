@@ -22,6 +22,8 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "div": operator.truediv,
     "floor_divide": operator.floordiv,
     "remainder": operator.mod,
+    "minimum": torch.sym_min,
+    "maximum": torch.sym_max,
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
 _SIZES = ("aten::size", "aten::numel")
