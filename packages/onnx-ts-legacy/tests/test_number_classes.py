@@ -66,16 +66,30 @@ def with_numbers(x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
     n = x.shape[0]
     whole = (t * n, n * t, t + n // 2, t - 2 * n, t.add(n), torch.where(t > 0, n, t), t * round(n / 3), t.clamp(min=n))
     real = (t * (n / 2), t / n, t * (1 / n), n / 2 - t, t * math.sqrt(n), t.clip(-1, n - 0.5), t + x.numel(), t**n)
-    return (*whole, *real)
+    others = (torch.fmod(t, n / 3), t.new_full((2,), n / 3), torch.full((2,), n / 7), t > n / 3)
+    return (*whole, *real, *others, t * max(n / 3, 0.5), t + math.log(n), torch.arange(n / 2), torch.tensor([n / 3]))
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.float16, torch.float32, torch.bool], ids=str)
-def test_sizes_leave_single_elements_their_dtype(dtype: torch.dtype) -> None:
+def test_sizes_leave_tensors_their_dtype(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    one = torch.ones(shape, dtype=dtype)
     if dtype == torch.bool:
-        exported(lambda x, t: (t * x.shape[0], t + x.shape[0] / 2), (X, torch.tensor(True)))
+        exported(lambda x, t: (t * x.shape[0], t + x.shape[0] / 2), (X, one))
         return
-    one = torch.tensor(1, dtype=dtype)
     exported(with_numbers, (X, one), (torch.randn(3, 2), one), dynamic_axes={"x": {0: "n"}}, opset=18)
+
+
+def test_numbers_have_the_precision_of_doubles() -> None:
+    def function(x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+        n = x.shape[0]
+        return t / 3 * (n / 7), t + math.sqrt(n), t - math.log(n) / 3, t * max(n / 3, 0.1), t.new_full((2,), 1 / n)
+
+    x, t = torch.randn(6, 2), torch.rand(3, dtype=torch.float64)
+    program = onnx_ts_legacy.export(function, (x, t), dynamic_shapes=({0: "n"}, None), opset_version=18)
+    for rows in (3, 10):
+        given = torch.randn(rows, 2), t
+        torch.testing.assert_close(program(*given), list(function(*given)), rtol=1e-14, atol=0)
 
 
 def test_comparisons_with_truth_values_are_recorded() -> None:

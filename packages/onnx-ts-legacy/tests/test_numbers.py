@@ -62,6 +62,30 @@ def test_a_number_of_the_runtime_is_what_the_program_computes(
         torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
+EXACT = [
+    *("(n * 0.1) % 0.3", "(n * -0.1) % 0.3", "(n * 0.1) // 0.1", "divmod(n * 0.1, 0.1)[0]", "divmod(n * -0.1, 0.3)[1]"),
+    *(
+        "math.fmod(n * 0.1, 0.3)",
+        "math.remainder(n * 0.1, 0.2)",
+        "math.ceil(n * 1.1)",
+        "int(n * 0.29)",
+        "round(n * 0.35)",
+    ),
+]
+
+
+@pytest.mark.parametrize("expression", EXACT)
+def test_a_number_is_no_divisor_or_step_off(
+    expression: str, scripted: Callable[[str], torch.jit.ScriptFunction]
+) -> None:
+    program = scripted(expression)
+    exported = onnx_ts_legacy.export(program, EXAMPLE, dynamic_axes=AXES)
+
+    for size in range(2, 120):
+        inputs = torch.ones(size), torch.ones(1)
+        torch.testing.assert_close(float(exported(*inputs)[0]), float(program(*inputs)), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("expression", ["math.factorial(n)", "math.gamma(f)", "torch.stack([x, x]).stride(0)"])
 def test_a_function_without_an_onnx_form_is_refused_by_name(
     expression: str, scripted: Callable[[str], torch.jit.ScriptFunction]

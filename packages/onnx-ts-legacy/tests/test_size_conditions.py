@@ -375,6 +375,9 @@ OPEN: dict[str, Callable[[T], T]] = {
     "largest": lambda x: x.new_zeros(max(x.size(0), 4)) + max(x.shape),
     "extremes of three": lambda x: x * min(x.size(0), 9, x.size(1) * 3) + max([x.size(0), x.size(0) // 2 + 4, 6]),
     "extremes of quotients": lambda x: x * min(x.size(0) / 3, 1.5) + max(4.5, x.size(0) / 2),
+    "remainder of reals": lambda x: x.sum() + (x.size(0) * 0.1) % 0.3,
+    "quotient of reals": lambda x: x.sum() + (x.size(0) * 0.1) // 0.1 + divmod(0.1 * x.size(0), -0.1)[0],
+    "rounded product": lambda x: x.new_ones(round(x.size(0) * 0.35) + 1),
     "extremes of what is made on the way": lambda x: x * max(n + 1 for n in (*x.shape, 6)),
     "checked": lambda x: x * 2 if min(x.shape) > 0 and min(x.size(0), 5) < 6 else x,
     "padded to a multiple": lambda x: torch.nn.functional.pad(x, (0, 0, 0, 4 - divmod(x.size(0), 4)[1])),
@@ -386,7 +389,7 @@ OPEN: dict[str, Callable[[T], T]] = {
 def test_python_functions_of_sizes_hold_for_every_size(case: str, package: str) -> None:
     function = OPEN[case]
     program = pytest.importorskip(package).export(function, (torch.randn(6, 2),), dynamic_shapes=({0: "n"},))
-    for rows in (2, 3, 5, 7, 8, 15, 17):
+    for rows in (2, 3, 5, 7, 8, 15, 17, 90):
         x = torch.randn(rows, 2)
         result = program(x)
         torch.testing.assert_close(result if isinstance(result, torch.Tensor) else result[0], function(x))

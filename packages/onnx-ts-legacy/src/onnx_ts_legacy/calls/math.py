@@ -11,7 +11,7 @@ import torch
 from onnx_ts_legacy.calls.scalars import binary, unary
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import number_value
-from onnx_ts_legacy.state.values import Tensor
+from onnx_ts_legacy.state.values import RuntimeFloat, Tensor
 from onnx_ts_legacy.state.variables import number_in, number_tensor
 
 __all__ = ["NUMBER_FUNCTIONS"]
@@ -47,6 +47,9 @@ def _gcd(context: ConversionContext, a: Any, b: Any) -> Any:
 
 
 def _divmod(context: ConversionContext, a: Any, b: Any) -> tuple[Any, Any]:
+    if any(isinstance(number, RuntimeFloat | float) for number in (a, b)):
+        rest = _of_floats(aten.remainder.Tensor)(context, a, b)
+        return binary(context, "div", binary(context, "sub", a, rest), b), rest
     return binary(context, "floordiv", a, b), binary(context, "remainder", a, b)
 
 
@@ -57,8 +60,10 @@ def _modf(context: ConversionContext, a: Any) -> tuple[Any, Any]:
 
 def _math_remainder(context: ConversionContext, a: Any, b: Any) -> Any:
     """``math.remainder``: the quotient is rounded, halves to even, where that of ``%`` is rounded down."""
-    quotient = unary(context, "round", binary(context, "div", a, b))
-    return binary(context, "sub", a, binary(context, "mul", quotient, b))
+    # Of two divisors nothing is rounded away, and which of two numbers is nearer can be told.
+    rest = _of_floats(aten.fmod.Tensor)(context, a, binary(context, "mul", b, 2.0))
+    quotient = unary(context, "round", binary(context, "div", rest, b))
+    return binary(context, "sub", rest, binary(context, "mul", quotient, b))
 
 
 NUMBER_FUNCTIONS: dict[str, Function] = {

@@ -71,7 +71,8 @@ def _floating(context: ConversionContext, name: str, a: Any, b: Any) -> Any:
     if name == "floordiv":
         return RuntimeFloat(op.Floor(op.Div(left, right)))
     if name == "remainder":
-        return RuntimeFloat(op.Sub(left, op.Mul(op.Floor(op.Div(left, right)), right)))
+        # As TorchScript has it: a remainder that is written with a quotient is off by rounding, or by a whole divisor.
+        return RuntimeFloat(op.Mod(op.Add(op.Mod(left, right, fmod=1), right), right, fmod=1))
     op_type = ARITHMETIC.get(name)
     if op_type is None:
         raise ScriptValueError(f"{name} of floats known only at run time has no ONNX form.")

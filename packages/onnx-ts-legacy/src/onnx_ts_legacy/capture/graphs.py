@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.frozen_values import FrozenValues, told_frozen_values
+from onnx_ts_legacy.capture.number_classes import as_result
 from onnx_ts_legacy.capture.size_decisions import SizeDecision
 from onnx_ts_legacy.capture.traced_state import TracedState, kept_state
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterError
@@ -365,7 +366,7 @@ def is_left_out(leaf: Any) -> bool:
 
 def _as_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
-        return leaf
+        return as_result(leaf)
     if isinstance(leaf, bool | int | float):
         return torch.tensor(leaf, device="cpu")
     raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has only tensors, and numbers as tensors.")

@@ -12,10 +12,12 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.graph.parts import is_number_of_trace, mark_number_of_trace
@@ -23,7 +25,14 @@ from onnx_ts_legacy.graph.sources import is_library
 from onnxops_core.exporting import original
 from onnxops_decomp.exporting import MATH_FUNCTIONS, math_stand_ins
 
-__all__ = ["functions_of_numbers", "isinstance_of_numbers", "kind_of_number", "open_extreme", "with_number_dtypes"]
+__all__ = [
+    "as_result",
+    "functions_of_numbers",
+    "isinstance_of_numbers",
+    "kind_of_number",
+    "open_extreme",
+    "with_number_dtypes",
+]
 
 _STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _NUMPY = f"{os.sep}numpy{os.sep}"
@@ -69,8 +78,8 @@ def open_extreme(usual: Callable[..., Any]) -> Callable[..., Any]:
         kinds = {kind_of_number(value) or type(value) for value in found}
         if kinds not in ({int}, {float}) or not any(isinstance(value, torch.Tensor) for value in found):
             return usual(found)
-        tensors = [each if isinstance(each, torch.Tensor) else original(torch, "tensor")(each) for each in found]
-        return _marked(functools.reduce(recorded, tensors))
+        dtype = torch.float64 if float in kinds else torch.int64
+        return _marked(functools.reduce(recorded, [_stacked(each, dtype, torch.device("cpu")) for each in found]))
 
     return function
 
@@ -85,13 +94,14 @@ def _made_of_numbers(usual: Callable[..., Any], place: int) -> Callable[..., Any
 
     @functools.wraps(usual)
     def function(*args: Any, **kwargs: Any) -> Any:
-        is_list = len(args) == place + 1 and isinstance(args[place], list | tuple)
-        kinds = _kinds(args[place]) if is_list and private.traces() else None
+        data = args[place] if len(args) == place + 1 else None
+        is_made = isinstance(data, list | tuple) or kind_of_number(data) is not None
+        kinds = _kinds(data) if is_made and private.traces() else None
         if not kinds or not kinds.computed or kwargs.keys() - {"dtype", "device"}:
             return usual(*args, **kwargs)
         likeness = args[0] if place else torch.empty(0, dtype=kinds.dtype)
         dtype = kwargs.get("dtype") or likeness.dtype
-        return _stacked(args[place], dtype, kwargs.get("device") or likeness.device)
+        return _stacked(data, dtype, kwargs.get("device") or likeness.device)
 
     return function
 
@@ -112,10 +122,11 @@ def _kinds(data: Any) -> _Kinds | None:
             return None
         dtype = functools.reduce(torch.promote_types, (kinds.dtype for kinds in known))
         return _Kinds(dtype, any(kinds.computed for kinds in known))
-    if type(data) is torch.Tensor and data.dim() == 0:
+    kind = kind_of_number(data) or type(data)
+    if kind is torch.Tensor and data.dim() == 0:
         return _Kinds(data.dtype, True)
     plain = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}
-    return _Kinds(plain[type(data)], False) if type(data) in plain else None
+    return _Kinds(plain[kind], isinstance(data, torch.Tensor)) if kind in plain else None
 
 
 def _stacked(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -126,11 +137,11 @@ def _stacked(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tenso
 
 
 def _in_doubles(name: str, *numbers: Any) -> torch.Tensor:
-    """Compute a function of sizes; the result has the dtype that a quotient of sizes has in a trace."""
+    """Compute a function of sizes, in the precision that Python's numbers have."""
     doubles = [_stacked(number, torch.float64, torch.device("cpu")) for number in numbers]
     if name == "isqrt":
         return _marked(doubles[0].sqrt().to(torch.int64))
-    return _marked(MATH_FUNCTIONS[name](*doubles).to(torch.get_default_dtype()))
+    return _marked(MATH_FUNCTIONS[name](*doubles))
 
 
 def _marked(number: torch.Tensor) -> torch.Tensor:
@@ -141,39 +152,65 @@ def _marked(number: torch.Tensor) -> torch.Tensor:
 def with_number_dtypes(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return the arguments of a call of arithmetic in the dtypes that Python's numbers take beside tensors.
+    """Return the arguments of a call in the dtypes that Python's numbers take, alone and beside tensors.
 
-    Beside a tensor of no dimension a size, which is one of integers in a trace, would decide the dtype of the result.
+    Alone they are doubles. Beside a tensor a number never decides more than the class of the result's dtype, while one
+    of a trace is a tensor, which would.
 
     Args:
         name: What is called, without underscores.
         args: Its arguments by position.
         kwargs: Those by name.
     """
-    if name not in _PROMOTING:
+    leaves = pytree.tree_leaves((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    kinds = [kind_of_number(tensor) for tensor in tensors]
+    if not any(kinds) or len(leaves) == 1:
         return args, kwargs
-    given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
-    others = [arg for arg in (given[1:] if name == "where" else given) if kind_of_number(arg) is None]
-    if len(others) != 1 or others[0].dim():
-        return args, kwargs
+    others = [tensor for tensor, kind in zip(tensors, kinds, strict=True) if kind is None]
+    if name == "where" and others and others[0] is args[0]:
+        others = others[1:]
+    if not others and name in _OF_NUMBERS:
+        is_real = name in _DIVISIONS or float in kinds or any(isinstance(leaf, float) for leaf in leaves)
+        return pytree.tree_map(_double, (args, kwargs)) if name in _PROMOTING and is_real else (args, kwargs)
+    return pytree.tree_map(partial(_beside, name, others), (args, kwargs))  # type: ignore[no-any-return]
 
-    def fitted(arg: Any) -> Any:
-        kind = kind_of_number(arg)
-        dtype = None if kind is None else torch.result_type(others[0], kind(1))
+
+def _double(arg: Any) -> Any:
+    return arg if kind_of_number(arg) is None or arg.dtype == torch.float64 else _marked(arg.to(torch.float64))
+
+
+def _beside(name: str, others: Sequence[torch.Tensor], arg: Any) -> Any:
+    """Return an argument in the dtype that it is to have beside tensors, if it is a number."""
+    kind = kind_of_number(arg)
+    if kind is None:
+        return arg
+    dtype = arg.dtype
+    if kind is float and torch.float64 not in {other.dtype for other in others}:
+        dtype = torch.get_default_dtype()
+    if len(others) == 1 and not others[0].dim() and (kind is float or name in _PROMOTING):
+        beside = torch.result_type(others[0], kind(1))
         # The quotient of integers is a real number whatever integers they are.
-        is_kept = dtype is None or (name in _DIVISIONS and not dtype.is_floating_point)
-        return arg if is_kept else arg.to(dtype)
+        dtype = dtype if name in _DIVISIONS and not beside.is_floating_point else beside
+    return arg if arg.dtype == dtype else arg.to(dtype)
 
-    return [fitted(arg) for arg in args], {key: fitted(arg) for key, arg in kwargs.items()}
+
+def as_result(value: torch.Tensor) -> torch.Tensor:
+    """Return a result of the model: a real number among them has the default dtype, as ``torch.tensor`` gives it."""
+    dtype = torch.get_default_dtype()
+    return _marked(value.to(dtype)) if kind_of_number(value) is float and value.dtype != dtype else value
 
 
 _DIVISIONS = frozenset(("div", "rdiv", "divide", "truediv", "rtruediv", "true_divide"))
 _PROMOTING = _DIVISIONS | {
     *("add", "radd", "sub", "rsub", "subtract", "mul", "rmul", "multiply", "pow", "rpow", "where", "fmod"),
-    *("clamp", "clamp_min", "clamp_max", "clip"),
+    *("clamp", "clamp_min", "clamp_max", "clip", "minimum", "maximum"),
+    *("eq", "ne", "lt", "le", "gt", "ge"),
     *("floordiv", "rfloordiv", "floor_divide", "mod", "rmod", "remainder"),
     *(f"{start}{name}" for start in ("", "r", "bitwise_") for name in ("and", "or", "xor", "lshift", "rshift")),
 }
+# What Python's own functions do with numbers, in a trace.
+_OF_NUMBERS = _PROMOTING | {"complex", "contains", "format", "round", "to", "type", *MATH_FUNCTIONS}
 
 
 # With the number of the arguments.

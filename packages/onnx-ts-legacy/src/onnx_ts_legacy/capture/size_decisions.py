@@ -88,7 +88,8 @@ def conditions_of(value: Any, decision: SizeDecision) -> list[tuple[SizeTerm, bo
         if decision.compares and answer:
             term = SizeTerm(_OR_EQUAL.get(str(term.operator), term.operator), term.operands)
         return [(term, answer)]
-    if term is not None and isinstance(answer, int | float) and evaluated(term) == answer:
+    # A text has fewer digits than a double.
+    if term is not None and isinstance(answer, int | float) and answer == int(answer) and evaluated(term) == answer:
         return [(_equal(term, answer), True)]
     return [(_equal(size, evaluated(size)), True) for size in sizes_behind(value)]
 
