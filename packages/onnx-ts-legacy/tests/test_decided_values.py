@@ -55,7 +55,7 @@ def length_of_a_slice(x: Tensor) -> Tensor:
 
 
 def length_of_a_range(x: Tensor) -> Tensor:
-    return x + len(torch.arange(x.argmax()))
+    return x + operator.index(torch.arange(x.argmax()).size(0))
 
 
 def loop(x: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ WAYS: dict[str, Callable[[Tensor], object]] = {
     "a file": stored,
     "dlpack": lambda x: x * torch.from_dlpack(np.from_dlpack(x + 1)),
     "rows": lambda x: x * sum(int(v) for v in x.argmax(1)),
-    "how many were found": lambda x: x * len((x > 0).nonzero()),
+    "how many were found": lambda x: x * operator.index((x > 0).nonzero().size(0)),
     "how many were found, by name": lambda x: x * numel(x[x > 0]),
     "equal shapes of findings": lambda x: x * x[x > 0].is_same_size(x[x < 0]),
 }

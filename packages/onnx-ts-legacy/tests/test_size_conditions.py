@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -55,7 +56,7 @@ BRANCHES: dict[str, tuple[Callable[[T], T], tuple[int, int], str, Any, Any]] = {
     "strides": (lambda x: x * x.stride(0), (4, 3), "k == 3", (6, 3), (4, 2)),
     "all strides": (lambda x: x * sum(x.t().stride()), (4, 3), "k == 3", (6, 3), (4, 2)),
     "strides of a part": (lambda x: x[:, ::2] * x[:, ::2].stride(0), (4, 3), "k == 3", (6, 3), (4, 4)),
-    "rounded half": (lambda x: x * int(x.shape[0] * 0.5), (4, 2), "0.5 * n == 2.0", (4, 3), (6, 2)),
+    "half for NumPy": (lambda x: x * float(np.float64(x.shape[0] * 0.5)), (4, 2), "0.5 * n == 2.0", (4, 3), (6, 2)),
     "text": (lambda x: x * 2 if str(x.size(0)) == "4" else x, (4, 2), "n == 4", (4, 3), (5, 2)),
 }
 
@@ -148,22 +149,12 @@ def beside_a_slice(x: T) -> T:
 
 class Counting(torch.nn.Module):
     def forward(self, x: T) -> T:
-        return x * len(x)
+        return x * operator.index(x.size(0))
 
 
 # Each needs exactly the four rows of the example, unless a condition says otherwise.
 FIXED: dict[str, Callable[[T], T]] = {
-    "len": lambda x: x * len(x),
-    "int": lambda x: x * int(x.size(0)),
-    "float": lambda x: x * float(x.shape[0]),
-    "tensor of a float": lambda x: x * torch.tensor(float(x.size(0))),
-    "function imported by name": lambda x: x * sqrt(x.size(0)),
-    "rounded up by a function imported by name": lambda x: x * ceil(x.size(0) / 3),
-    "common divisor": lambda x: x / math.gcd(x.size(0), 4),
     "root of a tensor": lambda x: x * math.ceil(torch.as_tensor(x.size(0)).float().sqrt().exp()),
-    "quotient": lambda x: x * float(x.size(0) / 3),
-    "numel": lambda x: x * int(x.numel()),
-    "sum of integers": lambda x: x * (int(x.size(0)) + len(x)),
     "range": lambda x: sum((x[i] for i in range(x.size(0))), torch.zeros(2)),
     "range of len": lambda x: sum((x[i] for i in range(len(x))), torch.zeros(2)),
     "range of a part": lambda x: sum((x[i] for i in range(1, x.size(0) - 1)), torch.zeros(2)),
@@ -176,14 +167,11 @@ FIXED: dict[str, Callable[[T], T]] = {
     "key that is computed": lambda x: x * {8: 2}.get(x.shape[0] * 2, 3),
     "member of a set": lambda x: x * (2 if x.shape[0] in {4, 5} else 3),
     "key that is missing": lambda x: x * {5: 2}.get(x.shape[0], 3),
-    "len of a result that nobody reads": lambda x: x * len(torch.cat([x, x])),
     "size of a result that nobody reads": lambda x: x * sum(range(torch.cat([x, x])[1:].shape[0])),
     "in a model with scripts": torch.nn.Sequential(torch.jit.script(torch.nn.Identity()), Counting()),
     "text": lambda x: x * int(f"{x.shape[0]}"),
     "NumPy product": lambda x: x * float(np.prod(x.shape)),
     "NumPy integer": lambda x: x * int(np.int64(x.shape[0])),
-    "several calls": lambda x: x * len(x) + len(x),
-    "least of an integer": lambda x: x * min(len(x), 9),
     "beside a slice": beside_a_slice,
 }
 
@@ -223,7 +211,7 @@ def test_a_static_size_that_python_takes_as_a_number_is_no_news(case: str, recwa
 def test_a_number_of_two_sizes_keeps_its_line() -> None:
     with pytest.warns(UserWarning, match=r"test_size_conditions.py:") as caught:
         program = onnx_ts_legacy.export(
-            lambda x: x * int(x.size(0) + x.size(1)),
+            lambda x: x * operator.index(x.size(0) + x.size(1)),
             (torch.randn(4, 2),),
             input_names=["x"],
             dynamic_axes={"x": {0: "n", 1: "k"}},
@@ -253,7 +241,7 @@ def test_a_branch_on_two_sizes_is_told_of_with_its_line() -> None:
 OF_DATA: dict[str, Callable[[T], Any]] = {
     "branch": lambda x: x[x > 0] * 2 if x[x > 0].size(0) > 1 else x,
     "branch of a result that nobody reads": lambda x: x * 2 if (x > 0).nonzero().numel() > 1 else x,
-    "number": lambda x: x * len(x[x > 0]),
+    "number": lambda x: x * operator.index(x[x > 0].size(0)),
     "loop": lambda x: sum(x * i for i in range(x[x > 0].size(0))),
     "key": lambda x: x * {4: 2}.get(x[x > 0].shape[0], 3),
     "parts": lambda x: list(x[x > 0].chunk(2)),
@@ -375,6 +363,14 @@ OPEN: dict[str, Callable[[T], T]] = {
     "largest": lambda x: x.new_zeros(max(x.size(0), 4)) + max(x.shape),
     "extremes of three": lambda x: x * min(x.size(0), 9, x.size(1) * 3) + max([x.size(0), x.size(0) // 2 + 4, 6]),
     "extremes of quotients": lambda x: x * min(x.size(0) / 3, 1.5) + max(4.5, x.size(0) / 2),
+    "length": lambda x: x[: len(x) // 2] * len(x) + len(torch.cat([x, x])) + min(len(x), 9),
+    "functions imported by name": lambda x: x * sqrt(x.size(0)) + ceil(x.size(0) / 3),
+    "rounded up and down": lambda x: x.new_ones(math.ceil(x.size(0) * 1.1)) * math.floor(x.size(0) * 0.29),
+    "rounded toward zero": lambda x: x * math.trunc(x.size(0) * -0.29) + math.ceil(x.size(0)),
+    "integer": lambda x: x * int(x.size(0)) + (int(x.size(0)) + len(x)) - int(x.numel()),
+    "real": lambda x: x * float(x.shape[0]) + float(x.size(0) / 3) + torch.tensor(float(x.size(0))),
+    "integer of a real": lambda x: x.new_ones(int(x.size(0) * 0.29) + 1) * int(-1.5 * x.size(0)),
+    "classes": lambda x: x * (int(x.size(0)) if int is int and isinstance(x.size(0), int) else 3),
     "remainder of reals": lambda x: x.sum() + (x.size(0) * 0.1) % 0.3,
     "quotient of reals": lambda x: x.sum() + (x.size(0) * 0.1) // 0.1 + divmod(0.1 * x.size(0), -0.1)[0],
     "rounded product": lambda x: x.new_ones(round(x.size(0) * 0.35) + 1),
@@ -393,6 +389,15 @@ def test_python_functions_of_sizes_hold_for_every_size(case: str, package: str) 
         x = torch.randn(rows, 2)
         result = program(x)
         torch.testing.assert_close(result if isinstance(result, torch.Tensor) else result[0], function(x))
+
+
+def test_a_trace_records_lengths_that_data_decides_and_common_divisors() -> None:
+    def function(x: T) -> tuple[T, T]:
+        found = len(x[x > 0]) + int(x[x > 0].size(0)) - len(torch.arange(x.flatten().argmax()))
+        return x * found, x / math.gcd(x.size(0), 4) + math.gcd(6, x.size(0))
+
+    others = [(torch.randn(rows, 2),) for rows in (2, 3, 12)]
+    exported(function, (torch.randn(6, 2),), *others, dynamic_axes={"x": {0: "n"}})
 
 
 def written_in_parts(x: T) -> T:
@@ -468,7 +473,7 @@ def test_a_power_that_is_negative_for_the_example_is_refused_with_its_line() -> 
 # The model, rows of the example, the condition, and rows that break it.
 CHECKED: dict[str, tuple[Callable[[T], T], int, str, int]] = {
     "branch": (lambda x: x * 2 if x.size(0) > 3 else x, 5, "n >= 4", 2),
-    "number": (lambda x: x * len(x), 4, "n == 4", 5),
+    "number": (lambda x: x * operator.index(x.size(0)), 4, "n == 4", 5),
     "multiple": (BRANCHES["even"][0], 4, "n % 2 == 0", 5),
     "two rows in one": (lambda x: x.reshape(-1, 4), 4, "n % 2 == 0", 5),
     "two rows in one by a script": (torch.jit.script(Joining()), 4, "n % 2 == 0", 5),

@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.sizes.lengths import homes_of
 from onnx_fx_export.torch_private import scan
 from onnxops_core.exporting import replaced
-from onnxops_decomp.exporting import codes_in
+from onnxops_decomp.exporting import codes_in, homes_of
 
 __all__ = ["has_loops", "scanned_loops"]
 

@@ -10,9 +10,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from onnx_fx_export.sizes.lengths import homes_of
 from onnx_fx_export.torch_private import hint_of
 from onnxops_core.exporting import replaced
+from onnxops_decomp.exporting import class_of_numbers, homes_of
 
 __all__ = ["open_conversions"]
 
@@ -38,36 +38,12 @@ def open_conversions(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-class _OfNumbers(type):
-    """What makes a class stand for the class of numbers that it extends."""
-
-    symbolic: tuple[type, ...]
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, (cls.__base__ or object, *cls.symbolic))
-
-    def __subclasscheck__(cls, other: type) -> bool:
-        return issubclass(other, cls.__base__ or object)
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is cls.__base__
-
-    def __hash__(cls) -> int:
-        return hash(cls.__base__)
+def _int(value: Any) -> Any:
+    return torch.sym_int(value) if isinstance(value, torch.SymInt | torch.SymFloat) else None
 
 
-class _Int(int, metaclass=_OfNumbers):
-    symbolic = (torch.SymInt, torch.SymBool)
-
-    def __new__(cls, value: Any = 0, *base: Any) -> Any:
-        return torch.sym_int(value) if isinstance(value, torch.SymInt | torch.SymFloat) else int(value, *base)
-
-
-class _Float(float, metaclass=_OfNumbers):
-    symbolic = (torch.SymFloat,)
-
-    def __new__(cls, value: Any = 0.0) -> Any:
-        return torch.sym_float(value) if isinstance(value, torch.SymInt | torch.SymFloat) else float(value)
+def _float(value: Any) -> Any:
+    return torch.sym_float(value) if isinstance(value, torch.SymInt | torch.SymFloat) else None
 
 
 class _Ranges(type):
@@ -104,4 +80,8 @@ class _Range(metaclass=_Ranges):
 
 # More steps than this are hardly the same number for every size.
 _MOST_STEPS = 16
-_STAND_INS: tuple[tuple[type, type], ...] = ((int, _Int), (float, _Float), (range, _Range))
+_STAND_INS: tuple[tuple[type, type], ...] = (
+    (int, class_of_numbers(int, (torch.SymInt, torch.SymBool), _int)),
+    (float, class_of_numbers(float, (torch.SymFloat,), _float)),
+    (range, _Range),
+)

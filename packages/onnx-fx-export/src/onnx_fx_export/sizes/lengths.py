@@ -7,17 +7,15 @@ is.
 from __future__ import annotations
 
 import contextlib
-import inspect
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from onnxops_core.exporting import replaced
+from onnxops_decomp.exporting import homes_of
 
-__all__ = ["homes_of", "lengths_as_sizes"]
+__all__ = ["lengths_as_sizes"]
 
 
 @contextlib.contextmanager
@@ -35,14 +33,3 @@ def _length(value: Any) -> int | torch.SymInt:
     if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
         return value.shape[0]
     return len(value)
-
-
-def homes_of(model: torch.nn.Module) -> list[ModuleType]:
-    """Return the modules of Python that define what a model is made of, but for those of torch."""
-    names: dict[str, None] = {}
-    for module in model.modules():
-        names |= {kind.__module__: None for kind in type(module).__mro__}
-        for function in (module.forward, getattr(module, "function", None)):
-            names[getattr(inspect.unwrap(function), "__module__", None) or "builtins"] = None  # type: ignore[arg-type]
-    found = (sys.modules.get(name) for name in names if name.partition(".")[0] not in ("torch", "builtins"))
-    return [home for home in found if home is not None]

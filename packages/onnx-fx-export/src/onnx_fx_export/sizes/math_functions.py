@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.sizes.lengths import homes_of
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import MATH_FUNCTIONS, math_stand_ins
+from onnxops_decomp.exporting import MATH_FUNCTIONS, homes_of, math_stand_ins
 
 __all__ = ["math_of_sizes"]
 

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
 from onnx_ts_legacy.capture.expanded_numbers import expanding_functions, is_integer
-from onnx_ts_legacy.capture.number_classes import functions_of_numbers, isinstance_of_numbers, open_extreme
+from onnx_ts_legacy.capture.number_classes import isinstance_of_numbers, open_extreme
 from onnx_ts_legacy.capture.size_decisions import SizeDecision, sizes_behind
 from onnx_ts_legacy.capture.watched_calls import WatchedCalls
 from onnx_ts_legacy.capture.watched_threads import watched_threads
@@ -60,7 +60,7 @@ _OF_BOXES = {
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCHVISION = f"{os.sep}torchvision{os.sep}"
 # What lies between a replaced function and the code that calls it.
-_MACHINERY = (__file__, sys.modules[original.__module__].__file__)
+_MACHINERY = (__file__, *(sys.modules[function.__module__].__file__ for function in (original, open_extreme)))
 # So many frames may lie between a check and what asks, those of our own included.
 _DEPTH = 20
 # Functions of tensors whose results are Python values.
@@ -465,7 +465,6 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
         (tensor, "split", _splitting(original(tensor, "split"))),
         (torch, private.CHECK, _checking(original(torch, private.CHECK))),
         (builtins, "isinstance", isinstance_of_numbers(_is_traced)),
-        *functions_of_numbers(),
         *expanding_functions(),
     )
 

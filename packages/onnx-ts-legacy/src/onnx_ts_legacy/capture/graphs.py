@@ -14,8 +14,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.capture.flat_model import FlatModel
 from onnx_ts_legacy.capture.frozen_values import FrozenValues, told_frozen_values
-from onnx_ts_legacy.capture.number_classes import as_result
+from onnx_ts_legacy.capture.open_conversions import traced_with_conversions
 from onnx_ts_legacy.capture.size_decisions import SizeDecision
 from onnx_ts_legacy.capture.traced_state import TracedState, kept_state
 from onnx_ts_legacy.errors import ArgumentsError, CaptureError, OnnxExporterError
@@ -30,10 +31,10 @@ from onnxops_decomp.exporting import (
     argument_paths,
     check_numbers,
     example_paths,
+    homes_of,
     in_order,
     key_of,
     left_out,
-    output_name,
     path_name,
     positional_parameters,
     register_containers,
@@ -45,7 +46,6 @@ __all__ = [
     "Captured",
     "ExampleInput",
     "capture",
-    "is_left_out",
     "leaves_of",
     "positional_list",
     "scripted_parameters",
@@ -176,7 +176,8 @@ def capture(
             return _scripted(model, positional, named)
         if not callable(model):
             raise ArgumentsError(f"The model to export must be a module or a function, got {type(model).__name__}.")
-        return _traced(model, positional, named, state, dynamic_axes, refuses)
+        trace = partial(_traced, model, positional, named, state, dynamic_axes, refuses)
+        return traced_with_conversions(trace, homes_of(model))
 
 
 def positional_list(model: Any, args: Any) -> Any:
@@ -313,65 +314,6 @@ def _fits(kind: Any, value: Any) -> bool:
 # ---- traced programs
 
 
-class _FlatModel(torch.nn.Module):
-    """Takes the tensors of nested arguments, and returns those of a nested result, one by one."""
-
-    def __init__(
-        self,
-        model: Any,
-        leaves: list[Any],
-        structure: pytree.TreeSpec,
-        at_start: Sequence[Callable[[Sequence[torch.Tensor]], None]] = (),
-        at_end: Sequence[Callable[[], None]] = (),
-        further: Sequence[torch.Tensor] = (),
-    ) -> None:
-        super().__init__()
-        self._hidden = [model]
-        if isinstance(model, torch.nn.Module):
-            self.model = model
-            self.training = model.training
-        self._leaves, self._structure = leaves, structure
-        self.result_names: list[str] = []
-        self.result: list[Any] = []
-        self.left_out: dict[str, Any] = {}
-        self.result_structure = structure
-        self.returned: list[torch.Tensor] = []
-        self.random_state = torch.get_rng_state()
-        self._at_start, self._at_end, self._further = at_start, at_end, further
-
-    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        for step in self._at_start:
-            step(tensors)
-        self.random_state = torch.get_rng_state()
-        given = iter(tensors)
-        filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
-        args, kwargs = pytree.tree_unflatten(filled, self._structure)
-        result = (self.model if hasattr(self, "model") else self._hidden[0])(*args, **kwargs)
-        register_containers([result], results=True)
-        leaves, self.result_structure = pytree.tree_flatten_with_path(result)
-        self.result = [leaf if is_left_out(leaf) else type(leaf) for _, leaf in leaves]
-        names = [(output_name(tuple(map(key_of, path))), leaf) for path, leaf in leaves]
-        self.result_names = [name for name, leaf in names if not is_left_out(leaf)]
-        self.left_out = {name: leaf for name, leaf in names if is_left_out(leaf)}
-        self.returned = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
-        for end in self._at_end:
-            end()
-        return (*(_as_tensor(leaf) for _, leaf in leaves if not is_left_out(leaf)), *self._further)
-
-
-def is_left_out(leaf: Any) -> bool:
-    """Tell whether ONNX has no value for a result."""
-    return leaf is None or isinstance(leaf, str)
-
-
-def _as_tensor(leaf: Any) -> torch.Tensor:
-    if isinstance(leaf, torch.Tensor):
-        return as_result(leaf)
-    if isinstance(leaf, bool | int | float):
-        return torch.tensor(leaf, device="cpu")
-    raise CaptureError(f"The model returns a {type(leaf).__name__}; ONNX has only tensors, and numbers as tensors.")
-
-
 def _example_leaves(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[Leaf], pytree.TreeSpec]:
@@ -413,7 +355,7 @@ def _traced(
         dynamic = [()] * len(tensors) if dynamic_axes is None else dynamic_axes(named, absent)
         begin = partial(frozen.begin, dynamic=dynamic, weights=found.weights)
         at_end = [autocast.note, frozen.close, found.leave]
-        flat = _FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
+        flat = FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
         with frozen.checked(found.changed), _explained():
             if any(map(_holds_script, flat.modules())):
                 examples = _copies(tensors)
@@ -422,7 +364,7 @@ def _traced(
                 found.refuse_tensors()
             else:
                 graph, weights, rebound, examples = _recorded(flat, tensors, found)
-        _check_trace(flat, partial(_FlatModel, model, leaves, structure), tensors, found, frozen, state)
+        _check_trace(flat, partial(FlatModel, model, leaves, structure), tensors, found, frozen, state)
     autocast.inline_calls(graph)
     _return_one_by_one(graph, len(rebound) + len(frozen.decided))
     _refuse_constant_inputs(graph, names, examples)
@@ -435,8 +377,8 @@ def _traced(
 
 
 def _check_trace(
-    flat: _FlatModel,
-    fresh: Callable[[], _FlatModel],
+    flat: FlatModel,
+    fresh: Callable[[], FlatModel],
     tensors: Sequence[torch.Tensor],
     found: TracedState,
     frozen: FrozenValues,
@@ -527,7 +469,7 @@ def _holds_script(module: torch.nn.Module) -> bool:
 
 
 def _recorded(
-    flat: _FlatModel, examples: Sequence[torch.Tensor], state: TracedState
+    flat: FlatModel, examples: Sequence[torch.Tensor], state: TracedState
 ) -> tuple[Any, list[tuple[str, torch.Tensor]], dict[str, str], list[torch.Tensor]]:
     """Trace a model of Python modules.
 

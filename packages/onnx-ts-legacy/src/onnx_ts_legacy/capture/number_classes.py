@@ -7,13 +7,15 @@ In a trace a size is a tensor, so that ``isinstance(x.shape[0], int)`` would be 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
+import math
 import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,11 +24,12 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.graph.parts import is_number_of_trace, mark_number_of_trace
 from onnx_ts_legacy.graph.sources import is_library
-from onnxops_core.exporting import original
+from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import MATH_FUNCTIONS, math_stand_ins
 
 __all__ = [
     "as_result",
+    "converted_number",
     "functions_of_numbers",
     "isinstance_of_numbers",
     "kind_of_number",
@@ -57,13 +60,33 @@ def isinstance_of_numbers(is_traced: Callable[[], bool]) -> Callable[[Any, Any],
     return function
 
 
-def functions_of_numbers() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Yield the replacements of Python's functions that a tensor of a trace, which a size is there, does not know."""
-    for name, (count, recorded) in _FUNCTIONS.items():
-        yield builtins, name, _recorded(original(builtins, name), count, recorded)
-    yield from math_stand_ins((), lambda number: kind_of_number(number) is not None, _in_doubles)
+@contextlib.contextmanager
+def functions_of_numbers(homes: Sequence[ModuleType]) -> Iterator[None]:
+    """Let Python's functions take sizes for numbers in the traces of the body, and record what they make of them.
+
+    Args:
+        homes: The modules of Python that define the model.
+    """
+    with replaced([*_stand_ins(homes)]):
+        yield
+
+
+def _stand_ins(homes: Sequence[ModuleType]) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    yield from ((home, "len", _length) for home in homes if "len" not in vars(home))
+    for owner, name, count, recorded in _FUNCTIONS:
+        usual = original(owner, name)
+        function = _recorded(usual, count, recorded)
+        yield owner, name, function
+        yield from ((home, key, function) for home in homes for key, value in [*vars(home).items()] if value is usual)
+    yield from math_stand_ins(homes, lambda number: kind_of_number(number) is not None, _in_doubles)
     for home, name in ((torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
         yield home, name, _made_of_numbers(original(home, name), int(home is torch.Tensor))
+
+
+def _length(value: Any) -> Any:
+    """Return the length of a tensor as what its size is in a trace: Python makes a number of what ``__len__`` gives."""
+    is_open = isinstance(value, torch.Tensor) and value.dim() and private.traces()
+    return value.size(0) if is_open else len(value)
 
 
 def open_extreme(usual: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,6 +218,15 @@ def _beside(name: str, others: Sequence[torch.Tensor], arg: Any) -> Any:
     return arg if arg.dtype == dtype else arg.to(dtype)
 
 
+def converted_number(value: Any, kind: type, dtype: torch.dtype) -> torch.Tensor | None:
+    """Return a number of a trace as one of another class, in this dtype; None for anything else."""
+    known = kind_of_number(value)
+    if known is None:
+        return None
+    whole = value.trunc() if known is float and kind is int else value
+    return whole if whole.dtype == dtype else _marked(whole.to(dtype))
+
+
 def as_result(value: torch.Tensor) -> torch.Tensor:
     """Return a result of the model: a real number among them has the default dtype, as ``torch.tensor`` gives it."""
     dtype = torch.get_default_dtype()
@@ -213,11 +245,23 @@ _PROMOTING = _DIVISIONS | {
 _OF_NUMBERS = _PROMOTING | {"complex", "contains", "format", "round", "to", "type", *MATH_FUNCTIONS}
 
 
+def _rounded(how: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda number: _marked(how(number).to(torch.int64))
+
+
+def _gcd(*numbers: Any) -> torch.Tensor:
+    return _marked(torch.gcd(*(_stacked(number, torch.int64, torch.device("cpu")) for number in numbers)))
+
+
 # With the number of the arguments.
-_FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
-    "divmod": (2, lambda left, right: (left // right, left % right)),
-    "round": (1, lambda number: _marked(number.round().to(torch.int64))),
-}
+_FUNCTIONS: tuple[tuple[Any, str, int, Callable[..., Any]], ...] = (
+    (builtins, "divmod", 2, lambda left, right: (left // right, left % right)),
+    (builtins, "round", 1, _rounded(torch.round)),
+    (math, "floor", 1, _rounded(torch.floor)),
+    (math, "ceil", 1, _rounded(torch.ceil)),
+    (math, "trunc", 1, _rounded(torch.trunc)),
+    (math, "gcd", 2, _gcd),
+)
 
 
 def _recorded(usual: Callable[..., Any], count: int, recorded: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from onnx_ts_legacy.capture.graphs import Captured, is_left_out
+from onnx_ts_legacy.capture.flat_model import is_left_out
+from onnx_ts_legacy.capture.graphs import Captured
 from onnx_ts_legacy.graph.parts import is_number_of_trace, node_inputs
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, SequenceState, Tensor, VectorState
 from onnxops_decomp.exporting import key_of, output_name

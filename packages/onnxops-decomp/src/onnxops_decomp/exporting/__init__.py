@@ -103,8 +103,10 @@ from onnxops_decomp.exporting.sizes.dynamic_shapes import (
     smallest_declared,
 )
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
+from onnxops_decomp.exporting.sizes.homes import homes_of
 from onnxops_decomp.exporting.sizes.layouts import order_relations
 from onnxops_decomp.exporting.sizes.math_functions import MATH_FUNCTIONS, math_stand_ins
+from onnxops_decomp.exporting.sizes.number_classes import class_of_numbers
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
 from onnxops_decomp.exporting.state.code import code_names, is_generated_code
 from onnxops_decomp.exporting.state.contents import KeptContents
@@ -252,6 +254,7 @@ __all__ = [
     "choice_arguments",
     "chosen_by_data",
     "class_name",
+    "class_of_numbers",
     "code_names",
     "codes_in",
     "collected_shapes",
@@ -277,6 +280,7 @@ __all__ = [
     "has_aten_trait",
     "has_autocast_kernel",
     "has_trait",
+    "homes_of",
     "identities_of_numbers",
     "ignored_state",
     "in_mode",

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from onnxops_core.exporting import replaced
+from onnxops_decomp.exporting.sizes.number_classes import ClassOfNumbers
 
 __all__ = ["codes_in", "identities_of_numbers", "written_code"]
 
@@ -62,6 +63,8 @@ def _is_same(left: Any, right: Any) -> bool:
     kind_of = getattr(_active, "kind_of", None)
     if left is right or kind_of is None:
         return left is right
+    if isinstance(left, ClassOfNumbers) or isinstance(right, ClassOfNumbers):
+        return bool(left == right)
     symbolic = [kind_of(left), kind_of(right)]
     kinds = [kind or type(value) for kind, value in zip(symbolic, (left, right), strict=True)]
     if not any(symbolic) or kinds[0] is not kinds[1] or kinds[0] not in _NUMBERS:

@@ -1,0 +1,31 @@
+"""Where the code of a model finds Python's functions of numbers, so that an exporter may put others in their place."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+__all__ = ["homes_of"]
+
+
+def homes_of(model: Callable[..., Any]) -> list[ModuleType]:
+    """Return the modules of Python that define what a model is made of, but for those of torch.
+
+    Args:
+        model: A module, or a function; the files that define its modules, the classes that these extend, and functions
+            that take the place of a ``forward`` are its code.
+    """
+    names: dict[str, None] = {}
+    functions: list[Any] = [] if isinstance(model, torch.nn.Module) else [model]
+    for module in model.modules() if isinstance(model, torch.nn.Module) else ():
+        names |= {kind.__module__: None for kind in type(module).__mro__}
+        functions += [module.forward, getattr(module, "function", None)]
+    for function in functions:
+        names[getattr(inspect.unwrap(function), "__module__", None) or "builtins"] = None
+    found = (sys.modules.get(name) for name in names if name.partition(".")[0] not in ("torch", "builtins"))
+    return [home for home in found if home is not None]
