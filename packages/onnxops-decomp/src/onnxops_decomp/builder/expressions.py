@@ -7,7 +7,8 @@ torch's modules has to be imported for them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -24,9 +25,47 @@ _INT64, _DOUBLE, _BOOL = ir.DataType.INT64, ir.DataType.DOUBLE, ir.DataType.BOOL
 def at_sizes(expression: sympy.Basic, sizes: Mapping[sympy.Symbol, int]) -> sympy.Basic | None:
     """Return what an expression is where symbols have these sizes; None where that is undefined, as x // 0 is."""
     try:
-        return expression.xreplace({symbol: sympy.Integer(size) for symbol, size in sizes.items()})
+        return _known_at(frozenset(sizes.items())).value(expression)
     except (ZeroDivisionError, AssertionError):  # torch's remainders assert that they are taken of no negative number
         return None
+
+
+class _Known:
+    """What expressions are at some sizes. Guards of a model share their parts, and each is computed once."""
+
+    def __init__(self, sizes: Iterable[tuple[sympy.Symbol, int]]) -> None:
+        self._found: dict[sympy.Basic, sympy.Basic] = {symbol: sympy.Integer(size) for symbol, size in sizes}
+
+    def value(self, expression: sympy.Basic) -> sympy.Basic:
+        """Return what an expression is."""
+        found = self._found.get(expression)
+        if found is None:
+            arguments = [self.value(argument) for argument in expression.args]
+            of_numbers = _OF_INTEGERS.get(type(expression))
+            if of_numbers is not None and all(type(argument) in _INTEGERS for argument in arguments):
+                found = of_numbers(arguments)
+            elif any(one is not other for one, other in zip(arguments, expression.args, strict=True)):
+                found = expression.func(*arguments)
+            else:
+                found = expression
+            self._found[expression] = found
+        return found
+
+
+# So many sizes stand for one search.
+_known_at = functools.lru_cache(maxsize=64)(_Known)
+_INTEGERS = (sympy.Integer, type(sympy.S.Zero), type(sympy.S.One), type(sympy.S.NegativeOne))
+# SymPy is slow to find what these are.
+_OF_INTEGERS: dict[type[sympy.Basic], Callable[[list[Any]], sympy.Basic]] = {
+    sympy.Add: lambda numbers: sympy.Integer(sum(number.p for number in numbers)),
+    sympy.Mul: lambda numbers: sympy.Integer(math.prod(number.p for number in numbers)),
+    sympy.Eq: lambda numbers: sympy.true if numbers[0].p == numbers[1].p else sympy.false,
+    sympy.Ne: lambda numbers: sympy.true if numbers[0].p != numbers[1].p else sympy.false,
+    sympy.Lt: lambda numbers: sympy.true if numbers[0].p < numbers[1].p else sympy.false,
+    sympy.Le: lambda numbers: sympy.true if numbers[0].p <= numbers[1].p else sympy.false,
+    sympy.Gt: lambda numbers: sympy.true if numbers[0].p > numbers[1].p else sympy.false,
+    sympy.Ge: lambda numbers: sympy.true if numbers[0].p >= numbers[1].p else sympy.false,
+}
 
 
 def is_computable(op: NodeWriter, expression: sympy.Basic) -> bool:
