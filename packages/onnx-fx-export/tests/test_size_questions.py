@@ -459,6 +459,10 @@ NUMBERS_OF_SIZES = {
     "as_tensor": lambda x: x[..., : torch.ceil(torch.as_tensor(8 * x.shape[1] / 16)).long()],
     "as_tensor of several": lambda x: x * torch.as_tensor([x.shape[1], 2.5]).sum(),
     "as_tensor of a dtype": lambda x: x * torch.as_tensor(x.shape[1] // 2, dtype=torch.float64),
+    "new_tensor": lambda x: x * x.new_tensor([[x.shape[1], 2.5]]).sum(),
+    "new_tensor of a dtype": lambda x: x * x.new_tensor(x.shape[1] / 3, dtype=torch.int64),
+    "new_tensor of a shape": lambda x: x * x.new_tensor(x.shape)[1],
+    "asarray": lambda x: x * torch.asarray((3, x.shape[1])).sum(),
 }
 
 

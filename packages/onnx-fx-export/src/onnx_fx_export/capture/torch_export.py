@@ -25,6 +25,7 @@ from onnx_fx_export.sizes.extremes import open_extremes
 from onnx_fx_export.sizes.in_tensors import SizesInTensors
 from onnx_fx_export.sizes.lengths import lengths_as_sizes
 from onnx_fx_export.sizes.math_functions import math_of_sizes
+from onnx_fx_export.sizes.new_tensors import new_tensors_of_sizes
 from onnx_fx_export.sizes.number_classes import classes_of_numbers
 from onnx_fx_export.sizes.questions import SizeQuestion, noted_questions, warn_of_squeezed_data
 from onnx_fx_export.sizes.texts import texts_of_numbers
@@ -181,6 +182,7 @@ def _watch_sizes(
         for kept in (
             *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
             *(texts_of_numbers(), lengths_as_sizes(model), math_of_sizes(model), open_extremes()),
+            new_tensors_of_sizes(),
         ):
             stack.enter_context(kept)
     return questions, keys
