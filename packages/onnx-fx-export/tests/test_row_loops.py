@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from onnx_fx_export import CaptureError, export
@@ -102,6 +103,28 @@ def of_plain_numbers(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def numbered(x: torch.Tensor) -> torch.Tensor:
+    kept = x[x[:, 0] > 0]
+    out = torch.zeros(len(kept), 2, 3)
+    for number in range(len(kept)):
+        out[number, 0, :] = kept[number] * 2
+        out[number, 1] = number
+        out[number, 1, 2] = kept[number, 1]
+    return out
+
+
+def resized(x: torch.Tensor) -> torch.Tensor:
+    """Each row in a size of its own, as heat maps of keypoints are in that of their box."""
+    kept = x[x[:, 0] > 0]
+    best = torch.zeros(len(kept), 2)
+    for number in range(len(kept)):
+        width = int((kept[number, 2].abs() * 8).ceil().item())
+        row = F.interpolate(kept[number][None, None], size=width + 2, mode="linear")[0, 0]
+        best[number, 0] = row.argmax() / width
+        best[number, 1] = row.sum()
+    return best
+
+
 def written_through_a_view(x: torch.Tensor) -> torch.Tensor:
     out = torch.zeros_like(x)
     for row in positive(x):
@@ -112,7 +135,10 @@ def written_through_a_view(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "function",
-    [written, accumulated, decided, decided_late, of_sizes, twice, of_plain_numbers, written_through_a_view],
+    [
+        *(written, accumulated, decided, decided_late, of_sizes, twice, of_plain_numbers),
+        *(numbered, resized, written_through_a_view),
+    ],
 )
 def test_a_loop_over_rows(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)

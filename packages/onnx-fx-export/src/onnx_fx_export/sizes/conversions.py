@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ __all__ = ["open_conversions"]
 
 
 @contextlib.contextmanager
-def open_conversions(model: torch.nn.Module) -> Iterator[None]:
+def open_conversions(model: torch.nn.Module, counted: _Counted | None = None) -> Iterator[None]:
     """Let ``int``, ``float`` and ``range`` keep symbolic numbers in the body, where a model's classes are defined.
 
     Python makes numbers of what ``__int__``, ``__float__`` and ``__index__`` return. What stands in their place is a
@@ -26,16 +26,26 @@ def open_conversions(model: torch.nn.Module) -> Iterator[None]:
 
     Args:
         model: The model; the files that define its modules, and the classes that these extend, are its code.
+        counted: Returns what is iterated over in the place of ``range(n)``; None for a number that it leaves alone.
     """
+    ranges = _Ranges("_Range", (_Range,), {"counted": staticmethod(counted or _uncounted)})
+    stand_ins: tuple[tuple[type, type], ...] = ((int, _INT), (float, _FLOAT), (range, ranges))
     places = [
         (home, kind.__name__, stand_in)
         for home in homes_of(model)
-        for kind, stand_in in _STAND_INS
+        for kind, stand_in in stand_ins
         if kind.__name__ not in vars(home)
     ]
     # What dispatches by thread would be a function and no class; other numbers than symbolic ones it leaves alone.
     with replaced(places, in_all_threads=True):
         yield
+
+
+_Counted = Callable[[torch.SymInt], Iterable[Any] | None]
+
+
+def _uncounted(count: torch.SymInt) -> None:
+    return None
 
 
 def _int(value: Any) -> Any:
@@ -60,9 +70,13 @@ class _Ranges(type):
 
 
 class _Range(metaclass=_Ranges):
+    counted: _Counted
+
     def __new__(cls, *numbers: Any) -> Any:
         if not any(isinstance(number, torch.SymInt) for number in numbers):
             return range(*numbers)
+        if len(numbers) == 1 and (found := cls.counted(numbers[0])) is not None:
+            return found
         start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
         # The example says how many there may be; then it has to hold for every size.
         hints = [hint_of(one) if isinstance(one, torch.SymInt) else one for one in (start, stop, step)]
@@ -80,8 +94,5 @@ class _Range(metaclass=_Ranges):
 
 # More steps than this are hardly the same number for every size.
 _MOST_STEPS = 16
-_STAND_INS: tuple[tuple[type, type], ...] = (
-    (int, class_of_numbers(int, (torch.SymInt, torch.SymBool), _int)),
-    (float, class_of_numbers(float, (torch.SymFloat,), _float)),
-    (range, _Range),
-)
+_INT = class_of_numbers(int, (torch.SymInt, torch.SymBool), _int)
+_FLOAT = class_of_numbers(float, (torch.SymFloat,), _float)

@@ -91,9 +91,9 @@ class RowLoops(TorchFunctionMode):
             # As a number the position would be read from the tensor first.
             if func is torch.Tensor.__getitem__ and _is_position(args[1]):
                 return torch.ops.aten.index.Tensor(args[0], [args[1]])
-            if func is torch.Tensor.__setitem__ and _is_position(args[1]):
+            if func is torch.Tensor.__setitem__ and (places := _positions(args[1])):
                 value = args[2] if isinstance(args[2], torch.Tensor) else args[0].new_tensor(args[2])
-                return args[0].index_put_((args[1],), value.to(args[0].dtype))
+                return torch.ops.aten.index_put_.default(args[0], places, value.to(args[0].dtype))
         return func(*args, **(kwargs or {}))
 
     def _truth(self, condition: Any) -> bool:
@@ -106,11 +106,21 @@ class RowLoops(TorchFunctionMode):
         return self._body.answer(torch.scalar_tensor(condition, dtype=torch.bool))
 
     def _iterated(self, rows: torch.Tensor) -> Iterator[Any]:
-        count = rows.shape[0] if rows.dim() else 0
-        if self._body is not None or not isinstance(count, torch.SymInt) or not is_decided_by_data(count.node.expr):
+        if not self._is_open(rows.shape[0] if rows.dim() else 0):
             return iter(original(torch.Tensor, "__iter__")(rows))
         self.count += 1
         return self._ways(rows, self.count)
+
+    def counted(self, count: torch.SymInt) -> Iterator[torch.Tensor] | None:
+        """Return the numbers below one that data decides, each in a tensor; None for another number, or in a body."""
+        if not self._is_open(count):
+            return None
+        self.count += 1
+        return self._ways(torch.ops.aten.arange.default(count), self.count)
+
+    def _is_open(self, count: int | torch.SymInt) -> bool:
+        """Tell whether a loop of so many iterations is to be recorded."""
+        return self._body is None and isinstance(count, torch.SymInt) and is_decided_by_data(count.node.expr)
 
     def _ways(self, rows: torch.Tensor, loop: int) -> Iterator[torch.Tensor]:
         """Yield a row for each way through the body.
@@ -147,6 +157,19 @@ def _is_position(index: Any) -> bool:
     if not isinstance(index, torch.Tensor) or index.dim() or index.dtype == torch.bool:
         return False
     return not index.dtype.is_floating_point and not index.dtype.is_complex
+
+
+def _positions(index: Any) -> list[torch.Tensor] | None:
+    """Return an index that begins with an integer in a tensor as integers, each in a tensor; None for another one.
+
+    It may go on with other integers, and then with all of each further dimension.
+    """
+    entries = [*index] if isinstance(index, tuple) else [index]
+    while len(entries) > 1 and isinstance(entries[-1], slice) and entries[-1] == slice(None):
+        entries.pop()
+    if not _is_position(entries[0]) or not all(type(entry) is int or _is_position(entry) for entry in entries):
+        return None
+    return [entry if isinstance(entry, torch.Tensor) else torch.tensor(entry) for entry in entries]
 
 
 def _tensors(frame: FrameType, names: dict[str, torch.Tensor]) -> list[torch.Tensor]:

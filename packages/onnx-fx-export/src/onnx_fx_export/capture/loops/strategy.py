@@ -30,7 +30,7 @@ def record_loops(run: Callable[..., Run]) -> Recorded:
     loops = RowLoops()
     how = run(around=loops)
     # Code may take the number of a row by int(), which stays open.
-    with open_conversions(how.request.model):
+    with open_conversions(how.request.model, loops.counted):
         recorded = record(how)
     if loops.broken is not None:
         raise CaptureError(f"A loop of data-dependent length is left by break or return{place_of(loops.broken)}")
