@@ -8,23 +8,19 @@ the model at other sizes, and with other numbers of rows, until each question ha
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-import sympy
 import torch
-from sympy.core.function import Application
-from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.row_counts import GivenCounts
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError
-from onnx_fx_export.sizes.conversions import open_conversions
+from onnx_fx_export.sizes.conversions import WrittenSizes, open_conversions
 from onnx_fx_export.sizes.texts import asking_frame
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import answer_for_many, undecided_condition
@@ -32,7 +28,6 @@ from onnxops_core.exporting import original, replaced
 
 __all__ = ["record_open"]
 
-_RESHAPES = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
 # Numbers of rows that all operators find at once, and that one finds where the others find _OTHERS.
 _ALL, _ONE, _OTHERS = (0, 1, 2, 5), (0, 1), 3
 # More operators than this are not tried one by one.
@@ -49,10 +44,10 @@ def record_open(run: Callable[..., Run]) -> Recorded:
         Exception: What torch.export raises, if it is for another reason.
         CaptureError: If the program and the model differ, or a question could not be tried.
     """
-    how = run(around=_WrittenSizes())
+    how = run(around=WrittenSizes())
     with ExitStack() as stack:
         stack.enter_context(open_conversions(how.request.model))
-        stack.enter_context(replaced([(torch.SymBool, "__bool__", _truth), (sympy, "simplify", _simplified)]))
+        stack.enter_context(replaced([(torch.SymBool, "__bool__", _truth)]))
         recorded = record(how)
     if any(how.request.specs):
         compare_at_other_sizes(recorded, how)
@@ -73,35 +68,6 @@ def _truth(condition: Any) -> bool:
             raise
     answer_mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
     return answer
-
-
-def _simplified(expression: sympy.Expr, **options: Any) -> sympy.Expr:
-    """Simplify with a symbol in the place of each call of a function.
-
-    torch simplifies quotients of sizes. SymPy would try each rule that it knows inside each call as well, which
-    takes minutes where sizes are computed from numbers that stay open.
-    """
-    symbols = {call: sympy.Dummy(integer=call.is_integer) for call in expression.atoms(Application)}
-    found = original(sympy, "simplify")(expression.xreplace(symbols), **options)
-    return found.xreplace({symbol: call for call, symbol in symbols.items()})
-
-
-class _WrittenSizes(TorchFunctionMode):
-    """Writes the sizes that reshapes leave to be computed, which cannot be where there are no elements."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call a function; of a tensor whose size is symbolic, a reshape is given each size."""
-        if func in _RESHAPES and not kwargs and isinstance(args[0].numel(), torch.SymInt):
-            sizes = [*args[1]] if len(args) == 2 and isinstance(args[1], Sequence) else [*args[1:]]
-            # One comparison of a symbolic size with a number would ask for it.
-            computed = [place for place, size in enumerate(sizes) if isinstance(size, int) and size == -1]
-            others = math.prod(sizes[: computed[0]] + sizes[computed[0] + 1 :]) if computed else 0
-            if isinstance(others, torch.SymInt):
-                sizes[computed[0]] = args[0].numel() // others
-                args = (args[0], sizes)
-        return func(*args, **(kwargs or {}))
 
 
 # ---- questions

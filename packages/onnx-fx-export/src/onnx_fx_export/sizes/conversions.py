@@ -1,20 +1,29 @@
-"""``int``, ``float`` and ``range`` of sizes, which stay open where Python's would make numbers of the example."""
+"""``int``, ``float`` and ``range`` of sizes, which stay open where Python's would make numbers of the example.
+
+Sizes that are computed from those are left as they are: torch would simplify them for minutes.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import sympy
 import torch
+from sympy.core.function import Application
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.torch_private import hint_of
-from onnxops_core.exporting import replaced
+from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import class_of_numbers, homes_of
 
-__all__ = ["open_conversions"]
+__all__ = ["WrittenSizes", "open_conversions"]
+
+_RESHAPES = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
 
 
 @contextlib.contextmanager
@@ -37,7 +46,7 @@ def open_conversions(model: torch.nn.Module, counted: _Counted | None = None) ->
         if kind.__name__ not in vars(home)
     ]
     # What dispatches by thread would be a function and no class; other numbers than symbolic ones it leaves alone.
-    with replaced(places, in_all_threads=True):
+    with replaced(places, in_all_threads=True), replaced([(sympy, "simplify", _simplified)]):
         yield
 
 
@@ -96,3 +105,32 @@ class _Range(metaclass=_Ranges):
 _MOST_STEPS = 16
 _INT = class_of_numbers(int, (torch.SymInt, torch.SymBool), _int)
 _FLOAT = class_of_numbers(float, (torch.SymFloat,), _float)
+
+
+def _simplified(expression: sympy.Expr, **options: Any) -> sympy.Expr:
+    """Simplify with a symbol in the place of each call of a function.
+
+    torch simplifies quotients of sizes. SymPy would try each rule that it knows inside each call as well, which
+    takes minutes where sizes are computed from numbers that stay open.
+    """
+    symbols = {call: sympy.Dummy(integer=call.is_integer) for call in expression.atoms(Application)}
+    found = original(sympy, "simplify")(expression.xreplace(symbols), **options)
+    return found.xreplace({symbol: call for call, symbol in symbols.items()})
+
+
+class WrittenSizes(TorchFunctionMode):
+    """Writes the sizes that reshapes leave to be computed, which cannot be where there are no elements."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function; of a tensor whose size is symbolic, a reshape is given each size."""
+        if func in _RESHAPES and not kwargs and isinstance(args[0].numel(), torch.SymInt):
+            sizes = [*args[1]] if len(args) == 2 and isinstance(args[1], Sequence) else [*args[1:]]
+            # One comparison of a symbolic size with a number would ask for it.
+            computed = [place for place, size in enumerate(sizes) if isinstance(size, int) and size == -1]
+            others = math.prod(sizes[: computed[0]] + sizes[computed[0] + 1 :]) if computed else 0
+            if isinstance(others, torch.SymInt):
+                sizes[computed[0]] = args[0].numel() // others
+                args = (args[0], sizes)
+        return func(*args, **(kwargs or {}))

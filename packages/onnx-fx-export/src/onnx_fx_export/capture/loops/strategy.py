@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.loops.expansion import expand_loops
 from onnx_fx_export.capture.loops.recording import RowLoops, place_of
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError
-from onnx_fx_export.sizes.conversions import open_conversions
+from onnx_fx_export.sizes.conversions import WrittenSizes, open_conversions
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 
 __all__ = ["record_loops"]
@@ -28,7 +29,7 @@ def record_loops(run: Callable[..., Run]) -> Recorded:
         CaptureError: If there is no such loop, it does more than a loop of tensors can hold, or the results differ.
     """
     loops = RowLoops()
-    how = run(around=loops)
+    how = run(around=_recording(loops))
     # Code may take the number of a row by int(), which stays open.
     with open_conversions(how.request.model, loops.counted):
         recorded = record(how)
@@ -43,3 +44,9 @@ def record_loops(run: Callable[..., Run]) -> Recorded:
     elif TrialRuns(recorded.program, request.model, how.example, request.trial_runs).agree_on_example() is False:
         raise CaptureError(_DIFFERS)
     return recorded
+
+
+@contextlib.contextmanager
+def _recording(loops: RowLoops) -> Iterator[None]:
+    with WrittenSizes(), loops:
+        yield
