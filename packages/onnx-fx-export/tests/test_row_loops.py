@@ -150,6 +150,25 @@ def test_a_loop_over_rows(function: Callable[..., Any]) -> None:
         torch.testing.assert_close(program(x), function(x), rtol=1e-5, atol=1e-6)
 
 
+def behind_a_question(x: torch.Tensor) -> torch.Tensor:
+    kept = x[x[:, 0] > 0]
+    if kept.shape[0] > 0:
+        kept = kept * 2
+    out = torch.zeros(len(kept), 3)
+    for number in range(len(kept)):
+        out[number] = kept[number].cumsum(0)
+    return out
+
+
+def test_a_loop_behind_a_question_about_the_number_of_rows() -> None:
+    torch.manual_seed(0)
+    program = export(Model(behind_a_question), (torch.randn(6, 3),), dynamic_shapes=ROWS)
+
+    assert program.capture_strategy == "open-sizes"
+    for x in (torch.randn(6, 3), torch.randn(11, 3), -torch.rand(4, 3)):
+        torch.testing.assert_close(program(x), behind_a_question(x), rtol=1e-5, atol=1e-6)
+
+
 def left_by_break(x: torch.Tensor) -> torch.Tensor:
     out = torch.zeros_like(x)
     for row in positive(x):

@@ -8,23 +8,20 @@ the model at other sizes, and with other numbers of rows, until each question ha
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
+from onnx_fx_export.capture.loops.recording import RowLoops
+from onnx_fx_export.capture.loops.strategy import record_with_loops
 from onnx_fx_export.capture.row_counts import GivenCounts
-from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.capture.torch_export import Recorded, Run
 from onnx_fx_export.errors import CaptureError
-from onnx_fx_export.sizes.conversions import WrittenSizes, open_conversions
-from onnx_fx_export.sizes.texts import asking_frame
 from onnx_fx_export.sizes.trial_runs import TrialRuns
-from onnx_fx_export.torch_private import answer_for_many, undecided_condition
-from onnxops_core.exporting import original, replaced
+from onnx_fx_export.torch_private import answer_for_many
 
 __all__ = ["record_open"]
 
@@ -42,31 +39,21 @@ def record_open(run: Callable[..., Run]) -> Recorded:
 
     Raises:
         Exception: What torch.export raises, if it is for another reason.
-        CaptureError: If the program and the model differ, or a question could not be tried.
+        CaptureError: If the program and the model differ, a question could not be tried, or a loop over rows cannot be
+            recorded.
     """
-    how = run(around=WrittenSizes())
-    with ExitStack() as stack:
-        stack.enter_context(open_conversions(how.request.model))
-        stack.enter_context(replaced([(torch.SymBool, "__bool__", _truth)]))
-        recorded = record(how)
+    recorded, how = record_with_loops(run, RowLoops(_answer))
     if any(how.request.specs):
         compare_at_other_sizes(recorded, how)
     _compare_at_other_counts(recorded, how)
     return recorded
 
 
-def _truth(condition: Any) -> bool:
-    """Answer what nothing but data decides as for many rows, and mark it in the graph."""
-    try:
-        return bool(original(torch.SymBool, "__bool__")(condition))
-    except Exception as error:
-        # The frame in between is that of the replacement.
-        if undecided_condition(error) is None or asking_frame(sys._getframe(2)) is None:
-            raise
-        answer = answer_for_many(condition)
-        if answer is None:
-            raise
-    answer_mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
+def _answer(condition: Any) -> bool | None:
+    """Answer what nothing but data decides as for many rows, and mark it in the graph; None if that is no answer."""
+    answer = answer_for_many(condition)
+    if answer is not None:
+        answer_mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
     return answer
 
 

@@ -28,6 +28,9 @@ class GivenCounts(TorchDispatchMode):
         met: How many such calls there were.
     """
 
+    # A loop looks for its rows before it begins.
+    supports_higher_order_operators = True
+
     def __init__(self, usual: int | None, apart: Mapping[int, int], cutting: frozenset[Any] = frozenset()) -> None:
         """Set the numbers.
 

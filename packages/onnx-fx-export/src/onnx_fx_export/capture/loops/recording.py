@@ -58,16 +58,24 @@ class _Body:
         return found
 
 
+def _unanswered(condition: Any) -> None:
+    return None
+
+
 class RowLoops(TorchFunctionMode):
     """Records loops while it is active.
+
+    Args:
+        outside: Answers a condition that data decides, and that no body asks; None where it has no answer.
 
     Attributes:
         count: How many loops were met.
         broken: Where a body did not come to its end, as by ``break``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outside: Callable[[Any], bool | None] = _unanswered) -> None:
         super().__init__()
+        self._outside = outside
         self.count = 0
         self.broken: FrameType | None = None
         self._body: _Body | None = None
@@ -101,9 +109,14 @@ class RowLoops(TorchFunctionMode):
             return bool(original(torch.SymBool, "__bool__")(condition))
         except Exception as error:
             # The frame in between is that of the replacement; what torch asks for itself has no two ways.
-            if self._body is None or undecided_condition(error) is None or asking_frame(sys._getframe(2)) is None:
+            if undecided_condition(error) is None or asking_frame(sys._getframe(2)) is None:
                 raise
-        return self._body.answer(torch.scalar_tensor(condition, dtype=torch.bool))
+            if self._body is not None:
+                return self._body.answer(torch.scalar_tensor(condition, dtype=torch.bool))
+            answer = self._outside(condition)
+            if answer is None:
+                raise
+            return answer
 
     def _iterated(self, rows: torch.Tensor) -> Iterator[Any]:
         if not self._is_open(rows.shape[0] if rows.dim() else 0):

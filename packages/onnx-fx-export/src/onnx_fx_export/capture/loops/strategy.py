@@ -13,7 +13,7 @@ from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.conversions import WrittenSizes, open_conversions
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 
-__all__ = ["record_loops"]
+__all__ = ["record_loops", "record_with_loops"]
 
 _DIFFERS = "The captured loops over rows do not give the model's values."
 
@@ -29,21 +29,37 @@ def record_loops(run: Callable[..., Run]) -> Recorded:
         CaptureError: If there is no such loop, it does more than a loop of tensors can hold, or the results differ.
     """
     loops = RowLoops()
-    how = run(around=_recording(loops))
-    # Code may take the number of a row by int(), which stays open.
-    with open_conversions(how.request.model, loops.counted):
-        recorded = record(how)
-    if loops.broken is not None:
-        raise CaptureError(f"A loop of data-dependent length is left by break or return{place_of(loops.broken)}")
+    recorded, how = record_with_loops(run, loops)
     if not loops.count:
         raise CaptureError("The model has no loop over a data-dependent number of rows.")
-    expand_loops(recorded.program)
     request = how.request
     if any(request.specs):
         compare_at_other_sizes(recorded, how)
     elif TrialRuns(recorded.program, request.model, how.example, request.trial_runs).agree_on_example() is False:
         raise CaptureError(_DIFFERS)
     return recorded
+
+
+def record_with_loops(run: Callable[..., Run], loops: RowLoops) -> tuple[Recorded, Run]:
+    """Capture with sizes kept open and the bodies of loops recorded; return what was recorded, and how.
+
+    Args:
+        run: Makes a run of torch.export.
+        loops: Records them.
+
+    Raises:
+        Exception: What torch.export raises, if it is for another reason.
+        CaptureError: If a loop does more than a loop of tensors can hold.
+    """
+    how = run(around=_recording(loops))
+    # Code may take the number of a row by int(), which stays open.
+    with open_conversions(how.request.model, loops.counted):
+        recorded = record(how)
+    if loops.broken is not None:
+        raise CaptureError(f"A loop of data-dependent length is left by break or return{place_of(loops.broken)}")
+    if loops.count:
+        expand_loops(recorded.program)
+    return recorded, how
 
 
 @contextlib.contextmanager
