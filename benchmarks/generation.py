@@ -8,7 +8,8 @@ int4, the builder lets the product round its operand to eight bits as well, whic
 and so it is asked of the builder, too (``accuracy_level=1``). So are logits of the last position alone
 (``prune_lm_head=true``), which is what folders have here. With ``--nodes`` nothing is timed: the nodes of both are
 counted for every architecture that the builder knows and that a small random configuration makes; where one of them
-fails, its count is missing.
+fails, its count is missing. The builder lets layers with sliding windows keep these alone. ``--windowed-caches`` does
+so here, too; without it the builder is asked for caches of whole texts (``windowed_kv_cache=false``).
 """
 
 from __future__ import annotations
@@ -78,16 +79,17 @@ def checkpoint(name: str, folder: Path) -> None:
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
 
 
-def ours(source: Path, out: Path, precision: str) -> None:
+def ours(source: Path, out: Path, precision: str, windowed: bool = False) -> None:
     """Write a folder with this project."""
     from onnx_fx_export.generation import export_folder
 
-    export_folder(source, out, precision, verify=False)  # type: ignore[arg-type]
+    export_folder(source, out, precision, verify=False, windowed_caches=windowed)  # type: ignore[arg-type]
 
 
-def theirs(source: Path, out: Path, precision: str) -> None:
+def theirs(source: Path, out: Path, precision: str, windowed: bool = False) -> None:
     """Write a folder with GenAI's model builder."""
-    options = ["--extra_options", "prune_lm_head=true", *(["accuracy_level=1"] if precision == "int4" else [])]
+    asked = ["prune_lm_head=true", f"windowed_kv_cache={str(windowed).lower()}"]
+    options = ["--extra_options", *asked, *(["accuracy_level=1"] if precision == "int4" else [])]
     module = [sys.executable, "-m", "onnxruntime_genai.models.builder"]
     place = ["-i", str(source), "-o", str(out), "-c", str(out / "cache"), "-p", precision, "-e", "cpu"]
     subprocess.run([*module, *place, *options], check=True, capture_output=True)
@@ -121,13 +123,13 @@ class Engine:
         return middle - start, (end - middle) / (NEW - 1), generator.get_sequence(0)[PROMPT:].tolist()
 
 
-def measure(name: str, precision: str, rounds: int) -> dict[str, Cell]:
+def measure(name: str, precision: str, rounds: int, windowed: bool) -> dict[str, Cell]:
     """Measure both folders of one model."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "checkpoint"
         checkpoint(name, source)
         for write, out in ((ours, "ours"), (theirs, "theirs")):
-            write(source, Path(folder) / out, precision)
+            write(source, Path(folder) / out, precision, windowed)
         engines = [Engine(Path(folder) / out) for out in ("ours", "theirs")]
         runs = [[engine.run() for engine in engines] for _ in range(rounds)]
     prompt, token = ([min(run[side][place] for run in runs) for side in (0, 1)] for place in (0, 1))
@@ -187,6 +189,7 @@ def main() -> None:
     parser = command(__doc__, COUNTED, list(MODELS))
     parser.add_argument("--rounds", type=int, default=5, help="how often each side has its turn; the best counts")
     parser.add_argument("--nodes", action="store_true", help="count the nodes of all architectures, and time nothing")
+    parser.add_argument("--windowed-caches", action="store_true", help="let sliding windows be all that is kept")
     options = parser.parse_args()
     quiet()
     try:
@@ -207,7 +210,11 @@ def main() -> None:
         title="Folders for ONNX Runtime GenAI",
         caption="Nodes, and tokens per second on one thread, beside the folders of GenAI's model builder.",
         columns=COLUMNS,
-        rows=[measure(name, precision, options.rounds) for name in options.only for precision in PRECISIONS],
+        rows=[
+            measure(name, precision, options.rounds, options.windowed_caches)
+            for name in options.only
+            for precision in PRECISIONS
+        ],
     ).finish(options.json)
 
 

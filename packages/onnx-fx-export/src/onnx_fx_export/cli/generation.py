@@ -42,6 +42,9 @@ def generation_command(
     adapters: Annotated[
         bool, typer.Option("--adapters/--no-adapters", help="write the model's LoRA adapters as files of their own")
     ] = False,
+    windowed_caches: Annotated[
+        bool, typer.Option("--windowed-caches/--full-caches", help="let layers with sliding windows keep these alone")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Write a language model as a folder that an engine runs, token for token like the model's own generate."""
@@ -52,7 +55,8 @@ def generation_command(
             folder = export_folder(
                 model, output, precision, engine, verify,  # type: ignore[arg-type]  # checked there
                 logits=logits,  # type: ignore[arg-type]
-                tokenizer=own_tokenizer if tokenizer else False, adapters=adapters, progress=progress,
+                tokenizer=own_tokenizer if tokenizer else False, adapters=adapters,
+                windowed_caches=windowed_caches, progress=progress,
             )  # fmt: skip
     except InvalidArgumentError as error:
         raise failed(progress, error, 2) from error

@@ -5,14 +5,31 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import onnx_ir as ir
 import torch
 
-from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.errors import InvalidArgumentError, RuntimeSupportError
 from onnx_fx_export.generation.requirements import transformers
+from onnxops_decomp.exporting import installed_release
 
-__all__ = ["Cache", "LayerCache", "as_dynamic", "kept_by", "layers_of", "past_of"]
+__all__ = [
+    "Cache",
+    "LayerCache",
+    "as_dynamic",
+    "check_windows",
+    "kept_by",
+    "layers_of",
+    "past_of",
+    "sliding_window",
+]
 
 Cache = list[dict[str, torch.Tensor]]
+# Since then GroupQueryAttention takes rows of different lengths where layers keep their windows alone.
+_WINDOWS_SINCE = (1, 32)
+_NOTHING_SHORTER = (
+    "windowed_caches=True would change nothing: {} has no layer that is written as GroupQueryAttention with a window "
+    "shorter than the longest text. Leave it out."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,3 +102,48 @@ def as_dynamic(cache: Cache) -> Any:
 def kept_by(cache: Any) -> Cache:
     """Return the keys and values of a cache of transformers."""
     return [{"key": layer.keys, "value": layer.values} for layer in cache.layers]
+
+
+def check_windows(model: Any, layers: list[LayerCache], length: int) -> None:
+    """Refuse to let layers keep their windows alone where nothing would become shorter, or it cannot be run.
+
+    Args:
+        model: A model of transformers.
+        layers: What its layers keep.
+        length: The most tokens of a text.
+
+    Raises:
+        InvalidArgumentError: If no layer has a shorter window.
+        RuntimeSupportError: If the installed ONNX Runtime is too old.
+    """
+    if not any(layer.window is not None and layer.window < length for layer in layers):
+        raise InvalidArgumentError(_NOTHING_SHORTER.format(type(model).__name__))
+    if (installed := installed_release()) is not None and installed < _WINDOWS_SINCE:
+        raise RuntimeSupportError(
+            "windowed_caches=True needs ONNX Runtime {}.{} or newer; {}.{} is installed.".format(
+                *_WINDOWS_SINCE, *installed
+            )
+        )
+
+
+def sliding_window(model: Any, graph: ir.Graph) -> dict[str, Any]:
+    """Return what an engine has to know of the layers that keep their windows alone.
+
+    Args:
+        model: A model of transformers.
+        graph: Its decoder, whose ``GroupQueryAttention`` reads caches that are named by layer.
+
+    Raises:
+        InvalidArgumentError: If there are none.
+    """
+    nodes = [node for node in graph if node.attributes.get_int("sliding_window_cache", 0)]
+    if not nodes:
+        raise InvalidArgumentError(_NOTHING_SHORTER.format(type(model).__name__))
+    keys = [str(node.inputs[3].name) for node in nodes if node.inputs[3] is not None]
+    return {
+        "window_size": max(node.attributes.get_int("local_window_size", 0) for node in nodes),
+        "slide_key_value_cache": False,
+        "slide_inputs": False,
+        "layers": sorted(int(key.split(".")[1]) for key in keys),
+        "cache_slack": 0,
+    }

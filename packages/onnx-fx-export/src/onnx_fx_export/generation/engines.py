@@ -59,12 +59,12 @@ def _genai(folder: Path, generator: Generator) -> Engine:
         try:
             active = None if adapter is None else (adapters, adapter)
             started = _started(og, model, generator, batch, prefix + new, active)
-            while not started.is_done():
+            for _ in range(new):
                 started.generate_next_token()
         except Exception as error:  # whatever the engine raises
             raise RuntimeSupportError(f"ONNX Runtime GenAI cannot run the folder: {error}") from error
         rows = range(len(batch.lengths))
-        return np.stack([started.get_sequence(row) for row in rows]).astype(np.int64)[:, prefix:]
+        return np.stack([started.get_sequence(row) for row in rows]).astype(np.int64)[:, prefix : prefix + new]
 
     return run
 
@@ -74,6 +74,7 @@ def _started(
 ) -> Any:
     """Return GenAI's generator when it has read the prompts; it pads on the right and knows padding by its token."""
     parameters = og.GeneratorParams(model)
+    total = max(total, generator.window or 0)
     parameters.set_search_options(
         do_sample=False, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
         max_length=total, min_length=total, batch_size=len(batch.lengths),

@@ -17,6 +17,7 @@ import torch
 from onnx_fx_export.api import ONNXProgram, export
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError, SaveError
 from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wrapper
+from onnx_fx_export.generation.caches import check_windows, sliding_window
 from onnx_fx_export.generation.config import CONFIG_FILE, first_context
 from onnx_fx_export.generation.experts import joined_experts
 from onnx_fx_export.generation.experts_operator import TRANSLATIONS as OF_EXPERTS
@@ -82,6 +83,7 @@ def export_folder(
     logits: Literal["last", "all"] = "last",
     tokenizer: Any = None,
     adapters: bool = False,
+    windowed_caches: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> GenerationFolder:
     """Write a language model as a folder that an engine runs.
@@ -116,6 +118,10 @@ def export_folder(
         adapters: Whether the LoRA adapters of the model become files ``NAME.onnx_adapter``, which the engine loads by
             name (GenAI's ``Adapters``, :meth:`~onnx_fx_export.generation.Generator.generate`); without one of them the
             folder is the model without adapters. By default those that are active are part of the model.
+        windowed_caches: Whether layers with sliding windows keep no more tokens than their windows hold, for
+            ``engine="genai"``. Long texts take less memory and are continued faster. GenAI then asks for a
+            ``max_length`` of at least the window, does not search with beams, and goes back (``rewind_to``) only until
+            a text is longer than the window.
         progress: Called with the name of each stage as it begins.
 
     Returns:
@@ -133,7 +139,7 @@ def export_folder(
     Example:
         >>> export_folder(model, "llama")  # doctest: +SKIP
     """
-    _check_options(precision, engine, logits, tokenizer)
+    _check_options(precision, engine, logits, tokenizer, windowed_caches)
     stages = _Stages(progress)
     dtype = torch.float16 if precision == "fp16" else torch.float32
     path = _place(Path(out))
@@ -147,6 +153,8 @@ def export_folder(
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
     _check_weights(model, dtype, precision, on_paper=stream is not None)
+    if windowed_caches:
+        check_windows(model, kind.layers if kind.shares_caches else [], kind.context_length())
     if engine == "genai" and kind.genai_type is None:
         raise InvalidArgumentError(
             f"ONNX Runtime GenAI cannot run {type(model).__name__}. Pass engine='onnxruntime' for the Generator of "
@@ -158,7 +166,7 @@ def export_folder(
             written.mkdir()
             rounded = _rounded(kind, precision, stages, stream)
             with in_mode(model, torch.onnx.TrainingMode.EVAL), rounded as quantization:
-                request = _Request(kind, engine, logits == "last", tokenizer, stream, own_adapters)
+                request = _Request(kind, engine, logits == "last", tokenizer, stream, own_adapters, windowed_caches)
                 nodes = _write(request, written, stages)
                 compared: list[Compared] = []
                 if verify:
@@ -242,6 +250,7 @@ class _Request:
     tokenizer: Any
     stream: StreamedModel | None
     adapters: Adapters
+    windowed: bool
 
     def program(self, part: Part) -> ONNXProgram:
         """Export a graph, with its weights."""
@@ -301,7 +310,9 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
             del config["model"][part.section]
             continue
         if request.engine == "genai" and kind.shares_caches:
-            config["search"]["past_present_share_buffer"] = _share_caches(program, kind)
+            config["search"]["past_present_share_buffer"] = _share_caches(program, kind, forget=request.windowed)
+            if request.windowed:
+                config["model"]["decoder"]["sliding_window"] = sliding_window(kind.model, program.model.graph)
         request.adapters.make_inputs(program, part.module)
         request.adapters.save(part.module, folder)
     stages.begin("save")
@@ -326,10 +337,10 @@ def _write_settings(request: _Request, folder: Path, settings: dict[str, dict[st
         request.tokenizer.save_pretrained(folder)
 
 
-def _share_caches(program: ONNXProgram, kind: Kind) -> bool:
+def _share_caches(program: ONNXProgram, kind: Kind, *, forget: bool) -> bool:
     """Let the cache grow in place where the masks allow it; warn where padding would be read then."""
     length = kind.context_length()
-    shares = share_caches(program.model, "input_ids", "attention_mask", length)
+    shares = share_caches(program.model, "input_ids", "attention_mask", length, forget=forget)
     if not shares and kind.counts_padding(length):
         warn_user(_RIGHT_PADDING)
     return shares
@@ -364,10 +375,12 @@ def _check_weights(model: Any, dtype: torch.dtype, precision: str, *, on_paper: 
         )
 
 
-def _check_options(precision: Any, engine: Any, logits: Any, tokenizer: Any) -> None:
+def _check_options(precision: Any, engine: Any, logits: Any, tokenizer: Any, windowed_caches: Any) -> None:
     _check_choice("precision", precision, _PRECISIONS)
     _check_choice("engine", engine, _ENGINES)
     _check_choice("logits", logits, ("last", "all"))
+    if windowed_caches and engine != "genai":
+        raise InvalidArgumentError(f"windowed_caches=True is for engine='genai'; leave it out for {engine!r}.")
     if tokenizer and not hasattr(tokenizer, "save_pretrained"):
         raise InvalidArgumentError(
             f"tokenizer={tokenizer!r} is no tokenizer or processor of transformers. Pass what AutoTokenizer loads."

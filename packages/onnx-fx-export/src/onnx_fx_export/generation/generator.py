@@ -36,6 +36,7 @@ class Generator:
         config: What ``genai_config.json`` says.
         eyes: What reads images, if the model does.
         pads_behind: Whether the model counts the tokens of each row from the start, with padding behind the prompts.
+        window: How many tokens the layers keep that forget those before their windows, if any do.
 
     Args:
         folder: A folder with ``genai_config.json`` and the model files that it names.
@@ -69,6 +70,7 @@ class Generator:
         forced = settings.get("forced_bos_token_id")
         self._start = [self.config["model"].get("decoder_start_token_id"), *([] if forced is None else [forced])]
         self.pads_behind = bool(self.config["search"]["past_present_share_buffer"])
+        self.window: int | None = decoder.get("sliding_window", {}).get("window_size")
 
     def generate(
         self,

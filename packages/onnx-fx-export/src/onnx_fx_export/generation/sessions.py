@@ -14,6 +14,8 @@ from onnx_fx_export.generation.requirements import onnxruntime
 
 __all__ = ["DecoderSession", "GraphSession", "PromptSession"]
 
+# Room behind a window, so that what is in it is not moved at each step.
+_SLACK = 16
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
@@ -76,10 +78,10 @@ class GraphSession:
         kind = self.declared[name].type
         return value.astype(_DTYPES[kind], copy=False) if kind in _DTYPES else value
 
-    def zeros(self, name: str, batch: int) -> Any:
-        """Return zeros for an input whose first axis is the batch, and whose other dynamic axes are empty."""
+    def zeros(self, name: str, batch: int, length: int = 0) -> Any:
+        """Return zeros for an input whose first axis is the batch, and whose other dynamic axes have one length."""
         declared = self.declared[name]
-        shape = [batch, *(size if isinstance(size, int) else 0 for size in declared.shape[1:])]
+        shape = [batch, *(size if isinstance(size, int) else length for size in declared.shape[1:])]
         return onnxruntime().OrtValue.ortvalue_from_numpy(np.zeros(shape, _DTYPES[declared.type]))
 
 
@@ -107,11 +109,14 @@ class DecoderSession(GraphSession):
         ]
         layers = range(names["num_hidden_layers"])
         self.reads_one = "input_ids" in self.declared and self.declared["input_ids"].shape[1] == 1
+        window = names.get("sliding_window", {"window_size": 0, "layers": []})
+        self._kept = window["window_size"] + _SLACK
+        self._forgetting = {past % i for i in window["layers"] for past, _ in pairs}
         self._states = {past % i: present % i for i in layers for past, present in pairs if past % i in self.declared}
 
     def start(self, batch: int) -> dict[str, Any]:
         """Return the states of a batch that has read nothing."""
-        return {past: self.zeros(past, batch) for past in self._states}
+        return {past: self.zeros(past, batch, self._kept if past in self._forgetting else 0) for past in self._states}
 
     def step(
         self, given: Mapping[str, npt.NDArray[Any]], states: Mapping[str, Any], encoded: Mapping[str, Any]

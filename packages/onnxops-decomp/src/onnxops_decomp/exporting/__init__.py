@@ -154,6 +154,7 @@ from onnxops_decomp.graph.whole_operators import grouped_mm_form
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
 from onnxops_decomp.runtimes.onnxruntime.fusions import FuseSkipNormalization
+from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import installed_release
 from onnxops_decomp.runtimes.onnxruntime.shared_caches import share_caches
 from onnxops_decomp.spec.aten_traits import AtenTrait, has_aten_trait
 from onnxops_decomp.spec.inference import UNKNOWN_DIM, Dims, dims_of
@@ -286,6 +287,7 @@ __all__ = [
     "in_mode",
     "in_order",
     "inner_tensors",
+    "installed_release",
     "is_complex",
     "is_composite",
     "is_computable",

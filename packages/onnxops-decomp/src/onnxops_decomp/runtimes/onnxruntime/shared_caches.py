@@ -34,6 +34,10 @@ _WIDTH_STEP = 8
 # With the rotary embedding inside it wants this.
 _TURNED_WIDTH_STEP = 16
 _TURNING = {"interleaved", "rotary_embedding_dim"}
+# How many tokens a layer keeps that forgets those before its window.
+_KEPT = "window_cache_length"
+# Where the operator takes how many of the new tokens of a row are not padding.
+_NEW_TOKENS = 16
 _NORMALIZATIONS = ("RMSNormalization", "LayerNormalization")
 _NEW, _PAST, _BATCH = (Affine.of(symbol) for symbol in ("S", "P", "B"))
 Table = npt.NDArray[np.generic]
@@ -97,6 +101,7 @@ class _Plan:
     joins: tuple[ir.Node, ir.Node]
     window: int | None
     bias: Table | None
+    forgets: bool
 
     @property
     def query(self) -> ir.Value:
@@ -115,7 +120,7 @@ class _Plan:
         return q[1], k[1], q[3]
 
 
-def share_caches(model: ir.Model, tokens: str, mask: str, length: int) -> bool:
+def share_caches(model: ir.Model, tokens: str, mask: str, length: int, *, forget: bool = False) -> bool:
     """Let ``GroupQueryAttention`` join the keys and values of all layers of a decoder, or change nothing.
 
     It is put in the place of an attention whose mask is proven to let each query see the tokens up to its own place, or
@@ -130,6 +135,8 @@ def share_caches(model: ir.Model, tokens: str, mask: str, length: int) -> bool:
         tokens: Name of the new tokens.
         mask: Name of the padding mask.
         length: The most tokens of a row, for which cosines and sines are computed.
+        forget: Whether layers with a window shorter than ``length`` keep no more than fits into their caches, whose
+            length is then one size of its own, at least that of the window.
 
     Returns:
         Whether the model was changed.
@@ -142,7 +149,7 @@ def share_caches(model: ir.Model, tokens: str, mask: str, length: int) -> bool:
     for cache in caches:
         inputs.sizes.setdefault(str((dims(cache) or ())[2]), _PAST)
     attentions = [found for node in graph if (found := read_attention(node)) is not None]
-    plans = [plan for found in attentions if (plan := _planned(found, inputs, length)) is not None]
+    plans = [plan for found in attentions if (plan := _planned(found, inputs, length, forget=forget))]
     if not plans or {join.inputs[0] for plan in plans for join in plan.joins} != set(caches):
         return False
     if not all(_is_free(cache, plans) for cache in caches):
@@ -171,7 +178,7 @@ def _one_size(node: ir.Node) -> int | None:
     return start if end == start + 1 else None
 
 
-def _planned(attention: Attention, inputs: _Inputs, length: int) -> _Plan | None:
+def _planned(attention: Attention, inputs: _Inputs, length: int, *, forget: bool) -> _Plan | None:
     query = attention.query
     keys, values = _join(attention.key), _join(attention.value)
     if keys is None or values is None or query.dtype not in DTYPES:
@@ -186,7 +193,8 @@ def _planned(attention: Attention, inputs: _Inputs, length: int) -> _Plan | None
     known = [table for table in tables if table is not None]
     if len(known) < len(tables):
         return None
-    return _Plan(attention, (keys, values), window, sum(known[1:], known[0]) if known else None)
+    bias = sum(known[1:], known[0]) if known else None
+    return _Plan(attention, (keys, values), window, bias, forget and window is not None and window < length)
 
 
 def _bias_table(value: ir.Value, factor: float, inputs: _Inputs, attention: Attention, length: int) -> Table | None:
@@ -263,7 +271,16 @@ def _attributes(plan: _Plan, turned: _Turned | None) -> list[ir.Attr]:
         result.append(ir.AttrFloat32("softcap", plan.attention.softcap))
     if plan.window is not None:
         result.append(ir.AttrInt64("local_window_size", plan.window))
+    if plan.forgets:
+        result.append(ir.AttrInt64("sliding_window_cache", 1))
     return result
+
+
+def _set_length(cache: ir.Value | None, length: str) -> None:
+    """Name the dimension of a cache (B, heads, T, width) that counts tokens."""
+    assert cache is not None
+    assert cache.shape is not None
+    cache.shape = ir.Shape([*cache.shape[:2], length, cache.shape[3]])
 
 
 class _Rewriting:
@@ -272,6 +289,7 @@ class _Rewriting:
         self._first = next(iter(graph))
         self._tables: dict[ir.Value, ir.Value | None] = {}
         self._biases: dict[bytes, ir.Value] = {}
+        self._kept_now: ir.Value | None = None
         self._lengths = self._counted()
         counted = self._lengths[1].producer()
         assert counted is not None
@@ -295,6 +313,9 @@ class _Rewriting:
         cache = [keys.inputs[0], values.inputs[0], *self._lengths]
         inputs: list[ir.Value | None] = [*own, *cache, *(tables or (None, None)), None, self._bias(plan)]
         inputs.append(plan.attention.sinks)
+        if plan.forgets:
+            inputs += [None] * (_NEW_TOKENS - len(inputs))
+            inputs.append(self._new_tokens())
         while inputs[-1] is None:
             inputs.pop()
         operator = ir.Node(
@@ -303,6 +324,9 @@ class _Rewriting:
         result = self._result(node)
         old = [result.producer(), node, keys, values]
         presents = {1: keys.outputs[0], 2: values.outputs[0]}
+        if plan.forgets:
+            for value in (*cache[:2], *presents.values()):
+                _set_length(value, _KEPT)
         replace_outputs(node, operator, {0: result, **presents})
         for each in old:
             if each is not None:
@@ -350,6 +374,18 @@ class _Rewriting:
             self._new("Cast", [last], "last_tokens_int32", to=int32),
             self._new("Cast", [scalar], "total_tokens_int32", to=int32),
         )
+
+    def _new_tokens(self) -> ir.Value:
+        """Return how many of the new tokens each row keeps (B,), int32."""
+        if self._kept_now is None:
+            length = self._new("Shape", [self._inputs.tokens], "new_length", start=1, end=2)
+            zero, one = (self._numbers(name, np.array([n], np.int64)) for n, name in enumerate(("zero", "one")))
+            first = self._new("Sub", [zero, length], "first_new")
+            end = self._numbers("end", np.array([np.iinfo(np.int64).max], np.int64))
+            now = self._new("Slice", [self._inputs.mask, first, end, one], "new_mask")
+            kept = self._new("ReduceSum", [now, one], "new_tokens", keepdims=0)
+            self._kept_now = self._new("Cast", [kept], "new_tokens_int32", to=int(ir.DataType.INT32))
+        return self._kept_now
 
     def _new(self, op_type: str, inputs: list[ir.Value], name: str, **attributes: int) -> ir.Value:
         """Compute a value before all nodes."""
