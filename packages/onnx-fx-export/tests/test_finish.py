@@ -172,6 +172,38 @@ def test_rotary_embedding_with_two_different_halves_stays() -> None:
     assert "RotaryEmbedding" not in exported(Rotary(halves_differ=True), *rotary_inputs(2, 5, 2))
 
 
+class PlacedRotary(torch.nn.Module):
+    """Turns heads by angles of positions that the length alone decides."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, q):
+        angles = torch.arange(q.shape[2])[None, :, None].float() * torch.tensor([1.0, 0.5, 0.25, 0.125])
+        twice = {
+            "halves": torch.cat((angles, angles), -1),
+            "neighbours": angles.repeat_interleave(2, -1),
+            "unlike": torch.cat((angles, angles * 2), -1),
+        }[self.kind]
+        cos, sin = (table.unsqueeze(1).to(q.dtype) for table in (twice.cos(), twice.sin()))
+        if self.kind == "neighbours":
+            return q * cos + torch.stack((-q[..., 1::2], q[..., ::2]), -1).flatten(-2) * sin
+        return q * cos + torch.cat((-q[..., 4:], q[..., :4]), -1) * sin
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static batch", "dynamic batch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["halves", "neighbours", "unlike"])
+def test_rotary_embedding_of_known_positions_is_one_node(kind: str, dtype: torch.dtype, dynamic: bool) -> None:
+    model, shapes = PlacedRotary(kind), ({0: "batch"},) if dynamic else None
+    program = export(model, (torch.randn(2, 3, 5, 8, dtype=dtype),), opset_version=23, dynamic_shapes=shapes)
+    assert op_counts(program)["RotaryEmbedding"] == (kind != "unlike")
+    q = torch.randn(4 if dynamic else 2, 3, 5, 8, dtype=dtype)
+    exact = 1e-5 if dtype == torch.float32 else 4e-3
+    torch.testing.assert_close(program(q), model(q), rtol=exact, atol=exact)
+
+
 def conv_net(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
     torch.manual_seed(0)
     model = torch.nn.Sequential(

@@ -49,9 +49,14 @@ def sole_user(value: ir.Value) -> ir.Node | None:
     return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
 
 
-def constant(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """Return the contents of a small initializer that is not a weight, else None."""
-    if value is None or not value.is_initializer() or value.const_value is None or value.const_value.size > 64:
+def constant(value: ir.Value | None, largest: int = 64) -> npt.NDArray[Any] | None:
+    """Return the contents of a small initializer that is not a weight, else None.
+
+    Args:
+        value: What may be one.
+        largest: How many elements it may have.
+    """
+    if value is None or not value.is_initializer() or value.const_value is None or value.const_value.size > largest:
         return None
     if isinstance(value.const_value, ir.tensor_adapters.TorchTensor):
         return None

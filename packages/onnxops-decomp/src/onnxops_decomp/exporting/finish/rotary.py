@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.exporting.finish.rotary_lanes import Angles, rotation
-from onnxops_decomp.passes.matching import dims, replace
+from onnxops_decomp.exporting.finish.rotary_lanes import LARGEST_TABLE, Angles, rotation
+from onnxops_decomp.passes.matching import constant, dims, replace
 
 __all__ = ["FuseRotaryEmbedding"]
 
@@ -29,7 +29,7 @@ class FuseRotaryEmbedding(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on the main graph."""
         modified = False
-        if model.opset_imports[""] >= _FIRST_OPSET and any(node.op_type == "Cos" for node in model.graph):
+        if model.opset_imports[""] >= _FIRST_OPSET:
             # What turns a part of the lanes ends in a Concat, within which an Add turns all of a slice.
             for op_type in ("Concat", "Add", "Reshape"):
                 for node in list(model.graph):
@@ -60,18 +60,17 @@ class FuseRotaryEmbedding(ir.passes.InPlacePass):
         return self._caches[key]
 
     def _new_cache(self, table: Angles, user: ir.Node, heads: tuple[int | str | None, ...]) -> ir.Value | None:
-        batch, shape, graph = heads[0], dims(table.angles), user.graph
-        assert shape is not None
+        batch, shape, graph = heads[0], table.shape, user.graph
         assert graph is not None
         size = None if shape[0] == batch else self._batch_size(graph, batch)
         if shape[1] != heads[2] or batch is None or (shape[0] != batch and (shape[0] != 1 or size is None)):
             return None
         half = self._halves.get(table)
         if half is None:
-            half = self._halves[table] = self._half(table)
+            half = self._halves[table] = self._half(table) if table.part is None else _constant_half(graph, table)
         if size is None:
             return half
-        before = _next(half)
+        before = _next(half) if half.producer() else _next(size) if size.producer() else graph[0]
         name = f"{half.name}.{batch}"
         ones = _initializer(graph, f"{name}.ones", [1, 1])
         target = _insert(before, "Concat", [size, ones], f"{name}.shape", size, axis=0)
@@ -121,13 +120,22 @@ def _next(value: ir.Value) -> ir.Node:
     return next(nodes)
 
 
-def _initializer(graph: ir.Graph, name: str, values: list[int]) -> ir.Value:
+def _constant_half(graph: ir.Graph, table: Angles) -> ir.Value:
+    """Return the constant cosines or sines of one half."""
+    array = constant(table.angles, LARGEST_TABLE)
+    assert array is not None
+    assert table.part is not None
+    end, step = table.part
+    half = np.ascontiguousarray(array.reshape(1, *array.shape[-2:])[..., :end:step])
+    return _initializer(graph, f"{table.angles.name}.half", ir.tensor(half, dtype=table.angles.dtype))
+
+
+def _initializer(graph: ir.Graph, name: str, values: list[int] | ir.Tensor) -> ir.Value:
     found = graph.initializers.get(name)
     if found is None:
-        tensor = ir.tensor(np.array(values, np.int64), name=name)
-        found = ir.Value(
-            name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([len(values)]), const_value=tensor
-        )
+        tensor = values if isinstance(values, ir.Tensor) else ir.tensor(np.array(values, np.int64))
+        tensor.name = name
+        found = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
         graph.initializers.add(found)
     return found
 

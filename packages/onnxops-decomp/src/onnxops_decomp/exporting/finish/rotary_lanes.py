@@ -16,21 +16,37 @@ import onnx_ir as ir
 
 from onnxops_decomp.passes.matching import constant, dims, operand, producer
 
-__all__ = ["Angles", "Rotation", "rotation"]
+__all__ = ["LARGEST_TABLE", "Angles", "Rotation", "rotation"]
 
 _HEADS_RANK, _END = 4, 1 << 62
+# So many numbers of constant cosines are looked at.
+LARGEST_TABLE = 1 << 22
 # The longest way from the heads to what is turned.
 _MOST_STEPS = 12
 Lanes = npt.NDArray[Any]
 
 
 class Angles(NamedTuple):
-    """Cosines or sines (B, S, h), of angles, times a constant or not, and in half precision or that of the angles."""
+    """Cosines or sines (B, S, h), of angles, times a constant or not, and in half precision or that of the angles.
+
+    Where positions are known, these are constants: there is no function then, and ``angles`` are the cosines or sines
+    themselves, (..., S, E), of whose lanes ``part`` are those of the angles.
+    """
 
     function: str
     angles: ir.Value
     scale: ir.Value | None
     is_half: bool = False
+    part: tuple[int, int] | None = None
+
+    @property
+    def shape(self) -> tuple[int | str | None, ...]:
+        """The sizes (B, S, h)."""
+        sizes = dims(self.angles) or ()
+        if self.part is None:
+            return sizes
+        end, step = self.part
+        return (1, sizes[-2], end // step)
 
 
 class _Term(NamedTuple):
@@ -74,17 +90,20 @@ def rotation(value: ir.Value) -> Rotation | None:
         lanes = reader.lanes(value)
     except _Unknown:
         return None
-    tables = {term.table[0] for lane in lanes for term in lane if term.table is not None}
-    named = {table.function: table for table in tables}
-    if reader.source is None or len(tables) != 2 or set(named) != {"Cos", "Sin"}:
+    tables = list(dict.fromkeys(term.table[0] for lane in lanes for term in lane if term.table is not None))
+    if reader.source is None or len(tables) != 2 or tables[0].shape != tables[1].shape:
         return None
-    cosine, sine = named["Cos"], named["Sin"]
-    half = (dims(cosine.angles) or (None,))[-1]
-    if cosine[1:] != sine[1:] or not isinstance(half, int) or 2 * half > shape[-1]:
+    half = tables[0].shape[-1]
+    if not isinstance(half, int) or 2 * half > shape[-1]:
         return None
-    for interleaved in (False, True):
-        if [frozenset(lane) for lane in lanes] == _turned(shape[-1], half, cosine, sine, interleaved=interleaved):
-            return Rotation(reader.source, cosine, sine, 2 * half, interleaved)
+    found = [frozenset(lane) for lane in lanes]
+    for cosine, sine in (tables, tables[::-1]):
+        # Constants are cosines and sines by what they are to the lanes.
+        if cosine.part is None and ((cosine.function, sine.function) != ("Cos", "Sin") or cosine[1:] != sine[1:]):
+            continue
+        for interleaved in (False, True):
+            if found == _turned(shape[-1], half, cosine, sine, interleaved=interleaved):
+                return Rotation(reader.source, cosine, sine, 2 * half, interleaved)
     return None
 
 
@@ -244,6 +263,8 @@ def _times(lane: tuple[_Term, ...], table: tuple[Angles, int]) -> tuple[_Term, .
 
 def _table(value: ir.Value | None) -> Lanes | None:
     """Return which cosines or sines stand in the lanes of a value (B, 1, S, E) or (B, S, E)."""
+    if (array := constant(value, LARGEST_TABLE)) is not None:
+        return _constants(value, array)
     node = None if value is None else value.producer()
     if node is None or node.domain or value is None:
         return None
@@ -262,6 +283,20 @@ def _table(value: ir.Value | None) -> Lanes | None:
     if node.op_type == "Cast":
         return _halved(_table(source)) if value.dtype == ir.DataType.FLOAT16 else None
     return _angles(value)
+
+
+def _constants(value: ir.Value | None, array: npt.NDArray[Any]) -> Lanes | None:
+    """Return the lanes of constants (..., S, E) of one entry and head; of angles that stand there twice, the first."""
+    if value is None or array.ndim < 3 or any(size != 1 for size in array.shape[:-2]):
+        return None
+    size = array.shape[-1]
+    part, places = (size, 1), list(range(size))
+    if size % 2 == 0 and np.array_equal(array[..., : size // 2], array[..., size // 2 :]):
+        part, places = (size // 2, 1), [lane % (size // 2) for lane in range(size)]
+    elif size % 2 == 0 and np.array_equal(array[..., ::2], array[..., 1::2]):
+        part, places = (size, 2), [lane // 2 for lane in range(size)]
+    table = Angles("", value, None, part=part)
+    return _filled([(table, place) for place in places])
 
 
 def _halved(lanes: Lanes | None) -> Lanes | None:
