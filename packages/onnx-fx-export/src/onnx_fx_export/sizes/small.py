@@ -313,11 +313,22 @@ def _holds_for_larger(guard: sympy.Basic) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Nearby:
-    """Runs a model and what was captured of it at sizes near those of the example."""
+    """Runs a model and what was captured of it at sizes near those of the example.
+
+    Attributes:
+        trials: Runs both.
+        sizes: The sizes of the program.
+        warns: Whether the user is told of a size that the model takes and the program does not.
+        known: What was found by sizes: whether the model takes them, and whether the program is right. Many conditions
+            are tried at the same ones.
+    """
 
     trials: TrialRuns
     sizes: Sizes
     warns: bool = True
+    known: dict[frozenset[tuple[sympy.Symbol, sympy.Integer]], tuple[bool, bool]] = dataclasses.field(
+        default_factory=dict
+    )
 
     def agrees(self, small: Mapping[sympy.Symbol, int]) -> bool:
         """Tell whether both give the same where some sizes are small, and those that follow from them are as well.
@@ -329,9 +340,13 @@ class _Nearby:
         wanted = self.sizes.near(small, related)
         if wanted is None:
             return False
-        expected, right = self.trials.run(wanted)
+        key = frozenset(wanted.items())
+        if key not in self.known:
+            expected, right = self.trials.run(wanted)
+            self.known[key] = expected is not None, right
+        taken, right = self.known[key]
         # What leaves out larger sizes is a condition, of which the user is warned as such.
-        if expected is not None and not right and self.warns and min(small.values()) == 1:
+        if taken and not right and self.warns and min(small.values()) == 1:
             warn_user(
                 "The model takes size 1 of a dynamic dimension, and its capture is right for larger sizes only; the "
                 "exported model's program refuses it. Export it a second time for size 1, or declare "
