@@ -94,6 +94,18 @@ _IMAGE_TOKEN = {"image_token_id": 63, "image_token_index": 63}
 _MARKS = {"image_token_id": 63, "video_token_id": 62, "vision_start_token_id": 61, "vision_end_token_id": 60}
 _PLACED = {**_GROUPED, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
 _TOWER = {"depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 4, "initializer_range": 0.3}
+_ADDING = {
+    **_TOWER,
+    "out_hidden_size": 32,
+    "intermediate_size": 32,
+    "num_position_embeddings": 36,
+    "deepstack_visual_indexes": [0, 1],
+}
+_INTERLEAVED = {
+    **_PLACED,
+    "head_dim": 8,
+    "rope_parameters": {**_PLACED["rope_parameters"], "mrope_section": [2, 1, 1], "mrope_interleaved": True},
+}
 _WINDOWED = {**_TOWER, "out_hidden_size": 32, "intermediate_size": 32, "window_size": 16, "fullatt_block_indexes": [1]}
 
 # Models that read images among the tokens of a text.
@@ -105,6 +117,7 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
                                        "vision_config": {**_EYES, "model_type": "siglip_vision_model"}}),
     "qwen2_vl": ("Qwen2VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": {**_TOWER, "embed_dim": 32}}),
     "qwen2_5_vl": ("Qwen2_5_VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": _WINDOWED}),
+    "qwen3_vl": ("Qwen3VLConfig", {**_MARKS, "text_config": _INTERLEAVED, "vision_config": _ADDING}),
 }  # fmt: skip
 
 # So large weights are that the tokens vary.

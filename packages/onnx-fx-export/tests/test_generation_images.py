@@ -69,7 +69,7 @@ def test_images_and_their_tokens_have_to_fit(count, llava):
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int4"])
 def test_genai_runs_images_of_any_size(precision, name, tmp_path):
     model = language_model(name).to(torch.float16 if precision == "fp16" else torch.float32)
@@ -213,24 +213,30 @@ def test_images_that_are_read_in_another_way_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_images_that_layers_of_the_decoder_read_are_refused(tmp_path):
-    import transformers
+def test_what_layers_of_the_decoder_read_of_images_stands_beside_their_tokens(tmp_path):
+    model = language_model("qwen3_vl")
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+    images, sizes = patches((1, 2, 14), (1, 6, 6), (1, 2, 2))
+    marks = [mark for _, rows, columns in sizes.tolist() for mark in (61, *[IMAGE] * (rows * columns // 4), 60, 5)]
+    tokens = torch.tensor([[9, *marks, 8]])
 
-    sizes = {"hidden_size": 32, "intermediate_size": 32}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 2}
-    places = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
-    text = {**sizes, **heads, "vocab_size": 64, "rope_parameters": places, "initializer_range": 0.3}
-    eyes = {
-        **sizes,
-        "depth": 2,
-        "num_heads": 2,
-        "out_hidden_size": 32,
-        "patch_size": 4,
-        "deepstack_visual_indexes": [0],
-    }
-    marks = {"image_token_id": IMAGE, "video_token_id": 62, "vision_start_token_id": 61, "vision_end_token_id": 60}
-    config = transformers.Qwen3VLConfig(text_config=text, vision_config=eyes, **marks)
-    model = transformers.Qwen3VLForConditionalGeneration(config).eval()
+    found = Generator(folder.path).generate(
+        tokens.numpy(), pixel_values=images.numpy(), image_grid_thw=sizes.numpy(), max_new_tokens=12
+    )
+
+    assert input_shapes(folder.path / "model.onnx")["inputs_embeds"][2] == 3 * 32
+    types = (tokens == IMAGE).int()
+    wanted = model.generate(
+        tokens, pixel_values=images, image_grid_thw=sizes, mm_token_type_ids=types, do_sample=False, max_new_tokens=12
+    )
+    np.testing.assert_array_equal(found, wanted.numpy())
+    pytest.importorskip("onnxruntime_genai", reason="the engine of the rest is an optional package")
+    assert len(verify_folder(kind_of(model), folder.path, "genai", str)) == 4
+
+
+def test_positions_that_are_read_in_another_way_are_refused(tmp_path):
+    model = language_model("qwen3_vl")
+    model.model.visual.interpolation_align_corners = False
 
     with pytest.raises(InvalidArgumentError, match="not what their patches alone give"):
         export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from onnx_fx_export.generation.seeing import Places
 __all__ = ["GridVisionLanguage"]
 
 _IMAGES, _GRIDS, _TYPES, _POSITIONS = "pixel_values", "image_grid_thw", "mm_token_type_ids", "position_ids"
+_ADDED = "deepstack_features"
 _SEVERAL = 10
 # What ONNX Runtime GenAI asks for beside.
 _MARKS = ("image_token_id", "video_token_id", "vision_start_token_id")
@@ -41,7 +42,8 @@ class GridVisionLanguage(VisionLanguage):
     def _layout(self) -> PatchLayout:
         config = self.model.config.vision_config
         merge, window = config.spatial_merge_size, getattr(config, "window_size", None)
-        return PatchLayout(merge, window // merge // config.patch_size if window else None)
+        side = getattr(self.model.get_encoder(modality="image"), "num_grid_per_side", None)
+        return PatchLayout(merge, window // merge // config.patch_size if window else None, side)
 
     @property
     def _sizes(self) -> list[list[int]]:
@@ -78,8 +80,7 @@ class GridVisionLanguage(VisionLanguage):
     def _read_by_model(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what the model makes of the images of the trial, and its logits."""
         images = {name: self._trial[name] for name in (_IMAGES, _GRIDS)}
-        features = self.model.get_image_features(**images, return_dict=True).pooler_output
-        features = torch.cat(list(features)) if isinstance(features, tuple | list) else features
+        features = _joined(self.model.get_image_features(**images, return_dict=True))
         return features, self.model(**self._trial).logits
 
     def _read_by_graphs(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,6 +126,7 @@ class GridVisionLanguage(VisionLanguage):
         """Return ``genai_config.json``."""
         config = super().config()
         config["model"]["decoder"]["inputs"][_POSITIONS] = _POSITIONS
+        config["model"]["decoder"]["hidden_size"] = self._width
         own, eyes = self.model.config, self.model.config.vision_config
         config["model"] |= {
             "type": self.genai_type,
@@ -224,7 +226,13 @@ class PatchGraph(torch.nn.Module):
         places = self._layout.places(image_grid_thw, pixel_values.shape[0])
         with attention_by_segments(self.tower.config):
             result = self.tower(pixel_values, grid_thw=image_grid_thw, return_dict=True, **places)
-        return {"image_features": result.pooler_output}
+        return {"image_features": _joined(result)}
+
+
+def _joined(result: Any) -> torch.Tensor:
+    """Return what a model makes of images (tokens, width): what stands for tokens, then what layers add to them."""
+    features = [result.pooler_output, *(getattr(result, _ADDED, None) or [])]
+    return torch.cat([torch.cat(list(each)) if isinstance(each, tuple | list) else each for each in features], -1)
 
 
 class PlacedDecoderGraph(CachedGraph):
@@ -240,10 +248,30 @@ class PlacedDecoderGraph(CachedGraph):
         """Return what :meth:`read` makes of new embeddings (B, S, width).
 
         Args:
-            inputs_embeds: The embeddings.
+            inputs_embeds: The embeddings, and beside them what is added behind the first layers, zeros for text.
             attention_mask: 1 for a token and 0 for padding (B, P + S), int64.
             position_ids: Their places in time, height and width (3, B, S), int64.
             past_key_values: Keys and values (B, heads, P, width) of each layer.
         """
-        given = {"inputs_embeds": inputs_embeds, "position_ids": position_ids}
-        return self.read(inputs_embeds.shape[1], attention_mask, past_key_values, **given)
+        width = self.model.get_input_embeddings().embedding_dim
+        embeds, *added = inputs_embeds.split(width, -1)
+        given = {"inputs_embeds": embeds, "position_ids": position_ids}
+        with _adding(self.model.get_decoder().layers if added else [], added):
+            return self.read(inputs_embeds.shape[1], attention_mask, past_key_values, **given)
+
+
+@contextlib.contextmanager
+def _adding(layers: Any, added: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Let something (B, S, width) be added behind each of the first layers."""
+    own = [layer.forward for layer in layers[: len(added)]]
+    for layer, forward, more in zip(layers, own, added, strict=False):
+        layer.forward = functools.partial(_plus, forward, more)
+    try:
+        yield
+    finally:
+        for layer, _ in zip(layers, own, strict=False):
+            del layer.forward
+
+
+def _plus(forward: Callable[..., torch.Tensor], more: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return forward(*args, **kwargs) + more

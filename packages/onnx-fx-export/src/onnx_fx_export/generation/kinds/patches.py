@@ -28,10 +28,12 @@ class PatchLayout:
     Attributes:
         merge: How many patches a block has in each direction.
         window: How many blocks a window of attention has in each direction, if there are windows.
+        side: How many rows and columns a table of learned positions has, between which patches stand, if there is one.
     """
 
     merge: int
     window: int | None
+    side: int | None = None
 
     def places(self, grids: torch.Tensor, patches: int) -> dict[str, Any]:
         """Return what a tower of transformers computes of the grids of images, by the names of its arguments.
@@ -59,7 +61,29 @@ class PatchLayout:
         places = {"position_ids": of_patches, "cu_seqlens": frame.repeat_interleave(area), "max_seqlen": 1}
         if self.window:
             places |= self._windows(frame, row, column, rows, columns)
+        if self.side:
+            sizes = torch.stack([rows, columns], 1).repeat_interleave(area, 0) * self.merge
+            places |= self._neighbours(of_patches, sizes, self.side)
         return places
+
+    @staticmethod
+    def _neighbours(places: torch.Tensor, sizes: torch.Tensor, side: int) -> dict[str, Any]:
+        """Return the four entries of a table around each patch, and their weights, both (patches, 4).
+
+        Args:
+            places: Row and column of each patch (patches, 2), int64.
+            sizes: Rows and columns of its image (patches, 2), int64.
+            side: Rows and columns of the table, whose corners are those of the image.
+        """
+        at = places.float() * (side - 1) / (sizes - 1).clamp(min=1)
+        first = at.floor()
+        entries = torch.stack([first.long(), (first.long() + 1).clamp(max=side - 1)], -1)
+        weights = torch.stack([1 - (at - first), at - first], -1)
+        (rows, columns), (of_rows, of_columns) = entries.unbind(1), weights.unbind(1)
+        return {
+            "interp_indices": (rows[:, :, None] * side + columns[:, None]).flatten(1),
+            "interp_weights": (of_rows[:, :, None] * of_columns[:, None]).flatten(1),
+        }
 
     def _windows(
         self, frame: torch.Tensor, row: torch.Tensor, column: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor

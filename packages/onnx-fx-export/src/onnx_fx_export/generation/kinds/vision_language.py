@@ -177,11 +177,13 @@ class EmbeddingGraph(torch.nn.Module):
 
         Args:
             input_ids: Tokens (B, S), int64.
-            image_features: What the tokens of images stand for (T, width), in the order of the tokens, row by row.
+            image_features: What the tokens of images stand for (T, width), in the order of the tokens, row by row. If
+                that is wider than embeddings, zeros stand behind those of text.
         """
         is_image = input_ids == self._image_token
         embeds = self.embeddings(input_ids if self._is_known else torch.where(is_image, 0, input_ids))
         # A row behind them, which other tokens read, lets there be no image; a token without one is a token of text.
+        embeds = torch.nn.functional.pad(embeds, (0, image_features.shape[1] - embeds.shape[2]))
         rows = torch.cat([image_features, torch.zeros_like(embeds[:1, 0])]).to(embeds.dtype)
         places, count = is_image.reshape(-1).cumsum(0).reshape(input_ids.shape) - 1, image_features.shape[0]
         shown = is_image & (places < count)
