@@ -122,7 +122,10 @@ def resized(x: torch.Tensor) -> torch.Tensor:
         row = F.interpolate(kept[number][None, None], size=width + 2, mode="linear")[0, 0]
         best[number, 0] = row.argmax() / width
         best[number, 1] = row.sum()
-    return best
+    # torch traces the loop again, without writes.
+    shifted = best + 1
+    shifted.view(-1)[:1].mul_(2)
+    return shifted
 
 
 def written_through_a_view(x: torch.Tensor) -> torch.Tensor:

@@ -308,6 +308,9 @@ class _Loop:
             if missing := [used for used in node.all_input_nodes if used not in inside]:
                 raise self._refuse(f"uses {missing[0]}, which was computed for another row")
             copy = graph.node_copy(node, lambda used: inside[used])
+            if copy.target is aten.item.default:
+                # The one that torch traces again where writes become values.
+                copy.target = aten._local_scalar_dense.default
         copy.meta = dict(node.meta)
         return copy
 
