@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp.exporting.finish.rotary_lanes import LARGEST_TABLE, Angles, rotation
@@ -127,15 +130,15 @@ def _constant_half(graph: ir.Graph, table: Angles) -> ir.Value:
     assert table.part is not None
     end, step = table.part
     half = np.ascontiguousarray(array.reshape(1, *array.shape[-2:])[..., :end:step])
-    return _initializer(graph, f"{table.angles.name}.half", ir.tensor(half, dtype=table.angles.dtype))
+    return _initializer(graph, f"{table.angles.name}.half", half)
 
 
-def _initializer(graph: ir.Graph, name: str, values: list[int] | ir.Tensor) -> ir.Value:
+def _initializer(graph: ir.Graph, name: str, values: list[int] | npt.NDArray[Any]) -> ir.Value:
     found = graph.initializers.get(name)
     if found is None:
-        tensor = values if isinstance(values, ir.Tensor) else ir.tensor(np.array(values, np.int64))
-        tensor.name = name
-        found = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+        array = np.array(values, np.int64) if isinstance(values, list) else values
+        tensor = ir.tensor(array, name=name)
+        found = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
         graph.initializers.add(found)
     return found
 
