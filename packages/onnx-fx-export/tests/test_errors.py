@@ -120,8 +120,9 @@ def test_a_size_that_data_decides_is_told_of_with_its_line() -> None:
 
 def test_a_loop_that_data_ends_is_told_of_with_what_to_do_instead() -> None:
     def total(x, count):
-        for row in range(count.item()):
-            x = x + row
+        left = count.item()
+        while left > 0:
+            x, left = x + left, left - 1
         return x
 
     with pytest.raises(CaptureError, match=r"test_errors.py:\d+(.|\n)*torch.while_loop"):
