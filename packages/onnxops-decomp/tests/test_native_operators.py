@@ -105,7 +105,7 @@ CALLS = [
     Call("BitCast", 26, lambda x: native.bit_cast(x, to=torch.int32), ((2, 3),), 26, 26),
     Call("DFT", 20, lambda x: native.dft(x, 7, 1), ((2, 5, 3, 2),), 17),
     Call("STFT", 17, lambda x, w: native.stft(x, 3, w), ((2, 20, 1), (8,)), 17),
-    Call("QuantizeLinear", 21, native.quantize_linear, ((2, 3), torch.tensor(0.1)), 21),
+    Call("QuantizeLinear", 21, native.quantize_linear, ((2, 3), torch.tensor(0.1)), 10),
     Call(
         "DequantizeLinear",
         21,
