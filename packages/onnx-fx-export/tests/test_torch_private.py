@@ -313,6 +313,19 @@ def test_every_private_name_in_use_is_there(name: str) -> None:
     assert found(name) is not None
 
 
+@pytest.mark.parametrize("key", ["Meta", "CompositeImplicitAutograd"])
+def test_kernels_in_python_that_cannot_be_put_back_are_left(key: str) -> None:
+    with torch.library._scoped_library(f"kept_{key.lower()}", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x.new_empty((2 * x.shape[0],)), key)
+        operator = getattr(torch.ops, f"kept_{key.lower()}").twice.default
+
+        with replaced_kernels({operator: lambda kernel: torch.empty_like}), FakeTensorMode():
+            assert operator(torch.ones(3)).shape == (6,)
+        with FakeTensorMode():
+            assert operator(torch.ones(4)).shape == (8,)
+
+
 def test_encoders_ask_whether_a_mask_is_causal() -> None:
     asked = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import operator
@@ -170,6 +171,7 @@ FIXED: dict[str, Callable[[T], T]] = {
     "size of a result that nobody reads": lambda x: x * sum(range(torch.cat([x, x])[1:].shape[0])),
     "in a model with scripts": torch.nn.Sequential(torch.jit.script(torch.nn.Identity()), Counting()),
     "text": lambda x: x * int(f"{x.shape[0]}"),
+    "infinite number": lambda x: x + (1 if float(np.float64(math.inf * x.shape[0])) > 0 else 2),
     "NumPy product": lambda x: x * float(np.prod(x.shape)),
     "NumPy integer": lambda x: x * int(np.int64(x.shape[0])),
     "beside a slice": beside_a_slice,
@@ -366,6 +368,7 @@ OPEN: dict[str, Callable[[T], T]] = {
     "length": lambda x: x[: len(x) // 2] * len(x) + len(torch.cat([x, x])) + min(len(x), 9),
     "functions imported by name": lambda x: x * sqrt(x.size(0)) + ceil(x.size(0) / 3),
     "rounded up and down": lambda x: x.new_ones(math.ceil(x.size(0) * 1.1)) * math.floor(x.size(0) * 0.29),
+    "part of a function": functools.partial(lambda y, x: x * len(x) * y, 2.0),
     "rounded toward zero": lambda x: x * math.trunc(x.size(0) * -0.29) + math.ceil(x.size(0)),
     "integer": lambda x: x * int(x.size(0)) + (int(x.size(0)) + len(x)) - int(x.numel()),
     "real": lambda x: x * float(x.shape[0]) + float(x.size(0) / 3) + torch.tensor(float(x.size(0))),

@@ -93,11 +93,13 @@ def replaced_kernels(
 ) -> Iterator[None]:
     """Let operators have other kernels for tensors without data, in the body; torch logs nothing of their failures.
 
-    A composite operator (``CompositeImplicitAutograd``) has one kernel for all tensors.
+    A composite operator (``CompositeImplicitAutograd``) has one kernel for all tensors. An operator whose kernel is in
+    Python, and not one of torch's, keeps it: it could not be put back.
 
     Args:
         kernels: For each operator a function that is given the kernel it has, and returns the new one.
     """
+    kernels = {operator: make for operator, make in kernels.items() if not _is_lost(operator)}
     libraries: dict[str, torch.library.Library] = {}
     in_python: list[tuple[torch._ops.OpOverload, Callable[..., Any]]] = []
     meta = torch._C.DispatchKey.Meta
@@ -107,7 +109,7 @@ def replaced_kernels(
             for operator, make in kernels.items():
                 if operator.namespace not in libraries:
                     libraries[operator.namespace] = torch.library.Library(operator.namespace, "IMPL")
-                key = "CompositeImplicitAutograd" if _is_composite(operator) else "Meta"
+                key = _replaced_key(operator)
                 kernel = make(_kernel_of(operator, key))
                 libraries[operator.namespace].impl(operator, kernel, key, allow_override=True)
                 # The dispatcher in Python, under which torch.export runs, has kernels of its own.
@@ -127,6 +129,23 @@ def replaced_kernels(
             _set_kernel_in_python(operator, kernel)
         for library in libraries.values():
             library._destroy()
+
+
+def _replaced_key(operator: torch._ops.OpOverload) -> str:
+    return "CompositeImplicitAutograd" if _is_composite(operator) else "Meta"
+
+
+def _is_lost(operator: torch._ops.OpOverload) -> bool:
+    """Tell whether another kernel would take the place of one in Python for good.
+
+    The dispatcher calls those by the names of operators (``python_op_registration_trampoline``), and keeps the last one
+    of a name. What it prints of kernels in Python has no signature; torch's own are in ``py_kernels``.
+    """
+    key = _replaced_key(operator)
+    kernels = torch._C._dispatch_dump(operator.name()).splitlines()
+    active = (f"{key}: ", f"{key}[alias]: ")
+    is_in_python = any(line.startswith(active) and line.endswith(":: (none) [ boxed ]") for line in kernels)
+    return is_in_python and not (key == "Meta" and torch._C.DispatchKey.Meta in operator.py_kernels)
 
 
 def _set_kernel_in_python(operator: torch._ops.OpOverload, kernel: Callable[..., Any]) -> None:

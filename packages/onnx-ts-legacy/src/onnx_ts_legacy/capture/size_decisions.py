@@ -89,7 +89,12 @@ def conditions_of(value: Any, decision: SizeDecision) -> list[tuple[SizeTerm, bo
             term = SizeTerm(_OR_EQUAL.get(str(term.operator), term.operator), term.operands)
         return [(term, answer)]
     # A text has fewer digits than a double.
-    if term is not None and isinstance(answer, int | float) and answer == int(answer) and evaluated(term) == answer:
+    if (
+        term is not None
+        and isinstance(answer, int | float)
+        and float(answer).is_integer()
+        and evaluated(term) == answer
+    ):
         return [(_equal(term, answer), True)]
     return [(_equal(size, evaluated(size)), True) for size in sizes_behind(value)]
 

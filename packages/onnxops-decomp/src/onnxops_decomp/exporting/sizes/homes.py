@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -26,6 +27,8 @@ def homes_of(model: Callable[..., Any]) -> list[ModuleType]:
         names |= {kind.__module__: None for kind in type(module).__mro__}
         functions += [module.forward, getattr(module, "function", None)]
     for function in functions:
+        while isinstance(function, functools.partial):
+            function = function.func
         names[getattr(inspect.unwrap(function), "__module__", None) or "builtins"] = None
     found = (sys.modules.get(name) for name in names if name.partition(".")[0] not in ("torch", "builtins"))
     return [home for home in found if home is not None]
