@@ -10,13 +10,17 @@ import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.passes import shape_prop
+from torch.overrides import TorchFunctionMode
 from torch.utils._traceback import CapturedTraceback
 from torch_names import found, private_names
 
 import onnx_fx_export
 from onnx_fx_export.capture.torch_private import (
+    code_written_late,
     replaced_kernels,
     scans_over_no_rows,
+    shared_memory_formats,
     shared_stack_frames,
     unassigned_buffers,
     without_cache_of_calls,
@@ -97,6 +101,57 @@ def test_lines_of_stacks_are_looked_up_once() -> None:
     own = [line for line in lines if "CapturedTraceback.extract()" in line]
     assert len(own) == 2 * 2  # the list and the function around it
     assert stacks()[0][0] is not frames[0]
+
+
+def test_code_of_graphs_is_written_when_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    written: list[torch.fx.Graph] = []
+    write = torch.fx.Graph.python_code
+
+    def counted(self: torch.fx.Graph, *args: Any, **options: Any) -> Any:
+        written.append(self)
+        return write(self, *args, **options)
+
+    monkeypatch.setattr(torch.fx.Graph, "python_code", counted)
+    x = torch.ones(3)
+    torch.export.export(Model(), (x,))
+    usual = len(written)
+    written.clear()
+    with code_written_late():
+        program = torch.export.export(Model(), (x,))
+    assert 0 < len(written) < usual
+    for given in (x, -x):
+        torch.testing.assert_close(program.module()(given), Model()(given))
+
+
+def test_memory_formats_of_equal_tensors_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def formats() -> list[torch.memory_format | None]:
+        def function(x):
+            return x.sin().cos(), x.permute(0, 3, 1, 2), x.transpose(1, 2)
+
+        example = (torch.randn(3, 4, 5, 6),)
+        sizes = ({0: torch.export.Dim("n"), 1: torch.export.Dim("m")},)
+        nodes = torch.export.export(FunctionModule(function), example, dynamic_shapes=sizes).graph.nodes
+        return [node.meta["tensor_meta"].memory_format for node in nodes if "tensor_meta" in node.meta]
+
+    asked: list[torch.Tensor] = []
+    ask = shape_prop.is_contiguous_for_memory_format_or_false
+
+    def counted(tensor: torch.Tensor, **options: Any) -> bool:
+        asked.append(tensor)
+        return ask(tensor, **options)
+
+    monkeypatch.setattr(shape_prop, "is_contiguous_for_memory_format_or_false", counted)
+    expected = formats()
+    usual = len(asked)
+    assert {torch.contiguous_format, torch.channels_last, None} == {*expected}
+    asked.clear()
+    with shared_memory_formats():
+        assert formats() == expected
+    assert 0 < len(asked) < usual
 
 
 def test_calls_without_data_are_run_anew_where_that_is_asked_for() -> None:
@@ -306,6 +361,22 @@ def test_the_symbols_of_scalars_are_followed() -> None:
     with followed_scalars(lambda *_: None, lambda *_: None, lambda _: None, lambda _, symbol: symbols.append(symbol)):
         program = torch.export.export(Model(), (torch.tensor([2, 3]),))
     assert symbols[0].node.expr == program.graph.output_node().args[0][0].meta["val"].shape[0].node.expr
+
+
+def test_no_mode_is_asked_while_a_plain_tensor_is_described() -> None:
+    class Mode(TorchFunctionMode):
+        asked = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            Mode.asked += 1
+            return func(*args, **(kwargs or {}))
+
+    weight = torch.nn.Parameter(torch.ones(3))
+    with followed_scalars(lambda *_: None, lambda *_: None, lambda _: None, lambda *_: None), Mode():
+        described = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(weight)
+        assert Mode.asked == 0
+    assert isinstance(described, torch.nn.Parameter)
+    assert described.shape == (3,)
 
 
 @pytest.mark.parametrize("name", private_names(onnx_fx_export))

@@ -389,9 +389,12 @@ def followed_scalars(
         return result
 
     def from_tensor(self: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> Any:
-        result = original(FakeTensorMode, "from_tensor")(self, tensor, **options)
-        if not tensor.dim():
-            made(tensor, result)
+        # Describing a plain tensor reads some fifty attributes, of which no mode has to know.
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        with torch._C.DisableTorchFunction() if plain else contextlib.nullcontext():
+            result = original(FakeTensorMode, "from_tensor")(self, tensor, **options)
+            if not tensor.dim():
+                made(tensor, result)
         return result
 
     return replaced([(FakeTensorMode, "dispatch", dispatch), (FakeTensorMode, "from_tensor", from_tensor)])

@@ -16,7 +16,12 @@ from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.stand_ins.all import stand_ins
 from onnx_fx_export.capture.state import StateNotes, watched_state
 from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
-from onnx_fx_export.capture.torch_private import shared_stack_frames, without_cache_of_calls
+from onnx_fx_export.capture.torch_private import (
+    code_written_late,
+    shared_memory_formats,
+    shared_stack_frames,
+    without_cache_of_calls,
+)
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
 from onnx_fx_export.repeats.blocks import LEAST_WITHHELD, RepeatedBlocks, has_stacks
 from onnx_fx_export.repeats.withheld import ParametersNeededError
@@ -118,7 +123,10 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
         repeated = RepeatedBlocks(model, request.repeated_blocks, withhold=withhold)
     with transforms_left(), onnx_export(), torch.no_grad(), allocated_on_paper(model), contextlib.ExitStack() as stack:
         stack.enter_context(without_partial_graphs())
-        stack.enter_context(shared_stack_frames())
+        # Dynamo runs the code of its graphs at once, and needs what writing it leaves.
+        late = () if strict else (code_written_late,)
+        for less_work in (shared_stack_frames, shared_memory_formats, *late):
+            stack.enter_context(less_work())
         if _has_few_equal_calls(request, repeated is not None):
             stack.enter_context(without_cache_of_calls())
         questions, keys = _watch_sizes(run, numbers, stack)

@@ -21,6 +21,9 @@ from torch._dynamo import config as dynamo_config
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_impls import get_fast_op_impls
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
+from torch.fx import _lazy_graph_module
+from torch.fx.experimental import proxy_tensor
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils import _pytree as pytree
 from torch.utils import _traceback
 
@@ -28,9 +31,11 @@ from onnxops_core.exporting import replaced
 from onnxops_decomp.exporting import real_tensors
 
 __all__ = [
+    "code_written_late",
     "operator_without_kernel",
     "replaced_kernels",
     "scans_over_no_rows",
+    "shared_memory_formats",
     "shared_stack_frames",
     "unassigned_buffers",
     "without_cache_of_calls",
@@ -56,6 +61,35 @@ def shared_stack_frames() -> contextlib.AbstractContextManager[None]:
         return traceback.StackSummary(frame(f["filename"], f["line"], f["name"]) for f in reversed(tb[skip:]))
 
     return replaced([(_traceback, "_extract_symbolized_tb", extract)])
+
+
+def code_written_late() -> contextlib.AbstractContextManager[None]:
+    """Let the code of graphs be written when it runs (``torch.fx._lazy_graph_module._use_lazy_graph_module``).
+
+    torch.export changes a graph in five passes, each of which has the code of the whole graph written and compiled.
+    """
+    return _lazy_graph_module._use_lazy_graph_module(True)
+
+
+def shared_memory_formats() -> contextlib.AbstractContextManager[None]:
+    """Find the memory format of tensors of the same sizes and strides once (``_extract_tensor_metadata`` of make_fx).
+
+    Each question about symbolic strides is one about products of sizes, and those of a graph take a tenth of a capture.
+    """
+    formats: dict[Any, torch.memory_format | None] = {}
+
+    def extract(result: torch.Tensor) -> Any:
+        found = _extract_tensor_metadata(result, include_contiguity=False)
+        key = (result.layout, tuple(map(_as_key, found.shape)), tuple(map(_as_key, found.stride)))
+        if key not in formats:
+            formats[key] = _extract_tensor_metadata(result).memory_format
+        return found._replace(memory_format=formats[key])
+
+    return replaced([(proxy_tensor, "_extract_tensor_metadata", extract)])
+
+
+def _as_key(size: int | torch.SymInt) -> Any:
+    return (size.node.shape_env, size.node.expr) if isinstance(size, torch.SymInt) else size
 
 
 def scans_over_no_rows() -> contextlib.AbstractContextManager[None]:

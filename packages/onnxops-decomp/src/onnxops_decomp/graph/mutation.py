@@ -6,6 +6,7 @@ view of the same memory is read later, the graph has to be functionalized first.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator
 
@@ -36,16 +37,19 @@ _WITHOUT_ALIASES = (
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Return the operands of a call that it writes to, in schema order."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+    if not isinstance(target, torch._ops.OpOverload):
         return []
     found: list[torch.fx.Node] = []
-    for index, argument in enumerate(target._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        operand = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
-        operands = operand if isinstance(operand, list | tuple) else [operand]
-        found.extend(item for item in operands if isinstance(item, torch.fx.Node))
+    for index, name in _written_places(target):
+        found.extend(_nodes_in(node.args[index] if index < len(node.args) else node.kwargs.get(name)))
     return found
+
+
+@functools.cache
+def _written_places(target: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
+    """Return the positions and names of the operands that an operator writes to."""
+    arguments = enumerate(target._schema.arguments)
+    return tuple((index, each.name) for index, each in arguments if each.alias_info and each.alias_info.is_write)
 
 
 def written_roots(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
@@ -126,13 +130,21 @@ def _aliased_operands(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     if not isinstance(target, torch._ops.OpOverload):
         yield from node.all_input_nodes
         return
-    schema = target._schema
-    if any(result.alias_info is not None for result in schema.returns):
-        for index, argument in enumerate(schema.arguments):
-            if argument.alias_info is not None and index < len(node.args):
-                yield from _nodes_in(node.args[index])
+    places = _shared_places(target)
+    if places is not None:
+        for index in places:
+            yield from _nodes_in(node.args[index] if index < len(node.args) else None)
     elif is_composite(target) and not has_aten_trait(target, AtenTrait.FRESH):
         yield from node.all_input_nodes
+
+
+@functools.cache
+def _shared_places(target: torch._ops.OpOverload) -> tuple[int, ...] | None:
+    """Return the positions of the operands that share memory with a result by the schema; None if no result does."""
+    schema = target._schema
+    if all(result.alias_info is None for result in schema.returns):
+        return None
+    return tuple(index for index, argument in enumerate(schema.arguments) if argument.alias_info is not None)
 
 
 def _is_fresh_part(node: torch.fx.Node) -> bool:

@@ -165,7 +165,8 @@ def has_aten_trait(operator: object, trait: AtenTrait) -> bool:
     """
     schema_name = operator._schema.name if isinstance(operator, torch._ops.OpOverload) else str(operator)
     namespace, _, name = schema_name.partition("::")
-    return namespace == "aten" and trait in _TRAITS.get(name, AtenTrait(0))
+    traits = _TRAITS.get(name) if namespace == "aten" else None
+    return traits is not None and trait in traits
 
 
 def aten_operators_with(trait: AtenTrait) -> list[str]:
