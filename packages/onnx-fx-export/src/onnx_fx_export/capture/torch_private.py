@@ -23,6 +23,7 @@ from torch._subclasses.fake_impls import get_fast_op_impls
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.fx import _lazy_graph_module
 from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils import _pytree as pytree
 from torch.utils import _traceback
@@ -89,7 +90,10 @@ def shared_memory_formats() -> contextlib.AbstractContextManager[None]:
 
 
 def _as_key(size: int | torch.SymInt) -> Any:
-    return (size.node.shape_env, size.node.expr) if isinstance(size, torch.SymInt) else size
+    if not isinstance(size, torch.SymInt):
+        return size
+    # The lengths of nested tensors are nodes without expressions.
+    return (size.node.shape_env, size.node.expr) if isinstance(size.node, SymNode) else size.node
 
 
 def scans_over_no_rows() -> contextlib.AbstractContextManager[None]:
