@@ -1,7 +1,9 @@
-"""Texts that are read in steps of odd sizes, with padding in odd places."""
+"""Texts that are read in steps of odd sizes, with padding in odd places, and conversations."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,3 +47,46 @@ def check_steps(model: Any, folder: Any, mask: np.ndarray, more: list[int], tole
             with torch.no_grad():
                 wanted = model(torch.from_numpy(row)[None]).logits[0, -1].float().numpy()
             np.testing.assert_allclose(logits, wanted, atol=tolerance * np.abs(wanted).max(), rtol=0)
+
+
+def check_conversation(model: Any, folder: Path, answers: list[int]) -> None:
+    """Compare what GenAI answers, turn after turn, with the model's own choice after each whole text.
+
+    Args:
+        model: The model.
+        folder: The folder that was written of it; it is run with another token that ends answers.
+        answers: How many tokens are asked for in each turn, of which the first ends earlier: at such a token.
+    """
+    import onnxruntime_genai as og
+
+    random, text = np.random.default_rng(1), []
+    questions = [random.integers(3, 60, 5) for _ in answers]
+    stop = _follow(model, questions[0].tolist(), answers[0] - 1)[-1]
+    config = og.Config(str(folder))
+    config.overlay(json.dumps({"model": {"eos_token_id": stop}}))
+    loaded = og.Model(config)
+    parameters = og.GeneratorParams(loaded)
+    parameters.set_search_options(do_sample=False, max_length=200)
+    generator = og.Generator(loaded, parameters)
+    for turn, (question, most) in enumerate(zip(questions, answers, strict=True)):
+        generator.append_tokens(question.astype(np.int32))
+        for _ in range(most):
+            generator.generate_next_token()
+            if generator.is_done():
+                break
+        else:
+            generator.get_logits()
+        wanted = _follow(model, [*text, *question.tolist()], most)
+        stopped = stop in wanted
+        assert stopped or turn  # the first answer ends at the token
+        text = [*text, *question.tolist(), *wanted[: wanted.index(stop) if stopped else most]]
+        assert generator.get_sequence(0).tolist() == text
+
+
+def _follow(model: Any, text: list[int], new: int) -> list[int]:
+    """Return the most likely tokens behind a text, each chosen without a cache."""
+    text = list(text)
+    for _ in range(new):
+        with torch.no_grad():
+            text.append(int(model(torch.tensor([text])).logits[0, -1].argmax()))
+    return text[-new:]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from generation_steps import STEPS, check_steps
+from generation_steps import STEPS, check_conversation, check_steps
 from language_models import CONFIGURATIONS, language_model
 
 from onnx_fx_export import (
@@ -77,6 +77,12 @@ def test_genai_runs_the_folder_token_for_token(llama):
     compared = verify_folder(kind_of(model), folder.path, "genai", str)
 
     assert [batch.prompts for batch in compared] == ALL_BATCHES
+
+
+def test_a_conversation_goes_on_token_for_token_in_genai(llama):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+
+    check_conversation(llama[0], llama[1].path, [8, 5, 1, 6])
 
 
 def test_a_padded_batch_ends_where_the_model_ends_it(llama):

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from generation_steps import check_conversation
 from language_models import input_shapes, language_model
 
 from onnx_fx_export import InvalidArgumentError, RuntimeSupportError
@@ -53,6 +54,12 @@ def test_what_follows_is_as_it_was_where_prompts_are_longer_than_the_window(mode
 
     for row, tokens in zip(batch.rows, found, strict=True):
         np.testing.assert_array_equal(tokens, kind.generate(kind.extended(row, np.zeros(0, np.int64)), 40))
+
+
+def test_a_conversation_that_is_longer_than_the_window_goes_on_token_for_token(model_and_folder):
+    model, folder = model_and_folder
+
+    check_conversation(model, folder.path, [8, 5, 1, 6, 7])
 
 
 @pytest.mark.filterwarnings("ignore:The model has sliding windows")
