@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 import warnings
 from typing import Any, NamedTuple
 
@@ -105,6 +106,24 @@ def test_bounds_of_dimensions_are_recorded_and_conditions_that_say_nothing_are_n
     assert program.constraints.conditions == ("d >= 2", "d <= 32")
     with pytest.raises(InvalidArgumentError, match="d >= 2"):
         program(torch.randn(1), torch.randn(2))
+
+
+SHARED = {
+    "a + b <= 12": (lambda x, y: torch.cat([x, y]) if x.shape[0] + y.shape[0] <= 12 else x, (11, 1), (12, 1)),
+    "2 * a + b < 13": (lambda x, y: x if 2 * x.shape[0] + y.shape[0] >= 13 else torch.cat([x, y]), (1, 10), (2, 9)),
+}
+
+
+@pytest.mark.parametrize("bound", SHARED)
+def test_a_dimension_takes_what_others_leave_of_a_bound(bound: str) -> None:
+    function, right, wrong = SHARED[bound]
+    program = export(function, (torch.randn(2), torch.randn(3)), dynamic_shapes=({0: "a"}, {0: "b"}))
+
+    assert program.constraints.conditions == (bound,)
+    args = tuple(map(torch.randn, right))
+    torch.testing.assert_close(program(*args), function(*args))
+    with pytest.raises(InvalidArgumentError, match=re.escape(bound)):
+        program(*map(torch.randn, wrong))
 
 
 class Both(NamedTuple):

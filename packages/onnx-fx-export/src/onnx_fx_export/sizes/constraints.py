@@ -39,6 +39,8 @@ _SIZE = re.compile(r"(L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+?)\.size\(\)\[(\d+)\]")
 _ARGUMENT = re.compile(r"L(?:\[(?:'[^']*'|\d+)\]|\.\w+)+")
 _COUNTED = "flat_args"
 _OF_VIEWS = "._base."
+# Comparisons as differences that are at most 0: the sign of left less right, and what is added.
+_ORDERS = {ast.LtE: (1, 0), ast.Lt: (1, 1), ast.GtE: (-1, 0), ast.Gt: (-1, 1)}
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
 
@@ -73,15 +75,18 @@ def size_constraints(
     unread = [text for text, guard in translated.items() if guard is None or parsed_size(guard) is None]
     names = {str(symbol): str(symbols.renamed(symbol)) for symbol in program.range_constraints}
     least = {names[symbol]: size for symbol, size in facts.least.items()}
-    conditions = [*declared, *_ranges(program, symbols, numbers, guards, least)]
     near, far = (
         [{names[symbol]: size for symbol, size in point.items() if symbol in names} for point in points]
         for points in (facts.tried.near, facts.tried.far)
     )
     meaningless = {_normal(renamed_text(text, names)) for text in facts.layout}
-    for text in guards:
-        if not _is_about_small_sizes(text, least) and _normal(text) not in meaningless:
-            conditions.extend(_without_refuted(text, near, far))
+    kept = [
+        each
+        for text in guards
+        if not _is_about_small_sizes(text, least) and _normal(text) not in meaningless
+        for each in _without_refuted(text, near, far)
+    ]
+    conditions = [*declared, *_ranges(program, symbols, numbers, kept, least), *kept]
     for fact in facts.conditions or ():
         conditions.append(renamed_text(f"{fact.lhs} {fact.rel_op} {fact.rhs}", names))
     conditions.extend(map(_relation, assumptions))
@@ -167,14 +172,14 @@ def _ranges(
         program: The program.
         symbols: Names of its symbols.
         numbers: Symbols that are numbers themselves and not sizes.
-        guards: Conditions that capture found.
+        guards: Conditions that capture found and that are kept.
         known: Least sizes of dimensions by name, where these are not torch's.
     """
     ranges = program.range_constraints
     of_inputs = [(key, found) for key, found in ranges.items() if not is_decided_by_data(key)]
     bounds = [(symbols.renamed(key), found) for key, found in of_inputs if not _follows(key, ranges)]
     named = {expression: found.lower for expression, found in bounds if expression.is_Symbol}
-    least = [bound for text in guards if (bound := _least(text)) is not None]
+    least, most = ([bound for text in guards for bound in _bounds(text, slope)] for slope in (-1, 1))
     conditions = []
     for expression, found in bounds:
         if expression not in named and expression.free_symbols <= named.keys():
@@ -186,25 +191,34 @@ def _ranges(
             conditions.append(f"{expression} >= {known[str(expression)]}")
         elif found.lower.is_Integer and not follows and (int(found.lower) > 2 or str(expression) in numbers):
             conditions.append(f"{expression} >= {int(found.lower)}")
-        if found.upper.is_Integer and int(found.upper) < 1 << 62:
+        follows = any(symbol == expression and highest.xreplace(named) == found.upper for symbol, highest in most)
+        if found.upper.is_Integer and int(found.upper) < 1 << 62 and not follows:
             conditions.append(f"{expression} <= {int(found.upper)}")
     return conditions
 
 
-def _least(text: str) -> tuple[sympy.Symbol, sympy.Expr] | None:
-    """Return the dimension of which a condition says that it is a sum of others or more, and that sum."""
+def _bounds(text: str, slope: int) -> list[tuple[sympy.Symbol, sympy.Expr]]:
+    """Return the dimensions of which a condition says how they are bounded by others, and these bounds.
+
+    Args:
+        text: The condition.
+        slope: -1 for the least size of a dimension, which is a sum of others (``a >= b + 1``), or 1 for the most, which
+            is what others leave of a number (``a + b <= 8``).
+    """
     tree = parsed_size(text)
-    if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or not isinstance(tree.ops[0], ast.LtE | ast.GtE):
-        return None
+    if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in _ORDERS:
+        return []
     if any(isinstance(node, ast.Call) for node in ast.walk(tree)):
-        return None
-    sides = [symbolic_size(part) for part in (tree.left, tree.comparators[0])]
-    difference = sympy.expand(sides[0] - sides[1] if isinstance(tree.ops[0], ast.LtE) else sides[1] - sides[0])
+        return []
+    sign, less = _ORDERS[type(tree.ops[0])]
+    left, right = (symbolic_size(part) for part in (tree.left, tree.comparators[0]))
+    difference = sympy.expand(sign * (left - right)) + less  # at most 0
     slopes = {symbol: difference.diff(symbol) for symbol in difference.free_symbols}
-    falling = [symbol for symbol, slope in slopes.items() if slope == -1]
-    if len(falling) != 1 or not all(slope.is_positive for symbol, slope in slopes.items() if symbol not in falling):
-        return None
-    return falling[0], difference + falling[0]
+    bounded = [symbol for symbol, own in slopes.items() if own == slope]
+    rising = [symbol for symbol, own in slopes.items() if own.is_positive]
+    if len(rising) + (slope < 0) != len(slopes):
+        return []
+    return [(symbol, symbol - slope * difference) for symbol in bounded]
 
 
 def _follows(key: sympy.Expr, ranges: Mapping[sympy.Expr, Any]) -> bool:
