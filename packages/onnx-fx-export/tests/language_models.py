@@ -48,6 +48,14 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeConfig", {**_GROUPED, **_EXPERTS, "head_dim": 8}),
 }  # fmt: skip
 
+_LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "v_head_dim": 8, "qk_nope_head_dim": 8}
+# Models whose keys are wider than their values, or the other way round.
+UNEQUAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek_v3": ("DeepseekV3Config", {**_LIMITED, **_LATENT, "moe_intermediate_size": 32, "n_routed_experts": 4,
+                                         "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+                                         "first_k_dense_replace": 1}),
+}  # fmt: skip
+
 _ENCODER_DECODER = {
     **_IDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "init_std": 0.3,
@@ -128,12 +136,12 @@ def language_model(name: str, **settings: Any) -> Any:
     """Return a model in evaluation mode.
 
     Args:
-        name: A key of ``CONFIGURATIONS``, ``ENCODER_DECODERS`` or ``STATE_SPACES``.
+        name: A key of one of the tables above.
         settings: What its configuration has otherwise.
     """
     import transformers
 
-    kind, given = (CONFIGURATIONS | ENCODER_DECODERS | STATE_SPACES | VISION_LANGUAGE)[name]
+    kind, given = (CONFIGURATIONS | UNEQUAL | ENCODER_DECODERS | STATE_SPACES | VISION_LANGUAGE)[name]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**{**given, **settings})
     model = getattr(transformers, f"AutoModelFor{_head(name)}").from_config(config).eval()

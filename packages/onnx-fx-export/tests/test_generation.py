@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 from generation_steps import STEPS, check_conversation, check_steps
-from language_models import CONFIGURATIONS, language_model
+from language_models import CONFIGURATIONS, UNEQUAL, language_model
 
 from onnx_fx_export import (
     InvalidArgumentError,
@@ -204,6 +204,33 @@ def test_genai_runs_attention_that_is_spelled_out(name, tmp_path):
     assert operators.count("MoE") == (2 if name == "gpt_oss" else 0)
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     assert all(read & set(node.output) for node in graph.node)
+
+
+def test_keys_and_values_of_different_widths_need_the_generator(tmp_path):
+    model = language_model("deepseek_v3", num_hidden_layers=1)
+    with pytest.raises(InvalidArgumentError, match=r"different shapes, \(heads, width\) .*Pass engine='onnxruntime'"):
+        export_folder(model, tmp_path / "out")
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+
+
+def test_genai_runs_a_model_without_tokens_that_begin_or_end_a_text(tmp_path):
+    genai = pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    model = language_model("llama", num_hidden_layers=1, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+    folder = export_folder(model, tmp_path / "out", verify=False)
+
+    genai.Model(str(folder.path))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_every_architecture_with_unequal_widths_generates_alike(name, tmp_path):
+    folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime")
+
+    assert len(folder.compared) == len(ALL_BATCHES)
 
 
 @pytest.mark.wide

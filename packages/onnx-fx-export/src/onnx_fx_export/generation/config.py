@@ -79,34 +79,23 @@ def decoder_config(model: Any, layers: list[LayerCache], file: str) -> dict[str,
         model: A model of transformers.
         layers: What its cache holds.
         file: Where the graph is.
-
-    Raises:
-        InvalidArgumentError: If the layers keep keys or values of different shapes.
     """
     config = model.config.get_text_config(decoder=True)
-    return graph_config(model, layers, file, config.hidden_size, config.num_attention_heads) | copy.deepcopy(_NAMES)
+    return graph_config(layers, file, config.hidden_size, config.num_attention_heads) | copy.deepcopy(_NAMES)
 
 
-def graph_config(model: Any, layers: list[LayerCache], file: str, hidden: int, queries: int) -> dict[str, Any]:
+def graph_config(layers: list[LayerCache], file: str, hidden: int, queries: int) -> dict[str, Any]:
     """Return what an engine has to know of a graph of layers with attention.
 
     Args:
-        model: A model of transformers.
         layers: The keys and values of each layer.
         file: Where the graph is.
         hidden: The width of what is between layers.
         queries: How many heads the queries have.
-
-    Raises:
-        InvalidArgumentError: If the layers keep keys or values of different shapes.
     """
     shapes = {shape for layer in layers for shape in (layer.key, layer.value)}
-    if len(shapes) != 1:
-        raise InvalidArgumentError(
-            f"{type(model).__name__} keeps keys and values of different shapes, (heads, width) {sorted(shapes)}; "
-            "engines take only one."
-        )
-    ((heads, width),) = shapes
+    # Where there are several, only an engine that asks the graph can run it.
+    heads, width = shapes.pop() if len(shapes) == 1 else (None, None)
     return {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": file,
@@ -133,7 +122,7 @@ def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[
     settings = {
         key: default if getattr(given, key, None) is None else getattr(given, key) for key, default in _SETTINGS.items()
     }
-    return {
+    config = {
         "model": {
             "type": kind,
             "bos_token_id": given.bos_token_id,
@@ -151,6 +140,14 @@ def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[
             "min_length": 0,
             "past_present_share_buffer": False,
         },
+    }
+    return _told(config)
+
+
+def _told(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a model does not say: engines take a number or nothing."""
+    return {
+        key: _told(value) if isinstance(value, dict) else value for key, value in config.items() if value is not None
     }
 
 

@@ -153,13 +153,10 @@ def export_folder(
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
     _check_weights(model, dtype, precision, on_paper=stream is not None)
+    if engine == "genai":
+        _check_genai(kind)
     if windowed_caches:
         check_windows(model, kind.layers if kind.shares_caches else [], kind.context_length())
-    if engine == "genai" and kind.genai_type is None:
-        raise InvalidArgumentError(
-            f"ONNX Runtime GenAI cannot run {type(model).__name__}. Pass engine='onnxruntime' for the Generator of "
-            "this package (--engine onnxruntime on the command line)."
-        )
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
             written = Path(beside) / path.name
@@ -357,6 +354,19 @@ def _place(path: Path) -> Path:
     if not path.absolute().parent.is_dir():
         raise SaveError(f"The folder {path} cannot be written: its parent does not exist.")
     return path
+
+
+def _check_genai(kind: Kind) -> None:
+    """Refuse what ONNX Runtime GenAI cannot run."""
+    shapes = sorted({shape for layer in kind.layers for shape in (layer.key, layer.value)}) if kind.genai_type else []
+    why = "" if kind.genai_type else "."
+    if len(shapes) > 1:
+        why = f": it keeps keys and values of different shapes, (heads, width) {shapes}."
+    if why:
+        raise InvalidArgumentError(
+            f"ONNX Runtime GenAI cannot run {type(kind.model).__name__}{why} Pass engine='onnxruntime' for the "
+            "Generator of this package (--engine onnxruntime on the command line)."
+        )
 
 
 def _check_weights(model: Any, dtype: torch.dtype, precision: str, *, on_paper: bool) -> None:

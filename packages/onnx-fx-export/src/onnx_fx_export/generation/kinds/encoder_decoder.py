@@ -123,7 +123,7 @@ class EncoderDecoder(Kind):
         width, heads = self._first.encoder_last_hidden_state.shape[-1], self._cross[0].key[0]
         inputs = ["audio_features"] if self.hears else ["input_ids", "attention_mask"]
         encoder = {
-            **graph_config(self.model, self._cross, ENCODER_FILE, width, heads),
+            **graph_config(self._cross, ENCODER_FILE, width, heads),
             "inputs": {name: name for name in inputs},
             "outputs": {
                 "encoder_hidden_states": "encoder_hidden_states",
