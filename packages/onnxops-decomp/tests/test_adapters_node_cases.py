@@ -14,7 +14,6 @@ FUSED = ("attention", "normalization", "quantization", "regions", "resampling", 
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 # What old opsets cannot express exactly: operator -> the opset from which on all of its cases can be written.
 EXPRESSIBLE_FROM = {
-    "BitCast": 26,
     "BitShift": 11,
     "Identity": 16,
     "MaxPool": 8,

@@ -14,9 +14,8 @@ from onnxops_decomp.errors import UnsupportedOpsetError
 OPSETS = [7, 9, 11, 13, 15, 17, 18, 20, 21, 23, 24, 25, 26]
 NAMES = opinfo_samples.names()
 DTYPES = [torch.float32, torch.int64, torch.bool, torch.float16, torch.float64]
-# From here on an opset refuses none of the samples in these dtypes, but those that need an operator of a later one.
+# From here on an opset refuses none of the samples in these dtypes.
 EXPRESSIBLE_FROM = 13
-LATER = {"hash_tensor": 26}
 
 # No lowering: there is no faithful form, and the error says so, or torch hides the operator behind one of its own.
 UNSUPPORTED = frozenset("""linalg.eig linalg.eigvals sparse.mm.reduce""".split())
@@ -66,7 +65,7 @@ def check(name: str, dtype: torch.dtype, opsets: list[int], *, count: int, dynam
             refusal = opinfo_samples.outcome(call, traced, expected, opset, values=name not in AMBIGUOUS)
             if isinstance(refusal, UnsupportedOpsetError):
                 assert refusal.lowest is not None
-                assert opset < refusal.lowest <= LATER.get(name, EXPRESSIBLE_FROM)
+                assert opset < refusal.lowest <= EXPRESSIBLE_FROM
             else:
                 known = name in UNSUPPORTED or (name, dtype) in DISPUTED or (dynamic and name in STATIC)
                 assert refusal is None or known, refusal

@@ -165,12 +165,31 @@ def test_memory_read_as_another_dtype_of_the_same_size() -> None:
     check(lambda x: (x.view(torch.uint8), x.to(torch.int16).view(torch.uint16)), torch.tensor([-1, 5]).to(torch.int8))
 
 
-def test_memory_of_floats_read_as_integers() -> None:
-    x = torch.tensor([1.0, -0.0, float("inf")])
-    lowered = lower(lambda x: x.view(torch.int32), (x,), opset=26)
+PATTERNS = {
+    torch.float16: (torch.int16, [0x0000, 0x0001, 0x03FF, 0x0400, 0x3C00, 0x3C01, 0x7BFF, 0x7C00, 0x7E00]),
+    torch.bfloat16: (torch.int16, [0x0000, 0x0001, 0x007F, 0x0080, 0x3F80, 0x3F81, 0x7F7F, 0x7F80, 0x7FC0]),
+    torch.float32: (torch.int32, [0, 1, 2**23 - 1, 2**23, 0x3F800000, 0x3F800001, 0x7F7FFFFF, 0x7F800000, 0x7FC00000]),
+    torch.float64: (
+        torch.int64,
+        [0, 1, 2**52 - 1, 2**52, 1023 << 52, (1023 << 52) + 1, (2047 << 52) - 1, 2047 << 52, 4095 << 51],
+    ),
+}
+
+
+@pytest.mark.parametrize("opset", [13, 25])
+@pytest.mark.parametrize("dtype", PATTERNS)
+def test_memory_of_floats_read_as_integers_and_back(dtype: torch.dtype, opset: int) -> None:
+    whole, patterns = PATTERNS[dtype]
+    lowest = torch.iinfo(whole).min
+    # The last pattern is the NaN of torch, which has no sign.
+    bits = torch.tensor([*patterns, *(pattern + lowest for pattern in patterns[:-1])], dtype=whole)
+    lowered = check(lambda x: (x.view(dtype).view(whole), x.view(dtype)), bits, opset=opset)
+    assert "BitCast" not in lowered.op_types()
+
+
+def test_memory_of_floats_is_read_at_once_where_onnx_can() -> None:
+    lowered = lower(lambda x: x.view(torch.int32), (torch.tensor([1.0, -0.0]),), opset=26)
     assert lowered.op_types() == ["BitCast"]
-    with pytest.raises(UnsupportedOpsetError, match="26"):
-        lower(lambda x: x.view(torch.int32), (x,), opset=25)
 
 
 def test_memory_read_as_a_dtype_of_another_size_is_refused() -> None:

@@ -9,8 +9,10 @@ import onnx_ir as ir
 
 from onnxops_decomp.builder.forms import Adapter, adapter
 from onnxops_decomp.errors import UnsupportedOpsetError
+from onnxops_decomp.formulas.float_bits import floats_from_bits, to_bits
 from onnxops_decomp.formulas.integer_powers import power_by_squaring
 from onnxops_decomp.spec.inference import dims_of
+from onnxops_decomp.spec.significands import SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -210,6 +212,14 @@ def bit_cast(op: OpBuilder, input: ir.Value, *, to: int) -> ir.Value:
     source, target = op.dtype(input), ir.DataType(to)
     if source == target:
         return input
-    if source.is_integer() and target.is_integer() and source.bitwidth == target.bitwidth:
-        return op.cast(input, target)
+    if source.bitwidth == target.bitwidth:
+        if source.is_integer() and target.is_integer():
+            return op.cast(input, target)
+        if source in SIGNIFICAND_BITS and target.is_integer():
+            return op.cast(to_bits(op, input), target)
+        if source.is_integer() and target in SIGNIFICAND_BITS:
+            signed = op.cast(input, ir.DataType[f"INT{source.bitwidth}"])
+            return floats_from_bits(op, op.cast(signed, _INT64), target)
+        if source in SIGNIFICAND_BITS and target in SIGNIFICAND_BITS:
+            return floats_from_bits(op, to_bits(op, input), target)
     raise UnsupportedOpsetError("BitCast", op.opset, lowest=26, reason=f"{source.name} as {target.name}")

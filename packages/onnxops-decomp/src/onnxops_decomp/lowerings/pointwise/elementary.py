@@ -10,6 +10,7 @@ import torch
 
 from onnxops_decomp.dtypes import promote, promoted, result_dtype, to_torch
 from onnxops_decomp.errors import LoweringError
+from onnxops_decomp.formulas.float_bits import mantissa_and_exponent, power_of_two
 from onnxops_decomp.lowerings.pointwise.comparison import sign_bit
 from onnxops_decomp.lowerings.registry import Function, lowering
 
@@ -54,7 +55,7 @@ for _name, _op_type in {
 @lowering(aten.exp2.default)
 @promoted("self", to_float=True)
 def exp2(op: OpBuilder, self: ir.Value) -> ir.Value:
-    return _power_of_two(op, self)
+    return power_of_two(op, self)
 
 
 @lowering(aten.expm1.default)
@@ -190,30 +191,13 @@ def ldexp(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     return op.Mul(mantissa, op.Pow(op.constant(2.0, dtype), exponent))
 
 
-def _exponent(op: OpBuilder, size: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return mantissa and exponent of positive DOUBLE numbers, the mantissa in [1/2, 1)."""
-    exponent = op.Add(op.Floor(op.Div(op.Log(size), math.log(2))), 1)
-    # Scaled in two steps: neither power is out of range where the number itself is at its end.
-    first = op.Floor(op.Mul(exponent, 0.5))
-    mantissa = op.Mul(op.Mul(size, _power_of_two(op, op.Neg(first))), _power_of_two(op, op.Sub(first, exponent)))
-    # The logarithm may have been rounded across a power of two.
-    low, high = op.Less(mantissa, 0.5), op.GreaterOrEqual(mantissa, 1)
-    dtype = op.dtype(size)
-    exponent = op.Add(op.Sub(exponent, op.cast(low, dtype)), op.cast(high, dtype))
-    return op.Where(low, op.Mul(mantissa, 2), op.Where(high, op.Mul(mantissa, 0.5), mantissa)), exponent
-
-
-def _power_of_two(op: OpBuilder, exponent: ir.Value) -> ir.Value:
-    return op.Pow(op.constant(2.0, op.dtype(exponent)), exponent)
-
-
 @lowering(aten.frexp.Tensor)
 def frexp(op: OpBuilder, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     dtype = op.dtype(self)
     value = op.cast(self, ir.DataType.DOUBLE)
     # Numbers without a mantissa of their own: zero, infinity, NaN.
     plain = op.Or(op.Equal(value, 0), op.Not(op.Equal(op.Sub(value, value), 0)))
-    mantissa, exponent = _exponent(op, op.Where(plain, 1, op.Abs(value)))
+    mantissa, exponent = mantissa_and_exponent(op, op.Where(plain, 1, op.Abs(value)))
     mantissa = op.Where(op.Less(value, 0), op.Neg(mantissa), mantissa)
     whole = op.cast(op.Where(plain, 0, exponent), ir.DataType.INT32)
     return op.cast(op.Where(plain, value, mantissa), dtype), whole
@@ -230,11 +214,12 @@ def nextafter(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
     value, target = op.cast(self, ir.DataType.DOUBLE), op.cast(other, ir.DataType.DOUBLE)
     zero = op.Equal(value, 0)
     outward = op.Or(zero, op.Equal(op.Less(value, target), op.Greater(value, 0)))
-    mantissa, exponent = _exponent(op, op.Where(op.Or(zero, op.IsInf(value)), limits.smallest_normal, op.Abs(value)))
+    size = op.Where(op.Or(zero, op.IsInf(value)), limits.smallest_normal, op.Abs(value))
+    mantissa, exponent = mantissa_and_exponent(op, size)
     # Towards zero a power of two has its neighbour at half the distance.
     near = op.And(op.Not(outward), op.Equal(mantissa, 0.5))
     exponent = op.Sub(exponent, op.cast(near, ir.DataType.DOUBLE))
-    step = _power_of_two(op, op.Max(op.Sub(exponent, digits), lowest + 1 - digits))
+    step = power_of_two(op, op.Max(op.Sub(exponent, digits), lowest + 1 - digits))
     moved = op.Add(value, op.Where(op.Less(value, target), step, op.Neg(step)))
     inward = op.And(op.IsInf(value), op.Not(outward))
     moved = op.Where(inward, op.Mul(op.Sign(value), limits.max), moved)
