@@ -153,6 +153,58 @@ def test_a_loop_over_rows(function: Callable[..., Any]) -> None:
         torch.testing.assert_close(program(x), function(x), rtol=1e-5, atol=1e-6)
 
 
+def traced_again(*results: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Write so that torch traces the program again, without writes, for which it wants control flow without aliases."""
+    first = results[0] + 1
+    first.view(-1)[:1].mul_(2)
+    return first, *results
+
+
+def of_views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    kept = x[x[:, 0] > 0]
+    left, right, out = kept[:, 1], kept[:, 2], torch.zeros(len(kept))
+    for number in range(len(kept)):
+        out[number] = left[number] - right[number]
+    return traced_again(out)
+
+
+def handed_out(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    last, before, start = x.new_zeros(3), x.new_zeros(3), x.new_zeros(2)
+    for row in x[x[:, 0] > 0]:
+        before = last
+        last = row
+        start = row[:2]
+    return traced_again(last, before, start)
+
+
+def handed_out_by_a_branch(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    last, end = x.new_zeros(3), x.new_zeros(2)
+    for row in x[x[:, 0] > 0]:
+        if row[1] > 0:
+            last = row
+            end = row[1:]
+        else:
+            end = last[1:]
+    return traced_again(last, end)
+
+
+def one_under_two_names(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    total = other = x.new_zeros(3)
+    for row in x[x[:, 0] > 0]:
+        total = total + row
+        other = total
+    return traced_again(total, other)
+
+
+@pytest.mark.parametrize("function", [of_views, handed_out, handed_out_by_a_branch, one_under_two_names])
+def test_a_loop_that_hands_out_what_it_is_given(function: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    program = export(Model(function), (torch.randn(6, 3),), dynamic_shapes=ROWS, strategy="row-loops")
+
+    for x in (torch.randn(6, 3), torch.randn(11, 3), -torch.rand(4, 3)):
+        torch.testing.assert_close(program(x), function(x), rtol=1e-5, atol=1e-6)
+
+
 def behind_a_question(x: torch.Tensor) -> torch.Tensor:
     kept = x[x[:, 0] > 0]
     if kept.shape[0] > 0:
@@ -199,10 +251,32 @@ def last(x: torch.Tensor) -> torch.Tensor:
     return found[-1]
 
 
+def from_outside(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Over no rows, the two are different."""
+    first, found = x[0] * 2, x.new_zeros(3)
+    for _ in positive(x):
+        found = first
+    return found + 1, first + 1
+
+
+def one_end_of_two(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    other, total = x.new_ones(3), x.new_zeros(3)
+    for row in positive(x):
+        total = total + x[row]
+        other = total
+    return total + 1, other + 1
+
+
 @pytest.mark.parametrize("function", [left_by_break, counted, listed, last])
 def test_a_loop_that_does_more_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(CaptureError):
         export(Model(function), (torch.randn(6, 3),), dynamic_shapes=ROWS)
+
+
+@pytest.mark.parametrize("function", [from_outside, one_end_of_two])
+def test_variables_that_differ_over_no_rows_alone_are_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(CaptureError, match="two variables stand for one tensor"):
+        export(Model(function), (torch.randn(6, 3),), dynamic_shapes=ROWS, strategy="row-loops")
 
 
 class Experts(nn.Module):

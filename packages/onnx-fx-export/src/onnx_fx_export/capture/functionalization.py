@@ -10,6 +10,7 @@ import torch
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.capture.aliases import separated_operands
 from onnx_fx_export.capture.errors import capture_error
 from onnx_fx_export.capture.torch_private import scans_over_no_rows
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
@@ -34,7 +35,7 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
     if repeated := [node for node in program.graph.nodes if any(map(_repeats_memory, written_arguments(node)))]:
         raise _overlapping(repeated)
     try:
-        with _selected_parts(program.graph_module), scans_over_no_rows():
+        with _selected_parts(program.graph_module), separated_operands(program.graph_module), scans_over_no_rows():
             result = _functionalized_on_tuples(program)
     except Exception as error:
         if overlapping := [node for node in program.graph.nodes if any(map(_overlaps, written_arguments(node)))]:

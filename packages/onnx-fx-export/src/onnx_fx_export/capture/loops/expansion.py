@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.capture.aliases import separate_results
 from onnx_fx_export.capture.loops.recording import loop_marks
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.origin import source_line
@@ -149,8 +150,7 @@ class _Loop:
             for root, result in zip(self.written, results[len(self.rebound) :], strict=True):
                 copy = self.graph.call_function(aten.copy_.default, (root, result))
                 copy.meta.update(root.meta)
-        for index, result in zip(self.rebound, results, strict=False):
-            self._outside(self.latest.after[index], result)
+        self._use(dict(zip(self.rebound, results, strict=False)))
         self._erase()
 
     # ---- checks
@@ -213,10 +213,19 @@ class _Loop:
             if any(other is not root and memory & shown_nodes(other) for other in used):
                 raise self._refuse(f"reads, under another name, memory that it writes to ({root})")
 
-    def _outside(self, node: torch.fx.Node, result: torch.fx.Node) -> None:
-        for user in list(node.users):
-            if user not in self.all:
-                user.replace_input_with(node, result)
+    def _use(self, results: Mapping[int, torch.fx.Node]) -> None:
+        """Let what comes after the loop take the results of variables, given by their numbers."""
+        behind = _following(self.latest.row) - self.all
+        ends = {index: self.latest.after[index] for index in results}
+        users = {end: [user for user in end.users if user in behind] for end in ends.values()}
+        starts: dict[torch.fx.Node, torch.fx.Node] = {}
+        for index, end in ends.items():
+            start = self.ways[0].before[index]
+            # After a loop over no rows the variables would hold what they did before.
+            if users[end] and (end not in self.all or starts.setdefault(end, start) is not start):
+                raise self._refuse(f"lets two variables stand for one tensor, {end}; assign a copy, as by clone()")
+            for user in users[end]:
+                user.replace_input_with(end, results[index])
 
     def _erase(self) -> None:
         order = [node for node in self.graph.nodes if node in self.all]
@@ -350,5 +359,4 @@ def _rebound(graph: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> list[to
                 standing[alias] = node
             standing[target] = node
             node.target = functional_overload(node.target)
-    found = [standing.get(result, result) for result in results]
-    return [graph.call_function(aten.clone.default, (one,)) if one.op == "placeholder" else one for one in found]
+    return separate_results(graph, [standing.get(result, result) for result in results])

@@ -14,6 +14,7 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.capture.aliases import separate_results
 from onnx_fx_export.capture.answers import answer_mark, way_mark
 from onnx_fx_export.capture.ways.shapes import SameShapes
 from onnx_fx_export.errors import CaptureError
@@ -303,15 +304,7 @@ def _branch(
     copies.update({node: copies[operand] for node, operand in equal.items() if operand in copies})
     for node in nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    given = []
-    for node in results:
-        result = copies[node]
-        if result.op == "placeholder" or result in given:
-            # A branch hands on nothing but what it computes.
-            result = graph.call_function(aten.clone.default, (result,))
-            result.meta = dict(copies[node].meta)
-        given.append(result)
-    graph.output(tuple(given))
+    graph.output(tuple(separate_results(graph, [copies[node] for node in results])))
     return torch.fx.GraphModule(program.graph_module, graph)
 
 
