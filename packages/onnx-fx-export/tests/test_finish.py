@@ -328,6 +328,17 @@ def test_equal_weights_are_stored_once() -> None:
     assert stored(export(Twice(), (torch.randn(2, 3, 4),))) == [4, 16]
 
 
+def test_equal_weights_of_half_precision_stay_apart() -> None:
+    """Else ONNX Runtime would convert them at every call, and lay out no convolution for the processor."""
+    model = torch.nn.Sequential(*(torch.nn.Conv2d(8, 8, 3, padding=1) for _ in range(2)))
+    for layer in model:
+        torch.nn.init.ones_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+    x = torch.randn(1, 8, 6, 6)
+    assert stored(export(model, (x,))) == [8, 576]
+    assert stored(export(model.half(), (x.half(),))) == [8, 8, 576, 576]
+
+
 def test_zeros_of_either_sign_are_not_equal() -> None:
     model = Twice()
     torch.nn.init.zeros_(model.first.bias)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -177,13 +179,46 @@ class Hidden(torch.nn.Module):
         return self.function(self.linear(x)) + 1
 
 
-@pytest.mark.parametrize(
-    ("function", "count"), [(new_gelu, 1), (gelu_of_squares, 1), (of_another_slope, 0), (of_another_half, 0)]
+def torch_gelu(x):
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+GELU_BY_TANH = pytest.mark.parametrize(
+    ("function", "count"),
+    [(torch_gelu, 1), (new_gelu, 1), (gelu_of_squares, 1), (of_another_slope, 0), (of_another_half, 0)],
 )
-def test_gelu_by_tanh_is_one_node_for_onnxruntime_however_it_is_written(function, count):
+
+
+@GELU_BY_TANH
+@pytest.mark.parametrize("opset", [17, 20])
+def test_gelu_by_tanh_is_one_node_for_onnxruntime_however_it_is_written(function, count, opset):
     model, x = Hidden(function), torch.randn(3, 5, 4)
-    program = export(model, (x,), target="onnxruntime")
+    program = export(model, (x,), target="onnxruntime", opset_version=opset)
 
     assert operators(program).count("FastGelu") == count
     assert operators(program).count("Tanh") == 1 - count
     torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@GELU_BY_TANH
+@pytest.mark.parametrize(("opset", "written", "run"), [(13, "Tanh", "FastGelu"), (20, "Gelu", "Gelu")])
+def test_gelu_by_tanh_is_one_operation_of_every_model(function, count, opset, written, run, tmp_path):
+    model = Hidden(function)
+    program = export(model, (torch.randn(3, 4),), dynamic_shapes=({0: "n"},), opset_version=opset)
+
+    assert operators(program).count(written) == (count if written == "Gelu" else 1)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(program.model_proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    assert [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node].count(run) == count
+    for rows in (1, 7):
+        x = 3 * torch.randn(rows, 4)
+        torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_double_precision_keeps_the_approximation_as_it_is_written():
+    model, x = Hidden(new_gelu).double(), torch.randn(3, 4, dtype=torch.float64)
+    program = export(model, (x,), opset_version=20)
+
+    assert "Gelu" not in operators(program)
+    torch.testing.assert_close(program(x), model(x))

@@ -116,6 +116,25 @@ def test_half_precision_stays_half_precision(opset: int) -> None:
     check(program, model, torch.randn(3, 7, WIDTH).half(), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_groups_are_normalized_by_an_operator_with_a_kernel(dtype: torch.dtype) -> None:
+    model = torch.nn.GroupNorm(2, 6).eval().to(dtype)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    program = export(
+        model,
+        (torch.randn(2, 6, 4, 5, dtype=dtype),),
+        dynamic_shapes=({0: "batch", 2: "height"},),
+        opset_version=23,
+        target="onnxruntime",
+    )
+    assert "GroupNormalization" not in [node.op_type for node in program.model.graph]
+    for batch, height in ((2, 4), (1, 1), (3, 7)):
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+        x = torch.randn(batch, 6, height, 5, dtype=dtype)
+        check(program, model, x, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("opset", OPSETS)
 def test_activations_alone(opset: int) -> None:
     program = exported(Gated(), (torch.randn(2, 3),), opset)

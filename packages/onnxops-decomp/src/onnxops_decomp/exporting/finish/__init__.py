@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxops_decomp.exporting.finish.attention import FoldAttentionHeads, FoldRepeatedHeads
 from onnxops_decomp.exporting.finish.functions import HoistWeightTransposes, as_model
 from onnxops_decomp.exporting.finish.gathering import FuseGatheredRows
+from onnxops_decomp.exporting.finish.gelu import FuseGelu
 from onnxops_decomp.exporting.finish.normalization import FuseRMSNormalization
 from onnxops_decomp.exporting.finish.products import FuseGemm
 from onnxops_decomp.exporting.finish.rotary import FuseRotaryEmbedding
@@ -28,6 +29,7 @@ PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
     FoldSmallWeights,
     FuseGemm,
     FoldBatchNormalization,
+    FuseGelu,
     FuseRMSNormalization,
     FuseRotaryEmbedding,
     FoldRepeatedHeads,

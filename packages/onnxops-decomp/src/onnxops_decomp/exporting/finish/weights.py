@@ -14,6 +14,7 @@ __all__ = ["DeduplicateInitializers", "FoldWeightTransposes", "restore_duplicate
 
 _MERGED = "onnxops.merged"
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _SAMPLE = 16
 # A weight is compared with no more others than this, so that the pass stays linear whatever the weights are.
 _MOST_COMPARISONS = 4
@@ -72,6 +73,9 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
 
     Tensors are compared bit by bit, and only with those that agree in dtype, shape and a sample. Which inputs read the
     others is kept in the value's ``meta``, so that :func:`restore_duplicates` can undo it before weights are replaced.
+
+    Weights of half precision stay apart: where a runtime has no kernels for them, it converts a weight that one node
+    reads when it loads the model, and one that several read at every call.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -81,7 +85,8 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         groups: dict[Any, list[tuple[ir.Value, torch.Tensor]]] = {}
         for value in list(graph.initializers.values()):
             tensor = value.const_value
-            bits = None if value.is_graph_input() or value.is_graph_output() else _bits(tensor)
+            apart = value.dtype in _HALF or value.is_graph_input() or value.is_graph_output()
+            bits = None if apart else _bits(tensor)
             if bits is None:
                 continue
             kind = value.dtype, tensor.conversion if isinstance(tensor, ConvertedTensor) else None

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxops_decomp.passes.matching import dims, producer, replace_outputs, sole_user, sweep
 from onnxops_decomp.runtimes.onnxruntime.attention import JOINED_CACHE
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
-from onnxops_decomp.runtimes.onnxruntime.gelu import FuseSpelledGelu
+from onnxops_decomp.runtimes.onnxruntime.gelu import FuseFastGelu
 from onnxops_decomp.runtimes.onnxruntime.products import FuseTransposedProducts
 from onnxops_decomp.runtimes.onnxruntime.weights import FuseQuantizedProducts
 
@@ -152,7 +152,7 @@ class ReturnOperatorCaches(ir.passes.InPlacePass):
 PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
     FuseQuantizedProducts,
     FuseTransposedProducts,
-    FuseSpelledGelu,
+    FuseFastGelu,
     FuseBiasGelu,
     KeepResidualsApart,
     ReturnOperatorCaches,

@@ -1,101 +1,39 @@
-"""The approximation of Gelu by tanh where models spell it out."""
+"""The approximation of Gelu by tanh as one node of ONNX Runtime's domain."""
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.passes.matching import constant, dims, operand, producer, replace_outputs, sweep
+from onnxops_decomp.passes.matching import dims, operand, replace_outputs, sweep
+from onnxops_decomp.passes.spelled_gelu import spelled_gelu
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
 
-__all__ = ["FuseSpelledGelu"]
-
-# Powers of x and of the tanh, and the factor of their product.
-Polynomial = dict[tuple[int, int], float]
-
-_SLOPE = math.sqrt(2 / math.pi)
-_INSIDE: Polynomial = {(1, 0): _SLOPE, (3, 0): _SLOPE * 0.044715}
-_WHOLE: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
-_MOST_STEPS, _MOST_VALUES = 8, 16
+__all__ = ["FuseFastGelu"]
 
 
-class FuseSpelledGelu(ir.passes.InPlacePass):
-    """Puts FastGelu in the place of ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``.
-
-    Models write the same polynomial in several orders; it is read as one.
-    """
+class FuseFastGelu(ir.passes.InPlacePass):
+    """Puts FastGelu in the place of the approximation by tanh, as one node or spelled out."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on the main graph."""
         modified = False
-        for bend in [node for node in model.graph if node.op_type == "Tanh" and not node.domain]:
-            modified |= bend.graph is not None and self._fuse(bend)
+        for node in [node for node in model.graph if node.op_type in ("Gelu", "Tanh") and not node.domain]:
+            found = None if node.graph is None else _approximated(node)
+            if found is None or found[0].dtype not in DTYPES or dims(found[0]) is None:
+                continue
+            x, last = found
+            new = ir.Node(DOMAIN, "FastGelu", [x], num_outputs=1, version=None)
+            replace_outputs(last, new, {0: last.outputs[0]})
+            sweep(last)
+            modified = True
         if modified:
             model.graph.opset_imports[DOMAIN] = VERSION
         return ir.passes.PassResult(model, modified)
 
-    def _fuse(self, bend: ir.Node) -> bool:
-        inside, t = bend.inputs[0], bend.outputs[0]
-        fitting = [each for each in _variables(inside) if _same(_polynomial(inside, each, t), _INSIDE)]
-        if not fitting or fitting[0].dtype not in DTYPES or dims(fitting[0]) is None:
-            return False
-        x = fitting[0]
-        last = bend
-        for _ in range(3):
-            users = {usage.node for usage in last.outputs[0].uses()}
-            if len(users) != 1 or last.outputs[0].is_graph_output():
-                return False
-            (last,) = users
-            if dims(last.outputs[0]) == dims(x) and _same(_polynomial(last.outputs[0], x, t), _WHOLE):
-                new = ir.Node(DOMAIN, "FastGelu", [x], num_outputs=1, version=None)
-                replace_outputs(last, new, {0: last.outputs[0]})
-                sweep(last)
-                return True
-        return False
 
-
-def _variables(value: ir.Value | None) -> list[ir.Value]:
-    """Return what a value is a sum or product of, and what that is of: it may be a polynomial in each of them."""
-    found: dict[ir.Value, None] = {}
-    level = [value]
-    for _ in range(_MOST_STEPS):
-        nodes = [producer(each, "Mul") or producer(each, "Add") for each in level]
-        level = [each for node in nodes if node for each in node.inputs if each not in found and constant(each) is None]
-        found.update(dict.fromkeys(each for each in level if each is not None))
-        if len(found) > _MOST_VALUES:
-            break
-    return list(found)
-
-
-def _polynomial(value: ir.Value | None, x: ir.Value, t: ir.Value, steps: int = _MOST_STEPS) -> Polynomial | None:
-    """Return what a value is in powers of x and t, or None if it is not."""
-    if value is x or value is t:
-        return {(1, 0): 1.0} if value is x else {(0, 1): 1.0}
-    number = constant(value)
-    if number is not None:
-        return {(0, 0): float(number.item())} if number.size == 1 else None
-    node = producer(value, "Mul") or producer(value, "Add")
-    if node is None or not steps:
-        return None
-    left, right = (_polynomial(operand(node, place), x, t, steps - 1) for place in (0, 1))
-    if left is None or right is None:
-        return None
-    result: Polynomial = {} if node.op_type == "Mul" else dict(left)
-    terms = (
-        [((a[0] + b[0], a[1] + b[1]), left[a] * right[b]) for a in left for b in right]
-        if node.op_type == "Mul"
-        else list(right.items())
-    )
-    for powers, factor in terms:
-        result[powers] = result.get(powers, 0.0) + factor
-    return result
-
-
-def _same(found: Polynomial | None, wanted: Polynomial) -> bool:
-    return (
-        found is not None
-        and found.keys() == wanted.keys()
-        and all(np.isclose(found[powers], wanted[powers], rtol=1e-4) for powers in wanted)
-    )
+def _approximated(node: ir.Node) -> tuple[ir.Value, ir.Node] | None:
+    """Return what the approximation is taken of, and the node that gives it."""
+    if node.op_type == "Tanh":
+        return spelled_gelu(node)
+    x = operand(node, 0)
+    return None if x is None or node.attributes.get_string("approximate", "none") != "tanh" else (x, node)

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's ``com.microsoft`` domain in the place of ONNX's.
+"""What ONNX Runtime runs in the place of operators of ONNX, most of it in its ``com.microsoft`` domain.
 
 Specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. An operator stands here only
 where it computes the same, in the dtypes that it has kernels for on the CPU.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxops_decomp.adapters.normalization import group_normalization
 from onnxops_decomp.builder.runtime import OwnForm
 from onnxops_decomp.runtimes.onnxruntime.attention import attention
 from onnxops_decomp.runtimes.onnxruntime.domain import DTYPES, emit
@@ -34,4 +35,10 @@ def _swish(op: OpBuilder, X: ir.Value, *, alpha: float = 1.0) -> ir.Value | None
     return emit(op, "QuickGelu", [X], {"alpha": float(alpha)}, dims_of(X)) if X.dtype in DTYPES else None
 
 
-FORMS: dict[str, OwnForm] = {"Gelu": _gelu, "Swish": _swish, "Attention": attention}
+FORMS: dict[str, OwnForm] = {
+    "Attention": attention,
+    "Gelu": _gelu,
+    # Without a kernel for it the runtime composes it of reductions; that of InstanceNormalization is faster.
+    "GroupNormalization": group_normalization,
+    "Swish": _swish,
+}
