@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import sympy
+import torch
+from torch.utils import _pytree as pytree
 
 from onnx_fx_export.capture.torch_export import Recorded, Run
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.questions import Sizes
-from onnx_fx_export.sizes.trial_runs import TrialRuns
+from onnx_fx_export.sizes.trial_runs import TrialRuns, in_order, plain, user_values
+from onnxops_decomp.exporting import Example, at_sizes
 
-__all__ = ["agree_at_other_sizes", "compare_at_other_sizes"]
+__all__ = ["agree_at_other_sizes", "compare_at_other_sizes", "holds_for_example"]
 
 # Model and program are compared where sizes are so many times as large, and larger by so much.
 _COMPARED = ((1, 1), (1, 3), (2, 0), (3, 0))
@@ -50,3 +54,17 @@ def _compared(
         expected, right = trials.run(point) if point is not None else (None, False)
         if point is not None and expected is not None:
             yield point, right
+
+
+def holds_for_example(program: torch.export.ExportedProgram, example: Example, specs: Sequence[Any]) -> bool:
+    """Tell whether the relations that were found between sizes hold for those of an example, which may be smaller."""
+    sizes = Sizes.of(program, specs)
+    leaves = pytree.tree_leaves(in_order(program, example))
+    present: dict[sympy.Expr, set[int]] = {}
+    for leaf, value in zip(leaves, user_values(program), strict=True):
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            present.setdefault(plain(size), set()).add(leaf.shape[axis])
+    if any(len(found) > 1 for found in present.values()):
+        return False
+    known = {symbol: size for symbol, (size,) in present.items() if symbol in sizes.hints}
+    return not any(at_sizes(guard, known) in (sympy.false, None) for guard in sizes.relations())

@@ -7,13 +7,13 @@ import dataclasses
 from typing import Any
 
 from onnx_fx_export.capture.autocast import cast_inside_calls
+from onnx_fx_export.capture.comparison import holds_for_example
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
 from onnx_fx_export.capture.strategies import MEASURED_KERNELS, TRIAL_RUNS, captured_by_strategies
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, OnnxExporterError
 from onnx_fx_export.inputs.examples import broadcastable, enlarged, has_special_sizes, of_size_one
 from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.sizes.fixed import dimensions_that_became_static
-from onnx_fx_export.sizes.questions import holds_for_example
 from onnx_fx_export.sizes.size_one import excludes_one, same_operations
 from onnx_fx_export.sizes.small import as_hints, takes_declared_sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns

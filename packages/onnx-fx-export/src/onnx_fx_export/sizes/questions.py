@@ -20,11 +20,10 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.sizes.layout import layout_guards, noticed_copies
-from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, in_order, plain, used_nodes, user_values
+from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, plain, used_nodes, user_values
 from onnx_fx_export.torch_private import (
     guards_of,
     hint_of,
@@ -35,7 +34,6 @@ from onnx_fx_export.torch_private import (
 )
 from onnxops_core.exporting import original, replaced, warn_user
 from onnxops_decomp.exporting import (
-    Example,
     at_sizes,
     identities_of_numbers,
     is_generated_code,
@@ -48,7 +46,6 @@ __all__ = [
     "calls_function",
     "computed_one",
     "conditions_for_small_sizes",
-    "holds_for_example",
     "noted_questions",
     "of_one_name",
     "warn_of_squeezed_data",
@@ -111,6 +108,11 @@ class SizeQuestion:
         allowed = [[size for size in (*sizes, _LARGE) if size >= smallest.get(symbol, 0)] for symbol in symbols]
         points = (dict(zip(symbols, point, strict=True)) for point in itertools.product(*allowed))
         return all(at_sizes(self.relation, point) == sympy.true for point in points)
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether code of torch asks, as that of its modules does."""
+        return self.place.startswith(str(_TORCH))
 
     @property
     def is_about_small_sizes(self) -> bool:
@@ -544,20 +546,6 @@ def _right_at_zero(
     return {symbol: int(size) for symbol, size in wanted.items()} if right and shown else None
 
 
-def holds_for_example(program: torch.export.ExportedProgram, example: Example, specs: Sequence[Any]) -> bool:
-    """Tell whether the relations that were found between sizes hold for those of an example, which may be smaller."""
-    sizes = Sizes.of(program, specs)
-    leaves = pytree.tree_leaves(in_order(program, example))
-    present: dict[sympy.Expr, set[int]] = {}
-    for leaf, value in zip(leaves, user_values(program), strict=True):
-        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            present.setdefault(plain(size), set()).add(leaf.shape[axis])
-    if any(len(found) > 1 for found in present.values()):
-        return False
-    known = {symbol: size for symbol, (size,) in present.items() if symbol in sizes.hints}
-    return not any(at_sizes(guard, known) in (sympy.false, None) for guard in sizes.relations())
-
-
 def _agrees_elsewhere(trials: TrialRuns, sizes: Sizes, question: SizeQuestion) -> bool:
     """Run both at a size at which an answer differs, and compare; sizes that the program refuses need none."""
     wanted = next(
@@ -583,16 +571,17 @@ def _agrees_at_one(
     """
     if not trials.possible:
         return False
+    run = trials.run if all(question.is_of_torch for question in questions) else trials.run_widely
     asked = {symbol for question in questions for symbol in question.relation.free_symbols}
     every = {symbol for symbol in sizes.hints if sizes.smallest[symbol] <= 1}
     together = sizes.near(dict.fromkeys(every, 1), guards[0])
     # Sizes that the program refuses need no comparison, but a size that was asked about needs one.
-    if together is not None and not trials.run(together)[1]:
+    if together is not None and not run(together)[1]:
         return False
     for group in (group for group in dimensions if {*group} & asked & every):
         taken, possible = (sizes.near(dict.fromkeys(group, 1), each) for each in guards)
         point = taken or possible
-        expected, right = trials.run(point) if point else ([], False)
+        expected, right = run(point) if point else ([], False)
         # The model may refuse what the program does.
         if not right and (taken or expected is not None):
             return False

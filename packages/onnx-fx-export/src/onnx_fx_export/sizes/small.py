@@ -342,7 +342,7 @@ class _Nearby:
             return False
         key = frozenset(wanted.items())
         if key not in self.known:
-            expected, right = self.trials.run(wanted)
+            expected, right = self.trials.run_widely(wanted)
             self.known[key] = expected is not None, right
         taken, right = self.known[key]
         # What leaves out larger sizes is a condition, of which the user is warned as such.

@@ -33,7 +33,7 @@ Around = Callable[[], contextlib.AbstractContextManager[Any]]
 # What a run puts in the place of a tensor of the example; None for random numbers among the floats.
 Values = Callable[[torch.Tensor], torch.Tensor] | None
 
-__all__ = ["TrialRuns", "Values", "as_plain", "in_order", "plain", "used_nodes", "user_values"]
+__all__ = ["TrialRuns", "TrialValues", "Values", "as_plain", "in_order", "plain", "used_nodes", "user_values"]
 
 
 def plain(size: int | torch.SymInt) -> sympy.Expr:
@@ -46,6 +46,58 @@ def plain(size: int | torch.SymInt) -> sympy.Expr:
 def as_plain(expression: sympy.Basic) -> sympy.Basic:
     """Return an expression in symbols of which nothing is known but that they are integers."""
     return expression.xreplace({s: sympy.Symbol(str(s), integer=True) for s in expression.free_symbols})
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialValues:
+    """What a run is given: of floats and of integers; masks are ``mask``, or left as they are.
+
+    Attributes:
+        floats: Makes the floats of their random numbers.
+        integers: Makes the integers of those of the example.
+        mask: All elements of masks.
+        seed: That of the random numbers.
+    """
+
+    floats: Callable[[torch.Tensor], torch.Tensor]
+    integers: Callable[[torch.Tensor], torch.Tensor]
+    mask: bool | None
+    seed: int = 0
+
+    def __call__(self, leaf: torch.Tensor) -> torch.Tensor:
+        """Return a tensor in the place of one of the example."""
+        if leaf.dtype == torch.bool:
+            return leaf if self.mask is None else torch.full_like(leaf, self.mask)
+        if not leaf.is_floating_point():
+            return self.integers(leaf) if not leaf.is_complex() else leaf
+        generator = torch.Generator().manual_seed(self.seed)
+        return self.floats(torch.randn(leaf.shape, generator=generator)).to(leaf)
+
+
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    """Return numbers of very different size for random ones, more of them positive than negative."""
+    return (values + 1) * 10 ** (2 * values).clamp(-4, 4)
+
+
+def _with_nan(values: torch.Tensor) -> torch.Tensor:
+    return values.masked_fill(values > 1, torch.nan)
+
+
+def _kept(values: torch.Tensor) -> torch.Tensor:
+    return values
+
+
+# What code may treat apart although it makes no difference to usual numbers, as a bound on what is computed does.
+_UNUSUAL: Sequence[TrialValues] = (
+    TrialValues(_wide, _kept, True),
+    TrialValues(lambda values: -_wide(values), torch.zeros_like, False),
+    TrialValues(_with_nan, _kept, None),
+)
+
+
+def _nudged(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose floats are other ones by a few units in the last place."""
+    return tensor * (1 + 4 * torch.finfo(tensor.dtype).eps) if tensor.is_floating_point() else tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +168,30 @@ class TrialRuns:
         except Exception:
             return expected, False
         return expected, len(expected) == len(actual) and all(map(are_close, actual, expected))
+
+    def run_widely(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> tuple[list[torch.Tensor] | None, bool]:
+        """Run both as :meth:`run` does, and with unusual values as well.
+
+        Where the model takes another path than was captured, equal results for usual numbers show little: the other
+        path may bound them, or replace what is no number.
+
+        Args:
+            sizes: The sizes by symbol.
+
+        Returns:
+            What the model gives for random numbers, and whether the program gives the same for all values.
+        """
+        expected, right = self.run(sizes)
+        right = right and not any(self._differ(sizes, values) for values in _UNUSUAL)
+        return expected, right
+
+    def _differ(self, sizes: Mapping[sympy.Symbol, sympy.Integer], values: Callable[..., torch.Tensor]) -> bool:
+        """Tell whether both give different results by more than what rounding makes of the values."""
+        expected, right = self.run(sizes, values=values)
+        if expected is None or right:
+            return False
+        nearby, _ = self.run(sizes, values=lambda tensor: _nudged(values(tensor)))
+        return nearby is not None and all(map(are_close, nearby, expected))
 
     def _eager(self, call: Example, around: Around) -> list[torch.Tensor]:
         """Return what the model gives for a call; whatever it changes is put back.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import torch
 from onnx_fx_export.capture.answers import noted_ways, way_mark
 from onnx_fx_export.capture.torch_export import Recorded, Run
 from onnx_fx_export.errors import CaptureError
-from onnx_fx_export.sizes.trial_runs import TrialRuns
+from onnx_fx_export.sizes.trial_runs import TrialRuns, TrialValues
 from onnxops_core.exporting import warn_user
 
 __all__ = ["compare_each_way"]
@@ -81,32 +80,6 @@ def _warn(left: list[tuple[str, bool]]) -> None:
 # ---- inputs
 
 
-@dataclasses.dataclass(frozen=True)
-class _Values:
-    """What a run is given: of floats and of integers; masks are ``mask``, or left as they are.
-
-    Attributes:
-        floats: Makes the floats of their random numbers.
-        integers: Makes the integers of those of the example.
-        mask: All elements of masks.
-        seed: That of the random numbers.
-    """
-
-    floats: Callable[[torch.Tensor], torch.Tensor]
-    integers: Callable[[torch.Tensor], torch.Tensor]
-    mask: bool | None
-    seed: int = 0
-
-    def __call__(self, leaf: torch.Tensor) -> torch.Tensor:
-        """Return a tensor in the place of one of the example."""
-        if leaf.dtype == torch.bool:
-            return leaf if self.mask is None else torch.full_like(leaf, self.mask)
-        if not leaf.is_floating_point():
-            return self.integers(leaf) if not leaf.is_complex() else leaf
-        generator = torch.Generator().manual_seed(self.seed)
-        return self.floats(torch.randn(leaf.shape, generator=generator)).to(leaf)
-
-
 def _same(values: torch.Tensor) -> torch.Tensor:
     return values
 
@@ -118,23 +91,23 @@ def _inputs(bounds: list[float]) -> Iterator[Callable[[torch.Tensor], torch.Tens
         bounds: Numbers that conditions compare with.
     """
     yield _same
-    yield _Values(torch.neg, torch.zeros_like, False)
-    yield _Values(lambda x: x.abs() + 1, torch.ones_like, True)
+    yield TrialValues(torch.neg, torch.zeros_like, False)
+    yield TrialValues(lambda x: x.abs() + 1, torch.ones_like, True)
     # A mask may have more marks than those of the example.
-    yield _Values(_same, lambda x: x + 1, None)
-    yield _Values(lambda x: -x.abs() - 1, _reversed, None)
-    yield _Values(lambda x: _first(x.abs(), -x.abs()), lambda x: _first(x, torch.zeros_like(x)), None)
-    yield _Values(lambda x: _first(-x.abs(), x.abs()), lambda x: _first(torch.zeros_like(x), x), None)
-    yield _Values(torch.zeros_like, _same, None)
-    yield _Values(torch.ones_like, _largest, True)
-    yield _Values(lambda x: x * 1000, _same, False)
-    yield _Values(lambda x: x / 1000, _same, True)
-    yield _Values(_constant(1e4), _same, None)
-    yield _Values(_constant(-1e4), _same, None)
+    yield TrialValues(_same, lambda x: x + 1, None)
+    yield TrialValues(lambda x: -x.abs() - 1, _reversed, None)
+    yield TrialValues(lambda x: _first(x.abs(), -x.abs()), lambda x: _first(x, torch.zeros_like(x)), None)
+    yield TrialValues(lambda x: _first(-x.abs(), x.abs()), lambda x: _first(torch.zeros_like(x), x), None)
+    yield TrialValues(torch.zeros_like, _same, None)
+    yield TrialValues(torch.ones_like, _largest, True)
+    yield TrialValues(lambda x: x * 1000, _same, False)
+    yield TrialValues(lambda x: x / 1000, _same, True)
+    yield TrialValues(_constant(1e4), _same, None)
+    yield TrialValues(_constant(-1e4), _same, None)
     for bound, change in itertools.product(bounds, (1, -1, 0)):
-        yield _Values(_constant(bound + change), _constant(int(bound) + change), None)
+        yield TrialValues(_constant(bound + change), _constant(int(bound) + change), None)
     for seed, scale in itertools.product(range(1, 5), (1.0, 3.0)):
-        yield _Values(functools.partial(torch.mul, scale), _same, None, seed)
+        yield TrialValues(functools.partial(torch.mul, scale), _same, None, seed)
 
 
 def _constant(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
