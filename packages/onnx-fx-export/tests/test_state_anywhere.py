@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -396,3 +397,46 @@ def test_assigned_data_is_refused_and_leaves_the_tensor(export, state) -> None:
 
     assert torch.equal(model.kept, torch.ones(3))
     torch.testing.assert_close(model(X), X * 2)
+
+
+class ImportsItself(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        import module_with_state  # type: ignore[import-not-found]
+
+        module_with_state.last = module_with_state.last + x
+        return module_with_state.last * 1
+
+
+class ImportsFunction(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        from module_with_state import scaled_by_calls
+
+        return scaled_by_calls(x)
+
+
+MODULE_WITH_STATE = """
+import torch
+last = torch.zeros(2, 3)
+calls = 0
+def scaled_by_calls(x):
+    global calls
+    calls += 1
+    return x * calls
+"""
+
+
+@pytest.mark.parametrize("export", EXPORTERS)
+@pytest.mark.parametrize(("model", "name"), [(ImportsItself(), "last"), (ImportsFunction(), "calls")])
+def test_state_of_a_module_that_forward_imports_is_refused(
+    export: Any, model: nn.Module, name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_with_state.py").write_text(MODULE_WITH_STATE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "module_with_state", raising=False)
+    before = model(X)
+
+    with pytest.raises(OnnxExporterError, match=rf"{name} \(at .*:\d+\)"):
+        export(model, (X,))
+
+    torch.testing.assert_close(model(X), 2 * before)
+    del sys.modules["module_with_state"]

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dis
 import functools
+import importlib.util
 import inspect
+import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["FUNCTIONS", "code_names", "is_generated_code", "is_read", "line_of", "parts_of", "plain_functions"]
+__all__ = [
+    "FUNCTIONS",
+    "code_names",
+    "imported_modules",
+    "is_generated_code",
+    "is_read",
+    "line_of",
+    "parts_of",
+    "plain_functions",
+]
 
 _WRAPPERS = (staticmethod, classmethod, types.MethodType)
 #: The classes of which :func:`plain_functions` finds functions.
@@ -28,6 +40,7 @@ _GENERATED = (
     "<decorator-gen",
 )
 _STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
+_IMPORT = dis.opmap["IMPORT_NAME"]
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_DEREF")
 
 
@@ -69,6 +82,31 @@ def code_names(code: types.CodeType) -> frozenset[str]:
     """Return the names of globals and attributes in code and in the functions that it defines."""
     inner = [code_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return frozenset(code.co_names).union(*inner)
+
+
+def imported_modules(code: types.CodeType, namespace: Mapping[str, Any]) -> list[types.ModuleType]:
+    """Return the modules that code imports itself, as far as they are loaded.
+
+    Args:
+        code: Of a function.
+        namespace: Its globals.
+    """
+    found = (sys.modules.get(name) for name in _imports(code, namespace.get("__package__") or ""))
+    return [module for module in found if isinstance(module, types.ModuleType)]
+
+
+@functools.lru_cache(maxsize=8192)
+def _imports(code: types.CodeType, package: str) -> tuple[str, ...]:
+    inner = (_imports(constant, package) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    names = [name for names in inner for name in names]
+    instructions = list(dis.get_instructions(code)) if _IMPORT in code.co_code[::2] else []
+    for level, _, instruction in zip(instructions, instructions[1:], instructions[2:], strict=False):
+        if instruction.opcode == _IMPORT:
+            with contextlib.suppress(ImportError):
+                name = importlib.util.resolve_name("." * level.argval + instruction.argval, package)
+                # Of a.b the code gets a.
+                names += [name, name.partition(".")[0]]
+    return tuple(dict.fromkeys(names))
 
 
 def line_of(path: str, functions: Mapping[Callable[..., Any], Any], owner: Any) -> str:

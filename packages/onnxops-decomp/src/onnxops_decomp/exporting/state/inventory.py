@@ -27,6 +27,7 @@ from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.state.code import (
     FUNCTIONS,
     code_names,
+    imported_modules,
     is_read,
     line_of,
     parts_of,
@@ -143,7 +144,7 @@ class Inventory:
             code: Of a function, which the walk may not have met.
             namespace: Its globals.
         """
-        self._globals(namespace, code_names(code), None)
+        self._code(code, namespace, None)
         self._walk()
 
     @property
@@ -407,7 +408,14 @@ class Inventory:
             self._enter(Items(function.__name__, vars(function), owner))
         else:
             self._bare.append(function)
-        self._globals(function.__globals__, code_names(code), owner)
+        self._code(code, function.__globals__, owner)
+
+    def _code(self, code: types.CodeType, namespace: dict[str, Any], owner: Any) -> None:
+        names = code_names(code)
+        self._globals(namespace, names, owner)
+        for module in imported_modules(code, namespace):
+            if not is_library(module.__name__):
+                self._globals(vars(module), names, owner)
 
     def _globals(self, namespace: dict[str, Any], names: frozenset[str], owner: Any) -> None:
         """Visit what code finds under its names, also in the modules that it names."""
