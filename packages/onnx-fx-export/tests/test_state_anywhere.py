@@ -440,3 +440,40 @@ def test_state_of_a_module_that_forward_imports_is_refused(
 
     torch.testing.assert_close(model(X), 2 * before)
     del sys.modules["module_with_state"]
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return x + self.seen.sum()
+
+
+def a_list(model: Any, x: Tensor) -> Tensor:
+    model.place[0].add_(x)
+    return model.place[0] * 2
+
+
+@pytest.mark.parametrize("export", EXPORTERS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        Counts,
+        lambda: torch.jit.script(Counts()),
+        lambda: Kept(torch.zeros(2, 3), in_place),
+        lambda: Kept([torch.zeros(2, 3)], a_list),
+    ],
+    ids=["buffer", "script", "attribute", "list"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_program_without_state_stays_as_it_is_when_the_model_runs_on(export: Any, make: Callable[[], Any]) -> None:
+    model, first = make(), make()(X)
+    program = export(model, (X,), state="ignore")
+
+    model(X)
+
+    results = program(X)
+    torch.testing.assert_close(results[0] if isinstance(results, list) else results, first)

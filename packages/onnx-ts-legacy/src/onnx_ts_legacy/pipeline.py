@@ -150,6 +150,7 @@ def convert(captured: Captured, options: Options, reference: Reference | None = 
         needed = set()
     if changed.keys() - needed:
         conversion = _Conversion(captured, options, {name: slot for name, slot in slots.items() if name in needed})
+        conversion.context.attributes.ignored = frozenset(changed.keys() - needed)
         conversion.run()
     warn_of_left_out(conversion.left_out)
     return conversion.program(reference)

@@ -245,6 +245,8 @@ class _Converter:
             dims = (*tensor.shape, 2) if tensor.is_complex() else tuple(tensor.shape)
             value = self.before[target] = self.op.input(name, to_ir(tensor.dtype), dims)
             return mark_complex(value) if tensor.is_complex() else value
+        if target in self.mutations.buffers:
+            tensor = tensor.detach().clone()  # as it is before the first call
         # Small constants take part in folding; parameters and persistent buffers stay exchangeable.
         small = tensor.numel() * tensor.element_size() <= MAX_FOLDED_BYTES and not tensor.is_complex()
         if target in self.program.constants and small and not is_without_data(tensor):

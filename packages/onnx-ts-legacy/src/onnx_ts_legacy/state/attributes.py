@@ -136,6 +136,9 @@ def tie_weight(context: ConversionContext, path: str, tensor: torch.Tensor) -> N
 def _weight(context: ConversionContext, path: str, tensor: torch.Tensor) -> tuple[ir.Value, Any]:
     tensor = tensor.detach()
     name = context.op.context.names.reserve(path)
+    if path in context.attributes.ignored:
+        # The user may run the model on, which changes it.
+        tensor = tensor.clone()
     source = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     value = ir.Value(
         name=name,

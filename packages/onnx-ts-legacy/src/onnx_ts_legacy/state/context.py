@@ -55,6 +55,7 @@ class AttributeStore:
         kept: The tensors themselves: while an address names one, its memory must not be given to another.
         first: What attributes held before the program, by object and name.
         initializers: The weights of the model.
+        ignored: Names of the weights that a call changes and the model keeps as they are before the first one.
         written: Object and name of the attributes that were set, by qualified name.
         containers: The lists and dicts in attributes that were read, each with what it held, by qualified name.
         states: Variables of the state inputs by name.
@@ -69,6 +70,7 @@ class AttributeStore:
     kept: list[torch.Tensor] = dataclasses.field(default_factory=list)
     first: dict[tuple[int, str], Any] = dataclasses.field(default_factory=dict)
     initializers: list[ir.Value] = dataclasses.field(default_factory=list)
+    ignored: frozenset[str] = frozenset()
     written: dict[str, Any] = dataclasses.field(default_factory=dict)
     containers: dict[str, list[tuple[ListRef | DictRef, Any]]] = dataclasses.field(default_factory=dict)
     states: dict[str, Any] = dataclasses.field(default_factory=dict)
