@@ -468,9 +468,28 @@ def test_an_integer_is_not_raised_to_a_negative_power(case: str, package: str) -
             program(torch.randn(rows, 2))
 
 
-def test_a_power_that_is_negative_for_the_example_is_refused_with_its_line() -> None:
-    with pytest.raises(OnnxExporterError, match=r"negative.*\.py:\d+|\.py:\d+.*negative"):
-        onnx_ts_legacy.export(lambda x: x * 2 ** (x.shape[0] - 3), (torch.randn(2, 2),))
+# The function, and rows at which its exponent is not negative.
+FRACTIONS: dict[str, tuple[Callable[[T], T], Sequence[int]]] = {
+    "two by a size": (lambda x: x * 2 ** -x.shape[0], ()),
+    "two by a difference": (lambda x: x * 2 ** (3 - x.shape[0]), (1, 2)),
+    "a size": (lambda x: x * x.shape[0] ** -1, ()),
+    "a size by a size": (lambda x: x * x.shape[0] ** -x.shape[1], ()),
+    "pow": (lambda x: x * pow(10, 2 - x.shape[0]) * 1000, (1, 2)),
+}
+
+
+@pytest.mark.parametrize("case", FRACTIONS)
+@pytest.mark.filterwarnings("ignore:The model is right for only some")
+def test_an_integer_raised_to_a_negative_power_is_a_fraction(case: str) -> None:
+    function, wrong = FRACTIONS[case]
+    program = onnx_ts_legacy.export(function, (torch.randn(6, 2),), dynamic_shapes=({0: "n"},))
+
+    for rows in (4, 5, 9):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(program(x)[0], function(x))
+    for rows in wrong:
+        with pytest.raises(OnnxExporterError, match="captured for"):
+            program(torch.randn(rows, 2))
 
 
 # The model, rows of the example, the condition, and rows that break it.

@@ -195,8 +195,14 @@ def with_number_dtypes(
         others = others[1:]
     if not others and name in _OF_NUMBERS:
         is_real = name in _DIVISIONS or float in kinds or any(isinstance(leaf, float) for leaf in leaves)
+        is_real = is_real or (name in ("pow", "rpow") and _is_negative(leaves[name == "pow"]))
         return pytree.tree_map(_double, (args, kwargs)) if name in _PROMOTING and is_real else (args, kwargs)
     return pytree.tree_map(partial(_beside, name, others), (args, kwargs))  # type: ignore[no-any-return]
+
+
+def _is_negative(exponent: Any) -> bool:
+    """Tell whether Python makes a fraction of a power of integers. Where sizes decide that, it becomes a condition."""
+    return bool(exponent < 0)
 
 
 def _double(arg: Any) -> Any:
