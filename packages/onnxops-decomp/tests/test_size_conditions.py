@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from onnxops_decomp.exporting.sizes.conditions import condition_holds, simplified
-from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
+from onnxops_decomp.exporting.sizes.constraints import SizeConstraints, warn_of_bounds
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, value_of_size
 
 CONDITIONS = {
@@ -85,6 +85,12 @@ def test_a_condition_that_cannot_be_read_is_reported() -> None:
     with pytest.warns(UserWarning, match=r"cannot check:\n  unheard_of"):
         constraints = SizeConstraints(["unheard_of(n) > 2", "n != 7"])
     assert constraints.conditions == ("n != 7",)
+
+
+def test_of_many_conditions_the_warning_lists_the_shortest() -> None:
+    constraints = SizeConstraints([f"n{'n' * number} % 4 == 0" for number in reversed(range(9))])
+    with pytest.warns(UserWarning, match=r"sizes: n{6} % 4 == 0; .*; n % 4 == 0; and 3 more, .*size_constraints"):
+        warn_of_bounds(constraints, [])
 
 
 def _all_hold(trees: list[ast.expr], sizes: dict[str, int]) -> bool:

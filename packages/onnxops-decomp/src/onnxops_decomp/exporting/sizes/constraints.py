@@ -142,10 +142,22 @@ def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> Non
     ]
     if found:
         warn_user(
-            f"The model is right for only some of the declared sizes: {'; '.join(found)}. Its program refuses the "
+            f"The model is right for only some of the declared sizes: {_listed(found)}. Its program refuses the "
             "others. Declare the bounds, as torch.export.Dim('n', min=..., max=...) does, or change the code that "
             "needs them."
         )
+
+
+# More conditions than this nobody reads.
+_MOST_LISTED = 6
+
+
+def _listed(conditions: Sequence[str]) -> str:
+    """Return the shortest conditions, in their order, and how many more there are."""
+    shortest = sorted(conditions, key=len)[:_MOST_LISTED]
+    more = len(conditions) - len(shortest)
+    rest = [f"and {more} more, which the model's metadata lists under {CONSTRAINTS_KEY}"] if more else []
+    return "; ".join([*(text for text in conditions if text in shortest), *rest])
 
 
 def _leaves_out(text: str, bounds: Sequence[ast.expr], is_placed: bool) -> bool:
