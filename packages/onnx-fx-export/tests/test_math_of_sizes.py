@@ -22,12 +22,17 @@ FUNCTIONS = {
     "slopes": lambda x: x * 2 ** (-(2 ** -(math.log2(x.shape[1]) - 3))),
     "hypot": lambda x: x * math.hypot(*x.shape),
     "hypot of three": lambda x: x * math.hypot(*x.shape, 2),
+    "gcd": lambda x: x * math.gcd(x.shape[0], 12),
+    "gcd of two sizes": lambda x: x * math.gcd(*x.shape) + math.gcd(x.shape[0] - 9),
+    "gcd of three": lambda x: x * math.gcd(18, x.shape[0] * 6, x.shape[1] * 9),
+    "lcm": lambda x: x * math.lcm(x.shape[0], 6) + math.lcm(*x.shape),
     "of integers": lambda x: x.to(torch.int32) * math.sqrt(x.shape[0]),
 }
 BY_CAPTURE_ONLY = {
     "floor": lambda x: x[: math.floor(x.shape[0] * 0.7)],
     "ceil": lambda x: x[: math.ceil(x.shape[0] * 0.7)],
     "imported by name": lambda x: x * sqrt(x.shape[0]) + log2(x.shape[1]),
+    "gcd as a size": lambda x: x.reshape(math.gcd(x.shape[0], 6), -1),
     "number of steps": lambda x: x[: math.ceil(math.log2(x.shape[0] + 1))],
     "root as a size": lambda x: x[: int(math.sqrt(x.shape[0]))],
     "log of data": lambda x: x * math.log(x.abs().sum().item() + 1),

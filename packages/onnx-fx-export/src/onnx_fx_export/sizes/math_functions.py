@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import MATH_FUNCTIONS, homes_of, math_stand_ins
+from onnxops_decomp.exporting import INTEGER_FUNCTIONS, MATH_FUNCTIONS, homes_of, math_stand_ins
 
 __all__ = ["math_of_sizes"]
 
@@ -64,4 +64,25 @@ def _of_symbols(name: str, *numbers: Any) -> Any:
         return torch.sym_int(root) if name == "isqrt" else root
     if name == "pow":
         return torch.sym_float(numbers[0]) ** numbers[1]
+    if name in INTEGER_FUNCTIONS:
+        return functools.reduce(functools.partial(_of_integers, name), numbers[1:], abs(numbers[0]))
     return MATH_FUNCTIONS[name](*(torch.scalar_tensor(number, dtype=torch.float64) for number in numbers)).item()
+
+
+# Of a number with more divisors a tensor is asked.
+_MOST_DIVISORS = 16
+
+
+def _of_integers(name: str, left: Any, right: Any) -> Any:
+    """Return the common divisor, or multiple, of two integers; that of one number and a size stays an expression."""
+    known, open_number = (right, left) if _is_symbolic(left) else (left, right)
+    if not _is_symbolic(open_number):
+        return getattr(math, name)(left, right)
+    divisors = [] if _is_symbolic(known) else [one for one in range(1, abs(known) + 1) if known % one == 0]
+    if not 0 < len(divisors) <= _MOST_DIVISORS:
+        return INTEGER_FUNCTIONS[name](*(torch.scalar_tensor(one, dtype=torch.int64) for one in (left, right))).item()
+    # The largest divisor that leaves no rest.
+    shared = functools.reduce(
+        torch.sym_max, (one * (1 - torch.sym_min(open_number % one, 1)) for one in divisors[1:]), 1
+    )
+    return shared if name == "gcd" else abs(open_number) // shared * abs(known)

@@ -25,7 +25,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.graph.parts import is_number_of_trace, mark_number_of_trace
 from onnx_ts_legacy.graph.sources import is_library
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import MATH_FUNCTIONS, math_stand_ins
+from onnxops_decomp.exporting import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_ins
 
 __all__ = [
     "as_result",
@@ -161,6 +161,9 @@ def _stacked(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tenso
 
 def _in_doubles(name: str, *numbers: Any) -> torch.Tensor:
     """Compute a function of sizes, in the precision that Python's numbers have."""
+    if name in INTEGER_FUNCTIONS:
+        first, *others = (_stacked(number, torch.int64, torch.device("cpu")) for number in numbers)
+        return _marked(functools.reduce(INTEGER_FUNCTIONS[name], others, first.abs()))
     doubles = [_stacked(number, torch.float64, torch.device("cpu")) for number in numbers]
     if name == "isqrt":
         return _marked(doubles[0].sqrt().to(torch.int64))
@@ -248,15 +251,11 @@ _PROMOTING = _DIVISIONS | {
     *(f"{start}{name}" for start in ("", "r", "bitwise_") for name in ("and", "or", "xor", "lshift", "rshift")),
 }
 # What Python's own functions do with numbers, in a trace.
-_OF_NUMBERS = _PROMOTING | {"complex", "contains", "format", "round", "to", "type", *MATH_FUNCTIONS}
+_OF_NUMBERS = _PROMOTING | {"complex", "contains", "format", "round", "to", "type", *MATH_FUNCTIONS, *INTEGER_FUNCTIONS}
 
 
 def _rounded(how: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda number: _marked(how(number).to(torch.int64))
-
-
-def _gcd(*numbers: Any) -> torch.Tensor:
-    return _marked(torch.gcd(*(_stacked(number, torch.int64, torch.device("cpu")) for number in numbers)))
 
 
 # With the number of the arguments.
@@ -266,7 +265,6 @@ _FUNCTIONS: tuple[tuple[Any, str, int, Callable[..., Any]], ...] = (
     (math, "floor", 1, _rounded(torch.floor)),
     (math, "ceil", 1, _rounded(torch.ceil)),
     (math, "trunc", 1, _rounded(torch.trunc)),
-    (math, "gcd", 2, _gcd),
 )
 
 

@@ -105,7 +105,7 @@ from onnxops_decomp.exporting.sizes.dynamic_shapes import (
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
 from onnxops_decomp.exporting.sizes.homes import homes_of
 from onnxops_decomp.exporting.sizes.layouts import order_relations
-from onnxops_decomp.exporting.sizes.math_functions import MATH_FUNCTIONS, math_stand_ins
+from onnxops_decomp.exporting.sizes.math_functions import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_ins
 from onnxops_decomp.exporting.sizes.number_classes import class_of_numbers
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
 from onnxops_decomp.exporting.state.code import code_names, is_generated_code
@@ -175,6 +175,7 @@ __all__ = [
     "CONSTRAINTS_KEY",
     "DEFAULT_NAN",
     "DYNAMIC_NUMBER",
+    "INTEGER_FUNCTIONS",
     "MATH_FUNCTIONS",
     "MAX_FOLDED_BYTES",
     "MAX_SINGLE_FILE_BYTES",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["MATH_FUNCTIONS", "math_stand_ins"]
+__all__ = ["INTEGER_FUNCTIONS", "MATH_FUNCTIONS", "math_stand_ins"]
 
 
 def _log(x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
@@ -28,6 +28,11 @@ MATH_FUNCTIONS: Mapping[str, Callable[..., torch.Tensor]] = {
     "degrees": torch.rad2deg,
     "radians": torch.deg2rad,
 }
+#: By their names, on two tensors of one integer; Python's take any number of them.
+INTEGER_FUNCTIONS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "gcd": torch.gcd,
+    "lcm": torch.lcm,
+}
 
 
 def math_stand_ins(
@@ -40,7 +45,7 @@ def math_stand_ins(
         stands_for_number: Tells whether an argument is what a size becomes.
         apply: Computes a function, given its name and its arguments, if one of these is; ``isqrt`` gives an integer.
     """
-    for name in (*MATH_FUNCTIONS, "isqrt"):
+    for name in (*MATH_FUNCTIONS, *INTEGER_FUNCTIONS, "isqrt"):
         usual = getattr(math, name)
         stand_in = _stand_in(name, usual, stands_for_number, apply)
         yield math, name, stand_in
