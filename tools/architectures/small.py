@@ -230,6 +230,8 @@ def _fit_heads(config: Any) -> None:
     for expand, heads, width in _EXPANDED:
         if all(isinstance(known.get(name), int) for name in (expand, heads)) and width in known:
             setattr(config, width, known[expand] * config.hidden_size // known[heads])
+    if isinstance(known.get("mamba_d_ssm"), int):
+        config.mamba_d_ssm = config.mamba_expand * config.hidden_size
     if "qk_head_dim" in known and "qk_nope_head_dim" in known:
         config.qk_head_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
 
