@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 
+import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -61,6 +63,92 @@ def test_a_mean_over_another_axis_is_no_rms_norm() -> None:
 
 def test_rms_norm_is_spelled_out_below_its_opset() -> None:
     assert "RMSNormalization" not in exported(RMSNorm(), torch.randn(2, 3, 8), opset=22)
+
+
+def by_power(x, weight, bias):
+    mean = x.mean(-1, keepdim=True)
+    return weight * ((x - mean) / torch.sqrt((x - mean).pow(2).mean(-1, keepdim=True) + 1e-6)) + bias
+
+
+def by_variance(x, weight, bias):
+    var = x.var(-1, keepdim=True, unbiased=False)
+    return (x - x.mean(-1, keepdim=True)) * torch.rsqrt(var + 1e-6) * weight + bias
+
+
+def without_bias(x, weight, bias):
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (centered * centered).mean(-1, keepdim=True).add(1e-6).sqrt() * weight
+
+
+def by_rsqrt(x, weight, bias):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight + bias
+
+
+def by_root(x, weight, bias):
+    return weight * (x / torch.sqrt(torch.mean(x**2, -1, keepdim=True) + 1e-6)) + bias
+
+
+def of_another_mean(x, weight, bias):
+    centered = x - x.mean(0, keepdim=True)
+    return centered / (centered * centered).mean(-1, keepdim=True).add(1e-6).sqrt() * weight + bias
+
+
+class Spelled(torch.nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.linear, self.function = torch.nn.Linear(4, 8), function
+        self.weight, self.bias = (torch.nn.Parameter(torch.rand(8) + 0.5) for _ in range(2))
+
+    def forward(self, x):
+        return self.function(self.linear(x), self.weight, self.bias).tanh()
+
+
+def optimized_operators(program, folder) -> set[str]:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    onnxruntime.InferenceSession(program.model_proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    return {node.op_type for node in onnx.load(folder / "optimized.onnx").graph.node}
+
+
+@pytest.mark.skipif(
+    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 27),
+    reason="before 1.27 layers stay as they are written, as ONNX Runtime loses the digits of large means",
+)
+@pytest.mark.parametrize("opset", [17, 23])
+@pytest.mark.parametrize("function", [by_power, by_variance, without_bias])
+def test_layers_that_are_normalized_by_hand_become_one_node(function, opset: int) -> None:
+    model = Spelled(function)
+    program = export(model, (torch.randn(3, 4),), dynamic_shapes=({0: "n"},), opset_version=opset)
+    assert op_counts(program)["LayerNormalization"] == 1
+    assert not op_counts(program).keys() & {"ReduceMean", "Sqrt", "Div"}
+    for rows in (0, 1, 5):
+        x = torch.randn(rows, 4) * 3 + 50
+        torch.testing.assert_close(program(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 22, 23])
+@pytest.mark.parametrize("function", [by_rsqrt, by_root])
+def test_root_mean_squares_by_hand_are_one_operation(function, opset: int, tmp_path) -> None:
+    model = Spelled(function)
+    program = export(model, (torch.randn(3, 4),), dynamic_shapes=({0: "n"},), opset_version=opset)
+    expected = {"RMSNormalization", "SimplifiedLayerNormalization"}
+    assert len(optimized_operators(program, tmp_path) & expected) == 1
+    assert op_counts(program)["RMSNormalization"] == (opset >= 23)
+    for rows in (0, 1, 5):
+        x = torch.randn(rows, 4) * 3
+        torch.testing.assert_close(program(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_module_for_root_mean_squares_is_one_operation_at_old_opsets(tmp_path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.RMSNorm(8), torch.nn.Tanh()).eval()
+    program = export(model, (torch.randn(3, 4),), opset_version=17)
+    assert "SimplifiedLayerNormalization" in optimized_operators(program, tmp_path)
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+def test_what_is_centered_by_another_mean_is_no_layer(opset: int) -> None:
+    model = Spelled(of_another_mean)
+    assert "LayerNormalization" not in exported(model, torch.randn(3, 4), opset=opset)
 
 
 def test_linear_weights_are_stored_transposed() -> None:

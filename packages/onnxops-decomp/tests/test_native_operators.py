@@ -102,7 +102,7 @@ CALLS = [
     Call("LinearAttention", 27, linear_attention, ((2, 5, 12), (2, 5, 6), (2, 5, 4), *GATES), 27),
     Call("CausalConvWithState", 27, native.causal_conv_with_state, ((2, 3, 5), (3, 1, 4)), 27),
     Call("CumProd", 26, lambda x: native.cum_prod(x, 1), ((2, 5),), 26),
-    Call("BitCast", 26, lambda x: native.bit_cast(x, to=torch.int32), ((2, 3),), 26, 26),
+    Call("BitCast", 26, lambda x: native.bit_cast(x, to=torch.int32), ((2, 3),), 26),
     Call("DFT", 20, lambda x: native.dft(x, 7, 1), ((2, 5, 3, 2),), 17),
     Call("STFT", 17, lambda x, w: native.stft(x, 3, w), ((2, 20, 1), (8,)), 17),
     Call("QuantizeLinear", 21, native.quantize_linear, ((2, 3), torch.tensor(0.1)), 10),

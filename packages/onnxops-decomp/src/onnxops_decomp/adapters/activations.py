@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 def gelu(op: OpBuilder, x: ir.Value, *, approximate: str = "none") -> ir.Value:
     # The order of the products is the one that runtimes fuse.
     if approximate == "tanh":
-        cubic = op.Add(x, op.Mul(op.Pow(x, op.constant(3.0, op.dtype(x))), 0.044715))
-        bell = op.Add(op.Tanh(op.Mul(cubic, math.sqrt(2 / math.pi))), 1.0)
-        return op.Mul(op.Mul(x, 0.5), bell)
+        cubic = op.Mul(op.Mul(x, math.sqrt(2 / math.pi)), op.Add(op.Mul(op.Mul(x, 0.044715), x), 1.0))
+        return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(cubic), 1.0))
     return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, math.sqrt(2))), 1.0)), 0.5)
 
 

@@ -49,7 +49,8 @@ def rms_normalization(
 ) -> ir.Value:
     rank = op.rank(X)
     wide = _stash(op, X, stash_type)
-    square = op.ReduceMean(op.Mul(wide, wide), list(range(axis % rank, rank)))
+    # ONNX Runtime knows the normalization by a power, and runs it as one operation.
+    square = op.ReduceMean(op.Pow(wide, op.constant(2.0, op.dtype(wide))), list(range(axis % rank, rank)))
     normalized = op.Div(wide, op.Sqrt(op.Add(square, epsilon)))
     return op.Mul(op.cast(normalized, op.dtype(X)), scale)
 

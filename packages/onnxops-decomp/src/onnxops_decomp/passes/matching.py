@@ -63,6 +63,20 @@ def constant(value: ir.Value | None, largest: int = 64) -> npt.NDArray[Any] | No
     return np.asarray(value.const_value.numpy())
 
 
+def number(graph: ir.Graph, value: float, name: str) -> ir.Value:
+    """Return a new initializer that holds one FLOAT.
+
+    Args:
+        graph: Where it is added.
+        value: The number.
+        name: A name that no other value has.
+    """
+    tensor = ir.tensor(np.array(value, np.float32), name=name)
+    made = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]), const_value=tensor)
+    graph.initializers.add(made)
+    return made
+
+
 def dims(value: ir.Value | None) -> tuple[int | str | None, ...] | None:
     """Return the dimensions of ``value``: ints, or the texts of symbolic ones."""
     if value is None or value.shape is None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.passes.matching import replace_outputs, sweep
+from onnxops_decomp.passes.matching import number, replace_outputs, sweep
 from onnxops_decomp.passes.spelled_gelu import CUBIC, SLOPE, spelled_gelu
 
 __all__ = ["FuseGelu"]
@@ -42,12 +41,9 @@ def _spelled(graph: ir.Graph, x: ir.Value, before: ir.Node, numbers: dict[float,
     """Insert all nodes of the polynomial but the last one, which is returned; its numbers are those of the others."""
     name = before.outputs[0].name
 
-    def number(value: float) -> ir.Value:
+    def fixed(value: float) -> ir.Value:
         if value not in numbers:
-            tensor = ir.tensor(np.array(value, np.float32), name=f"{name}.number_{len(numbers)}")
-            shape, kind = ir.Shape([]), ir.TensorType(ir.DataType.FLOAT)
-            numbers[value] = ir.Value(name=tensor.name, type=kind, shape=shape, const_value=tensor)
-            graph.initializers.add(numbers[value])
+            numbers[value] = number(graph, value, f"{name}.number_{len(numbers)}")
         return numbers[value]
 
     def node(op_type: str, role: str, *inputs: ir.Value) -> ir.Value:
@@ -58,7 +54,8 @@ def _spelled(graph: ir.Graph, x: ir.Value, before: ir.Node, numbers: dict[float,
         graph.insert_before(before, made)
         return result
 
-    third = node("Mul", "third", node("Pow", "cube", x, number(3.0)), number(CUBIC))
-    inside = node("Mul", "inside", node("Add", "cubic", x, third), number(SLOPE))
-    bell = node("Add", "bell", node("Tanh", "tanh", inside), number(1.0))
-    return ir.node("Mul", [node("Mul", "half", x, number(0.5)), bell])
+    square = node("Mul", "square", node("Mul", "part", x, fixed(CUBIC)), x)
+    factor = node("Add", "factor", square, fixed(1.0))
+    inside = node("Mul", "inside", node("Mul", "slope", x, fixed(SLOPE)), factor)
+    bell = node("Add", "bell", node("Tanh", "tanh", inside), fixed(1.0))
+    return ir.node("Mul", [node("Mul", "half", x, fixed(0.5)), bell])
