@@ -153,8 +153,8 @@ def export_folder(
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
     _check_weights(model, dtype, precision, on_paper=stream is not None)
-    if engine == "genai":
-        _check_genai(kind)
+    if engine == "genai" and kind.genai_type is None:
+        raise _unknown_to_genai(kind)
     if windowed_caches:
         check_windows(model, kind.layers if kind.shares_caches else [], kind.context_length())
     try:
@@ -282,6 +282,8 @@ class _Request:
 
 def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     """Write all files of a folder; return the number of nodes."""
+    if request.engine == "genai":
+        _check_genai(request.kind)
     kind, config = request.kind, request.kind.config()
     programs: dict[str, ONNXProgram] = {}
     parts = kind.parts(last_logits=request.last_logits)
@@ -357,16 +359,17 @@ def _place(path: Path) -> Path:
 
 
 def _check_genai(kind: Kind) -> None:
-    """Refuse what ONNX Runtime GenAI cannot run."""
-    shapes = sorted({shape for layer in kind.layers for shape in (layer.key, layer.value)}) if kind.genai_type else []
-    why = "" if kind.genai_type else "."
+    """Refuse what ONNX Runtime GenAI cannot run; the model may have stand-ins for its weights, but none on paper."""
+    shapes = sorted({shape for layer in kind.layers for shape in (layer.key, layer.value)})
     if len(shapes) > 1:
-        why = f": it keeps keys and values of different shapes, (heads, width) {shapes}."
-    if why:
-        raise InvalidArgumentError(
-            f"ONNX Runtime GenAI cannot run {type(kind.model).__name__}{why} Pass engine='onnxruntime' for the "
-            "Generator of this package (--engine onnxruntime on the command line)."
-        )
+        raise _unknown_to_genai(kind, f": it keeps keys and values of different shapes, (heads, width) {shapes}")
+
+
+def _unknown_to_genai(kind: Kind, why: str = "") -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"ONNX Runtime GenAI cannot run {type(kind.model).__name__}{why}. Pass engine='onnxruntime' for the Generator "
+        "of this package (--engine onnxruntime on the command line)."
+    )
 
 
 def _check_weights(model: Any, dtype: torch.dtype, precision: str, *, on_paper: bool) -> None:
