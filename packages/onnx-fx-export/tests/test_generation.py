@@ -298,7 +298,6 @@ def with_a_list_of_states() -> torch.nn.Module:
     [
         (lambda: torch.nn.Linear(2, 2), "Linear cannot generate"),
         (with_a_list_of_states, "RwkvForCausalLM cannot be written as a folder for generation: its forward has no"),
-        (lambda: "nowhere", "nowhere is not a folder of a transformers model"),
     ],
 )
 def test_what_cannot_be_written_is_refused(make, text, tmp_path):

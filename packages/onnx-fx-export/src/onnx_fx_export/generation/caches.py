@@ -59,6 +59,10 @@ def layers_of(model: Any, cache: Any) -> list[LayerCache]:
     """
     name, known = type(model).__name__, transformers().cache_utils
     kinds = (known.DynamicLayer, known.DynamicSlidingWindowLayer)
+    if cache is None:
+        encodes = getattr(model.config, "is_decoder", True) is False
+        why = " With config.is_decoder = False it is an encoder, which reads a whole text at once." if encodes else ""
+        raise InvalidArgumentError(f"{name} cannot be written as a folder for generation: it returns no cache.{why}")
     if not isinstance(cache, known.DynamicCache):
         raise InvalidArgumentError(
             f"{name} cannot be written as a folder for generation: its cache is {type(cache).__name__}, and so far "

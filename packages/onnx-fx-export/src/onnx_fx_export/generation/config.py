@@ -27,6 +27,7 @@ __all__ = [
     "genai_config",
     "graph_config",
     "stop_tokens",
+    "unapplied_settings",
     "vocabulary",
 ]
 
@@ -57,6 +58,17 @@ _SETTINGS = {
     "diversity_penalty": 0.0,
     "no_repeat_ngram_size": 0,
 }
+# What else of a generation_config changes the text, each with the value that changes nothing beside None.
+_UNAPPLIED: dict[str, Any] = {
+    "bad_words_ids": [], "begin_suppress_tokens": [], "constraints": [], "dola_layers": None,
+    "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+    "exponential_decay_length_penalty": None, "force_words_ids": [],
+    "guidance_scale": 1.0, "min_new_tokens": 0, "min_p": 0.0, "penalty_alpha": 0.0, "sequence_bias": {},
+    "stop_strings": [], "suppress_tokens": [], "token_healing": False, "top_h": None, "typical_p": 1.0,
+    "watermarking_config": None,
+}  # fmt: skip
+# What GenAI applies, and a search for the most likely token at each step does not.
+_OF_GENAI = {"min_length": 0, "no_repeat_ngram_size": 0, "num_beams": 1, "repetition_penalty": 1.0}
 _NAMES = {
     "inputs": {
         "input_ids": "input_ids",
@@ -137,7 +149,7 @@ def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[
             **settings,
             "early_stopping": True,
             "max_length": length,
-            "min_length": 0,
+            "min_length": given.min_length or 0,
             "past_present_share_buffer": False,
         },
     }
@@ -187,11 +199,30 @@ def first_context(model: Any) -> int | None:
     return min(lengths, default=None)
 
 
+def unapplied_settings(model: Any, engine: str) -> list[str]:
+    """Return the settings of a model's generation that change the text and that an engine does not apply."""
+    neutral = _UNAPPLIED | (_OF_GENAI if engine == "onnxruntime" else {})
+    given = {name: getattr(model.generation_config, name, None) for name in sorted(neutral)}
+    return [name for name, value in given.items() if value is not None and value != neutral[name]]
+
+
 def stop_tokens(model: Any) -> tuple[list[int], int]:
-    """Return the tokens that end a sequence, and the one that fills up a batch."""
-    given = model.generation_config
+    """Return the tokens that end a sequence, and the one that fills up a batch.
+
+    What a model has no logits for never ends a sequence, and engines refuse it.
+
+    Raises:
+        InvalidArgumentError: If something else than numbers is given for them.
+    """
+    given, count = model.generation_config, vocabulary(model)
     stop = given.eos_token_id
     stop = [] if stop is None else stop.tolist() if isinstance(stop, torch.Tensor) else stop
-    stop = [stop] if isinstance(stop, int) else list(stop)
+    stop = list(stop) if isinstance(stop, list | tuple) else [stop]
     pad = given.pad_token_id if given.pad_token_id is not None else (stop or [0])[0]
-    return stop, int(pad)
+    if other := [token for token in (*stop, pad) if not isinstance(token, int)]:
+        raise InvalidArgumentError(
+            f"The generation_config of {type(model).__name__} has the token {other[0]!r}, and tokens are numbers: set "
+            "its eos_token_id and pad_token_id."
+        )
+    stop = [token for token in stop if 0 <= token < count]
+    return stop, pad if 0 <= pad < count else (stop or [0])[0]

@@ -76,7 +76,7 @@ def _started(
     parameters = og.GeneratorParams(model)
     total = max(total, generator.window or 0)
     parameters.set_search_options(
-        do_sample=False, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
+        do_sample=False, num_beams=1, num_return_sequences=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
         max_length=total, min_length=total, batch_size=len(batch.lengths),
     )  # fmt: skip
     started = og.Generator(model, parameters)

@@ -18,7 +18,7 @@ from onnx_fx_export.api import ONNXProgram, export
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError, SaveError
 from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wrapper
 from onnx_fx_export.generation.caches import check_windows, sliding_window
-from onnx_fx_export.generation.config import CONFIG_FILE, first_context
+from onnx_fx_export.generation.config import CONFIG_FILE, first_context, unapplied_settings
 from onnx_fx_export.generation.experts import joined_experts
 from onnx_fx_export.generation.experts_operator import TRANSLATIONS as OF_EXPERTS
 from onnx_fx_export.generation.frequencies import settled_frequencies
@@ -46,6 +46,10 @@ _RIGHT_PADDING = (
 _OTHER_FREQUENCIES = (
     "For texts of more than {0} tokens this model uses other position frequencies, from the first token on, and a "
     "cache filled by fewer tokens does not hold them: the folder takes at most {0} tokens."
+)
+_UNAPPLIED = (
+    "The generation_config of the model sets {0}, which engine={1!r} does not apply: what follows a prompt may differ "
+    "from the model's own generate, which is compared without such settings."
 )
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
@@ -139,10 +143,10 @@ def export_folder(
     Example:
         >>> export_folder(model, "llama")  # doctest: +SKIP
     """
-    _check_options(precision, engine, logits, tokenizer, windowed_caches)
+    _check_options(precision, engine, logits, tokenizer, windowed_caches, progress)
     stages = _Stages(progress)
     dtype = torch.float16 if precision == "fp16" else torch.float32
-    path = _place(Path(out))
+    path = _place(out)
     if verify:
         _ = genai() if engine == "genai" else onnxruntime()
     stream: StreamedModel | None = None
@@ -172,7 +176,9 @@ def export_folder(
             stages.end()
             os.replace(written, path)
     except OSError as error:
-        raise SaveError(f"The folder {path} cannot be written: {error.strerror or error}.") from error
+        # Where a model file could not be written, its place beside the folder is gone by now.
+        cause = error.__cause__ if isinstance(error, SaveError) and isinstance(error.__cause__, OSError) else error
+        raise SaveError(f"The folder {path} cannot be written: {cause.strerror or cause}.") from error
     files = {file.name: file.stat().st_size for file in sorted(path.iterdir())}
     return GenerationFolder(path, files, nodes, stages.seconds, compared, quantization)
 
@@ -291,6 +297,8 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
         parts = [part for part in parts if not config["model"].pop(part.section, None)]
     if first := first_context(kind.model):
         warn_user(_OTHER_FREQUENCIES.format(first))
+    if ignored := unapplied_settings(kind.model, request.engine):
+        warn_user(_UNAPPLIED.format(", ".join(ignored), request.engine))
     if request.engine == "genai" and not kind.shares_caches and kind.counts_padding(kind.context_length()):
         warn_user(_RIGHT_PADDING)
     if request.adapters.names and len(parts) > 1:
@@ -333,7 +341,10 @@ def _write_settings(request: _Request, folder: Path, settings: dict[str, dict[st
     except ValueError as error:  # what contradicts itself is not saved
         raise InvalidArgumentError(f"The model's generation_config cannot be saved: {error}") from error
     if request.tokenizer:
-        request.tokenizer.save_pretrained(folder)
+        try:
+            request.tokenizer.save_pretrained(folder)
+        except Exception as error:  # tokenizers written in Rust have no errors of their own
+            raise SaveError(f"The tokenizer cannot be saved: {error}") from error
 
 
 def _share_caches(program: ONNXProgram, kind: Kind, *, forget: bool) -> bool:
@@ -345,13 +356,17 @@ def _share_caches(program: ONNXProgram, kind: Kind, *, forget: bool) -> bool:
     return shares
 
 
-def _place(path: Path) -> Path:
+def _place(out: Any) -> Path:
     """Return where a folder will be written, checked before anything is loaded.
 
     Raises:
+        InvalidArgumentError: If it is no path.
         SaveError: If it already exists, or its parent does not.
     """
-    if path.exists():
+    if not isinstance(out, str | os.PathLike):
+        raise InvalidArgumentError(f"out={type(out).__name__} is no path. Pass the model first, then the folder.")
+    path = Path(out)
+    if os.path.lexists(path):
         raise SaveError(f"The folder {path} already exists; remove it, or write to another one.")
     if not path.absolute().parent.is_dir():
         raise SaveError(f"The folder {path} cannot be written: its parent does not exist.")
@@ -388,12 +403,16 @@ def _check_weights(model: Any, dtype: torch.dtype, precision: str, *, on_paper: 
         )
 
 
-def _check_options(precision: Any, engine: Any, logits: Any, tokenizer: Any, windowed_caches: Any) -> None:
+def _check_options(
+    precision: Any, engine: Any, logits: Any, tokenizer: Any, windowed_caches: Any, progress: Any
+) -> None:
     _check_choice("precision", precision, _PRECISIONS)
     _check_choice("engine", engine, _ENGINES)
     _check_choice("logits", logits, ("last", "all"))
     if windowed_caches and engine != "genai":
         raise InvalidArgumentError(f"windowed_caches=True is for engine='genai'; leave it out for {engine!r}.")
+    if progress is not None and not callable(progress):
+        raise InvalidArgumentError(f"progress={progress!r} cannot be called. Pass a function of the stage's name.")
     if tokenizer and not hasattr(tokenizer, "save_pretrained"):
         raise InvalidArgumentError(
             f"tokenizer={tokenizer!r} is no tokenizer or processor of transformers. Pass what AutoTokenizer loads."

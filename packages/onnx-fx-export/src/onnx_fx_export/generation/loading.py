@@ -33,8 +33,17 @@ def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype | Literal["auto"]) -
         InvalidArgumentError: If there is no such folder, transformers cannot load it, it lacks weights of the model, or
             it has no tokenizer and one is wanted.
     """
+    if not folder.is_dir():
+        raise InvalidArgumentError(
+            f"There is no folder {folder}. Models are read from this machine: download one first, for instance by "
+            "huggingface_hub.snapshot_download, and pass its folder."
+        )
     if not (folder / "config.json").is_file():
-        raise InvalidArgumentError(f"{folder} is not a folder of a transformers model: it has no config.json.")
+        adapter = " It holds adapters: load the model that they belong to with peft, and pass that."
+        raise InvalidArgumentError(
+            f"{folder} is not a folder of a transformers model: it has no config.json."
+            f"{adapter if (folder / 'adapter_config.json').is_file() else ''}"
+        )
     if tokenizer is None:
         tokenizer = _tokenizer(folder)
     try:
@@ -43,6 +52,8 @@ def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype | Literal["auto"]) -
         )
         if (folder / _SETTINGS_FILE).is_file():  # transformers goes on without settings that it cannot read
             transformers().GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except InvalidArgumentError:
+        raise
     except Exception as error:  # whatever reading files of another kind raises
         raise InvalidArgumentError(f"transformers cannot load {folder}: {error}") from error
     if other := sorted(report["mismatched_keys"]):
@@ -61,11 +72,20 @@ def loaded(folder: Path, tokenizer: Any, dtype: torch.dtype | Literal["auto"]) -
 
 
 def _model_class(folder: Path) -> Any:
-    """Return what loads a model: the class that its configuration names if it can generate, or that of decoders."""
+    """Return what loads a model: the class that its configuration names if it can generate, or that of decoders.
+
+    Raises:
+        InvalidArgumentError: If there are no decoders of its kind.
+    """
     library = transformers()
     config = library.AutoConfig.from_pretrained(folder, **_HERE)
     named = [getattr(library, name, None) for name in config.architectures or ()]
     generating = [model for model in named if model is not None and model.can_generate()]
+    if not generating and type(config) not in library.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise InvalidArgumentError(
+            f"{folder} holds {', '.join(config.architectures or [config.model_type])}, which cannot generate. Pass a "
+            "model with a language model head, such as AutoModelForCausalLM loads."
+        )
     return generating[0] if generating else library.AutoModelForCausalLM
 
 

@@ -113,6 +113,11 @@ class _Comparison:
         found = next(generator.logits(**batch.inputs, adapter=self.adapter))
         for own, row, length in zip(found, batch.rows, batch.lengths, strict=True):
             wanted = self._logits(row, _NONE)
+            if not np.isfinite(wanted).all():
+                raise VerificationError(
+                    f"After a prompt of {length} {self.kind.unit} the model's own logits are not all finite: there is "
+                    "nothing to compare with. Look at its weights."
+                )
             difference, most = float(np.abs(own - wanted).max()), self._usual(wanted)
             if difference <= most or any(np.abs(own - run).max() <= most for run in self._roundings(row, _NONE)):
                 continue
