@@ -277,7 +277,7 @@ PROGRAMS = [
     *(numbers, growing, appended, concatenated, list_in_if, list_read_in_loop, item_set),
 ]
 LOWEST = {
-    **dict.fromkeys(("by_size", "changed_unless_left", "returned_from_loop"), 9),
+    **dict.fromkeys(("by_size", "changed_unless_left"), 9),
     **dict.fromkeys(("numbers", "growing", "size_read_in_branches"), 10),
     "item_set": 11,
     **dict.fromkeys(("appended", "concatenated", "list_in_if", "list_read_in_loop"), 13),

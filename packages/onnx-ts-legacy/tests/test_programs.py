@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 from typing import Dict, List, NamedTuple, Optional, Tuple  # noqa: UP035  TorchScript reads these annotations
 
 import pytest
@@ -153,3 +154,41 @@ def test_a_value_that_tracing_freezes_is_warned_about_with_its_line() -> None:
 def test_a_scripted_module_without_one_forward_is_refused() -> None:
     with pytest.raises(CaptureError, match="script a module that calls it"):
         onnx_ts_legacy.export(torch.jit.script(nn.GRU(3, 4)), (torch.randn(2, 5, 3),))
+
+
+class Mode(enum.Enum):
+    DOUBLE = 2
+    TRIPLE = 3
+
+
+class ByMode(nn.Module):
+    def __init__(self, mode: Mode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mode == Mode.DOUBLE:
+            return x + x
+        if self.mode != Mode.TRIPLE or self.mode.name == "":
+            return x
+        return x * self.mode.value
+
+
+class ByModeOfData(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        mode = Mode.DOUBLE
+        if bool(x.sum() > 0):
+            mode = Mode.TRIPLE
+        if mode == Mode.DOUBLE:
+            return x + x
+        return x
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_members_of_enumerations_decide_as_in_python(mode: Mode) -> None:
+    exported(torch.jit.script(ByMode(mode)), (X,), (Y,), dynamic_axes=AXES)
+
+
+def test_a_member_that_the_data_chooses_is_refused_by_name() -> None:
+    with pytest.raises(onnx_ts_legacy.OnnxExporterError, match=r"Mode\.TRIPLE or Mode\.DOUBLE"):
+        onnx_ts_legacy.export(torch.jit.script(ByModeOfData()), (X,))

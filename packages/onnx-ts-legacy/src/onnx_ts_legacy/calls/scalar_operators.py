@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy.calls.math import NUMBER_FUNCTIONS
-from onnx_ts_legacy.calls.rows import Handler, rows
+from onnx_ts_legacy.calls.rows import Handler, of_operands, rows
 from onnx_ts_legacy.calls.scalars import ARITHMETIC, FUNCTIONS, INTEGER, as_float, as_int, binary, unary
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.context import ConversionContext
@@ -95,4 +96,20 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     **{f"aten::{name}": _unary(name) for name in (*FUNCTIONS, "floor", "ceil", "trunc")},
     **NUMBER_FUNCTIONS,
 }
-SCALAR_ROWS = rows({kind: _typed(function) for kind, function in _OPERATORS.items()}, _is_of_runtime_number)
+# Members of enumerations are constants of a program, which torch's own operators take from scripts only.
+_OF_MEMBERS: dict[str, Callable[..., Any]] = {
+    "aten::eq": lambda context, a, b: a == b,
+    "aten::ne": lambda context, a, b: a != b,
+    "prim::EnumName": lambda context, member: member.name,
+    "prim::EnumValue": lambda context, member: member.value,
+}
+
+
+def _is_of_members(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    return all(isinstance(arg, enum.Enum) for arg in args)
+
+
+SCALAR_ROWS = (
+    *rows({kind: _typed(function) for kind, function in _OPERATORS.items()}, _is_of_runtime_number),
+    *rows({kind: of_operands(function) for kind, function in _OF_MEMBERS.items()}, _is_of_members),
+)

@@ -8,6 +8,7 @@ and the results of the node become the variable that the program goes on with.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -134,7 +135,9 @@ class Same(Plan):
 
     def __init__(self, value: Any, wider: Plan | None) -> None:
         self.value, self.wider = value, wider
-        self.called = f"a {type(value).__name__}" if wider is None else wider.called
+        is_member = isinstance(value, enum.Enum)
+        named = str(value) if is_member else repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
+        self.called = named if wider is None else wider.called
 
     def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
         return self.value
