@@ -71,3 +71,11 @@ def test_a_scripted_program_that_takes_a_list_gets_it() -> None:
         return xs[0] + xs[1]
 
     assert len(onnx_ts_legacy.export(total, [X, X]).input_names) == 2
+
+
+def test_a_dimension_that_torch_is_to_decide_on_stays_static_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"axis 1 of x stays static.*Dim\.DYNAMIC"):
+        program = onnx_ts_legacy.export(nn.ReLU(), (X,), input_names=["x"], dynamic_shapes=({0: "n", 1: Dim.AUTO},))
+    assert program(torch.randn(5, 3))[0].shape == (5, 3)
+    with pytest.raises(OnnxExporterError, match="size 4 along axis 1"):
+        program(torch.randn(5, 4))

@@ -11,6 +11,7 @@ from torch.export import Dim
 
 from onnx_ts_legacy.capture.graphs import scripted_parameters, split_arguments
 from onnx_ts_legacy.errors import ArgumentsError
+from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import (
     DYNAMIC_NUMBER,
     bound_arguments,
@@ -43,6 +44,9 @@ def axes_and_bounds(
     Raises:
         ArgumentsError: If a number is declared dynamic.
         InvalidArgumentError: If the declarations do not fit the arguments.
+
+    Warns:
+        UserWarning: If dimensions are left open by ``Dim.AUTO``: they stay static.
     """
     positional, keywords = split_arguments(model, args, kwargs)
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
@@ -63,12 +67,19 @@ def axes_and_bounds(
     named = names_by_leaf(input_names, leaves, ArgumentsError)
     axes: dict[str, dict[int, str]] = {}
     bounds: dict[str, None] = {}
+    open_axes: list[str] = []
     for index, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
         if DYNAMIC_NUMBER in spec:
             raise ArgumentsError(f"{leaf.name} is not a tensor: only dimensions of tensors are dynamic in TorchScript.")
         name = named.get(index, leaf.name)
         dynamic = {axis: dim for axis, dim in spec.items() if dim not in (Dim.STATIC, Dim.AUTO)}
+        open_axes += [f"axis {axis} of {name}" for axis, dim in spec.items() if dim is Dim.AUTO]
         if dynamic:
             axes[name] = {axis: declared_text(dim) or f"{name}_{axis}" for axis, dim in dynamic.items()}
         bounds.update(dict.fromkeys(bound for dim in dynamic.values() for bound in declared_bounds(dim)))
+    if open_axes:
+        warn_user(
+            f"{', '.join(open_axes)} stays static: TorchScript cannot find out whether it could be dynamic, as "
+            "torch.export.Dim.AUTO asks for. Declare what is to be dynamic by a name, Dim.DYNAMIC or Dim(...)."
+        )
     return axes, list(bounds)
