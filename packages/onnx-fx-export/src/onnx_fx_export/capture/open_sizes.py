@@ -16,14 +16,14 @@ import torch
 from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.loops.recording import RowLoops
-from onnx_fx_export.capture.loops.strategy import record_with_loops
+from onnx_fx_export.capture.loops.strategy import Looped, record_with_loops
 from onnx_fx_export.capture.row_counts import GivenCounts
 from onnx_fx_export.capture.torch_export import Recorded, Run
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import answer_for_many
 
-__all__ = ["record_open"]
+__all__ = ["compare_open", "record_open"]
 
 # Numbers of rows that all operators find at once, and that one finds where the others find _OTHERS.
 _ALL, _ONE, _OTHERS = (0, 1, 2, 5), (0, 1), 3
@@ -31,18 +31,26 @@ _ALL, _ONE, _OTHERS = (0, 1, 2, 5), (0, 1), 3
 _MOST_OPERATORS = 24
 
 
-def record_open(run: Callable[..., Run]) -> Recorded:
-    """Capture with sizes kept open, and compare with the model.
+def record_open(run: Callable[..., Run]) -> Looped:
+    """Capture with sizes kept open.
 
     Args:
         run: Makes a run of torch.export.
 
     Raises:
         Exception: What torch.export raises, if it is for another reason.
-        CaptureError: If the program and the model differ, a question could not be tried, or a loop over rows cannot be
-            recorded.
+        CaptureError: If a loop over rows cannot be recorded.
     """
-    recorded, how = record_with_loops(run, RowLoops(_answer))
+    return record_with_loops(run, RowLoops(_answer))
+
+
+def compare_open(looped: Looped) -> Recorded:
+    """Compare what was captured with sizes kept open with the model.
+
+    Raises:
+        CaptureError: If the program and the model differ, or a question could not be tried.
+    """
+    recorded, how = looped.recorded, looped.how
     if any(how.request.specs):
         compare_at_other_sizes(recorded, how)
     _compare_at_other_counts(recorded, how)

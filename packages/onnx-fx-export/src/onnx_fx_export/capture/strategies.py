@@ -13,9 +13,9 @@ from typing import Any
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
 from onnx_fx_export.capture.comparison import agree_at_other_sizes, compare_at_other_sizes
 from onnx_fx_export.capture.errors import capture_error, scripted_part_error
-from onnx_fx_export.capture.loops.strategy import record_loops
+from onnx_fx_export.capture.loops.strategy import Looped, compare_loops
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
-from onnx_fx_export.capture.open_sizes import record_open
+from onnx_fx_export.capture.open_sizes import compare_open, record_open
 from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
@@ -65,6 +65,7 @@ class Attempts:
         restricted: The first program that is right for some sizes only, as the code made numbers of others, and the
             name of its strategy.
         calls: The calls of Functions with a ``symbolic`` method that were met.
+        opened: What a capture with sizes kept open gave, or raised; None before there was one.
     """
 
     request: CaptureRequest
@@ -73,10 +74,22 @@ class Attempts:
     failures: dict[str, Exception] = dataclasses.field(default_factory=dict)
     restricted: tuple[Recorded, str] | None = None
     calls: list[SymbolicFunctionCall] = dataclasses.field(default_factory=list)
+    opened: Looped | Exception | None = None
 
     def run(self, **how: Any) -> Run:
         """Return a run of torch.export with this example, which collects its calls here."""
         return Run(self.request, self.example, self.declared, calls=self.calls, **how)
+
+    def run_open(self) -> Looped:
+        """Capture with sizes kept open and the bodies of loops recorded, once for all strategies that do so."""
+        if self.opened is None:
+            try:
+                self.opened = record_open(self.run)
+            except Exception as error:
+                self.opened = error
+        if isinstance(self.opened, Exception):
+            raise self.opened
+        return self.opened
 
     @property
     def has_data(self) -> bool:
@@ -301,9 +314,9 @@ def _record_scanned(attempts: Attempts) -> Recorded:
 
 BLOCKS = Strategy("repeated-blocks", _no_blocks, _record_blocks)
 NON_STRICT = Strategy("non-strict", _never, _record_non_strict)
-LOOPS = Strategy("row-loops", _no_loops, lambda attempts: record_loops(attempts.run))
+LOOPS = Strategy("row-loops", _no_loops, lambda attempts: compare_loops(attempts.run_open()))
 SCANNED = Strategy("size-loops", _no_scans, _record_scanned)
-OPEN = Strategy("open-sizes", _not_open, lambda attempts: record_open(attempts.run))
+OPEN = Strategy("open-sizes", _not_open, lambda attempts: compare_open(attempts.run_open()))
 BOTH_WAYS = Strategy("both-ways", _not_both_ways, lambda attempts: record_both_ways(attempts.run))
 MEASURED = Strategy(MEASURED_KERNELS, _not_measured, lambda attempts: record_measured(attempts.run))
 TRANSFORMS = Strategy("transforms", _no_transforms, _record_transforms)

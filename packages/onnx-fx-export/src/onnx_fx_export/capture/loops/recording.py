@@ -58,10 +58,6 @@ class _Body:
         return found
 
 
-def _unanswered(condition: Any) -> None:
-    return None
-
-
 class RowLoops(TorchFunctionMode):
     """Records loops while it is active.
 
@@ -73,7 +69,7 @@ class RowLoops(TorchFunctionMode):
         broken: Where a body did not come to its end, as by ``break``.
     """
 
-    def __init__(self, outside: Callable[[Any], bool | None] = _unanswered) -> None:
+    def __init__(self, outside: Callable[[Any], bool | None]) -> None:
         super().__init__()
         self._outside = outside
         self.count = 0

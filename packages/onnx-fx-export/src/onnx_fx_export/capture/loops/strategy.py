@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 
+from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.loops.expansion import expand_loops
 from onnx_fx_export.capture.loops.recording import RowLoops, place_of
@@ -13,26 +15,37 @@ from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.conversions import WrittenSizes, open_conversions
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 
-__all__ = ["record_loops", "record_with_loops"]
+__all__ = ["Looped", "compare_loops", "record_with_loops"]
 
 _DIFFERS = "The captured loops over rows do not give the model's values."
 
 
-def record_loops(run: Callable[..., Run]) -> Recorded:
-    """Capture with the bodies of such loops recorded, and compare with the model.
+@dataclasses.dataclass(frozen=True)
+class Looped:
+    """What a capture with sizes kept open and the bodies of loops recorded gave.
 
-    Args:
-        run: Makes a run of torch.export.
+    Attributes:
+        recorded: What was recorded.
+        how: The run that did so.
+        count: How many loops were recorded.
+    """
+
+    recorded: Recorded
+    how: Run
+    count: int
+
+
+def compare_loops(looped: Looped) -> Recorded:
+    """Compare captured loops with the model.
 
     Raises:
-        Exception: What torch.export raises, if it is for another reason.
-        CaptureError: If there is no such loop, it does more than a loop of tensors can hold, or the results differ.
+        CaptureError: If there is no loop over rows, the code asks besides what data decides, or the results differ.
     """
-    loops = RowLoops()
-    recorded, how = record_with_loops(run, loops)
-    if not loops.count:
+    recorded, how, request = looped.recorded, looped.how, looped.how.request
+    if not looped.count:
         raise CaptureError("The model has no loop over a data-dependent number of rows.")
-    request = how.request
+    if recorded.program.graph.find_nodes(op="call_function", target=answer_mark()):
+        raise CaptureError("Beside its loops over rows the model asks how many there are.")
     if any(request.specs):
         compare_at_other_sizes(recorded, how)
     elif TrialRuns(recorded.program, request.model, how.example, request.trial_runs).agree_on_example() is False:
@@ -40,8 +53,8 @@ def record_loops(run: Callable[..., Run]) -> Recorded:
     return recorded
 
 
-def record_with_loops(run: Callable[..., Run], loops: RowLoops) -> tuple[Recorded, Run]:
-    """Capture with sizes kept open and the bodies of loops recorded; return what was recorded, and how.
+def record_with_loops(run: Callable[..., Run], loops: RowLoops) -> Looped:
+    """Capture with sizes kept open and the bodies of loops recorded.
 
     Args:
         run: Makes a run of torch.export.
@@ -59,7 +72,7 @@ def record_with_loops(run: Callable[..., Run], loops: RowLoops) -> tuple[Recorde
         raise CaptureError(f"A loop of data-dependent length is left by break or return{place_of(loops.broken)}")
     if loops.count:
         expand_loops(recorded.program)
-    return recorded, how
+    return Looped(recorded, how, loops.count)
 
 
 @contextlib.contextmanager
