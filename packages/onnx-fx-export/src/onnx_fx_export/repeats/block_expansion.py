@@ -23,12 +23,22 @@ class NotRepeatableError(Exception):
 
 @dataclasses.dataclass
 class _Block:
-    """What the graph shows of a recorded call: path of the module, operands, results, and the nodes in between."""
+    """What the graph shows of a recorded call: path of the module, the marks around it, and the nodes in between."""
 
     path: str
-    operands: list[torch.fx.Node]
+    begin: torch.fx.Node
+    end: torch.fx.Node | None = None
     nodes: list[torch.fx.Node] = dataclasses.field(default_factory=list)
-    results: list[torch.fx.Node] = dataclasses.field(default_factory=list)
+
+    # Both are read from the marks, as an operand may be the result of another repeated call, which a copy replaces.
+
+    @property
+    def operands(self) -> list[torch.fx.Node]:
+        return list(cast(Any, self.begin.args[0]))
+
+    @property
+    def results(self) -> list[torch.fx.Node]:
+        return [] if self.end is None else list(cast(Any, self.end.args[0]))
 
 
 def expand(
@@ -52,9 +62,9 @@ def expand(
     for node in list(program.graph.nodes):
         arguments: Any = node.args
         if node.target is begin:
-            current = blocks[arguments[1]] = _Block(_path(node), list(arguments[0]))
+            current = blocks[arguments[1]] = _Block(_path(node), node)
         elif node.target is end and current is not None:
-            current.results, current = list(arguments[0]), None
+            current.end, current = node, None
         elif node.target is repeat:
             repetitions.append(node)
         elif current is not None and node.op in ("call_function", "get_attr"):
