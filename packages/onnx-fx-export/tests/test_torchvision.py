@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision_operators
-from detection_models import MODELS, apart
+from detection_models import MODELS, OF_BOXES, apart
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export import export
@@ -40,6 +40,18 @@ def test_a_detection_model_takes_images_of_any_size(name: str) -> None:
     torch.manual_seed(0)
     model = apart(getattr(detection, name)(**MODELS[name]).eval())
 
+    assert_right_at_any_size(model)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", OF_BOXES)
+def test_what_is_computed_of_boxes_is_right_in_images_of_any_size(name: str) -> None:
+    pytest.importorskip("torchvision.models.detection")
+    torch.manual_seed(0)
+    assert_right_at_any_size(apart(OF_BOXES[name]().eval()))
+
+
+def assert_right_at_any_size(model: torch.nn.Module) -> None:
     shapes = {"images": [{1: "height", 2: "width"}]}
     program = export(model, ([torch.rand(3, 96, 112)],), opset_version=18, dynamic_shapes=shapes)
 
