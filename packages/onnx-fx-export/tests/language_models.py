@@ -14,6 +14,7 @@ _PLAIN = {**_IDS, **_HEADS, "initializer_range": 0.3}
 _LIMITED = {**_PLAIN, "intermediate_size": 64, "max_position_embeddings": 256}
 _GROUPED = {**_LIMITED, "num_key_value_heads": 2}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_CHOSEN = {"num_experts": 4, "num_experts_per_tok": 2}
 _LAYERS = {"layer_types": ["sliding_attention", "full_attention"]}
 _WINDOW = {"sliding_window": 16, "head_dim": 8}
 
@@ -46,6 +47,17 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3Config", _GROUPED),
     "mixtral": ("MixtralConfig", {**_GROUPED, "num_local_experts": 4}),
     "qwen3_moe": ("Qwen3MoeConfig", {**_GROUPED, **_EXPERTS, "head_dim": 8}),
+    "olmoe": ("OlmoeConfig", {**_GROUPED, **_CHOSEN, "bos_token_id": None}),
+    "granitemoe": ("GraniteMoeConfig", {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "phimoe": ("PhimoeConfig", {**_GROUPED, "num_local_experts": 4}),
+    "llama4": ("Llama4TextConfig", {**_GROUPED, "head_dim": 8, "num_local_experts": 4, "intermediate_size_mlp": 64,
+                                    "attention_chunk_size": 16}),
+    "xglm": ("XGLMConfig", {**_IDS, "d_model": 32, "ffn_dim": 64, "num_layers": 2, "attention_heads": 4,
+                            "max_position_embeddings": 256, "init_std": 0.3}),
+    "biogpt": ("BioGptConfig", _LIMITED),
+    "gptj": ("GPTJConfig", {**_IDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "rotary_dim": 8,
+                            "initializer_range": 0.3}),
+    "cohere2": ("Cohere2Config", {**_GROUPED, "sliding_window": 16}),
 }  # fmt: skip
 
 _LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "v_head_dim": 8, "qk_nope_head_dim": 8}
@@ -93,6 +105,9 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
                                                     "num_local_experts": 2, "shared_intermediate_size": 32}),
     "qwen3_next": ("Qwen3NextConfig", {**_GROUPED, **_EXPERTS, **_DELTA, **_TYPES, "head_dim": 8,
                                        "shared_expert_intermediate_size": 32}),
+    "nemotron_h": ("NemotronHConfig", {**_GROUPED, "head_dim": 8, "layers_block_type": ["mamba", "attention", "mlp"],
+                                       "num_hidden_layers": 3, "ssm_state_size": 8, "mamba_num_heads": 8,
+                                       "mamba_head_dim": 8, "n_groups": 2, "chunk_size": 16}),
     "lfm2": ("Lfm2Config", {**_GROUPED, "block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention"]}),
 }  # fmt: skip
 

@@ -139,3 +139,17 @@ def test_states_that_a_model_keeps_to_itself_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="RecurrentGemmaForCausalLM cannot be written"):
         export_folder(transformers.RecurrentGemmaForCausalLM(config), tmp_path / "out", engine="onnxruntime")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cache_of_a_class_of_the_model_is_refused(tmp_path):
+    import transformers
+
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "head_dim": 8}
+    layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "num_local_experts": 2}
+    config = transformers.MiniMaxConfig(**sizes, **layers, num_key_value_heads=1, block_size=16)
+
+    with pytest.raises(
+        InvalidArgumentError, match=r"MiniMaxForCausalLM cannot be written .*: its cache is MiniMaxCache"
+    ):
+        export_folder(transformers.MiniMaxForCausalLM(config), tmp_path / "out", engine="onnxruntime")
+    assert not list(tmp_path.iterdir())

@@ -54,7 +54,7 @@ class Recurrent(Decoder):
         with torch.no_grad():
             result = self.model(input_ids=tokens, use_cache=True, return_dict=True)
         cache = getattr(result, name, None)
-        if not isinstance(cache, transformers().DynamicCache):
+        if type(cache) is not transformers().DynamicCache:  # a class of the model's own keeps more, and in other ways
             raise InvalidArgumentError(
                 f"{type(self.model).__name__} cannot be written as a folder for generation: its cache is "
                 f"{type(cache).__name__}, and so far only a DynamicCache is supported."
@@ -242,7 +242,7 @@ def kept_states(cache: Any) -> Cache:
 
 
 def _states_of(layer: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    if getattr(layer, "is_initialized", False):
+    if getattr(layer, "keys", None) is not None:  # layers without attention hold none
         yield from (("key", layer.keys), ("value", layer.values))
     for kind in ("conv", "recurrent"):
         for place, state in getattr(layer, f"{kind}_states", {}).items():
