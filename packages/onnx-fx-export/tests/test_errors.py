@@ -265,3 +265,41 @@ def test_tensors_that_are_no_arrays_are_refused(script: bool, dynamo: bool) -> N
 def test_what_is_no_tuple_of_arguments_is_refused(args) -> None:
     with pytest.raises(InvalidArgumentError, match="args must be a tuple of positional arguments"):
         export(torch.nn.ReLU(), args)
+
+
+class KeptInDict(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = {"norm": torch.nn.BatchNorm1d(3)}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.parts["norm"](x)
+
+
+@pytest.mark.parametrize("dynamo", [True, False], ids=["fx", "torchscript"])
+def test_a_module_that_is_kept_in_a_dict_is_refused_with_what_to_do(dynamo: bool) -> None:
+    with pytest.raises(
+        onnx_fx_export.OnnxExporterError, match=r"in a list, a dict or a closure.*torch\.nn\.ModuleDict"
+    ):
+        export(KeptInDict(), (torch.randn(2, 3),), dynamo=dynamo)
+
+
+@pytest.mark.parametrize("dynamo", [True, False], ids=["fx", "torchscript"])
+@pytest.mark.parametrize(("result", "name"), [({1}, "set"), (np.ones(2), "ndarray"), (torch.float32, "dtype")])
+def test_a_result_that_is_no_tensor_is_refused_by_its_class(result, name: str, dynamo: bool) -> None:
+    with pytest.raises(onnx_fx_export.OnnxExporterError, match=f"returns a {name}; ONNX has only tensors"):
+        export(lambda x: (x, result), (torch.randn(2, 3),), dynamo=dynamo)
+
+
+def test_what_an_operator_says_of_its_arguments_is_told() -> None:
+    with pytest.raises(CaptureError, match=r"\(RuntimeError\):\nUnsupported input type encountered for isin"):
+        export(lambda x: torch.isin(x > 0, x > 1), (torch.randn(2, 3),))
+
+
+@pytest.mark.parametrize("make", [lambda x, n: x.new([n]), lambda x, n: torch.Tensor([n])], ids=["new", "Tensor"])
+def test_a_size_in_an_old_constructor_is_refused_with_its_line(make) -> None:
+    shapes = ({0: torch.export.Dim.DYNAMIC},)
+    with pytest.raises(onnx_fx_export.OnnxExporterError, match=r"no trace records: .*\.py:\d+.*new_tensor"):
+        export(lambda x: x + make(x, x.shape[0]), (torch.randn(2, 3),), dynamic_shapes=shapes, dynamo=False)
+    program = export(lambda x: x + make(x, x.shape[0]), (torch.zeros(2, 3),), dynamo=False)
+    torch.testing.assert_close(program(torch.zeros(2, 3)), torch.full((2, 3), 2.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import traceback
 
 import sympy
@@ -16,7 +17,9 @@ __all__ = ["capture_error", "scripted_part_error"]
 
 
 # How torch says that an argument is of a class that it does not know.
-_ARGUMENTS = ("Unsupported input type", "Unfamiliar meta val")
+_ARGUMENTS = ("Unsupported input type <class", "Unfamiliar meta val")
+# How it says so of what the model returns.
+_RESULT = re.compile(r"Found <class '(?:[\w.]*\.)?(\w+)'> in output, which is not a known type")
 
 
 def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicShapeError:
@@ -40,6 +43,16 @@ def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicSh
         return CaptureError(
             "The model returns the number nan, which torch.export takes for no output. Return a tensor instead: "
             'torch.tensor(float("nan")).'
+        )
+    if (result := _RESULT.search(text)) is not None:
+        return CaptureError(
+            f"The model returns a {result[1]}; ONNX has only tensors, and numbers as tensors. A class of your own that "
+            "holds tensors may be a dataclass."
+        )
+    if "is mutated in the forward method" in text:
+        return CaptureError(
+            f"The model changes a tensor{where} that is no buffer of it, as those of a module that it keeps in a list, "
+            "a dict or a closure. Keep modules in attributes, torch.nn.ModuleList or torch.nn.ModuleDict."
         )
     if any(said in text for said in _ARGUMENTS):
         where = f"{where}: it takes tensors, numbers, texts and None as arguments. Bind what is none of these before"

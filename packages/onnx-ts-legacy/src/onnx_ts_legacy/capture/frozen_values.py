@@ -42,6 +42,7 @@ _INDEX = f"A tensor or a size is used here as a Python integer, by range(), a li
 _OF_CONSTANTS = ("torch.tensor results", "torch.as_tensor results")
 _THREAD = "The model calls torch in another thread here, which a trace does not record. Call it in forward itself."
 _OFFSET = f"storage_offset() of part of a tensor is a Python value. {_CONSTANT}"
+_CONSTRUCT = "Write torch.tensor([...]) or x.new_tensor([...]) instead of x.new([...]) or torch.Tensor([...])."
 _INSTEAD = "Use x.numel() * x.element_size()."
 _STORAGE = f"The size of a tensor's storage is a Python value. {_CONSTANT} {_INSTEAD}"
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
@@ -321,6 +322,11 @@ class FrozenValues:
             vars(self).update(before)
 
     def _decide(self, tensor: torch.Tensor, answer: Any, place: Place, *, of_strides: bool = False) -> None:
+        if private.traced_value(tensor).node().kind() == "prim::Constant":
+            # What the old constructors of torch do is not recorded.
+            if self._is_dynamic:
+                raise CaptureError(f"A size becomes a number here, which no trace records: {place}. {_CONSTRUCT}")
+            return
         self.decisions.append(SizeDecision(answer, str(place), self._compares, of_strides))
         self.decided.append(tensor)
 

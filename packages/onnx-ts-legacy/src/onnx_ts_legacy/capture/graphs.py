@@ -432,6 +432,12 @@ def _explained() -> Iterator[None]:
     except Exception as error:
         text = str(error).strip().splitlines()
         line = line_of_exception(error)
+        if text and "requires grad as a constant" in text[0]:
+            raise CaptureError(
+                f"The model computes{f' at {line}' if line else ''} with a weight that is no parameter of it, as those "
+                "of a module that it keeps in a list, a dict or a closure. Keep modules in attributes, "
+                "torch.nn.ModuleList or torch.nn.ModuleDict, or detach() the weight."
+            ) from error
         raise CaptureError(
             f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
             + (f" (at {line})" if line else "")
