@@ -295,12 +295,7 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     parts = kind.parts(last_logits=request.last_logits)
     if request.adapters.names:
         parts = [part for part in parts if not config["model"].pop(part.section, None)]
-    if first := first_context(kind.model):
-        warn_user(_OTHER_FREQUENCIES.format(first))
-    if ignored := unapplied_settings(kind.model, request.engine):
-        warn_user(_UNAPPLIED.format(", ".join(ignored), request.engine))
-    if request.engine == "genai" and not kind.shares_caches and kind.counts_padding(kind.context_length()):
-        warn_user(_RIGHT_PADDING)
+    _warn(kind, request.engine)
     if request.adapters.names and len(parts) > 1:
         raise InvalidArgumentError(
             f"{type(kind.model).__name__} has several graphs, and adapter files belong to one graph: merge the "
@@ -330,6 +325,16 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
             program.save(folder / file, external_data=True)
     _write_settings(request, folder, {CONFIG_FILE: config, **kind.settings()})
     return sum(1 for program in programs.values() for _ in program.model.graph.all_nodes())
+
+
+def _warn(kind: Kind, engine: str) -> None:
+    """Warn of what an engine does otherwise than the model."""
+    if first := first_context(kind.model):
+        warn_user(_OTHER_FREQUENCIES.format(first))
+    if ignored := unapplied_settings(kind.model, engine):
+        warn_user(_UNAPPLIED.format(", ".join(ignored), engine))
+    if engine == "genai" and not kind.shares_caches and kind.counts_padding(kind.context_length()):
+        warn_user(_RIGHT_PADDING)
 
 
 def _write_settings(request: _Request, folder: Path, settings: dict[str, dict[str, Any]]) -> None:

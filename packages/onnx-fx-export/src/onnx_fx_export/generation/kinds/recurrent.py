@@ -54,7 +54,9 @@ class Recurrent(Decoder):
         with torch.no_grad():
             result = self.model(input_ids=tokens, use_cache=True, return_dict=True)
         cache = getattr(result, name, None)
-        if type(cache) is not transformers().DynamicCache:  # a class of the model's own keeps more, and in other ways
+        if (
+            cache is None or type(cache) is not transformers().DynamicCache
+        ):  # a class of the model's own keeps more, and in other ways
             raise InvalidArgumentError(
                 f"{type(self.model).__name__} cannot be written as a folder for generation: its cache is "
                 f"{type(cache).__name__}, and so far only a DynamicCache is supported."
