@@ -205,6 +205,12 @@ def test_experts_that_are_joined_lie_in_files(experts, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_windows_that_a_checkpoint_does_not_have_are_refused(saved, tmp_path):
+    with pytest.raises(InvalidArgumentError, match="windowed_caches=True would change nothing"):
+        export_folder(saved, tmp_path / "out", verify=False, tokenizer=False, windowed_caches=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_room_for_joined_experts_is_an_error(experts, tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

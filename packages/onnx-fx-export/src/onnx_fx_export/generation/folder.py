@@ -159,8 +159,6 @@ def export_folder(
     _check_weights(model, dtype, precision, on_paper=stream is not None)
     if engine == "genai" and kind.genai_type is None:
         raise _unknown_to_genai(kind)
-    if windowed_caches:
-        check_windows(model, kind.layers if kind.shares_caches else [], kind.context_length())
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
             written = Path(beside) / path.name
@@ -288,8 +286,7 @@ class _Request:
 
 def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     """Write all files of a folder; return the number of nodes."""
-    if request.engine == "genai":
-        _check_genai(request.kind)
+    _check_caches(request)
     kind, config = request.kind, request.kind.config()
     programs: dict[str, ONNXProgram] = {}
     parts = kind.parts(last_logits=request.last_logits)
@@ -378,11 +375,15 @@ def _place(out: Any) -> Path:
     return path
 
 
-def _check_genai(kind: Kind) -> None:
-    """Refuse what ONNX Runtime GenAI cannot run; the model may have stand-ins for its weights, but none on paper."""
-    shapes = sorted({shape for layer in kind.layers for shape in (layer.key, layer.value)})
-    if len(shapes) > 1:
-        raise _unknown_to_genai(kind, f": it keeps keys and values of different shapes, (heads, width) {shapes}")
+def _check_caches(request: _Request) -> None:
+    """Refuse caches that the engine cannot run; the model may have stand-ins for its weights, but none on paper."""
+    kind = request.kind
+    if request.windowed:
+        check_windows(kind.model, kind.layers if kind.shares_caches else [], kind.context_length())
+    if request.engine == "genai":
+        shapes = sorted({shape for layer in kind.layers for shape in (layer.key, layer.value)})
+        if len(shapes) > 1:
+            raise _unknown_to_genai(kind, f": it keeps keys and values of different shapes, (heads, width) {shapes}")
 
 
 def _unknown_to_genai(kind: Kind, why: str = "") -> InvalidArgumentError:
