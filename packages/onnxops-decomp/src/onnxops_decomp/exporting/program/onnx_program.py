@@ -170,7 +170,8 @@ class ONNXProgram(CallableProgram):
         """Compare with PyTorch on the given arguments, or on others than those of the export.
 
         What the FX exporter captured is held until :meth:`release`, and so is the model that TorchScript exported: it
-        is run in the mode of the export, from the state that it had then, and as a copy if it has any.
+        is run in the mode of the export, from the state that it had then, and as a copy if it has any. A fault of the
+        FX exporter's capture itself does not show here; ``verify=True`` of ``export`` runs the model and shows it.
 
         Raises:
             VerificationError: If an output differs.
