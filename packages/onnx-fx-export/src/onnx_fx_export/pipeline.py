@@ -90,13 +90,13 @@ class ExportRequest:
         Raises:
             OnnxExporterError: If one of them fails.
         """
-        given = self.given
+        given, reference = self.given, self._reference()
         with record.stage("capture"), whole_bounds():
             # Trial runs, which compare the model and what was captured of it, are a stage inside this one.
             captured = self.captured(record.stage)
             record.captured = captured.program
         with record.stage("convert"), conversion_settings(), whole_bounds(), record.profiled():
-            record.program = result = self.converted(captured)
+            record.program = result = self.converted(captured, reference)
             result.capture_strategy = captured.found.strategy
             if given["optimize"] == "onnxscript":
                 rewrite_with_onnxscript(result.model)
@@ -104,7 +104,7 @@ class ExportRequest:
             apply_metadata(result.model, captured.program, given["metadata"])
         if given["verify"]:
             with record.stage("verify"):
-                result.verified = self._verified(result)
+                result.verified = self._verified(result, reference())
         if given["f"] is not None:
             with record.stage("save"):
                 result.save(given["f"])
@@ -181,8 +181,8 @@ class ExportRequest:
         _warn_of_dropout(found.program)
         return Captured(found, input_names, request.specs, request.output_axes)
 
-    def converted(self, captured: Captured) -> ONNXProgram:
-        """Return the ONNX program of a captured one."""
+    def converted(self, captured: Captured, reference: Callable[[], Reference]) -> ONNXProgram:
+        """Return the ONNX program of a captured one, with what it is to be compared with later."""
         program = captured.program
         parameters = parameter_names(self.model)
         structure = CallStructure.of(program, parameters, parameter_defaults(self.model))
@@ -193,7 +193,7 @@ class ExportRequest:
             input_overrides=captured.input_names,
             output_overrides=self.output_names,
         )
-        return convert(captured.found, names, structure, self.conversion)
+        return convert(captured.found, names, structure, self.conversion, reference)
 
     def _finish(self, result: ONNXProgram, captured: Captured) -> None:
         """Write into a program what the user asked for besides its nodes, and check that it takes the example."""
@@ -209,16 +209,20 @@ class ExportRequest:
             _check_example(result, self.args, self.kwargs or {}, captured.found.sizes.apart)
         result.saving, result.folds_weights = self.saving, self.conversion.folds_weights
 
-    def _verified(self, result: ONNXProgram) -> list[Verified]:
+    def _verified(self, result: ONNXProgram, reference: Reference) -> list[Verified]:
         """Compare with PyTorch on the example; a captured program may carry its own."""
         model, args, kwargs = self.model, self.args, self.kwargs
-        reference: Callable[..., Any] = model
-        if isinstance(model, torch.export.ExportedProgram):
-            reference = model.module()
-            if not args and not kwargs and model.example_inputs:
-                args, kwargs = model.example_inputs
+        if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs and model.example_inputs:
+            args, kwargs = model.example_inputs
         smallest = smallest_declared(self.dynamic_shapes)
-        return verify_program(result, Reference(reference), tuple(args), dict(kwargs or {}), smallest_size=smallest)
+        return verify_program(result, reference, tuple(args), dict(kwargs or {}), smallest_size=smallest)
+
+    def _reference(self) -> Callable[[], Reference]:
+        """Return what gives the model to compare with, which is loaded only then if it came captured."""
+        if isinstance(self.model, torch.export.ExportedProgram):
+            return lambda: Reference.of(self.model.module())
+        found = Reference.of(self.model)
+        return lambda: found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -366,11 +366,12 @@ class _Converter:
             raise conversion_error(self.lowering.failures, self.op.opset)
         return results
 
-    def run(self, structure: CallStructure) -> ONNXProgram:
+    def run(self, structure: CallStructure, reference: Callable[[], Reference]) -> ONNXProgram:
         """Convert the program.
 
         Args:
             structure: Structure of its arguments and of its result.
+            reference: Returns what the result is to be compared with later.
 
         Raises:
             ConversionError: If some operators cannot be converted.
@@ -393,15 +394,14 @@ class _Converter:
             structure, self.input_positions, self.constants, user, self.numbers, frozenset(self.number_outputs),
             complex_outputs,
         )  # fmt: skip
-        captured = self.captured.program
         return ONNXProgram(
             model,
             interface,
             state=self.state,
             initial_state=self.initial_state,
             constraints=constraints,
-            reference=lambda: Reference(captured.module()),
-            exported_program=captured,
+            reference=reference,
+            exported_program=self.captured.program,
             lowered_program=self.program,
             target=self.options.target,
             written_inputs=[self.user_name(name) for name in self.mutations.inputs],
@@ -438,7 +438,11 @@ class _Named:
 
 
 def convert(
-    captured: CapturedProgram, names: ModelNames, structure: CallStructure, options: ConversionOptions
+    captured: CapturedProgram,
+    names: ModelNames,
+    structure: CallStructure,
+    options: ConversionOptions,
+    reference: Callable[[], Reference],
 ) -> ONNXProgram:
     """Convert a captured program to an ONNX model.
 
@@ -447,6 +451,7 @@ def convert(
         names: Names at the model's boundary.
         structure: Structure of the arguments and of the result.
         options: How it is converted.
+        reference: Returns what the program is to be compared with later.
 
     Raises:
         InvalidArgumentError: If the opset has no functions, or a class of ``functions`` is not called.
@@ -464,7 +469,7 @@ def convert(
 
     def converted(left_out: frozenset[str]) -> tuple[_Converter, ONNXProgram]:
         converter = _Converter(captured, mutations, left_out, names, options)
-        return converter, converter.run(structure)
+        return converter, converter.run(structure, reference)
 
     converter, result = converted(frozenset())
     needed = converter.needed

@@ -169,9 +169,9 @@ class ONNXProgram(CallableProgram):
     def verify(self, *args: Any, **kwargs: Any) -> None:
         """Compare with PyTorch on the given arguments, or on others than those of the export.
 
-        What the FX exporter captured is held until :meth:`release`, and so is the model that TorchScript exported: it
-        is run in the mode of the export, from the state that it had then, and as a copy if it has any. A fault of the
-        FX exporter's capture itself does not show here; ``verify=True`` of ``export`` runs the model and shows it.
+        The model that was exported is held until :meth:`release`. It is run in the mode, under the autocast and from
+        the state that the export found, and has afterwards what it had before. Weights that were changed in place
+        since the export show as a difference.
 
         Raises:
             VerificationError: If an output differs.
@@ -218,6 +218,6 @@ class ONNXProgram(CallableProgram):
         return [found[name] for name in value_names]
 
     def release(self) -> None:
-        """Give the session and the original back to memory: the captured program, or the user's model."""
+        """Give the session, the model that was exported and what was captured of it back to memory."""
         self._session = self._reference = None
         self.exported_program = self.lowered_program = None

@@ -7,17 +7,19 @@ import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from onnxops_core import OnnxExporterError
-from onnxops_core.exporting import unfused_layers, warn_user
+from onnxops_core.exporting import active_autocasts, unfused_layers, warn_user, without_autocast
 from onnxops_decomp.exporting.errors import VerificationError
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes
+from onnxops_decomp.exporting.state.contents import restored_contents
 from onnxops_decomp.exporting.state.gradients import gradient_mode
+from onnxops_decomp.exporting.state.inventory import kept_inventory
 
 if TYPE_CHECKING:
     from onnxops_decomp.exporting.program.callable_program import CallableProgram
@@ -45,21 +47,35 @@ class Reference:
     """What an exported program is compared with.
 
     Attributes:
-        model: The model, or what was captured of it.
+        model: The model, or a captured program.
         modes: For each of its modules, by name, whether it was in training mode at the export.
+        autocasts: The kinds of device that the export ran under autocast for, each with the dtype.
         by_definition: Whether the capture followed the definition of transformer layers at padded positions, where
             the model leaves zeros when it runs without gradients.
     """
 
     model: Callable[..., Any]
     modes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    autocasts: Sequence[tuple[str, torch.dtype]] = ()
     by_definition: bool = False
 
     @classmethod
     def of(cls, model: Callable[..., Any], *, by_definition: bool = False) -> Reference:
-        """Return a model with the modes that its modules are in now."""
+        """Return a model with the modes that its modules are in now, and the autocast that is on."""
         modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
-        return cls(model, {name: module.training for name, module in modules}, by_definition)
+        return cls(model, {name: module.training for name, module in modules}, active_autocasts(), by_definition)
+
+    @contextlib.contextmanager
+    def at_export(self) -> Iterator[None]:
+        """Let the model run under what torch was set to at the export."""
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(gradient_mode(self.model))
+            if self.by_definition:
+                entered.enter_context(unfused_layers())
+            entered.enter_context(without_autocast())
+            for device, dtype in self.autocasts:
+                entered.enter_context(torch.autocast(device, dtype=dtype))
+            yield
 
 
 def verify_program(
@@ -130,19 +146,34 @@ def _check_names(program: CallableProgram, model: Callable[..., Any], call: Exam
 def _run_model(program: CallableProgram, reference: Reference, call: Example) -> list[Any]:
     """Return what the model gives, and what it keeps or changes by the name of the state output."""
     args, kwargs = copy.deepcopy(call)
-    # A model with state is run as a copy: the user's own stays where it is.
-    own = copy.deepcopy(reference.model) if program.initial_state else reference.model
-    for name, value in program.initial_state.items():
-        _set_state(own, name, value)
-    layers = unfused_layers() if reference.by_definition else contextlib.nullcontext()
-    with gradient_mode(reference.model), layers, _in_modes(own, reference.modes):
+    with _borrowed(reference.model) as own, reference.at_export(), _in_modes(own, reference.modes):
+        for name, value in program.initial_state.items():
+            _set_state(own, name, value)
         outputs = own(*args, **kwargs)
-    inputs = program.flat_inputs(*args, **kwargs) if program.state else {}
-    kept = {
-        output: _state(own, name, program.initial_state[name]) if name in program.initial_state else inputs[name]
-        for name, output in program.state.items()
-    }
-    return [outputs, {output: value for output, value in kept.items() if value is not None}]
+        inputs = program.flat_inputs(*args, **kwargs) if program.state else {}
+        kept = {
+            output: _state(own, name, program.initial_state[name]) if name in program.initial_state else inputs[name]
+            for name, output in program.state.items()
+        }
+        found = [outputs, {output: value for output, value in kept.items() if value is not None}]
+        # They may show memory that the model gets back.
+        copies: list[Any] = pytree.tree_map_only(torch.Tensor, _copied, found)
+        return copies
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+@contextlib.contextmanager
+def _borrowed(model: Any) -> Iterator[Any]:
+    """Hand out a model to be run, which holds what it held again in the end."""
+    if isinstance(model, torch.nn.Module) and any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+        # What scripts write to is not seen before they run.
+        yield copy.deepcopy(model)
+        return
+    with kept_inventory(model) as held, restored_contents([*held.weights.values(), *held.tensors.values()]):
+        yield model
 
 
 @contextlib.contextmanager

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.torch_private import is_without_data
+from onnxops_decomp.torch_private import Writes, is_without_data
 
-__all__ = ["KeptContents"]
+__all__ = ["KeptContents", "restored_contents"]
 
 _SETS_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 # Functions that write to an operand and have no name that says so.
@@ -31,7 +32,7 @@ class KeptContents(TorchFunctionMode):
         strided = [tensor for tensor in tensors if tensor.layout is torch.strided and not is_without_data(tensor)]
         self._versions = {id(x): (x, x._version) for x in strided if not x.is_inference()}
         self._watched = {tensor.untyped_storage().data_ptr() for tensor in strided if tensor.numel()}
-        self._copies: dict[int, tuple[torch.UntypedStorage, Any]] = {}
+        self._copies = _Copies()
         # Where calls are captured, detach() would give a tensor without data.
         self._before = {id(tensor): (tensor, tensor.detach()) for tensor in strided}
         self._assigned: set[int] = set()
@@ -54,14 +55,8 @@ class KeptContents(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _keep(self, storage: torch.UntypedStorage) -> None:
-        address = storage.data_ptr()
-        if address in self._watched and address not in self._copies:
-            # Where calls are captured, torch copies nothing.
-            on_cpu = storage.device.type == "cpu"
-            self._copies[address] = (
-                storage,
-                ctypes.string_at(address, storage.nbytes()) if on_cpu else storage.clone(),
-            )
+        if storage.data_ptr() in self._watched:
+            self._copies.keep(storage)
 
     def written(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor was written to since :meth:`restore`, itself or as memory of another one."""
@@ -73,12 +68,65 @@ class KeptContents(TorchFunctionMode):
         for tensor, before in map(self._before.__getitem__, self._assigned):
             tensor.data = before
         self._assigned.clear()
-        for storage, copy in self._copies.values():
+        self._copies.restore()
+        self._versions = {key: (tensor, tensor._version) for key, (tensor, _) in self._versions.items()}
+
+
+@contextmanager
+def restored_contents(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Give tensors what they hold back in the end, whoever writes to them meanwhile.
+
+    Unlike :class:`KeptContents` it is not seen by code that asks whether a mode is on, and watches operators alone.
+
+    Args:
+        tensors: The tensors.
+    """
+    strided = [tensor for tensor in tensors if tensor.layout is torch.strided and not is_without_data(tensor)]
+    before = [(tensor, tensor.detach()) for tensor in strided]
+    watched = {tensor.untyped_storage().data_ptr() for tensor in strided if tensor.numel()}
+    copies = _Copies()
+
+    def keep(tensor: torch.Tensor) -> None:
+        if tensor.layout is torch.strided and not is_without_data(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() in watched:
+                copies.keep(storage)
+
+    try:
+        with Writes(keep):
+            yield
+    finally:
+        for tensor, own in before:
+            if _place(tensor) != _place(own):
+                tensor.data = own
+        copies.restore()
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+class _Copies:
+    """What memory held before it was first written to."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[torch.UntypedStorage, Any]] = {}
+
+    def keep(self, storage: torch.UntypedStorage) -> None:
+        if (address := storage.data_ptr()) not in self._kept:
+            # Where calls are captured, torch copies nothing.
+            on_cpu = storage.device.type == "cpu"
+            self._kept[address] = storage, ctypes.string_at(address, storage.nbytes()) if on_cpu else storage.clone()
+
+    def restore(self) -> None:
+        for storage, copy in self._kept.values():
+            size = len(copy) if isinstance(copy, bytes) else copy.nbytes()
+            if storage.nbytes() < size:
+                storage.resize_(size)
             if isinstance(copy, bytes):
                 ctypes.memmove(storage.data_ptr(), copy, len(copy))
             else:
                 storage.copy_(copy)
-        self._versions = {key: (tensor, tensor._version) for key, (tensor, _) in self._versions.items()}
 
 
 def _may_write(func: Any) -> bool:
