@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import pkgutil
 from collections.abc import Callable
 from functools import partial
 
@@ -21,8 +22,8 @@ from onnxops_decomp.exporting import functional_overload, is_composite
 
 PACKAGE = "torch.onnx._internal.torchscript_exporter"
 
-# Functions of torch's modules that its registry lists, and that are not operators.
-NO_OPERATORS = {"aten::_floor_divide", "aten::get_pool_ceil_padding", "aten::tanhshrink"}
+# Names of torch's modules that its registry lists, and that are not operators.
+NO_OPERATORS = {"aten::_floor_divide", "aten::get_pool_ceil_padding", "aten::scan", "aten::tanhshrink"}
 
 
 def counted(x: Tensor):
@@ -43,6 +44,15 @@ def copied(x: Tensor):
     sizes = list(x.size())
     sizes.append(1)
     return x.view(sizes)
+
+
+def edited(x: Tensor):
+    rows = [x, x * 2]
+    rows.append(x * 3)
+    rows.insert(0, x * 4)
+    rows[1] = x * 5
+    del rows[2]
+    return rows.pop() - rows[0], torch.stack(rows)
 
 
 def converted(x: Tensor):
@@ -76,10 +86,12 @@ BESIDE_THE_TABLE: dict[str, tuple[Callable, bool]] = {
     "aten::__interpolate": (resized, True),
     "aten::floordiv": (halved, True),
     "aten::list": (copied, True),
+    **{f"aten::{name}": (edited, True) for name in ("Delete", "_set_item", "append", "insert", "pop")},
     "aten::as_tensor": (converted, True),
     "aten::is_pinned": (pinned, True),
     **{f"aten::__{name}__": (compared, True) for name in ("contains", "getitem", "is", "isnot", "not")},
     "aten::as_strided": (lambda x: x.as_strided((2, 2), (1, 2)), False),
+    "aten::binary_cross_entropy_with_logits": (lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()), False),
     "aten::mse_loss": (lambda x: F.mse_loss(x, x * 2), False),
     "aten::conv_tbc": (lambda x: torch.conv_tbc(x[:, None, None], torch.ones(2, 1, 3), torch.ones(3)), False),
     "aten::_pack_padded_sequence": (packed, False),
@@ -204,6 +216,10 @@ IMPOSSIBLE = {"aten::_sample_dirichlet": lambda x: torch._sample_dirichlet(x.abs
 
 
 def registered() -> set[str]:
+    """Return what is in torch's registry once all of its modules are loaded, which are by the first export."""
+    for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__):
+        if module.name.startswith("symbolic_opset"):
+            importlib.import_module(f"{PACKAGE}.{module.name}")
     return set(importlib.import_module(f"{PACKAGE}.registration").registry.all_functions())
 
 
