@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -25,12 +25,13 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
 from onnx_ts_legacy.capture.expanded_numbers import expanding_functions, is_integer
 from onnx_ts_legacy.capture.number_classes import isinstance_of_numbers, open_extreme
+from onnx_ts_legacy.capture.parts import Parts
 from onnx_ts_legacy.capture.size_decisions import SizeDecision, sizes_behind
 from onnx_ts_legacy.capture.watched_calls import WatchedCalls
 from onnx_ts_legacy.capture.watched_threads import watched_threads
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
-from onnx_ts_legacy.graph.sources import is_library, source_line, user_frame
+from onnx_ts_legacy.graph.sources import Place, is_library, source_line, user_frame
 from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import are_close
 
@@ -73,17 +74,6 @@ _PYTHON_RESULTS = (
 _READING = ("__array__", "__bool__", "__complex__", "__float__", "__int__", "item", "numpy", "tolist")
 
 
-class Place(NamedTuple):
-    """A line of the user's program, and the globals of its module."""
-
-    file: str
-    line: int
-    module: dict[str, Any]
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
-
-
 class FrozenValues:
     """What one trace froze.
 
@@ -95,6 +85,7 @@ class FrozenValues:
     def __init__(self, refuses: bool = False, keeps: bool = False) -> None:
         self._told: dict[tuple[str, str, int], Place] = {}
         self._integers: list[tuple[torch.Tensor, Any, int, Place]] = []
+        self._parts: list[Parts] = []
         self._inputs: frozenset[int] = frozenset()
         self._is_muted = self._compares = self._is_dynamic = False
         self._refuses, self._keeps = refuses, keeps
@@ -341,8 +332,24 @@ class FrozenValues:
         if place is not None:
             self._integers.append((tensor, private.traced_value(tensor), answer, place))
 
-    def close(self) -> None:
-        """Note the integers that no operator took. To be called while the trace is still being recorded."""
+    def add_parts(self, number: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+        """Note into how many parts a tensor was divided, as sizes decide it: their number is one of Python."""
+        place = None if self._is_muted or _in_a_check() else _place()
+        if place is not None and sizes_behind(private.traced_value(number), self._inputs):
+            self._parts.append(Parts(number, parts, place))
+
+    def close(self, results: Sequence[torch.Tensor]) -> None:
+        """Note integers that no operator took, and numbers of parts that the results do not follow from.
+
+        To be called while the trace is still being recorded.
+
+        Args:
+            results: What the model returns.
+        """
+        # The conversion sees to the number of the others.
+        for parts in (parts for parts in self._parts if not parts.reach(results)):
+            self._decide(parts.number, len(parts.parts), parts.place)
+        self._parts.clear()
         calls = Counter((value.unique(), str(place)) for _, value, _, place in self._integers)
         for tensor, value, answer, place in self._integers:
             if calls[value.unique(), str(place)] <= _recorded_calls(value, str(place)):
@@ -382,7 +389,8 @@ def told_frozen_values(refuses: bool = False, keeps: bool = False) -> Iterator[F
     """
     values = FrozenValues(refuses, keeps)
     before, _active.values = getattr(_active, "values", None), values
-    watched = WatchedCalls(values.may_be_size, None if refuses else values.lose, values.add_decision)
+    lose = None if refuses else values.lose
+    watched = WatchedCalls(values.may_be_size, lose, values.add_decision, values.add_parts)
     try:
         with warnings.catch_warnings(), replaced(_replacements()), watched, watched_threads(values.add_thread):
             warnings.simplefilter("always", private.TracerWarning)

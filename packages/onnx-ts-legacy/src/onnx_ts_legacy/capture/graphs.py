@@ -354,8 +354,8 @@ def _traced(
     ):
         dynamic = [()] * len(tensors) if dynamic_axes is None else dynamic_axes(named, absent)
         begin = partial(frozen.begin, dynamic=dynamic, weights=found.weights)
-        at_end = [autocast.note, frozen.close, found.leave]
-        flat = FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
+        at_end = [autocast.note, lambda: frozen.close(flat.returned), found.leave]
+        flat: FlatModel = FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
         with frozen.checked(found.changed), _explained():
             if any(map(_holds_script, flat.modules())):
                 examples = _copies(tensors)

@@ -81,6 +81,34 @@ def _stand_ins(homes: Sequence[ModuleType]) -> Iterator[tuple[Any, str, Callable
     yield from math_stand_ins(homes, lambda number: kind_of_number(number) is not None, _in_doubles)
     for home, name in ((torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
         yield home, name, _made_of_numbers(original(home, name), int(home is torch.Tensor))
+    for name in _ASSIGNMENTS:
+        yield torch.Tensor, f"__i{name}__", _assigned(name)
+    for name, chosen in _LOGICAL.items():
+        for method in (f"__{name}__", f"__r{name}__"):
+            yield torch.Tensor, method, _of_truths(original(torch.Tensor, method), chosen)
+
+
+def _assigned(name: str) -> Callable[[Any, Any], Any]:
+    """Return what ``+=`` and its like do: a number stays as it is under its other names, a tensor is changed."""
+    usual = original(torch.Tensor, f"__i{name}__")
+
+    @functools.wraps(usual)
+    def function(value: Any, other: Any) -> Any:
+        return usual(value, other) if kind_of_number(value) is None else getattr(value, f"__{name}__")(other)
+
+    return function
+
+
+def _of_truths(usual: Callable[[Any, Any], Any], chosen: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return ``&``, ``|`` or ``^``, of which a trace can record none where both operands are truth values of Python."""
+
+    @functools.wraps(usual)
+    def function(value: Any, other: Any) -> Any:
+        if kind_of_number(value) is bool and (isinstance(other, bool) or kind_of_number(other) is bool):
+            return chosen(value, other)
+        return usual(value, other)
+
+    return function
 
 
 def _length(value: Any) -> Any:
@@ -258,6 +286,12 @@ def _rounded(how: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Ten
     return lambda number: _marked(how(number).to(torch.int64))
 
 
+_ASSIGNMENTS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+_LOGICAL: dict[str, Callable[[Any, Any], Any]] = {
+    "and": lambda value, other: other if value else False,
+    "or": lambda value, other: True if value else other,
+    "xor": lambda value, other: not other if value else other,
+}
 # With the number of the arguments.
 _FUNCTIONS: tuple[tuple[Any, str, int, Callable[..., Any]], ...] = (
     (builtins, "divmod", 2, lambda left, right: (left // right, left % right)),

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.expanded_numbers import with_lists
 from onnx_ts_legacy.capture.number_classes import with_number_dtypes
+from onnx_ts_legacy.capture.parts import number_of_parts
 from onnxops_decomp.exporting import defined_for_sizes
 
 __all__ = ["WatchedCalls", "may_be_frozen", "name_of"]
@@ -65,12 +66,18 @@ class WatchedCalls(TorchFunctionMode):
         is_size: Tells of a tensor whether it may follow from dynamic sizes.
         lose: Called with each tensor that a call takes as a number which the trace does not hold, if with anything.
         notice: Called with each Python value, in the frame of the call, and with these numbers.
+        divide: Called with the parts of a tensor, and with their number as sizes decide it.
     """
 
     def __init__(
-        self, is_size: Callable[[Any], bool], lose: Callable[[torch.Tensor], None] | None, notice: Notice
+        self,
+        is_size: Callable[[Any], bool],
+        lose: Callable[[torch.Tensor], None] | None,
+        notice: Notice,
+        divide: Callable[[torch.Tensor, Sequence[torch.Tensor]], None],
     ) -> None:
         super().__init__()
+        self._divide = divide
         self._is_size = is_size
         self._lose = lose
         self._notice = notice
@@ -93,6 +100,8 @@ class WatchedCalls(TorchFunctionMode):
             (tensor, _uses(tensor)) for tensor in pytree.tree_leaves((args[1:], kwargs)) if _may_be_number(tensor)
         ]
         result = func(*args, **kwargs)
+        if (number := number_of_parts(name, args, kwargs)) is not None:
+            self._divide(number, result)
         gives_values = _gives_values(name, func, result)
         if not gives_values and name not in _CONSTRUCTORS:
             self._check(name, [tensor for tensor, uses in numbers if _uses(tensor) == uses])

@@ -8,11 +8,11 @@ import sys
 import traceback
 import warnings
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["is_library", "line_of_exception", "located", "module_path", "source_line", "user_frame"]
+__all__ = ["Place", "is_library", "line_of_exception", "located", "module_path", "source_line", "user_frame"]
 
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -25,6 +25,17 @@ _PLACE = re.compile(r" at \S+:\d+")
 # Scripted programs name the modules that a node lies in with their classes, and calls that are none.
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
 _NO_MODULES = ("SELF", "UNKNOWN_INSTANCE")
+
+
+class Place(NamedTuple):
+    """A line of the user's program, and the globals of its module."""
+
+    file: str
+    line: int
+    module: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 def module_path(node: Any, prefix: str = "") -> str:

@@ -19,7 +19,7 @@ def assumed_conditions(model: ir.Model, *, divisions: bool = False) -> list[str]
     """Return the conditions on named dimensions of a model's inputs without which a node of it fails.
 
     A Gather that counts up to a size reads no further than its table reaches; sizes that meet in an elementwise
-    operator or in a matrix product are equal, or one of them is broadcast.
+    operator or in a matrix product are equal, or one of them is broadcast; a recurrence has steps.
 
     Args:
         model: The model.
@@ -34,7 +34,7 @@ def assumed_conditions(model: ir.Model, *, divisions: bool = False) -> list[str]
     found: dict[str, None] = {}
     for node in model.graph:
         divided = _of_division(node) if divisions else ()
-        for text in (*_of_table(node), *_of_broadcast(node), *_of_product(node), *divided):
+        for text in (*_of_table(node), *_of_broadcast(node), *_of_product(node), *_of_steps(node), *divided):
             tree = parsed_size(text)
             if tree is not None and (names := names_in_size(tree)) and names <= known:
                 found.setdefault(text)
@@ -105,6 +105,16 @@ def _of_product(node: ir.Node) -> Iterator[str]:
         inner, other = _text(left[-1]), _text(right[-2 if len(right) > 1 else -1])
         if inner is not None and other is not None and inner != other:
             yield f"{inner} == {other}"
+
+
+def _of_steps(node: ir.Node) -> Iterator[str]:
+    """Yield that a recurrence has steps, as torch asks of it, and what ONNX Runtime ends the process without: rows."""
+    if node.op_type not in ("GRU", "LSTM", "RNN") or node.domain or node.inputs[0] is None:
+        return
+    needed = 1 if node.op_type == "RNN" else 2
+    for dim in (node.inputs[0].shape or ())[:needed]:
+        if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+            yield f"{dim.value} >= 1"
 
 
 def _of_division(node: ir.Node) -> Iterator[str]:
