@@ -4,11 +4,13 @@ import math
 import warnings
 from math import log2, sqrt
 
+import onnxruntime
 import pytest
 import torch
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import onnx_ts_legacy
-from onnx_fx_export import export
+from onnx_fx_export import InvalidArgumentError, export
 from onnx_fx_export.inputs.arguments import FunctionModule
 
 FUNCTIONS = {
@@ -38,6 +40,18 @@ BY_CAPTURE_ONLY = {
     "log of data": lambda x: x * math.log(x.abs().sum().item() + 1),
     "root of data": lambda x: x * math.sqrt(x.abs().sum().item()),
 }
+CHOICES = {
+    "a power of two": lambda x: x.shape[0] & (x.shape[0] - 1) == 0,
+    "an odd number": lambda x: x.shape[0] & 1,
+    "common bits": lambda x: x.shape[0] & x.shape[1] == 0,
+    "bits of both": lambda x: (x.shape[0] | 1) > 7,
+    "other bits": lambda x: (x.shape[0] ^ 1) == 6,
+    "shifted": lambda x: (x.shape[0] << 1) > 8,
+    "a power of a size": lambda x: 2 ** x.shape[0] > 16,
+    "a root": lambda x: x.shape[0] ** 0.5 > 2,
+    "a whole root": lambda x: math.sqrt(x.shape[0]).is_integer(),
+    "a whole part": lambda x: math.floor(x.shape[0] / 3) == 5,
+}
 SIZES = ((4, 3), (7, 5), (16, 2), (1, 3), (9, 1))
 
 
@@ -53,6 +67,26 @@ def test_the_size_stays_open(name) -> None:
     function = {**FUNCTIONS, **BY_CAPTURE_ONLY}[name]
     program = export(FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: "n", 1: "m"},))
     assert_right(program, function)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_what_chooses_a_branch_is_a_condition(name) -> None:
+    """Its program refuses the sizes that take the other branch, and so does its graph where it is asked to check."""
+    function = FunctionModule(lambda x: x * 2 if CHOICES[name](x) else x - 1)
+    for example in ((6, 3), (9, 1)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = export(function, (torch.randn(example),), dynamic_shapes=({0: "n", 1: "m"},), size_checks=True)
+        session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+        for size in SIZES:
+            x = torch.randn(size)
+            if bool(CHOICES[name](x)) == bool(CHOICES[name](torch.randn(example))):
+                torch.testing.assert_close(program(x), function(x))
+            else:
+                with pytest.raises(InvalidArgumentError, match="captured for"):
+                    program(x)
+                with pytest.raises(InvalidArgument, match="size_check"):
+                    session.run(None, {"x": x.numpy()})
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -52,6 +52,8 @@ def test_value_of(name: str, sizes: tuple[int, int], opset: int) -> None:
 
 
 TEXTS = [
+    "n & (-1) + n == 0",
+    "(n | m) ^ 3 > 4",
     "n % m == 0",
     "(n - 7) // m < -1",
     "2*n - m >= 4 and not n == m",

@@ -33,7 +33,7 @@ def condition_holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
         return bool(value_of_size(node, sizes))
     except KeyError:
         return True
-    except (ZeroDivisionError, ValueError):
+    except (ZeroDivisionError, OverflowError, ValueError):
         return False
 
 

@@ -16,6 +16,24 @@ from onnxops_decomp.graph.symbols import dimension_symbol
 
 __all__ = ["names_in_size", "parsed_size", "size", "solved", "symbolic_size", "unevaluated", "value_of_size"]
 
+
+def _power(base: Any, exponent: Any) -> Any:
+    result = base**exponent
+    if isinstance(result, complex):
+        raise ValueError("the root of a negative number")
+    return result
+
+
+def _of_bits(function: Callable[[Any, Any], Any], name: str) -> tuple[Callable[[Any, Any], Any], str]:
+    """Return an operator on bits, which SymPy has for truth values alone, and its name."""
+
+    def run(left: Any, right: Any) -> Any:
+        is_symbolic = isinstance(left, sympy.Basic) or isinstance(right, sympy.Basic)
+        return sympy.Function(name)(left, right) if is_symbolic else function(left, right)
+
+    return run, name
+
+
 # What Python computes, and the name under which :mod:`onnxops_decomp.builder.expressions` knows it, if it has one.
 _OPERATORS: dict[type, tuple[Callable[..., Any], str]] = {
     ast.Add: (operator.add, "Add"),
@@ -24,7 +42,10 @@ _OPERATORS: dict[type, tuple[Callable[..., Any], str]] = {
     ast.FloorDiv: (operator.floordiv, "FloorDiv"),
     ast.Div: (operator.truediv, "IntTrueDiv"),
     ast.Mod: (operator.mod, "Mod"),
-    ast.Pow: (operator.pow, "Pow"),
+    ast.Pow: (_power, "Pow"),
+    ast.BitAnd: _of_bits(operator.and_, "BitwiseFn_bitwise_and"),
+    ast.BitOr: _of_bits(operator.or_, "BitwiseFn_bitwise_or"),
+    ast.BitXor: _of_bits(operator.xor, "BitwiseFn_bitwise_xor"),
     ast.USub: (operator.neg, ""),
     ast.Not: (operator.not_, "Not"),
     ast.Eq: (operator.eq, "Equality"),
@@ -34,8 +55,14 @@ _OPERATORS: dict[type, tuple[Callable[..., Any], str]] = {
     ast.Gt: (operator.gt, "StrictGreaterThan"),
     ast.GtE: (operator.ge, "GreaterThan"),
 }
+_REAL_FUNCTIONS = (
+    *("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "tanh", "asinh"),
+)
 # As torch writes them, without the modules that they are in.
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
+    **{name: (getattr(math, name), f"OpaqueUnaryFn_{name}") for name in _REAL_FUNCTIONS},
+    **{f"_sym_{name}": (getattr(math, name), f"OpaqueUnaryFn_{name}") for name in _REAL_FUNCTIONS},
     "abs": (abs, "Abs"),
     "ceil": (math.ceil, "CeilToInt"),
     "float": (float, "ToFloat"),
@@ -43,8 +70,6 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "max": (max, "Max"),
     "min": (min, "Min"),
     "round": (round, "RoundToInt"),
-    "_sym_sqrt": (math.sqrt, "OpaqueUnaryFn_sqrt"),
-    "sqrt": (math.sqrt, "OpaqueUnaryFn_sqrt"),
     "sym_float": (float, "ToFloat"),
     "trunc": (math.trunc, "TruncToInt"),
 }
@@ -53,6 +78,9 @@ _STRUCTURE = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Con
 
 # SymPy's and torch's names of what Python has operators or other names for.
 _AS_OPERATORS: dict[str, type[ast.operator]] = {
+    "BitwiseFn_bitwise_and": ast.BitAnd,
+    "BitwiseFn_bitwise_or": ast.BitOr,
+    "BitwiseFn_bitwise_xor": ast.BitXor,
     "CleanDiv": ast.FloorDiv,
     "FloatPow": ast.Pow,
     "FloatTrueDiv": ast.Div,
@@ -63,12 +91,12 @@ _AS_OPERATORS: dict[str, type[ast.operator]] = {
     "PythonMod": ast.Mod,
 }
 _AS_FUNCTIONS = {
+    **{f"OpaqueUnaryFn_{name}": name for name in _REAL_FUNCTIONS},
     "Abs": "abs",
     "CeilToInt": "ceil",
     "FloorToInt": "floor",
     "Max": "max",
     "Min": "min",
-    "OpaqueUnaryFn_sqrt": "sqrt",
     "RoundDecimal": "round",
     "RoundToInt": "round",
     "TruncToFloat": "trunc",
@@ -125,9 +153,10 @@ def value_of_size(node: ast.AST, values: Mapping[str, Any]) -> Any:
 
     Raises:
         KeyError: If a name has no value.
+        OverflowError: If a function has no value that a double can hold.
         TypeError: If a function or a condition gets a symbol.
         ZeroDivisionError: If the expression divides by zero.
-        ValueError: If it takes the root of a negative number.
+        ValueError: If it takes the root or the logarithm of a negative number.
     """
     match node:
         case ast.Call(func=ast.Name(id=name)):
@@ -194,7 +223,7 @@ def size(text: str, sizes: Mapping[str, int]) -> int | None:
         return None
     try:
         value = value_of_size(tree, sizes)
-    except (KeyError, ZeroDivisionError, ValueError):
+    except (KeyError, ZeroDivisionError, OverflowError, ValueError):
         return None
     return int(value) if value == int(value) else None
 
