@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, numel
 from torch.nn import functional as F
 from ts_models import exported
 
@@ -179,6 +179,31 @@ def test_combined_truth_values_are_conditions(case: str) -> None:
         torch.testing.assert_close(result, function(x))
         answers.append(size)
     assert len(answers) > 1
+
+
+ASKED: dict[str, Callable[[Tensor], Tensor]] = {
+    "torch.numel": lambda x: x * torch.numel(x),
+    "imported by name": lambda x: x * numel(x),
+    "operator of elements": lambda x: x * torch.ops.aten.numel(x),
+    "operator of sizes": lambda x: x * torch.ops.aten.size.int(x, 1),
+    "operator of symbols": lambda x: x * torch.ops.aten.sym_size.int(x, 0),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_functions_give_sizes_that_stay_open(case: str) -> None:
+    calls = [(torch.randn(size),) for size in SIZES]
+    exported(ASKED[case], calls[0], *calls[1:], dynamic_axes={"x": {0: "n", 1: "m"}})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ask", [torch.is_same_size, Tensor.is_same_size])
+def test_whether_sizes_are_the_same_is_a_condition(ask: Callable[[Tensor, Tensor], bool]) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x * 2 if ask(x, x.T) else x
+
+    program = onnx_ts_legacy.export(function, (torch.randn(4, 3),), dynamic_shapes=[{0: "n", 1: "m"}])
+    assert program.constraints.conditions == ("n != m",)
 
 
 @pytest.mark.parametrize("dims", [1, 2])

@@ -88,6 +88,7 @@ class WatchedCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         if not private.traces():
             return func(*args, **kwargs)
+        func = _recorded(func)
         if (sized := defined_for_sizes(func, args, kwargs, self._is_size)) is not None:
             return sized
         name = name_of(func)
@@ -115,6 +116,25 @@ class WatchedCalls(TorchFunctionMode):
             self._notice(f"a number that {_spoken(name)} takes", tensor, False)
             if self._lose is not None:
                 self._lose(tensor)
+
+
+def _is_same_size(input: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare sizes one by one, as a trace records it."""
+    return input.dim() == other.dim() and all(input.size(axis) == other.size(axis) for axis in range(input.dim()))
+
+
+_RECORDED: dict[str, Callable[..., Any]] = {
+    **{name: getattr(torch.Tensor, name.removeprefix("sym_")) for name in ("numel", "sym_numel")},
+    "is_same_size": _is_same_size,
+}
+# A trace records these where they are methods of a tensor.
+_OPERATORS = {f"{prefix}{name}": getattr(torch.Tensor, name) for prefix in ("", "sym_") for name in ("size", "stride")}
+
+
+def _recorded(func: Any) -> Any:
+    """Return a function that gives the same Python value of sizes, and that a trace records."""
+    name, is_operator = name_of(func), isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+    return _RECORDED.get(name) or (_OPERATORS.get(name) if is_operator else None) or func
 
 
 def _spoken(name: str) -> str:
