@@ -50,6 +50,7 @@ CASES: dict[str, tuple[Callable[..., Any], Inputs, Any]] = {
         lambda n, m: (torch.randn(n, 3), torch.randn(n, 4), torch.randn(m, 3, 4), torch.randn(m)),
         ({0: "n"}, {0: "n"}, {0: "m"}, {0: "m"}),
     ),
+    "cdist": (torch.cdist, lambda n, m: (torch.randn(5 * n, 3), torch.randn(m, 3)), ({0: "k"}, {0: "m"})),
     "irfft": (lambda x: torch.fft.irfft(x, 10, 1), matrix, (BOTH,)),
     "hfft": (lambda x: torch.fft.hfft(x, 10, 0, "ortho"), matrix, (BOTH,)),
     "gradient": (lambda x: torch.gradient(x), matrix, (BOTH,)),

@@ -87,6 +87,11 @@ def _resize_as_(input: torch.Tensor, other: torch.Tensor, **options: Any) -> tor
     return input
 
 
+def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float = 2.0, compute_mode: str | None = None) -> torch.Tensor:
+    """See ``torch.cdist``; without the mode that chooses by the number of rows how the same distances are computed."""
+    return torch.cdist(x1, x2, p, compute_mode="donot_use_mm_for_euclid_dist")
+
+
 # ---- pooling
 
 
@@ -148,6 +153,7 @@ def _max_pool_definitions() -> dict[Any, Callable[..., Any]]:
 
 
 DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
+    torch.cdist: _cdist,
     torch.kron: kron,
     torch.take_along_dim: _take_along_dim,
     torch.Tensor.take_along_dim: _take_along_dim,
