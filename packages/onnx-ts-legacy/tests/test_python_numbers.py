@@ -184,6 +184,7 @@ def test_combined_truth_values_are_conditions(case: str) -> None:
 ASKED: dict[str, Callable[[Tensor], Tensor]] = {
     "torch.numel": lambda x: x * torch.numel(x),
     "imported by name": lambda x: x * numel(x),
+    "of what was found": lambda x: x * numel(x[x > 0]),
     "operator of elements": lambda x: x * torch.ops.aten.numel(x),
     "operator of sizes": lambda x: x * torch.ops.aten.size.int(x, 1),
     "operator of symbols": lambda x: x * torch.ops.aten.sym_size.int(x, 0),
@@ -204,6 +205,43 @@ def test_whether_sizes_are_the_same_is_a_condition(ask: Callable[[Tensor, Tensor
 
     program = onnx_ts_legacy.export(function, (torch.randn(4, 3),), dynamic_shapes=[{0: "n", 1: "m"}])
     assert program.constraints.conditions == ("n != m",)
+
+
+def turned_of_same_size(x: Tensor):
+    return x * 2 if x.is_same_size(x.t()) else x
+
+
+def turned_in_order(x: Tensor):
+    return x * 2 if x.t().is_contiguous() else x
+
+
+def columns_in_order(x: Tensor):
+    return x * 2 if (x + 1)[:, :2].is_contiguous() else x
+
+
+def put_in_order(x: Tensor):
+    turned = x.t()
+    if not turned.is_contiguous():
+        turned = turned.contiguous()
+    return turned.view(-1)
+
+
+@pytest.mark.parametrize("function", [turned_of_same_size, turned_in_order, columns_in_order, put_in_order])
+def test_a_script_asks_for_sizes_and_order_of_what_it_is_given(function: Callable[[Tensor], Tensor]) -> None:
+    calls = [(torch.randn(size),) for size in (*SIZES, (4, 2), (1, 6))]
+    program = exported(torch.jit.script(function), calls[0], *calls[1:], dynamic_axes={"x": {0: "n", 1: "m"}})
+    has_branch = "If" in {node.op_type for node in program.model.graph}
+    assert has_branch == (function is not put_in_order)
+
+
+def channels_last(x: Tensor):
+    return x * 2 if x.transpose(1, 3).is_contiguous(memory_format=torch.channels_last) else x
+
+
+def test_truth_values_that_sizes_decide_in_other_operators_are_refused() -> None:
+    model, x, axes = torch.jit.script(channels_last), torch.randn(2, 3, 4, 5), {"x": {0: "n", 2: "h"}}
+    with pytest.raises(onnx_ts_legacy.OnnxExporterError, match="dynamic sizes may decide the truth value"):
+        onnx_ts_legacy.export(model, (x,), input_names=["x"], dynamic_axes=axes)
 
 
 @pytest.mark.parametrize("dims", [1, 2])

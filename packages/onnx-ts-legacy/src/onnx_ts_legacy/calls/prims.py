@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.state.arguments import operand
 from onnx_ts_legacy.state.attributes import from_python, read_attribute, tensor_constant, write_attribute
 from onnx_ts_legacy.state.context import ConversionContext
-from onnx_ts_legacy.state.numbers import negated
+from onnx_ts_legacy.state.numbers import negated, truth_of_relation
 from onnx_ts_legacy.state.values import (
     DictRef,
     ListRef,
@@ -211,6 +213,31 @@ def _stride(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     return ListRef(context.heap, tuple(asked)) if len(args) == 1 else asked[0]
 
 
+def _is_same_size(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    sizes, others = (sizes_of(context, tensor) for tensor in args)
+    if len(sizes) != len(others):
+        return False
+    return _all(context, [size == other for size, other in zip(sizes, others, strict=True)])
+
+
+def _is_contiguous(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
+    """Compare the strides with those of a new tensor; where the memory has another order, torch tells itself."""
+    tensor, *order = args
+    if order and order[0] not in (None, 0, torch.contiguous_format):
+        return context.call(torch.ops.aten.is_contiguous.memory_format, list(args), {})
+    form, expected = tensor.fake, 1
+    relations: list[Any] = []
+    for size, stride in zip(reversed(form.shape), reversed(form.stride()), strict=True):
+        relations.append((size == 1) | (stride == expected))
+        expected = expected * size
+    return _all(context, [relation | (expected == 0) for relation in relations])
+
+
+def _all(context: ConversionContext, relations: Sequence[bool | torch.SymBool]) -> Any:
+    """Return whether all relations between sizes hold."""
+    return truth_of_relation(context, functools.reduce(operator.and_, relations, True))
+
+
 def _range_list(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     if is_runtime(args[0]):
         return ListRef(context.heap, VectorState(context.call(torch.ops.aten.arange.default, [args[0]], {})))
@@ -366,6 +393,8 @@ _ROWS = rows(
         "aten::size": lambda context, node, args: _size(context, args),
         "aten::sym_size": lambda context, node, args: _size(context, args),
         "aten::stride": _stride,
+        "aten::is_same_size": _is_same_size,
+        "aten::is_contiguous": _is_contiguous,
         "prim::shape": lambda context, node, args: _size(context, args[:1]),
         "aten::dim": lambda context, node, args: rank_of(context, args[0]),
         "aten::ndimension": lambda context, node, args: rank_of(context, args[0]),

@@ -227,6 +227,10 @@ class Metadata:
 
         Returns:
             The results, tensors as their forms, and the position of the argument whose memory they show, or None.
+
+        Raises:
+            ScriptValueError: If torch refuses the call, or sizes may decide a truth value that it gives.
+            DynamicDimensionError: If it fixes a declared size.
         """
         if self._assumed:
             args, kwargs = pytree.tree_map(self._with_assumed, (args, kwargs))
@@ -238,6 +242,8 @@ class Metadata:
             self._known[key] = known
             return known
         result, position = self._run(function, args, kwargs)
+        if isinstance(result, bool) and _free_symbols((args, kwargs)):
+            raise ScriptValueError("dynamic sizes may decide the truth value that it gives, which has no ONNX form.")
         if _free_symbols(result) <= _free_symbols((args, kwargs)):
             self._known[key] = result, position
         else:
