@@ -150,6 +150,16 @@ def test_a_tensor_is_changed_under_all_its_names() -> None:
 
 
 TRUTHS: dict[str, Callable[[Tensor], Any]] = {
+    "a power of two": lambda x: x.size(0) & (x.size(0) - 1) == 0,
+    "no common bits": lambda x: x.size(0) & x.size(1) == 0,
+    "bits of both": lambda x: (x.size(0) | 1) > 4,
+    "other bits": lambda x: (x.size(0) ^ 1) > 4,
+    "shifted to the left": lambda x: 1 << x.size(0) > 20,
+    "shifted to the right": lambda x: x.size(0) >> 1 > 1,
+    "a square": lambda x: x.size(0) ** 2 > 20,
+    "a root": lambda x: x.size(0) ** 0.5 > 2.5,
+    "an inverse": lambda x: x.size(0) ** -1 > 0.2,
+    "a distance": lambda x: abs(x.size(0) - x.size(1)) < 3,
     "and": lambda x: (x.size(0) > 2) & (x.size(1) > 2),
     "or": lambda x: (x.size(0) > 6) | (x.size(1) > 8),
     "xor": lambda x: (x.size(0) > 2) ^ (x.size(1) > 4),
