@@ -11,6 +11,7 @@ from torch.export.graph_signature import InputKind
 from onnx_fx_export.capture.functionalization import functionalized
 from onnx_fx_export.capture.state import StateNotes
 from onnx_fx_export.errors import CaptureError, MutationError
+from onnx_fx_export.lower.edits import with_one_name_each
 from onnx_fx_export.lower.observers import settled
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import records_modes
@@ -113,7 +114,7 @@ def without_hidden_writes(program: torch.export.ExportedProgram, notes: StateNot
         DynamicShapeError: If torch fixes a dynamic dimension while it functionalizes.
     """
     _check_memory(program)
-    program = settled(program)
+    program = settled(with_one_name_each(program))
     specs = {getattr(spec.arg, "name", ""): spec for spec in program.graph_signature.input_specs}
     lines = {node.name: source_line(write) for node, write in written_inputs(program.graph).items()}
     module = program.graph_module

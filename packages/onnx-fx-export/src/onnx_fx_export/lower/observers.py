@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from onnx_fx_export.lower.edits import edited
 
 __all__ = ["settled"]
 
@@ -31,27 +32,14 @@ def settled(program: torch.export.ExportedProgram) -> torch.export.ExportedProgr
     graph = program.graph_module.graph
     if not any(node.target is _OBSERVED for node in graph.nodes):
         return program
-    copied = copy.deepcopy(graph)
-    for new, old in zip(copied.nodes, graph.nodes, strict=True):
-        # A copy steers clear of Python's builtins, but the signature knows the nodes by their names.
-        new.name = old.name
-    module = torch.fx.GraphModule(program.graph_module, copied)
     tensors = _Buffers(program)
-    for node in list(module.graph.nodes):
-        if node.target is _OBSERVED and (switch := tensors.of(node.args[1])) is not None and not switch.any():
-            _settle(module.graph, node, tensors)
-    module.recompile()
-    return torch.export.ExportedProgram(
-        root=module,
-        graph=module.graph,
-        graph_signature=program.graph_signature,
-        state_dict=program.state_dict,
-        range_constraints=program.range_constraints,
-        module_call_graph=program.module_call_graph,
-        example_inputs=program.example_inputs,
-        constants=program.constants,
-        verifiers=list(program.verifiers),
-    )
+
+    def settle(graph: torch.fx.Graph) -> None:
+        for node in list(graph.find_nodes(op="call_function", target=_OBSERVED)):
+            if (switch := tensors.of(node.args[1])) is not None and not switch.any():
+                _settle(graph, node, tensors)
+
+    return edited(program, settle)
 
 
 class _Buffers:

@@ -114,7 +114,7 @@ from onnxops_decomp.exporting.state.gradients import asks_for_gradients, gradien
 from onnxops_decomp.exporting.state.identities import codes_in, identities_of_numbers, written_code
 from onnxops_decomp.exporting.state.inventory import Inventory, is_library, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
-from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.state.memory import place_in_memory, shared_memory, with_line
 from onnxops_decomp.exporting.state.registries import Rebound, Registries
 from onnxops_decomp.exporting.state.trial import are_close, lasting_in_copies, results_of
 from onnxops_decomp.exporting.state.type_tests import type_tests
@@ -324,6 +324,7 @@ __all__ = [
     "output_name",
     "parsed_size",
     "path_name",
+    "place_in_memory",
     "plain_model",
     "positional_parameters",
     "real_tensors",

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from onnxops_decomp.torch_private import flattened_subclass, is_without_data
 
-__all__ = ["shared_memory", "with_line"]
+__all__ = ["place_in_memory", "shared_memory", "with_line"]
 
 
 def with_line(path: str, line: str) -> str:
     """Return a path with the line that changes what it leads to."""
     return f"{path} (at {line})" if line else path
+
+
+def place_in_memory(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return what two tensors have in common that are one by different names; None if it has no memory of its own."""
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if _has_memory(tensor) else None
 
 
 def shared_memory(
@@ -47,7 +53,7 @@ def _overlap(a: torch.Tensor, b: torch.Tensor, same_counts: bool) -> bool:
         return False
     if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
         return False
-    if (a.data_ptr(), a.shape, a.stride(), a.dtype) == (b.data_ptr(), b.shape, b.stride(), b.dtype):
+    if place_in_memory(a) == place_in_memory(b):
         return same_counts
     start, end = _span(a)
     other_start, other_end = _span(b)

@@ -1,0 +1,79 @@
+"""Captured programs with other graphs: the captured one stays as it is, for it may be the user's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from onnxops_decomp.exporting import place_in_memory, written_inputs
+
+__all__ = ["edited", "with_one_name_each"]
+
+
+def edited(
+    program: torch.export.ExportedProgram, edit: Callable[[torch.fx.Graph], None]
+) -> torch.export.ExportedProgram:
+    """Return a program whose graph is changed.
+
+    Args:
+        program: Left as it is.
+        edit: Changes a copy of its graph, whose nodes have the same names, in place.
+    """
+    graph = program.graph_module.graph
+    copied = copy.deepcopy(graph)
+    for new, old in zip(copied.nodes, graph.nodes, strict=True):
+        # A copy steers clear of Python's builtins, but the signature knows the nodes by their names.
+        new.name = old.name
+    module = torch.fx.GraphModule(program.graph_module, copied)
+    edit(module.graph)
+    module.recompile()
+    return torch.export.ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=program.graph_signature,
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+        verifiers=list(program.verifiers),
+    )
+
+
+def with_one_name_each(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Let a tensor be known by one input of the graph, if the program writes to it.
+
+    What a model keeps besides its buffers is an input of its own, also where it is one of them.
+    """
+    others = _other_names(program)
+    if not set(others).union(others.values()) & {node.name for node in written_inputs(program.graph)}:
+        return program
+
+    def join(graph: torch.fx.Graph) -> None:
+        nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
+        for name, other in others.items():
+            nodes[name].replace_all_uses_with(nodes[other])
+
+    return edited(program, join)
+
+
+def _other_names(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Return the inputs that are the same tensor as another one, with that one: no constant if there is another."""
+    weights: dict[str, Any] = {**program.constants, **program.state_dict}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.target is not None]
+    # Constants come last.
+    specs.sort(key=lambda spec: spec.kind is InputKind.CONSTANT_TENSOR)
+    known: dict[Any, str] = {}
+    others: dict[str, str] = {}
+    for spec in specs:
+        tensor = weights.get(str(spec.target))
+        place = place_in_memory(tensor) if isinstance(tensor, torch.Tensor) else None
+        if place is not None:
+            first = known.setdefault(place, spec.arg.name)
+            if first != spec.arg.name:
+                others[spec.arg.name] = first
+    return others

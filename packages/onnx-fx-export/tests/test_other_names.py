@@ -1,0 +1,107 @@
+"""A tensor that the model keeps under several names is one: what is written under one of them is read under all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import onnx_ts_legacy
+from onnx_fx_export import export
+
+Keep = Callable[[nn.Module, torch.Tensor], Callable[[nn.Module], torch.Tensor]]
+
+
+def attribute(model: nn.Module, tensor: torch.Tensor) -> Callable[[nn.Module], torch.Tensor]:
+    model.other = tensor
+    return lambda model: model.other
+
+
+def item(model: nn.Module, tensor: torch.Tensor) -> Callable[[nn.Module], torch.Tensor]:
+    model.others = [tensor]
+    return lambda model: model.others[0]
+
+
+def entry(model: nn.Module, tensor: torch.Tensor) -> Callable[[nn.Module], torch.Tensor]:
+    model.table = {"other": (tensor,)}
+    return lambda model: model.table["other"][0]
+
+
+def of_an_object(model: nn.Module, tensor: torch.Tensor) -> Callable[[nn.Module], torch.Tensor]:
+    model.holder = SimpleNamespace(other=tensor)
+    return lambda model: model.holder.other
+
+
+def of_a_part(model: nn.Module, tensor: torch.Tensor) -> Callable[[nn.Module], torch.Tensor]:
+    model.part = nn.Identity()
+    model.part.other = tensor
+    return lambda model: model.part.other
+
+
+def another_buffer(model: nn.Module, tensor: torch.Tensor) -> Callable[[nn.Module], torch.Tensor]:
+    model.register_buffer("other", tensor)
+    return lambda model: model.other
+
+
+class Model(nn.Module):
+    """Adds to a buffer, and reads it under another name or the other way round."""
+
+    def __init__(self, keep: Keep, writes_other: bool) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.ones(3))
+        self.read = keep(self, self.total)
+        self.writes_other = writes_other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        written, read = (self.read(self), self.total) if self.writes_other else (self.total, self.read(self))
+        before = read * 2
+        written += x.sum(0)
+        return before + x * read
+
+
+def captured(model: nn.Module, args: Any, *, dynamic_shapes: Any, **options: Any) -> Any:
+    shapes = [{0: torch.export.Dim.DYNAMIC}]
+    return export(torch.export.export(model, args, dynamic_shapes=shapes), **options)
+
+
+EXPORTS: dict[str, Callable[..., Any]] = {"fx": export, "captured before": captured, "traced": onnx_ts_legacy.export}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("writes_other", [True, False], ids=["written", "read"])
+@pytest.mark.parametrize("keep", [attribute, item, entry, of_an_object, of_a_part, another_buffer])
+@pytest.mark.parametrize("export_model", EXPORTS.values(), ids=EXPORTS)
+def test_a_tensor_is_one_under_all_its_names(export_model: Callable[..., Any], keep: Keep, writes_other: bool) -> None:
+    model = Model(keep, writes_other)
+    program = export_model(model, (torch.randn(2, 3),), dynamic_shapes=[{0: "n"}], state="io")
+
+    ((state, following),) = program.state.items()
+    values, own = dict(program.initial_state), copy.deepcopy(model)
+    for rows in (2, 5, 1):
+        x = torch.randn(rows, 3)
+        found = program.run({program.input_names[0]: x, **values})
+        torch.testing.assert_close(found[program.output_names[0]], own(x))
+        torch.testing.assert_close(found[following], own.total)
+        values = {state: found[following]}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_parameter_in_a_list_is_the_parameter() -> None:
+    class Decaying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.weights = [self.weight]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.weights[0].mul_(0.5)
+            return x * self.weight
+
+    program = export(Decaying(), (torch.randn(2, 3),), state="io", verify=True)
+    assert list(program.state) == ["weight"]
