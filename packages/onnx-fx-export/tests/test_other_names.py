@@ -13,6 +13,7 @@ from torch import nn
 
 import onnx_ts_legacy
 from onnx_fx_export import export
+from onnxops_core import OnnxExporterError
 
 Keep = Callable[[nn.Module, torch.Tensor], Callable[[nn.Module], torch.Tensor]]
 
@@ -105,3 +106,66 @@ def test_a_parameter_in_a_list_is_the_parameter() -> None:
 
     program = export(Decaying(), (torch.randn(2, 3),), state="io", verify=True)
     assert list(program.state) == ["weight"]
+
+
+class Apart(nn.Module):
+    """Keeps the memory of a buffer, or a buffer itself, under another name."""
+
+    def __init__(self, shows: Callable[[torch.Tensor], torch.Tensor], run: Callable[[Any, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("total", torch.zeros(3))
+        self.other = shows(self.total)
+        self.data = self.weight.data
+        self.run = run
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.run(self, x)
+        return x * self.weight * self.data + self.total + self.other
+
+
+def replace_buffer(model: Any, x: torch.Tensor) -> None:
+    model.total = model.total + x.sum(0)
+
+
+def replace_other(model: Any, x: torch.Tensor) -> None:
+    model.other = model.other + x.sum(0)
+
+
+@torch.no_grad()
+def write_weight(model: Any, x: torch.Tensor) -> None:
+    model.weight.mul_(0.5)
+
+
+APART: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[Any, torch.Tensor], Any]]] = {
+    "the memory of a buffer": (torch.Tensor.detach, lambda model, x: model.other.add_(x.sum(0))),
+    "the data of a parameter": (torch.clone, lambda model, x: model.data.mul_(0.5)),
+    "a buffer, replaced": (lambda total: total, replace_buffer),
+    "a buffer, replaced under the other name": (lambda total: total, replace_other),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+@pytest.mark.parametrize("export_model", [export, onnx_ts_legacy.export], ids=["fx", "traced"])
+def test_what_is_one_only_at_first_is_refused(export_model: Callable[..., Any], case: str) -> None:
+    with pytest.raises(OnnxExporterError, match=r"shares its memory|under one name"):
+        export_model(Apart(*APART[case]), (torch.randn(2, 3),), state="io")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_data_of_a_parameter_that_is_written_to() -> None:
+    """It is one tensor for a capture, while a trace has it as a constant."""
+    model, x = Apart(torch.clone, write_weight), torch.randn(2, 3)
+    program = export(model, (x,), state="io")
+    torch.testing.assert_close(program(x), x * 0.25)
+    with pytest.raises(OnnxExporterError, match="shares its memory with data"):
+        onnx_ts_legacy.export(model, (x,), state="io")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("export_model", [export, onnx_ts_legacy.export], ids=["fx", "traced"])
+def test_the_first_call_does_not_part_them(export_model: Callable[..., Any]) -> None:
+    model, x = Apart(lambda total: total, replace_buffer), torch.randn(2, 3)
+    program = export_model(model, (x,), state="ignore")
+    found = program.run({program.input_names[0]: x})
+    torch.testing.assert_close(found[program.output_names[0]], x + x.sum(0))

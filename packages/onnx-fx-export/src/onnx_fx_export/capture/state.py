@@ -124,6 +124,8 @@ class CapturedState:
         Raises:
             MutationError: If a later call depends on what is not a tensor, and ``state`` is not ``"ignore"``.
         """
+        if state == "io":
+            self._watch.check_parted(MutationError)
         self._watch.changes.extend(each.change() for each in self._others)
         leaves, structure = pytree.tree_flatten(example)
 
@@ -159,7 +161,7 @@ class CapturedState:
                 self._model(*args, **kwargs)
             # Dynamo loses what is bound anew.
             self._others = registries.rebound()
-            self._watch.leave()
+            self._watch.leave(each.target for each in self._others)
         finally:
             registries.restore()
             contents.restore()
@@ -200,7 +202,8 @@ class CapturedState:
             self._watch.enter([model._buffers[name].clone() for name in names])  # type: ignore[union-attr]
 
         def leave(_module: Any, _args: Any, result: Any) -> Any:
-            rebound, values = registries.rebound(), self._watch.leave()
+            rebound = registries.rebound()
+            values = self._watch.leave(each.target for each in rebound)
             self._others = [each for each in rebound if not each.fits]
             registries.check_shared(rebound, self._line, MutationError)
             registries.check_tied(rebound, self._line, MutationError)

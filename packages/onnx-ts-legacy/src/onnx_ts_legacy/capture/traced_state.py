@@ -75,7 +75,8 @@ class TracedState:
         """Take note of what the call left behind; to be called while the trace still runs."""
         self._rebound = self._registries.rebound()
         # Tensors that the trace does not know become constants of it.
-        self._values = [value.clone() for value in self._watch.leave()]
+        rebound = [each.target for each in self._rebound]
+        self._values = [value.clone() for value in self._watch.leave(rebound)]
 
     def rebound(self) -> dict[str, torch.Tensor]:
         """Return what takes the place of weights, and stands in :attr:`places`, by qualified name."""
@@ -109,6 +110,7 @@ class TracedState:
             self._registries.restore()
             self._watch.check_memory(written, StateError)
             constants = _constants(graph)
+            self._watch.check_constants(self.changed, _reader(constants), StateError)
             self._watch.check_arrays(constants, StateError)
             if not self._watch.find_places(_reader(constants), written):
                 self._watch.changes.extend(each.change() for each in self._rebound if not each.of_tensors)
@@ -147,6 +149,8 @@ class TracedState:
             CaptureError: If the code asks of what class a number or tensor is, and the values differ.
             StateError: If there are changes of other things than tensors, and ``state`` is not ``"ignore"``.
         """
+        if state == "io":
+            self._watch.check_parted(StateError)
         self._check_values(call, tensors, *traced)
         self._check_lasting(call, tensors, state)
 

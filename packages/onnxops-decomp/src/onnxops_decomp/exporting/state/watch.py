@@ -8,7 +8,7 @@ other results for it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,12 +52,14 @@ class StateWatch:
     Attributes:
         places: The tensors that :meth:`enter` replaces by inputs of the program.
         changes: What the last run changed beside them.
+        parted: Tensors that a run replaced under one name and not under others, by path, with another one.
     """
 
     def __init__(self, inventory: Inventory, *, resizable: bool = False) -> None:
         self.inventory, self._resizable = inventory, resizable
         self.places: list[StatePlace] = []
         self.changes: list[Change] = []
+        self.parted: dict[str, str] = {}
 
     def enter(self, tensors: Sequence[torch.Tensor]) -> None:
         """Let the model find these tensors in place of those of :attr:`places`.
@@ -71,13 +73,62 @@ class StateWatch:
                 items = record.now()
                 record.put({**items, key: with_replaced(items[key], given)})
 
-    def leave(self) -> list[Any]:
-        """Note what the run changed, undo it, and return what stands in :attr:`places` now."""
+    def leave(self, rebound: Iterable[str] = ()) -> list[Any]:
+        """Note what the run changed, undo it, and return what stands in :attr:`places` now.
+
+        Args:
+            rebound: Names of the parameters and buffers that it replaced.
+        """
         results = [_leaves(place.read[0].now().get(place.read[1]))[place.read[2]] for place in self.places]
         known = {(id(record), key) for place in self.places for record, key in (*place.held, place.read[:2])}
         self.changes = [c for c in self.inventory.changes() if (id(c.record), c.key) not in known]
+        self._note_parted(rebound)
         self.inventory.restore(registries=False)
         return results
+
+    def _note_parted(self, rebound: Iterable[str]) -> None:
+        weights = {id(weight): path for path, weight in self.inventory.weights.items()}
+        replaced = [each for change in self.changes for each in self._tensors_of(change) or ()]
+        for path, old in [*((path, old) for _, path, old in replaced), *self._named(rebound)]:
+            others = [weights[id(old)]] if id(old) in weights and weights[id(old)] != path else []
+            for record, key in self.inventory.holding(old):
+                if any(leaf is old for leaf in _leaves(record.now().get(key))):
+                    others.append(record.path_of(key))
+            if others:
+                self.parted[path] = others[0]
+
+    def _named(self, weights: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        found = ((path, self.inventory.weights.get(path)) for path in weights)
+        return ((path, weight) for path, weight in found if weight is not None)
+
+    def check_parted(self, refuse: Callable[[str], Exception]) -> None:
+        """Refuse what takes the place of a tensor that the model keeps under another name as well.
+
+        Args:
+            refuse: Makes the exception.
+        """
+        for path, other in self.parted.items():
+            name = with_line(path, self.inventory.line(path))
+            raise refuse(
+                f"The model binds {name} anew, which it keeps as {other} as well: "
+                "later calls find two tensors there. Write to it with copy_(), or keep it under one name."
+            )
+
+    def check_constants(
+        self, written: Iterable[str], is_used: Callable[[torch.Tensor], bool], refuse: Callable[[str], Exception]
+    ) -> None:
+        """Refuse writes to parameters and buffers whose memory the program reads as a constant, too.
+
+        Args:
+            written: Names of those that the model writes to.
+            is_used: Whether the program reads a tensor as a constant.
+            refuse: Makes the exception.
+        """
+        others = {path: tensor for path, tensor in self.inventory.tensors.items() if is_used(tensor)}
+        for path, weight in self._named(written):
+            name = with_line(path, self.inventory.line(path))
+            if text := shared_memory(name, weight, others, same_counts=True):
+                raise refuse(text)
 
     def find_places(self, is_used: Callable[[torch.Tensor], bool], written: Mapping[str, str]) -> bool:
         """Enter the tensors that have to be inputs of the program; return whether there are new ones.
@@ -120,8 +171,11 @@ class StateWatch:
         """
         known = {**self.inventory.weights, **self.inventory.tensors}
         for path in written:
-            record, _ = self.inventory.holding(known[path])[0]
-            if text := shared_memory(with_line(path, self.inventory.line(path, record.owner)), known[path], known):
+            tensor = known[path]
+            record, _ = self.inventory.holding(tensor)[0]
+            others = {other: value for other, value in known.items() if value is not tensor}
+            name = with_line(path, self.inventory.line(path, record.owner))
+            if text := shared_memory(name, tensor, others, same_counts=True):
                 raise refuse(text)
 
     def check_arrays(self, constants: Collection[int], refuse: Callable[[str], Exception]) -> None:
