@@ -91,9 +91,9 @@ class StateWatch:
         replaced = [each for change in self.changes for each in self._tensors_of(change) or ()]
         for path, old in [*((path, old) for _, path, old in replaced), *self._named(rebound)]:
             others = [weights[id(old)]] if id(old) in weights and weights[id(old)] != path else []
-            for record, key in self.inventory.holding(old):
-                if any(leaf is old for leaf in _leaves(record.now().get(key))):
-                    others.append(record.path_of(key))
+            # What takes another place there is followed.
+            held = self.inventory.holding(old)
+            others += [record.path_of(key) for record, key in held if record.now().get(key) is record.before.get(key)]
             if others:
                 self.parted[path] = others[0]
 
