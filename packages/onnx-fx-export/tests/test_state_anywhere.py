@@ -74,6 +74,12 @@ def in_a_tuple(model: Any, x: Tensor) -> Tensor:
     return model.place[0] - model.place[1]
 
 
+def in_another_list(model: Any, x: Tensor) -> Tensor:
+    """Reads one of them, and what it will read in the next call only for that one."""
+    model.place = [model.place[1] * 1, model.place[0] + x]
+    return model.place[0] * 2
+
+
 def in_a_helper(model: Any, x: Tensor) -> Tensor:
     model.place.k = model.place.k + x
     return model.place.k * 2
@@ -102,6 +108,7 @@ TENSORS = {
     "list": (lambda: [zeros(), zeros()], in_a_list, "place.1"),
     "deque": (lambda: collections.deque([zeros(), zeros()], maxlen=2), in_a_deque, "place.1"),
     "tuple": (lambda: (zeros(), zeros()), in_a_tuple, "place.0"),
+    "another list": (lambda: [zeros(), zeros()], in_another_list, "place.1"),
     "helper": (helper, in_a_helper, "place.k"),
     "helper_in_place": (helper, helper_in_place, "place.k"),
 }

@@ -176,6 +176,13 @@ class Inventory:
         records = [record for record in self._records if any(map(holds, record.parts))]
         return [(record, key) for record in records for key, value in record.before.items() if holds(value)]
 
+    def reaches(self, container: Any) -> bool:
+        """Tell whether the model holds a container now, as far as it was one of the values in another."""
+        values = [value for record in self._records for value in record.before.values()]
+        if not any(value is container for value in values):
+            return True
+        return any(value is container for record in self._records for value in record.now().values())
+
     def restore(self, *, registries: bool = True, caches: bool = True) -> None:
         """Give the containers their contents back, and parameters their flags.
 

@@ -60,6 +60,7 @@ class StateWatch:
         self.places: list[StatePlace] = []
         self.changes: list[Change] = []
         self.parted: dict[str, str] = {}
+        self._continued: list[Change] = []
 
     def enter(self, tensors: Sequence[torch.Tensor]) -> None:
         """Let the model find these tensors in place of those of :attr:`places`.
@@ -81,7 +82,10 @@ class StateWatch:
         """
         results = [_leaves(place.read[0].now().get(place.read[1]))[place.read[2]] for place in self.places]
         known = {(id(record), key) for place in self.places for record, key in (*place.held, place.read[:2])}
-        self.changes = [c for c in self.inventory.changes() if (id(c.record), c.key) not in known]
+        changes = self.inventory.changes()
+        self.changes = [change for change in changes if (id(change.record), change.key) not in known]
+        # Beside the tensors of the places they may hold others.
+        self._continued = [change for change in changes if (id(change.record), change.key) in known]
         self._note_parted(rebound)
         self.inventory.restore(registries=False)
         return results
@@ -91,9 +95,10 @@ class StateWatch:
         replaced = [each for change in self.changes for each in self._tensors_of(change) or ()]
         for path, old in [*((path, old) for _, path, old in replaced), *self._named(rebound)]:
             others = [weights[id(old)]] if id(old) in weights and weights[id(old)] != path else []
-            # What takes another place there is followed.
-            held = self.inventory.holding(old)
-            others += [record.path_of(key) for record, key in held if record.now().get(key) is record.before.get(key)]
+            for record, key in self.inventory.holding(old):
+                # What takes another place in what was changed is followed, and what was replaced is not found again.
+                if record.now().get(key) is record.before.get(key) and self.inventory.reaches(record.target):
+                    others.append(record.path_of(key))
             if others:
                 self.parted[path] = others[0]
 
@@ -139,11 +144,13 @@ class StateWatch:
         """
         known = {id(place.tensor) for place in self.places}
         found: list[StatePlace] = []
-        replaced = [(change, leaves) for change in self.changes if (leaves := self._tensors_of(change)) is not None]
+        changes = [*self.changes, *self._continued]
+        replaced = [(change, leaves) for change in changes if (leaves := self._tensors_of(change)) is not None]
         # A tensor that moves to another place is read by whoever reads that one.
         moved = {id(leaf) for change, _ in replaced for leaf in _leaves(change.after)}
         for change, leaves in replaced:
-            self.changes.remove(change)
+            if change in self.changes:
+                self.changes.remove(change)
             line = self.inventory.line(change.path, change.record.owner)
             for index, path, tensor in leaves:
                 if id(tensor) not in known and (is_used(tensor) or id(tensor) in moved or path in written):
