@@ -86,8 +86,10 @@ class CapturedState:
         Raises:
             MutationError: If there are changes that cannot be captured.
         """
-        contents = KeptContents(self._inventory.tensors.values())
-        watched = contextlib.nullcontext() if strict or not self._inventory.tensors else contents
+        inventory = self._inventory
+        kept = [] if strict else [*inventory.tensors.values(), *inventory.under_other_names()]
+        contents = KeptContents(kept)
+        watched = contents if kept else contextlib.nullcontext()
         for _ in range(_MOST_CAPTURES):
             try:
                 # torch.export runs calls that involve no inputs on the real tensors.

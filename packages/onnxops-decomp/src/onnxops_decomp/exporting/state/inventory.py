@@ -176,6 +176,17 @@ class Inventory:
         records = [record for record in self._records if any(map(holds, record.parts))]
         return [(record, key) for record in records for key, value in record.before.items() if holds(value)]
 
+    def under_other_names(self) -> list[torch.Tensor]:
+        """Return the parameters and buffers that the model keeps somewhere else as well, as in a list."""
+        weights = {id(weight): weight for weight in self.weights.values()}
+        found: dict[int, torch.Tensor] = {}
+        for record in self._records:
+            for value in record.parts:
+                for leaf in pytree.tree_leaves(value) if isinstance(value, tuple) else (value,):
+                    if id(leaf) in weights:
+                        found[id(leaf)] = weights[id(leaf)]
+        return list(found.values())
+
     def reaches(self, container: Any) -> bool:
         """Tell whether the model holds a container now, as far as it was one of the values in another."""
         values = [value for record in self._records for value in record.before.values()]
